@@ -1,0 +1,159 @@
+"""Files that appear whole or not at all.
+
+A phase may be killed between any two instructions, so whatever it leaves behind must be either the
+complete output or nothing. Writers here go through a temporary name in the same folder, fsync the
+data, rename, and fsync the folder (without the last, the rename itself can be lost with the power).
+Nothing in this module knows what the files mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+
+_TMP_MARK = ".tmp-"
+
+
+def fsync_dir(path: Path) -> None:
+    """Make renames inside `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}{_TMP_MARK}{os.getpid()}")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically and durably."""
+    tmp = _temporary(path)
+    try:
+        with open(tmp, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(tmp, path)
+    except BaseException:
+        tmp.unlink(missing_ok=True)
+        raise
+    fsync_dir(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically and durably."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON with a final newline; NaN and infinities are errors."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON document. Raises `BadInput` naming file and line."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        line = getattr(e, "lineno", 1)
+        raise BadInput(f"{path}:{line}: not valid JSON ({e})") from None
+
+
+@contextmanager
+def whole_dir(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `path` on success and is removed on failure.
+
+    An existing `path` is replaced: the old folder is moved aside first and removed last, so a
+    reader never sees a mixture of the two.
+    """
+    tmp = _temporary(path)
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir(parents=True)
+    try:
+        yield tmp
+        for file in sorted(p for p in tmp.rglob("*") if p.is_file()):
+            with open(file, "rb") as f:
+                os.fsync(f.fileno())
+        for folder in [tmp, *(p for p in tmp.rglob("*") if p.is_dir())]:
+            fsync_dir(folder)
+        if path.exists():
+            aside = path.with_name(f"{path.name}{_TMP_MARK}old-{os.getpid()}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
+            os.rename(tmp, path)
+            shutil.rmtree(aside)
+        else:
+            os.rename(tmp, path)
+        fsync_dir(path.parent)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+
+
+def sweep_temporaries(folder: Path) -> list[Path]:
+    """Remove what a killed writer left in `folder` (not below it); return what was removed."""
+    left = [p for p in folder.iterdir() if _TMP_MARK in p.name]
+    for p in left:
+        shutil.rmtree(p) if p.is_dir() and not p.is_symlink() else p.unlink()
+    return left
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line and fsync it. A torn last line of an earlier crash is closed off first."""
+    if "\n" in line:
+        raise ValueError("a line holds no newline")
+    fresh = not path.exists()
+    with open(path, "ab+") as f:
+        if f.tell() > 0:
+            f.seek(-1, os.SEEK_END)
+            if f.read(1) != b"\n":
+                drop_torn_tail(path)
+        f.seek(0, os.SEEK_END)
+        f.write(line.encode() + b"\n")
+        f.flush()
+        os.fsync(f.fileno())
+    if fresh:
+        fsync_dir(path.parent)
+
+
+def drop_torn_tail(path: Path) -> int:
+    """Cut a last line that lacks its newline (a write the crash interrupted); return bytes cut."""
+    data = path.read_bytes()
+    keep = data.rfind(b"\n") + 1
+    if keep < len(data):
+        os.truncate(path, keep)
+    return len(data) - keep
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text) of every complete line; a torn last line is not yielded."""
+    with open(path, "rb") as f:
+        for number, raw in enumerate(f, start=1):
+            if raw.endswith(b"\n"):
+                try:
+                    yield number, raw[:-1].decode()
+                except UnicodeDecodeError as e:
+                    raise BadInput(f"{path}:{number}: not UTF-8 ({e})") from None
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """Hex SHA-256 of a string's UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()

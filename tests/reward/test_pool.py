@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Signal, encode_group
+from reward.pool import (
+    Drawn,
+    PoolHistory,
+    PoolSettings,
+    converged,
+    forecast,
+    history_of,
+    read_history,
+)
+from tests.reward.build import group, trajectory
+
+SAT, STUCK, LEARN = Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE
+
+
+def played(*rows: tuple[int, str, Signal]) -> PoolHistory:
+    return PoolHistory(tuple(Drawn(step, task_id, signal) for step, task_id, signal in rows))
+
+
+def test_a_pool_whose_every_task_is_without_signal_has_converged() -> None:
+    evidence = converged(played((1, "a", SAT), (1, "b", STUCK)), ["a", "b"])
+    assert evidence.converged
+    assert evidence.saturated == ("a",)
+    assert evidence.stuck == ("b",)
+    assert "has converged" in evidence.message
+
+
+def test_one_dead_batch_is_not_convergence_while_tasks_are_unseen() -> None:
+    evidence = converged(played((1, "a", SAT), (1, "b", SAT)), ["a", "b", "c"])
+    assert not evidence.converged
+    assert evidence.never_seen == ("c",)
+
+
+def test_one_learnable_task_keeps_the_pool_alive() -> None:
+    evidence = converged(played((1, "a", SAT), (1, "b", LEARN)), ["a", "b"])
+    assert not evidence.converged
+    assert evidence.learnable == ("b",)
+
+
+def test_only_a_tasks_newest_group_counts() -> None:
+    was_alive = played((1, "a", LEARN), (1, "b", LEARN), (2, "a", SAT), (2, "b", SAT))
+    assert converged(was_alive, ["a", "b"]).converged
+    woke_up = played((1, "a", SAT), (1, "b", SAT), (2, "a", LEARN))
+    assert converged(woke_up, ["a", "b"]).learnable == ("a",)
+
+
+def test_two_passes_may_be_asked_for() -> None:
+    history = played((1, "a", LEARN), (1, "b", SAT), (2, "a", SAT), (2, "b", SAT))
+    assert converged(history, ["a", "b"]).converged
+    strict = converged(history, ["a", "b"], PoolSettings(passes=2))
+    assert strict.learnable == ("a",)
+    assert not strict.converged
+
+
+def test_growing_the_pool_lifts_convergence() -> None:
+    history = played((1, "a", SAT), (1, "b", SAT))
+    assert converged(history, ["a", "b"]).converged
+    assert not converged(history, ["a", "b", "new"]).converged
+
+
+def test_a_task_that_left_the_pool_says_nothing() -> None:
+    assert converged(played((1, "gone", LEARN), (1, "a", SAT)), ["a"]).converged
+
+
+def test_a_task_not_drawn_for_long_is_stale_evidence() -> None:
+    old = [(1, "a", SAT)]
+    later = [(step, "b", SAT) for step in range(2, 8)]
+    evidence = converged(played(*old, *later), ["a", "b"])
+    assert evidence.stale == ("a",)
+    assert not evidence.converged
+
+
+def test_shuffled_passes_never_make_a_task_stale() -> None:
+    first = [(1, t, SAT) for t in "abcd"]
+    second_without_a = [(2, t, SAT) for t in "bcd"]
+    assert converged(played(*first, *second_without_a), list("abcd")).stale == ()
+
+
+def test_a_task_drawn_twice_in_one_step_is_learnable_if_either_group_was() -> None:
+    evidence = converged(played((1, "a", LEARN), (1, "a", SAT)), ["a"])
+    assert evidence.learnable == ("a",)
+
+
+def test_an_empty_pool_is_refused() -> None:
+    with pytest.raises(BadInput, match="empty"):
+        converged(played(), [])
+
+
+def test_a_pool_that_names_a_task_twice_is_refused() -> None:
+    with pytest.raises(BadInput, match="a more than once"):
+        converged(played(), ["a", "a"])
+
+
+def write_bundle(run: Path, step: int, signal: Signal) -> None:
+    rewards = (0.5, 0.9) if signal is LEARN else (0.5, 0.5)
+    members = [trajectory(["ls"], 1, 2, r, k=k, task_id="a") for k, r in enumerate(rewards)]
+    folder = run / f"step-{step:03d}"
+    folder.mkdir(parents=True)
+    line = encode_group(group(members, signal, step))
+    (folder / "trajectory_bundle.jsonl").write_text(line + "\n")
+
+
+def test_the_history_of_a_run_is_read_from_its_bundles_in_step_order(tmp_path: Path) -> None:
+    write_bundle(tmp_path, 11, STUCK)
+    write_bundle(tmp_path, 2, LEARN)
+    assert read_history(tmp_path).of_task("a") == ((2, LEARN), (11, STUCK))
+
+
+def test_history_from_memory_equals_history_from_disk(tmp_path: Path) -> None:
+    write_bundle(tmp_path, 1, LEARN)
+    members = [trajectory(["ls"], 1, 2, r, k=k, task_id="a") for k, r in enumerate((0.5, 0.9))]
+    assert history_of([group(members, LEARN)]) == read_history(tmp_path)
+
+
+def test_a_corrupt_bundle_line_is_named(tmp_path: Path) -> None:
+    write_bundle(tmp_path, 1, LEARN)
+    bundle = tmp_path / "step-001" / "trajectory_bundle.jsonl"
+    bundle.write_text(bundle.read_text() + '{"schema": 1, "step": 1}\n')
+    with pytest.raises(BadInput, match=r"trajectory_bundle\.jsonl:2"):
+        read_history(tmp_path)
+
+
+def passes(learnable_per_pass: list[int], n: int) -> tuple[PoolHistory, list[str]]:
+    pool = [f"t{i}" for i in range(n)]
+    rows = [
+        (p, task_id, LEARN if i < x else SAT)
+        for p, x in enumerate(learnable_per_pass, start=1)
+        for i, task_id in enumerate(pool)
+    ]
+    return played(*rows), pool
+
+
+def test_the_signal_is_forecast_to_run_out_where_it_halves_each_pass() -> None:
+    history, pool = passes([64, 32, 16, 8], 128)
+    # 8 of 128 left; halving reaches half a task four passes (here: four steps) later
+    assert forecast(history, pool).step == pytest.approx(8, abs=1)
+
+
+def test_no_end_is_forecast_where_the_signal_does_not_fall() -> None:
+    history, pool = passes([10, 12, 11, 14], 40)
+    assert forecast(history, pool).step is None
+
+
+def test_too_few_passes_give_no_forecast() -> None:
+    history, pool = passes([10, 5], 40)
+    assert forecast(history, pool).step is None
+    assert forecast(history, pool).shares == ((1, 0.25), (2, 0.125))

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from fieldkit.errors import BadInput
+from reward.shaping import ExplainRow, RewardKind, RewardSettings, explain, reward
+from tests.reward.build import grade
+
+
+def row(case: str, rows: tuple[ExplainRow, ...]) -> ExplainRow:
+    return next(r for r in rows if case in r.case)
+
+
+@pytest.mark.parametrize(
+    ("passed", "total", "turns", "expected"),
+    [
+        (1, 1, 4, 1 - 0.2 * 4 / 12),  # the document's "~0.93"
+        (6, 6, 12, 0.8),  # the document: the same pass dragged out
+        (3, 5, 12, 0.4),  # the document: three of five in twelve turns
+        (1, 4, 1, 0.25 - 0.2 / 12),
+        (0, 3, 0, 0.0),
+    ],
+)
+def test_the_shaped_reward_is_the_rate_less_the_share_of_turns(
+    passed: int, total: int, turns: int, expected: float
+) -> None:
+    assert reward(grade(passed, total), turns, RewardSettings()) == pytest.approx(expected)
+
+
+def test_a_pass_in_four_turns_is_worth_0_933() -> None:
+    assert round(reward(grade(5, 5), 4, RewardSettings()), 3) == 0.933
+
+
+def test_the_binary_reward_pays_only_for_a_pass() -> None:
+    binary = RewardSettings(kind=RewardKind.BINARY)
+    assert reward(grade(5, 5), 12, binary) == 1.0
+    assert reward(grade(4, 5), 1, binary) == 0.0
+
+
+def test_an_attempt_without_assertions_earns_no_rate() -> None:
+    assert reward(grade(0, 0), 12, RewardSettings()) == pytest.approx(-0.2)
+
+
+def test_more_turns_than_the_settings_allow_is_an_error() -> None:
+    with pytest.raises(ValueError, match="13 turns"):
+        reward(grade(1, 1), 13, RewardSettings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"kind": "shapely"}, "reward.kind"),
+        ({"turn_penalty": -0.1}, "reward.turn_penalty"),
+        ({"turn_penalty": float("nan")}, "reward.turn_penalty"),
+        ({"max_turns": 0}, "reward.max_turns"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_its_name(settings: dict[str, float], key: str) -> None:
+    with pytest.raises(BadInput, match=key):
+        RewardSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_the_kind_may_come_as_text_from_a_settings_file() -> None:
+    assert RewardSettings(kind="binary").kind is RewardKind.BINARY  # type: ignore[arg-type]
+
+
+def test_explain_warns_that_quitting_at_once_beats_honest_work() -> None:
+    rows = explain(RewardSettings())
+    assert row("quarter", rows).reward == pytest.approx(0.2333, abs=1e-4)
+    assert row("40 %", rows).reward == pytest.approx(0.2)
+    assert "WARNING" in row("40 %", rows).note
+
+
+def test_explain_does_not_warn_where_the_penalty_is_gentle() -> None:
+    assert "WARNING" not in row("40 %", explain(RewardSettings(turn_penalty=0.05))).note
+
+
+def test_explain_says_that_binary_never_teaches_to_stop() -> None:
+    assert "free" in row("one more turn", explain(RewardSettings(kind=RewardKind.BINARY))).note
+
+
+def test_explain_shows_that_two_rollouts_lose_the_spread() -> None:
+    rows = explain(RewardSettings())
+    assert "+0.71, -0.71" in row("K = 2, far apart", rows).note
+    assert "+0.70, -0.70" in row("K = 2, one turn apart", rows).note
+    assert "0, 0, 0, 0" in row("all the same", rows).note
+
+
+def test_explain_warns_about_your_own_small_group_only() -> None:
+    assert "WARNING" in row("your K = 3", explain(RewardSettings(), group_size=3)).note
+    assert not [r for r in explain(RewardSettings(), group_size=4) if "your K" in r.case]
+
+
+def test_explain_works_at_every_length_of_episode() -> None:
+    for turns in (1, 2, 3, 40):
+        assert len(explain(RewardSettings(max_turns=turns))) >= 10

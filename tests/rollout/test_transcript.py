@@ -1,0 +1,107 @@
+"""The transcript holds exactly what was sampled, and renders the rest as the template would."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from rollout.transcript import ChatRenderer
+from scripts.model import build_model
+
+
+@pytest.fixture(scope="module")
+def model_dir() -> Path:
+    return build_model()
+
+
+@pytest.fixture(scope="module")
+def renderer(model_dir: Path) -> ChatRenderer:
+    return ChatRenderer(model_dir)
+
+
+def test_a_grown_transcript_equals_the_template_rendered_whole(renderer: ChatRenderer) -> None:
+    transcript = renderer.start("system text", "do it")
+    transcript.add_completion(renderer.encode_reply("```bash\nls -la\n```"))
+    transcript.add_observation("a.txt\nb.txt")
+    whole = renderer.opening_ids(
+        [
+            {"role": "system", "content": "system text"},
+            {"role": "user", "content": "do it"},
+            {"role": "assistant", "content": "```bash\nls -la\n```"},
+            {"role": "user", "content": "a.txt\nb.txt"},
+        ]
+    )
+    assert transcript.prompt_ids == whole
+
+
+def test_sampled_ids_are_kept_even_where_the_tokenizer_would_split_them_otherwise(
+    renderer: ChatRenderer,
+) -> None:
+    odd = (renderer.encode_reply("l")[0], renderer.encode_reply("s")[0], renderer.eot_id)
+    assert odd != renderer.encode_reply("ls")
+    transcript = renderer.start("s", "p")
+    before = transcript.prompt_ids
+    transcript.add_completion(odd)
+    transcript.add_observation("")
+    assert transcript.prompt_ids[: len(before) + 3] == before + odd
+
+
+def test_a_reply_cut_by_length_is_closed_by_the_template_and_the_close_is_not_sampled(
+    renderer: ChatRenderer,
+) -> None:
+    cut = renderer.encode_reply("```bash\necho")[:-1]
+    transcript = renderer.start("s", "p")
+    before = transcript.prompt_ids
+    transcript.add_completion(cut)
+    transcript.add_observation("x")
+    after = transcript.prompt_ids[len(before) + len(cut) :]
+    assert after[0] == renderer.eot_id
+
+
+def test_a_template_that_drops_old_replies_is_rendered_anew(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(model_dir / name, folder / name)
+    # Like templates of reasoning models: a reply loses its thinking once the conversation goes on.
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}"
+        "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    )
+    renderer = ChatRenderer(folder)
+    assert not renderer.prefix_preserving
+    transcript = renderer.start("s", "p")
+    before = transcript.prompt_ids
+    completion = renderer.encode_reply("<think>hm</think>an answer")
+    transcript.add_completion(completion)
+    transcript.add_observation("x")
+    assert transcript.prompt_ids[: len(before) + len(completion)] != before + completion
+
+
+def test_turns_out_of_order_are_an_error(renderer: ChatRenderer) -> None:
+    transcript = renderer.start("s", "p")
+    with pytest.raises(ValueError, match="must follow a completion"):
+        transcript.add_observation("x")
+    transcript.add_completion((1,))
+    with pytest.raises(ValueError, match="must be followed by an observation"):
+        transcript.add_completion((1,))
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no tokenizer there; `grpo model`"):
+        ChatRenderer(tmp_path)
+
+
+def test_a_tokenizer_without_a_template_is_named(model_dir: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(model_dir / name, tmp_path / name)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput, match="no chat template"):
+        ChatRenderer(tmp_path)

