@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -204,9 +203,13 @@ class StepSummary:
     seconds: dict[str, float]
 
 
-@cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(cls)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    if cls not in _ADAPTERS:
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
 
 
 def _strict(cls: type) -> None:
@@ -225,7 +228,8 @@ def plain(record: Any) -> Any:
 def from_plain(cls: type[T], value: Any, where: str) -> T:
     """Plain values as a record, checked key by key. Raises `BadInput` that begins with `where`."""
     try:
-        return _adapter(cls).validate_python(value)
+        record: T = _adapter(cls).validate_python(value)
+        return record
     except ValidationError as e:
         first = e.errors()[0]
         key = ".".join(str(p) for p in first["loc"]) or "record"

@@ -18,7 +18,7 @@ from rollout.environment import Environment, system_prompt
 from rollout.synth import Plan
 from rollout.transcript import ChatRenderer
 
-WRITTEN = Sampling(temperature=0.0, max_tokens=0, top_p=1.0, top_k=-1, min_p=0.0)
+WRITTEN = Sampling(temperature=0.0, max_tokens=0, top_p=1.0, top_k=0, min_p=0.0)
 """The sampling of a text that was written, not sampled."""
 
 

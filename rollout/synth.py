@@ -15,10 +15,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fieldkit.records import Task
-from rollout.operations import OPERATIONS, Draw, Piece, Registered, unchanged
+from rollout import operations_easy, operations_hard, operations_middle
+from rollout.operation import OPERATIONS, Draw, Piece, Registered, unchanged
 from rollout.vocabulary import PERSONAS, Persona
 
 ENV = "clawgym"
+# Imported so that they register; named here so that no linter takes the imports away.
+_REGISTERED = (operations_easy, operations_middle, operations_hard)
+
 DIFFICULTIES = ("easy", "middle", "hard")
 POOL, HELDOUT, RESERVE = 42, 158, 1000  # pool and held-out: reference document 3
 UNSEEN_SHARE = 0.2
@@ -43,8 +47,12 @@ class Plan:
     pieces: tuple[Piece, ...]
 
 
-def signatures(task: Task) -> tuple[str, str, str]:
-    """(text, set of seed files, set of assertions): what two splits may not share."""
+def split_marks(task: Task) -> tuple[str, str, str]:
+    """(text, names of the seed files, assertions): what two splits may not share.
+
+    Stricter than `rollout.tasks.signatures`, which any pair of files has to satisfy: here not even
+    the same file names with other contents may come back.
+    """
     files = sorted(f["path"] for f in task.info["workspace_seed"]["files"])
     claims = sorted(repr(sorted(a.items())) for a in task.info["verifiable_assertions"])
     return f"text {task.prompt}", f"files {files}", f"assertions {claims}"
@@ -107,7 +115,7 @@ def plan_task(
 
 @dataclass
 class Splitter:
-    """Hands out distinct tasks. `taken` holds signatures that later tasks may not repeat."""
+    """Hands out distinct tasks. `taken` holds marks that later tasks may not repeat."""
 
     seed: int
     taken: set[str] = field(default_factory=set)
@@ -126,7 +134,7 @@ class Splitter:
             while True:
                 task_id = f"{split}-{persona.name}-{counts[persona.name]:02d}"
                 plan = plan_task(task_id, difficulty, persona, rng, unseen)
-                marks = signatures(plan.task)
+                marks = split_marks(plan.task)
                 if self.taken.isdisjoint(marks) and marks[0] not in own:
                     break
             own.add(marks[0])
@@ -134,10 +142,10 @@ class Splitter:
             number += 1
             yield plan
 
-    def reserve_signatures(self, tasks: Iterable[Task]) -> None:
+    def reserve_marks(self, tasks: Iterable[Task]) -> None:
         """From here on no task repeats a text, file set or assertion set of `tasks`."""
         for task in tasks:
-            self.taken.update(signatures(task))
+            self.taken.update(split_marks(task))
 
 
 def _first(plans: Iterator[Plan], n: int) -> list[Plan]:
@@ -148,14 +156,14 @@ def split_tasks(seed: int) -> dict[str, list[Plan]]:
     """The three splits: pool (42), heldout (158) and reserve (1,000)."""
     splitter = Splitter(seed)
     heldout = _first(splitter.plans("heldout", UNSEEN_SHARE), HELDOUT)
-    splitter.reserve_signatures(plan.task for plan in heldout)
+    splitter.reserve_marks(plan.task for plan in heldout)
     pool = _first(splitter.plans("pool"), POOL)
-    splitter.reserve_signatures(plan.task for plan in pool)
+    splitter.reserve_marks(plan.task for plan in pool)
     return {"pool": pool, "heldout": heldout, "reserve": _first(splitter.plans("reserve"), RESERVE)}
 
 
 def demonstration_plans(seed: int, avoid: Iterable[Task]) -> Iterator[Plan]:
     """Endless tasks for demonstrations that share nothing with `avoid` (pool and held-out)."""
     splitter = Splitter(seed)
-    splitter.reserve_signatures(avoid)
+    splitter.reserve_marks(avoid)
     return splitter.plans("demo")

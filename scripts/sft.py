@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fieldkit.files import sha256_file, whole_dir, write_json
+from fieldkit.files import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import Trajectory, encode_trajectory, read_tasks, read_trajectories
 from rollout.demonstrate import DemoSettings, demonstrate
 from rollout.environment import make_environment
@@ -49,7 +49,7 @@ def play_demonstrations(
     scratch: Path,
     progress: Progress,
 ) -> list[Trajectory]:
-    """Play `settings.demos` demonstrations of tasks that share nothing with the files in `avoid`."""
+    """Play `settings.demos` demonstrations; no task of theirs shares a thing with `avoid`."""
     renderer = ChatRenderer(model_dir)
     tasks = [task for path in avoid for task in read_tasks(path)]
     plans = demonstration_plans(settings.seed, tasks)
@@ -93,9 +93,10 @@ def fit(
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import SFTConfig, SFTTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
 
-    class Report(TrainerCallback):  # type: ignore[misc]
+    class Report(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             progress("SFT batches", state.global_step, state.max_steps)
 
@@ -103,7 +104,7 @@ def fit(
     tokenizer = AutoTokenizer.from_pretrained(str(model_dir))
     cuda = torch.cuda.is_available()
     with whole_dir(out) as folder:
-        trainer = SFTTrainer(
+        trainer: Any = SFTTrainer(
             model=model,
             processing_class=tokenizer,
             train_dataset=Dataset.from_list([as_example(d) for d in demos]),
@@ -140,14 +141,22 @@ def fit(
         )
         result = trainer.train()
         trainer.model.save_pretrained(str(folder))
-        _tidy(folder, trainer.state.log_history)
+        _tidy(folder, model_dir.name, trainer.state.log_history)
     return {k: float(v) for k, v in result.metrics.items()}
 
 
-def _tidy(folder: Path, log: list[dict[str, Any]]) -> None:
-    """Keep the adapter and the loss curve; drop what TRL and peft write beside them."""
+def _tidy(folder: Path, base: str, log: list[dict[str, Any]]) -> None:
+    """Keep the adapter and the loss curve; drop what TRL and peft write beside them.
+
+    peft records the base as a path of this machine and the target modules in the order of a set;
+    both are put into a form that is the same everywhere.
+    """
     import shutil
 
+    config = read_json(folder / "adapter_config.json")
+    config["base_model_name_or_path"] = base
+    config["target_modules"] = sorted(config["target_modules"])
+    write_json(folder / "adapter_config.json", config)
     shutil.rmtree(folder / "trl", ignore_errors=True)
     (folder / "README.md").unlink(missing_ok=True)
     curve = [{k: e[k] for k in ("step", "loss", "grad_norm") if k in e} for e in log if "loss" in e]
@@ -165,8 +174,6 @@ def warm_start(
         demos = list(read_trajectories(kept))
     else:
         demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
-        from fieldkit.files import write_text
-
         write_text(kept, "".join(encode_trajectory(d) + "\n" for d in demos))
     metrics = fit(demos, settings, model_dir, out, progress)
     write_json(

@@ -1,0 +1,79 @@
+"""The rewards of one group become advantages: each rollout against its siblings.
+
+This is the baseline that GRPO uses in place of a critic (Shao et al. 2024, DeepSeekMath,
+arXiv:2402.03300, section 4.1.2). It must never let a number that is not finite through: one NaN
+here would reach every weight of the adapter.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from fieldkit.errors import BadInput
+
+ADVANTAGE_EPS = 1e-4
+"""Added to σ, so that a tiny spread is not blown up to the size of a real one."""
+
+EQUAL_WITHIN = 1e-9
+"""Rewards closer than this are equal. 0.5 in 6 turns and 0.6 in 12 are both worth 0.4, and differ
+in the last bit only; a difference that is rounding must not count as signal."""
+
+MIN_GROUP_FOR_SPREAD = 4
+"""Below this many rollouts the normalised advantages say little about how far apart they were."""
+
+Scale = Literal["std", "mean"]
+
+
+def check_rewards(rewards: Sequence[float]) -> None:
+    """Raise `BadInput` for a group of fewer than two, `ValueError` for a reward not finite."""
+    if len(rewards) < 2:
+        raise BadInput(
+            f"group_size: a group of {len(rewards)} has nothing to compare with;"
+            f" set group_size to {MIN_GROUP_FOR_SPREAD} or more"
+        )
+    for k, r in enumerate(rewards):
+        if not math.isfinite(r):
+            raise ValueError(f"the reward of rollout k={k} is {r}, not a finite number")
+
+
+def all_equal(rewards: Sequence[float]) -> bool:
+    """Whether the group's rewards are the same but for rounding: there is nothing to learn from."""
+    return max(rewards) - min(rewards) <= EQUAL_WITHIN
+
+
+def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[float, ...]:
+    """K rewards → K advantages, in the same order.
+
+    "std": (r − μ)/(σ + 1e-4) with the sample standard deviation (K − 1 in the denominator).
+    "mean": r − μ, which keeps how far apart the rollouts were (Liu et al. 2025, arXiv:2503.20783).
+    Equal rewards give exact zeros. At K = 2 "std" erases the spread: every unequal pair gives about
+    ±0.71. Raises as `check_rewards`, and `BadInput` for an unknown scale.
+    """
+    check_rewards(rewards)
+    if scale not in ("std", "mean"):
+        raise BadInput(f"advantage scale: {scale!r} is unknown; use std or mean")
+    if all_equal(rewards):
+        return (0.0,) * len(rewards)
+    mean = statistics.fmean(rewards)
+    divisor = statistics.stdev(rewards, mean) + ADVANTAGE_EPS if scale == "std" else 1.0
+    return tuple((r - mean) / divisor for r in rewards)
+
+
+def group_size_warning(group_size: int) -> str | None:
+    """What a person should know about a small K, or None. K < 2 is not a warning but an error."""
+    if group_size < 2:
+        check_rewards((0.0,) * group_size)
+    if group_size == 2:
+        return (
+            "with K = 2 the size of a difference is erased (every unequal pair gives ±0.71);"
+            f" use {MIN_GROUP_FOR_SPREAD} or more, or the mean scale"
+        )
+    if group_size < MIN_GROUP_FOR_SPREAD:
+        return (
+            f"K = {group_size} gives a rough baseline and many groups without signal;"
+            f" use {MIN_GROUP_FOR_SPREAD} or more"
+        )
+    return None

@@ -1,0 +1,230 @@
+"""What the pool can still teach, told from the bundles alone.
+
+Nothing here is stored: the state is derived from what was played, so that growing the pool lifts
+convergence by itself. One batch without signal is an accident; convergence is a statement about
+every task of the pool. This module must not decide from log text or from a single step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.files import read_lines
+from fieldkit.records import SCHEMA, RolloutGroup, Signal
+
+BUNDLE_NAME = "trajectory_bundle.jsonl"
+
+WINDOW_PASSES = 2
+"""A task's last group counts as evidence while it lies among the last 2 × |pool| groups. Tasks come
+in shuffled passes without replacement, so a task drawn first in one pass and last in the next is
+2·|pool| − 1 groups old at most: a regular schedule never falls out, a stale history does."""
+
+MIN_PASSES_FOR_FORECAST = 3
+"""A line through fewer points always fits."""
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """How much evidence it takes to call a pool converged."""
+
+    passes: int = 1
+    """How many of each task's newest groups must be without signal: 1 is one whole pass."""
+
+    def __post_init__(self) -> None:
+        if self.passes < 1:
+            raise BadInput(f"pool.passes: {self.passes} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One group that was played: the least of it that convergence needs."""
+
+    step: int
+    task_id: str
+    signal: Signal
+
+
+@dataclass(frozen=True)
+class PoolHistory:
+    """Every group that was played, oldest first."""
+
+    drawn: tuple[Drawn, ...]
+
+    def of_task(self, task_id: str) -> tuple[tuple[int, Signal], ...]:
+        """(step, signal) of each time this task was drawn, oldest first."""
+        return tuple((d.step, d.signal) for d in self.drawn if d.task_id == task_id)
+
+    def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
+        """`of_task` for every task that was drawn."""
+        out: dict[str, list[tuple[int, Signal]]] = {}
+        for d in self.drawn:
+            out.setdefault(d.task_id, []).append((d.step, d.signal))
+        return {task_id: tuple(seen) for task_id, seen in out.items()}
+
+
+def history_of(groups: Iterable[RolloutGroup]) -> PoolHistory:
+    """The history of groups in memory, ordered by step (the order within a step is kept)."""
+    return _ordered(Drawn(g.step, g.task_id, g.signal) for g in groups)
+
+
+def read_history(run_dir: Path) -> PoolHistory:
+    """The history of a run folder: every whole bundle in it, trained on or not.
+
+    Reads three keys of each line and skips the trajectories' checks, since it is asked again after
+    every step. Raises `BadInput` naming file and line.
+    """
+    bundles = sorted(run_dir.glob(f"step-*/{BUNDLE_NAME}"))
+    return _ordered(
+        _drawn(line, f"{bundle}:{number}")
+        for bundle in bundles
+        for number, line in read_lines(bundle)
+    )
+
+
+def _ordered(drawn: Iterable[Drawn]) -> PoolHistory:
+    return PoolHistory(tuple(sorted(drawn, key=lambda d: d.step)))
+
+
+def _drawn(line: str, where: str) -> Drawn:
+    try:
+        value = json.loads(line)
+        if value["schema"] != SCHEMA:
+            raise BadInput(f"{where}: schema is {value['schema']!r}, this version reads {SCHEMA}")
+        return Drawn(int(value["step"]), str(value["task_id"]), Signal(value["signal"]))
+    except (ValueError, KeyError, TypeError) as e:
+        raise BadInput(f"{where}: not a rollout group ({type(e).__name__}: {e})") from None
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """The evidence about one pool. `converged` follows from the rest."""
+
+    converged: bool
+    n_pool: int
+    saturated: tuple[str, ...]
+    """Tasks whose newest group had equal rewards and all passed."""
+    stuck: tuple[str, ...]
+    """Tasks whose newest group had equal rewards and not all passed."""
+    learnable: tuple[str, ...]
+    """Tasks with a group that still taught something among the newest `passes`."""
+    stale: tuple[str, ...]
+    """Tasks whose newest group is too old to speak for today's policy, or drawn too few times."""
+    never_seen: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """One sentence for a person."""
+        counts = (
+            f"of {self.n_pool} tasks {len(self.saturated)} saturated (always passes),"
+            f" {len(self.stuck)} stuck (never differs), {len(self.learnable)} learnable,"
+            f" {len(self.stale)} not seen recently, {len(self.never_seen)} never seen"
+        )
+        if self.converged:
+            return f"the pool has converged: {counts}; add tasks from the reserve to go on"
+        return f"the pool still teaches, or is not fully seen: {counts}"
+
+
+def converged(
+    history: PoolHistory, pool: Sequence[str], settings: PoolSettings | None = None
+) -> Convergence:
+    """Whether `pool` (task ids) carries no more signal, and the evidence.
+
+    True only when every task of the pool was drawn at least `passes` times, its newest group lies
+    within the last `WINDOW_PASSES` passes' worth of groups, and none of its newest `passes` groups
+    is LEARNABLE. A task that joined the pool later is unseen, so growing the pool lifts
+    convergence. Groups of tasks that left the pool say nothing. Raises `BadInput` for an empty
+    pool, or one that names a task twice.
+    """
+    settings = settings or PoolSettings()
+    _check_pool(pool)
+    members = set(pool)
+    drawn = [d for d in history.drawn if d.task_id in members]
+    window = WINDOW_PASSES * settings.passes * len(pool)
+    recent = PoolHistory(tuple(drawn[-window:])).by_task()
+    ever = {d.task_id for d in drawn}
+    found: dict[str, list[str]] = {}
+    for task_id in pool:
+        verdict = _task_verdict(recent.get(task_id, ()), task_id in ever, settings.passes)
+        found.setdefault(verdict, []).append(task_id)
+    open_questions = sum(len(found.get(v, ())) for v in ("learnable", "stale", "never_seen"))
+    return Convergence(
+        converged=open_questions == 0,
+        n_pool=len(pool),
+        saturated=tuple(found.get("saturated", ())),
+        stuck=tuple(found.get("stuck", ())),
+        learnable=tuple(found.get("learnable", ())),
+        stale=tuple(found.get("stale", ())),
+        never_seen=tuple(found.get("never_seen", ())),
+    )
+
+
+def _check_pool(pool: Sequence[str]) -> None:
+    if not pool:
+        raise BadInput("the pool is empty: there is no task to learn from")
+    twice = [task_id for task_id, n in Counter(pool).items() if n > 1]
+    if twice:
+        raise BadInput(f"the pool names {twice[0]} more than once ({len(twice)} such tasks)")
+
+
+def _task_verdict(recent: Sequence[tuple[int, Signal]], seen: bool, passes: int) -> str:
+    if not seen:
+        return "never_seen"
+    newest = _one_per_step(recent)[-passes:]
+    if Signal.LEARNABLE in newest:
+        return "learnable"
+    if len(newest) < passes:
+        return "stale"
+    return "saturated" if newest[-1] is Signal.SATURATED else "stuck"
+
+
+def _one_per_step(seen: Sequence[tuple[int, Signal]]) -> list[Signal]:
+    """A pass that ends inside a step can draw a task twice in it: one policy, so one observation,
+    and signal in either is signal."""
+    strength = (Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE)
+    by_step: dict[int, Signal] = {}
+    for step, signal in seen:
+        by_step[step] = max(by_step.get(step, signal), signal, key=strength.index)
+    return [by_step[step] for step in sorted(by_step)]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When the signal should run out, if it goes on falling as it has."""
+
+    shares: tuple[tuple[int, float], ...]
+    """(last step of the pass, share of its groups that were LEARNABLE), whole passes only."""
+    step: int | None
+    """The step around which less than half a task is expected to be learnable; None where the
+    share does not fall or too few passes were played. A rough guide, never a decision."""
+
+
+def forecast(history: PoolHistory, pool: Sequence[str]) -> Forecast:
+    """Extrapolate the share of LEARNABLE groups pass by pass, as a straight line in its logarithm.
+
+    The share of a pass of n groups with x learnable is taken as (x + ½)/(n + 1), so that a pass
+    without any has a logarithm. Least squares over the whole passes, at least three.
+    """
+    _check_pool(pool)
+    members: Mapping[str, None] = dict.fromkeys(pool)
+    drawn = [d for d in history.drawn if d.task_id in members]
+    n = len(pool)
+    passes = [drawn[i : i + n] for i in range(0, len(drawn) - n + 1, n)]
+    learnable = [sum(d.signal is Signal.LEARNABLE for d in p) for p in passes]
+    shares = tuple((p[-1].step, x / n) for p, x in zip(passes, learnable, strict=True))
+    if len(passes) < MIN_PASSES_FOR_FORECAST:
+        return Forecast(shares, None)
+    logs = [math.log((x + 0.5) / (n + 1)) for x in learnable]
+    line = statistics.linear_regression(range(len(logs)), logs)
+    if line.slope >= 0:
+        return Forecast(shares, None)
+    end_pass = (math.log(0.5 / n) - line.intercept) / line.slope
+    steps_per_pass = (passes[-1][-1].step - passes[0][0].step + 1) / len(passes)
+    passes_left = max(0.0, end_pass - (len(passes) - 1))
+    return Forecast(shares, passes[-1][-1].step + math.ceil(passes_left * steps_per_pass))

@@ -1,0 +1,181 @@
+"""A grade and a number of turns become one reward.
+
+Kept apart from everything that plays or trains, so that a stored trajectory can be scored again
+under other settings, and so that a person can see in the evening what a setting pays for
+(`explain`). Nothing here reads a file or knows what an environment is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fieldkit.errors import BadInput
+from fieldkit.grade import AssertionResult, Grade
+from reward.advantages import group_advantages, group_size_warning
+
+
+class RewardKind(StrEnum):
+    """How a grade becomes a number."""
+
+    SHAPED = "shaped"
+    """Share of assertions that hold, minus a penalty that grows with the turns used."""
+    BINARY = "binary"
+    """1 when every assertion holds, else 0."""
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """What an episode is paid for."""
+
+    kind: RewardKind = RewardKind.SHAPED
+    turn_penalty: float = 0.2
+    """λ: what an episode of `max_turns` turns loses, in units of the assertion rate."""
+    max_turns: int = 12
+    """Turns that count as a full episode; the rollout's limit."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in tuple(RewardKind):
+            raise BadInput(
+                f"reward.kind: {self.kind!r} is unknown; use one of {', '.join(RewardKind)}"
+            )
+        object.__setattr__(self, "kind", RewardKind(self.kind))
+        if not (math.isfinite(self.turn_penalty) and self.turn_penalty >= 0):
+            raise BadInput(
+                f"reward.turn_penalty: {self.turn_penalty} must be a finite number, 0 or more"
+            )
+        if self.max_turns < 1:
+            raise BadInput(f"reward.max_turns: {self.max_turns} must be at least 1")
+
+
+def reward(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
+    """The reward of one episode: rate − λ·turns/max_turns, or 1/0 when binary.
+
+    `n_turns` counts every turn taken, the one that says "done" among them. Raises `ValueError` when
+    it lies outside 0..max_turns: the episode was played under other limits than it is scored with.
+    """
+    if not 0 <= n_turns <= settings.max_turns:
+        raise ValueError(f"{n_turns} turns, but an episode has 0 to {settings.max_turns}")
+    if settings.kind is RewardKind.BINARY:
+        return 1.0 if grade.passed else 0.0
+    return grade.rate - settings.turn_penalty * (n_turns / settings.max_turns)
+
+
+@dataclass(frozen=True)
+class ExplainRow:
+    """One line of `grpo reward explain`: a case, what it earns, and what follows from that."""
+
+    case: str
+    reward: float | None
+    """None where the row is about a whole group and `note` holds the numbers."""
+    note: str
+
+
+def explain(settings: RewardSettings, group_size: int = 4) -> tuple[ExplainRow, ...]:
+    """The corner cases a person should see before a night: what these settings pay for."""
+    return (*_episode_rows(settings), *_price_rows(settings), *_group_rows(settings, group_size))
+
+
+def _grade(passed: int, total: int) -> Grade:
+    return Grade(
+        tuple(AssertionResult("file_exists", f"file{i}", i < passed, "") for i in range(total))
+    )
+
+
+def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
+    last = settings.max_turns
+    short = min(4, last)
+
+    def earn(passed: int, total: int, turns: int) -> float:
+        return reward(_grade(passed, total), turns, settings)
+
+    quick, slow = earn(1, 1, short), earn(1, 1, last)
+    quit_early, worked = earn(1, 4, 1), earn(2, 5, last)
+    nothing, useless = earn(0, 1, 1), earn(0, 1, last)
+    return [
+        ExplainRow(f"passes in {short} turns", quick, "the behaviour that is wanted"),
+        ExplainRow(
+            f"passes in {last} turns", slow, f"dragging it out costs {_number(quick - slow)}"
+        ),
+        ExplainRow("stops at once with a quarter of the assertions", quit_early, ""),
+        ExplainRow(
+            f"40 % of the assertions in {last} turns", worked, _quitting_note(quit_early, worked)
+        ),
+        ExplainRow("stops at once with nothing done", nothing, ""),
+        ExplainRow(
+            f"nothing done in {last} turns",
+            useless,
+            "equal: a task that never succeeds teaches nothing"
+            if math.isclose(nothing, useless)
+            else "a hopeless task still teaches to stop sooner",
+        ),
+        ExplainRow(
+            "no number (NaN)",
+            None,
+            "an error, never a reward: a broken grader is no bad rollout",
+        ),
+    ]
+
+
+def _quitting_note(quit_early: float, worked: float) -> str:
+    if math.isclose(quit_early, worked):
+        return "pays the same as the row above, which did less"
+    if quit_early > worked:
+        return "WARNING: stopping at once (the row above) pays more than this work"
+    return "pays more than stopping at once (the row above)"
+
+
+def _price_rows(settings: RewardSettings) -> list[ExplainRow]:
+    """What one turn costs, in the currency of assertions."""
+    if settings.kind is RewardKind.BINARY:
+        return [ExplainRow("one more turn", 0.0, "turns are free: nothing here teaches to stop")]
+    price = settings.turn_penalty / settings.max_turns
+    if price == 0:
+        return [ExplainRow("one more turn", 0.0, "turns are free: nothing here teaches to stop")]
+    worth = 1 / 5  # the documents' tasks have 780 assertions in 158 tasks: about five each
+    return [
+        ExplainRow(
+            "one more turn",
+            -price,
+            f"one assertion of five is worth the price of {worth / price:.0f} turns",
+        )
+    ]
+
+
+def _group_rows(settings: RewardSettings, group_size: int) -> list[ExplainRow]:
+    """How a group's spread becomes advantages, and where it is erased."""
+    full = _grade(1, 1)
+    last = settings.max_turns
+    far = (reward(full, 1, settings), reward(_grade(0, 1), last, settings))
+    near = (reward(full, max(1, last - 1), settings), reward(full, last, settings))
+    rows = [
+        ExplainRow("K = 1", None, "an error: one rollout has nothing to be compared with"),
+        _group_row("K = 2, far apart", far),
+        _group_row("K = 2, one turn apart", near),
+        ExplainRow(
+            "K = 2, any two that differ",
+            None,
+            "the spread is erased: a hair or a mile apart, the pair gives about ±0.71",
+        ),
+        _group_row("K = 4, two good, two bad", (*near, *far[1:] * 2)),
+        _group_row("K = 4, all the same", near[:1] * 4),
+    ]
+    warning = group_size_warning(group_size)
+    if warning:
+        rows.append(ExplainRow(f"your K = {group_size}", None, f"WARNING: {warning}"))
+    return rows
+
+
+def _group_row(case: str, rewards: tuple[float, ...]) -> ExplainRow:
+    advantages = group_advantages(rewards)
+    return ExplainRow(
+        case,
+        None,
+        f"rewards {', '.join(map(_number, rewards))}"
+        f" → advantages {', '.join(f'{a:+.2f}' if a else '0' for a in advantages)}",
+    )
+
+
+def _number(x: float) -> str:
+    return f"{x:.3f}"

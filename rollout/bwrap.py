@@ -1,0 +1,226 @@
+"""Commands in bubblewrap: a fresh box a command, over a workspace that lasts an episode.
+
+A box has namespaces of its own and shares only the workspace and /tmp with the box before it. Its
+exit-code record tells a failed command, which is data, from a failed box, which is `Unavailable`.
+Nothing of a command outlives it: its pid namespace has ended before its result is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from fieldkit.errors import Unavailable
+from rollout.child import Child, Ending
+from rollout.command import (
+    BOX_PATH,
+    FLOODED_CODE,
+    TIMED_OUT_CODE,
+    CommandResult,
+    SandboxSettings,
+    bash_line,
+    find_tools,
+    new_output,
+    prlimit_line,
+    refuse,
+)
+from rollout.keeper import KEPT_SCRATCH, KEPT_WORKSPACE, Keeper
+from rollout.output import BoundedOutput
+
+_GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
+_STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
+
+_BOX = [
+    *["--unshare-all", "--unshare-user", "--disable-userns", "--assert-userns-disabled"],
+    *["--as-pid-1", "--die-with-parent", "--new-session"],
+    *["--clearenv", "--setenv", "PATH", BOX_PATH, "--setenv", "LANG", "C.UTF-8"],
+    *["--setenv", "HOME", "/workspace"],
+    *["--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"],
+    *["--symlink", "usr/lib64", "/lib64", "--symlink", "usr/sbin", "/sbin", "--dir", "/etc"],
+    *["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"],
+    *["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"],
+    *["--proc", "/proc", "--dev", "/dev"],
+    # Both count against the workspace's quota; a tmpfs of their own would bound no inodes.
+    *["--bind", KEPT_SCRATCH, "/tmp", "--bind", KEPT_SCRATCH, "/dev/shm"],
+    *["--bind", KEPT_WORKSPACE, "/workspace", "--chdir", "/workspace"],
+    *["--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"],
+    *["--remount-ro", "/dev", "--remount-ro", "/"],
+]
+
+
+# The box's first process. Its end takes every other process of the box with it, and bubblewrap, as
+# its parent, reports the exit code after that and leaves no zombie (bubblewrap's own reaper, which
+# stands here without --as-pid-1, does neither). Silent, or it would report a killed command.
+_INIT = 'exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit "$?"'
+
+
+class BwrapSandbox:
+    """One workspace and the boxes around its commands; one an episode.
+
+    Not for two commands at a time. Raises `Unavailable` where a tool is missing.
+    """
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._tools = find_tools("bwrap", "nsenter", "choom", "prlimit", "setpriv", "bash", "tar")
+        self._keeper: Keeper | None = None
+
+    @property
+    def workspace(self) -> Path:
+        """Where this process sees the workspace, between `open` and `close`."""
+        return self._kept().workspace
+
+    async def open(self, files: Mapping[str, bytes]) -> None:
+        """Make a workspace that holds `files`. Raises `Unavailable`."""
+        await self.close()
+        keeper = Keeper(files, self._settings, self._tools)
+        try:
+            await keeper.ready()
+        except BaseException:
+            keeper.close()
+            raise
+        self._keeper = keeper
+
+    async def run(self, command: str) -> CommandResult:
+        """Run `command` with bash in the workspace. Raises `Unavailable` if the box failed."""
+        entrance = self._kept().entrance
+        self._kept().unlock()
+        refused = refuse(command)
+        if refused is not None:
+            return refused
+        output = new_output(self._settings)
+        status = _Status()
+        try:
+            child = self._start(entrance, command, output, status)
+            try:
+                ending = await child.over(self._settings.command_seconds)
+            finally:
+                await _end(child, status)
+            return self._judge(ending, status, output, child.seconds)
+        finally:
+            status.close()
+
+    async def close(self) -> None:
+        """Remove the workspace. May be called again."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    def _kept(self) -> Keeper:
+        if self._keeper is None:
+            raise RuntimeError("the sandbox is not open")
+        return self._keeper
+
+    def _start(
+        self, entrance: list[str], command: str, output: BoundedOutput, status: _Status
+    ) -> Child:
+        tools = self._tools
+        # Arguments come by descriptor: on the command line the box could read them.
+        arguments, filled = os.pipe()
+        try:
+            os.write(filled, b"".join(a.encode() + b"\0" for a in _BOX))
+            os.close(filled)
+            argv = [
+                *[tools["choom"], "-n", "1000", "--", tools["nsenter"], *entrance, "--"],
+                *[tools["bwrap"], "--args", str(arguments)],
+                *["--json-status-fd", str(status.write_end), "--", "sh", "-c", _INIT, "sh"],
+                *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
+                *bash_line(command, "bash"),
+            ]
+            return Child(argv, output, env={}, pass_fds=(arguments, status.write_end))
+        except OSError as e:
+            raise Unavailable(f"the sandbox could not be started: {e}") from e
+        finally:
+            os.close(arguments)
+            status.watch()
+
+    def _judge(
+        self, ending: Ending, status: _Status, output: BoundedOutput, seconds: float
+    ) -> CommandResult:
+        """The command's result. A box that left no record of it did not run it."""
+        text = output.text()
+        if output.flooded:
+            return CommandResult(FLOODED_CODE, text, False, True, seconds)
+        if ending is Ending.TIMED_OUT and status.started:
+            return CommandResult(TIMED_OUT_CODE, text, True, False, seconds)
+        if ending is Ending.TIMED_OUT:
+            raise Unavailable(f"the sandbox did not start in {seconds:.0f} s; is the machine busy?")
+        if status.exit_code is None:
+            raise Unavailable(f"the sandbox failed, not its command: {text.strip() or 'no word'}")
+        return CommandResult(status.exit_code, text, False, False, seconds)
+
+
+async def _end(child: Child, status: _Status) -> None:
+    """Leave nothing of a command, and read bubblewrap's last word on it."""
+    try:
+        status.take()
+        if child.running and not status.kill_box():
+            child.kill()
+        try:
+            # bubblewrap waits for the box's first process, and that one ends after all the others.
+            await asyncio.wait_for(child.reap(), _GONE_SECONDS)
+        except TimeoutError:
+            raise Unavailable(f"a command outlived SIGKILL by {_GONE_SECONDS:g} s") from None
+        await child.drain(_GONE_SECONDS)
+        status.take()
+    finally:
+        child.close()
+
+
+class _Status:
+    """bubblewrap's records of one box: its first process, then the command's exit code."""
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._text = b""
+        self._box: int | None = None
+        self.started = False
+        self.exit_code: int | None = None
+
+    def watch(self) -> None:
+        """Once the box has the write end: read records as they come."""
+        os.close(self.write_end)
+        asyncio.get_running_loop().add_reader(self._read_end, self.take)
+
+    def kill_box(self) -> bool:
+        """SIGKILL the box's first process, and so all of the box; false if none is known.
+
+        Only while bubblewrap runs: it alone reaps that process, so until then the pidfd is of it.
+        """
+        if self._box is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._box, signal.SIGKILL)
+        return True
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._read_end)
+        os.close(self._read_end)
+        if self._box is not None:
+            os.close(self._box)
+
+    def take(self) -> None:
+        """Read the records that are there."""
+        with contextlib.suppress(BlockingIOError):
+            chunk = os.read(self._read_end, _STATUS_BYTES)
+            if not chunk:
+                asyncio.get_running_loop().remove_reader(self._read_end)
+            self._text += chunk
+        *lines, self._text = self._text.split(b"\n")
+        for line in lines:
+            self._record(json.loads(line))
+
+    def _record(self, record: dict[str, int]) -> None:
+        if "child-pid" in record:
+            self.started = True
+            # Where it is gone already there is nothing left to wait for.
+            with contextlib.suppress(ProcessLookupError):
+                self._box = os.pidfd_open(record["child-pid"])
+        if "exit-code" in record:
+            self.exit_code = record["exit-code"]

@@ -1,0 +1,222 @@
+"""Sampling from the engine over its OpenAI-style API, token ids in and token ids out.
+
+One client serves all episodes in flight. It sends the exact ids of the transcript, asks for the
+exact ids back, and checks what came: training on a completion whose ids and logprobs do not match
+would be wrong in silence. A failed request is repeated a bounded number of times, and is never
+turned into an empty completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import httpx
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.records import Sampling
+
+FINISH_REASONS = ("stop", "length")
+
+# vLLM closes idle connections after 5 s. A connection that is used again just then ends in a
+# ReadError, so ours are given up well before.
+_KEEPALIVE_SECONDS = 2.0
+_CONNECT_SECONDS = 10.0
+_FIRST_BACKOFF_SECONDS = 0.5  # doubles with every attempt
+_TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
+_LOGPROB_SLACK = 1e-4  # a sampled token's logprob may exceed 0 by rounding only
+_BODY_SHOWN = 300  # characters of an error body that reach a message
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was sampled. ids: C of them, a sampled end of turn included; logprobs: C, natural log,
+    of the distribution that was sampled from; finish_reason: "stop" or "length"."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+
+
+class Sampler(Protocol):
+    """What an episode needs of an engine: a server, or a script in its place."""
+
+    async def sample(
+        self, prompt_ids: Sequence[int], sampling: Sampling, seed: int
+    ) -> Completion: ...
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """How patient the client is."""
+
+    attempts: int = 5
+    """How often one request is sent before the engine counts as unavailable."""
+    request_seconds: float = 300.0
+    """How long one answer may take. With many requests queued this includes their turn."""
+    connections: int = 256
+    """Requests in flight at most; more wait in the client."""
+
+
+class EngineClient:
+    """A connection to one server, sampling from one of the names it serves.
+
+    model_name: "base" or an adapter's versioned name; it is the policy version of every turn.
+    stop_token_ids: end-of-turn ids that end a completion (as its last id), besides the model's own
+    end-of-sequence id. Use as an async context manager.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        model_name: str,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self.base_url = base_url
+        self.api_key = api_key
+        self.model_name = model_name
+        self._stop_token_ids = list(stop_token_ids)
+        self._settings = settings or ClientSettings()
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=httpx.Timeout(
+                self._settings.request_seconds, connect=_CONNECT_SECONDS, pool=None
+            ),
+            limits=httpx.Limits(
+                max_connections=self._settings.connections, keepalive_expiry=_KEEPALIVE_SECONDS
+            ),
+            trust_env=False,  # a proxy from the environment has no business on loopback
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._http.__aexit__(kind, error, trace)
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        """Sample one completion of at most `sampling.max_tokens` ids.
+
+        The answer to equal arguments may differ between calls: batching changes the rounding.
+        Raises `Unavailable` when the engine does not answer, and `BadInput` when it refuses the
+        request (a prompt beyond its context, a name that it does not serve).
+        """
+        body = {
+            "model": self.model_name,
+            "prompt": list(prompt_ids),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "seed": seed,
+            "logprobs": 0,  # of the sampled id only
+            "return_token_ids": True,
+            "stop_token_ids": self._stop_token_ids,
+        }
+        return completion_of(await self._complete(body), sampling.max_tokens)
+
+    async def logprobs(self, prompt_ids: Sequence[int]) -> tuple[float, ...]:
+        """Logprobs (natural log, at temperature 1) of `prompt_ids[1:]`, each given those before.
+
+        Raises as `sample` does.
+        """
+        body = {
+            "model": self.model_name,
+            "prompt": list(prompt_ids),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+        }
+        return prompt_logprobs_of(await self._complete(body), prompt_ids)
+
+    async def _complete(self, body: dict[str, Any]) -> Any:
+        """POST until an answer comes; the JSON of the answer."""
+        reason = ""
+        for attempt in range(self._settings.attempts):
+            if attempt:
+                await asyncio.sleep(_FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1))
+            try:
+                response = await self._http.post("/v1/completions", json=body)
+            except httpx.TransportError as e:
+                reason = f"{type(e).__name__}: {e}"
+                continue
+            if response.status_code == httpx.codes.OK:
+                return response.json()
+            reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
+            if response.status_code not in _TRANSIENT_STATUS:
+                raise BadInput(f"{self.base_url}: {self.model_name} refused a request: {reason}")
+        raise Unavailable(
+            f"{self.base_url}: no answer for {self.model_name} in {self._settings.attempts} "
+            f"attempts; the last: {reason}. The engine's log is the newest log/engine-*.log of "
+            "the run folder; the same command starts it anew and goes on."
+        )
+
+
+def completion_of(answer: Any, max_tokens: int) -> Completion:
+    """The completion in a server's answer, checked. Raises `Unavailable` for an answer that could
+    not be trained on: ids and logprobs of different number, a logprob that is none, or nothing."""
+    choice = _choice(answer)
+    ids = choice.get("token_ids")
+    if not isinstance(ids, list) or not ids or not all(isinstance(i, int) for i in ids):
+        raise _unusable(f"token_ids is {ids!r:.80}: the server does not return sampled ids")
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    if not isinstance(logprobs, list) or len(logprobs) != len(ids):
+        n = len(logprobs) if isinstance(logprobs, list) else "no"
+        raise _unusable(f"{len(ids)} sampled ids but {n} logprobs")
+    if len(ids) > max_tokens:
+        raise _unusable(f"{len(ids)} ids where at most {max_tokens} were asked for")
+    finish = choice.get("finish_reason")
+    if finish not in FINISH_REASONS:
+        raise _unusable(f"finish_reason is {finish!r}, not one of {', '.join(FINISH_REASONS)}")
+    return Completion(tuple(ids), _checked(logprobs), str(finish))
+
+
+def prompt_logprobs_of(answer: Any, prompt_ids: Sequence[int]) -> tuple[float, ...]:
+    """The logprobs of `prompt_ids[1:]` in a server's answer, checked as in `completion_of`."""
+    rows = _choice(answer).get("prompt_logprobs")
+    if not isinstance(rows, list) or len(rows) != len(prompt_ids):
+        n = len(rows) if isinstance(rows, list) else "no"
+        raise _unusable(f"{len(prompt_ids)} prompt ids but {n} prompt logprobs")
+    values = []
+    for token, row in zip(prompt_ids[1:], rows[1:], strict=True):
+        if not isinstance(row, dict) or str(token) not in row:
+            raise _unusable(f"no logprob for prompt id {token}")
+        values.append(row[str(token)].get("logprob"))
+    return _checked(values)
+
+
+def _choice(answer: Any) -> dict[str, Any]:
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise _unusable(f"expected one choice, got {answer!r:.80}")
+    return choices[0]
+
+
+def _checked(logprobs: Sequence[Any]) -> tuple[float, ...]:
+    for i, value in enumerate(logprobs):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value > _LOGPROB_SLACK:
+            raise _unusable(f"logprob {i} is {value!r} (NaN weights in an adapter do this)")
+    return tuple(float(v) for v in logprobs)
+
+
+def _unusable(why: str) -> Unavailable:
+    return Unavailable(
+        f"the engine's answer cannot be used: {why}. Check with `grpo doctor` that the installed "
+        "vLLM is the pinned one (requirements/)."
+    )

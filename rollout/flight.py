@@ -1,0 +1,217 @@
+"""Many episodes in flight at once, and a file that keeps every one that finished.
+
+The engine is the bottleneck, so nothing waits for a neighbour: all episodes of a phase run
+together, and a finished one is on disk before it counts. When one fails for good the rest are let
+go and the phase fails; what is on disk is used by the next start. Nothing here knows what the
+episodes are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fieldkit.errors import Unavailable
+from fieldkit.files import append_line, write_text
+from fieldkit.records import (
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+    encode_trajectory,
+    read_trajectories,
+)
+
+
+class Attempt(NamedTuple):
+    """Attempt number `k` at a task."""
+
+    task: Task
+    k: int
+
+
+Key = tuple[str, int]
+"""(task_id, k): what a trajectory is found by."""
+
+Play = Callable[[Attempt, Callable[[Turn], None]], Awaitable[Trajectory]]
+"""Plays one attempt and tells of every turn."""
+
+TakeOver = Callable[[Trajectory, Attempt], Trajectory | None]
+"""A stored trajectory as the one that the attempt would have given, or None."""
+
+
+@dataclass(frozen=True)
+class RolloutProgress:
+    """How far a phase is. Counts hold what an earlier start had finished, rates do not."""
+
+    finished: int
+    total: int
+    kept: int
+    """Of the finished, those that an earlier start had played."""
+    turns: int
+    """Turns taken, by episodes under way as well."""
+    tokens: int
+    """Tokens sampled by this start."""
+    seconds: float
+    """Since this start."""
+    mean_reward: float | None
+    """Of the finished; None before the first."""
+    stops: Mapping[StopReason, int]
+    """Finished episodes by stop reason."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def stop_rate(self) -> float | None:
+        """Share of the finished that said by themselves that they are done."""
+        if not self.finished:
+            return None
+        return self.stops.get(StopReason.TASK_COMPLETE, 0) / self.finished
+
+
+OnProgress = Callable[[RolloutProgress], None]
+
+
+def ignore_progress(progress: RolloutProgress) -> None:
+    """For callers without a display."""
+
+
+class _Tally:
+    """Adds up what a progress event tells."""
+
+    def __init__(self, total: int, on_progress: OnProgress, clock: Callable[[], float]) -> None:
+        self._total, self._on_progress, self._clock = total, on_progress, clock
+        self._began = clock()
+        self._kept = self._turns = self._tokens = 0
+        self._rewards: list[float] = []
+        self._stops: Counter[StopReason] = Counter()
+
+    def keep(self, trajectories: Iterable[Trajectory]) -> None:
+        for t in trajectories:
+            self._kept += 1
+            self._turns += len(t.turns)
+            self._add(t)
+        self._tell()
+
+    def turn(self, turn: Turn) -> None:
+        self._turns += 1
+        self._tokens += len(turn.completion_ids)
+        self._tell()
+
+    def finish(self, trajectory: Trajectory) -> None:
+        self._add(trajectory)
+        self._tell()
+
+    def _add(self, trajectory: Trajectory) -> None:
+        self._rewards.append(trajectory.reward)
+        self._stops[trajectory.stop_reason] += 1
+
+    def _tell(self) -> None:
+        finished = len(self._rewards)
+        self._on_progress(
+            RolloutProgress(
+                finished=finished,
+                total=self._total,
+                kept=self._kept,
+                turns=self._turns,
+                tokens=self._tokens,
+                seconds=self._clock() - self._began,
+                mean_reward=sum(self._rewards) / finished if finished else None,
+                stops=dict(self._stops),
+            )
+        )
+
+
+class PartialFile:
+    """The finished trajectories of a phase under way, one a line, durable one by one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Held by the writing thread itself: a cancelled phase must not let a second writer in
+        # while a first one is in the middle of its line.
+        self._writing = threading.Lock()
+
+    def load(self, attempts: Sequence[Attempt], take_over: TakeOver) -> dict[Key, Trajectory]:
+        """What an earlier start left that still counts; the rest is dropped from the file."""
+        if not self.path.is_file():
+            return {}
+        wanted = {(a.task.task_id, a.k): a for a in attempts}
+        stored = read_trajectories(self.path)
+        kept: dict[Key, Trajectory] = {}
+        for trajectory in stored:
+            attempt = wanted.get((trajectory.task_id, trajectory.k))
+            own = take_over(trajectory, attempt) if attempt else None
+            if own is not None:
+                kept[trajectory.task_id, trajectory.k] = own
+        if len(kept) < len(stored):
+            write_text(self.path, "".join(encode_trajectory(t) + "\n" for t in kept.values()))
+        return kept
+
+    async def append(self, trajectory: Trajectory) -> None:
+        """On disk when this returns. In a thread: an fsync may take longer than a turn."""
+        await asyncio.to_thread(self._append, trajectory)
+
+    def _append(self, trajectory: Trajectory) -> None:
+        with self._writing:
+            append_line(self.path, encode_trajectory(trajectory))
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def take_nothing_over(trajectory: Trajectory, attempt: Attempt) -> Trajectory | None:
+    """For phases that play everything anew."""
+    return None
+
+
+async def fly(
+    attempts: Sequence[Attempt],
+    play: Play,
+    *,
+    partial: PartialFile | None = None,
+    take_over: TakeOver = take_nothing_over,
+    concurrency: int = 0,
+    on_progress: OnProgress = ignore_progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Trajectory]:
+    """Play every attempt that the partial file does not hold; return all, in attempts' order.
+
+    `concurrency` bounds the episodes in flight; 0 is all. Raises what the first failing episode
+    raised; the finished trajectories stay in the partial file, and an `Unavailable` says so.
+    Without a partial file nothing is kept.
+    """
+    done = partial.load(attempts, take_over) if partial else {}
+    tally = _Tally(len(attempts), on_progress, clock)
+    tally.keep(done.values())
+    seats = asyncio.Semaphore(concurrency or max(1, len(attempts)))
+
+    async def play_one(attempt: Attempt) -> None:
+        async with seats:
+            trajectory = await play(attempt, tally.turn)
+            if partial:
+                await partial.append(trajectory)
+        done[attempt.task.task_id, attempt.k] = trajectory
+        tally.finish(trajectory)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for attempt in attempts:
+                if (attempt.task.task_id, attempt.k) not in done:
+                    group.create_task(play_one(attempt))
+    except BaseExceptionGroup as failures:
+        first = failures.exceptions[0]
+        if partial and isinstance(first, Unavailable):
+            raise Unavailable(
+                f"{first}; {len(done)} of {len(attempts)} episodes are finished and kept in"
+                f" {partial.path}; the same command goes on from there"
+            ) from first
+        raise first from None
+    return [done[a.task.task_id, a.k] for a in attempts]

@@ -1,0 +1,50 @@
+"""K attempts at one task become a group, and the groups of a step become the bundle.
+
+The bundle is what rollout hands to the trainer, so it appears whole or not at all, with every
+group complete and every reward finite. What a reward is worth is decided in `reward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.files import write_text
+from fieldkit.records import RolloutGroup, Task, Trajectory, encode_group
+from reward.advantages import group_advantages
+from reward.signal import group_signal
+
+Advantages = Callable[[Sequence[float]], tuple[float, ...]]
+"""K rewards as K advantages, in the same order."""
+
+
+def make_group(
+    step: int,
+    task: Task,
+    trajectories: Sequence[Trajectory],
+    advantages: Advantages = group_advantages,
+) -> RolloutGroup:
+    """The group of a task's K trajectories, in the order k = 0..K-1.
+
+    Raises `ValueError`, naming the task, where a reward is not finite.
+    """
+    rewards = [t.reward for t in trajectories]
+    try:
+        return RolloutGroup(
+            step=step,
+            env=task.env,
+            task_id=task.task_id,
+            trajectories=tuple(trajectories),
+            advantages=advantages(rewards),
+            signal=group_signal(rewards, [t.grade for t in trajectories]),
+        )
+    except ValueError as e:
+        raise ValueError(f"step {step}, task {task.task_id}: {e}") from e
+
+
+def write_bundle(path: Path, groups: Sequence[RolloutGroup]) -> None:
+    """Write trajectory_bundle.jsonl, whole, by rename. Raises `BadInput` for no groups."""
+    if not groups:
+        raise BadInput(f"{path}: a bundle needs at least one group")
+    write_text(path, "".join(encode_group(g) + "\n" for g in groups))

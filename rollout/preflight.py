@@ -1,0 +1,161 @@
+"""Before a night: four tasks, K times each, to see whether the rewards differ at all.
+
+GRPO learns from differences within a group. An adapter that always does the same, a reward that
+cannot tell attempts apart, or a pool that is solved or hopeless shows here in minutes, in the
+evening, and not as a flat curve in the morning. A preflight writes nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fieldkit.records import RolloutGroup, Signal, StopReason, Task
+from reward.advantages import group_advantages
+from rollout.flight import Attempt, OnProgress, ignore_progress
+from rollout.group import Advantages, make_group
+from rollout.phase import fly_training
+from rollout.player import Player
+from rollout.seeds import plan_tasks
+
+PREFLIGHT_TASKS = 4  # as in the third reference document
+PREFLIGHT_STEP = 0
+"""The step whose seeds a preflight uses: no training step has that number."""
+
+
+class Verdict(StrEnum):
+    """What a preflight says."""
+
+    HAS_SIGNAL = "HAS_SIGNAL"
+    """At least one group's rewards differ."""
+    NO_SIGNAL = "NO_SIGNAL"
+    """Every group's rewards are equal: a step on them would change nothing."""
+
+
+@dataclass(frozen=True)
+class PreflightRow:
+    """One task's group: K of each."""
+
+    task_id: str
+    rewards: tuple[float, ...]
+    advantages: tuple[float, ...]
+    stops: tuple[StopReason, ...]
+    n_passed: int
+    signal: Signal
+
+    @property
+    def stdev(self) -> float:
+        """Sample standard deviation of the rewards."""
+        return statistics.stdev(self.rewards)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The rows, and what follows from them."""
+
+    rows: tuple[PreflightRow, ...]
+    verdict: Verdict
+    stops: dict[StopReason, int]
+    """Episodes by stop reason, at the training temperature."""
+    mean_turns: float
+    seconds: float
+    """Wall clock."""
+
+    @property
+    def n_episodes(self) -> int:
+        return sum(self.stops.values())
+
+    @property
+    def n_stopped(self) -> int:
+        """Episodes that said by themselves that they are done: what stopping is learned from."""
+        return self.stops.get(StopReason.TASK_COMPLETE, 0)
+
+
+async def preflight(
+    pool: Sequence[Task],
+    *,
+    player: Player,
+    run_seed: int,
+    group_size: int,
+    advantages: Advantages = group_advantages,
+    on_progress: OnProgress = ignore_progress,
+) -> Preflight:
+    """Play up to four tasks of the pool, `group_size` times each, as a step would."""
+    began = player.clock()
+    tasks = plan_tasks(run_seed, 1, pool, min(PREFLIGHT_TASKS, len(pool)))
+    attempts = [Attempt(task, k) for task in tasks for k in range(group_size)]
+    played = await fly_training(
+        PREFLIGHT_STEP, attempts, player, run_seed, partial=None, on_progress=on_progress
+    )
+    groups = [
+        make_group(PREFLIGHT_STEP, task, played[i * group_size : (i + 1) * group_size], advantages)
+        for i, task in enumerate(tasks)
+    ]
+    return judge(groups, player.clock() - began)
+
+
+def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
+    """Rows and verdict of groups that were played; also of a bundle's."""
+    episodes = [t for g in groups for t in g.trajectories]
+    learnable = any(g.signal is Signal.LEARNABLE for g in groups)
+    return Preflight(
+        rows=tuple(_row(g) for g in groups),
+        verdict=Verdict.HAS_SIGNAL if learnable else Verdict.NO_SIGNAL,
+        stops=dict(Counter(t.stop_reason for t in episodes)),
+        mean_turns=statistics.fmean(len(t.turns) for t in episodes),
+        seconds=seconds,
+    )
+
+
+def _row(group: RolloutGroup) -> PreflightRow:
+    return PreflightRow(
+        task_id=group.task_id,
+        rewards=tuple(t.reward for t in group.trajectories),
+        advantages=group.advantages,
+        stops=tuple(t.stop_reason for t in group.trajectories),
+        n_passed=sum(t.grade.passed for t in group.trajectories),
+        signal=group.signal,
+    )
+
+
+HEADER = ("task", "rewards", "stdev", "advantages", "passed", "stopped itself", "signal")
+
+
+def render_rows(report: Preflight) -> list[tuple[str, ...]]:
+    """The table as text cells, `HEADER` first."""
+    rows = [
+        (
+            row.task_id,
+            " ".join(f"{r:.3f}" for r in row.rewards),
+            f"{row.stdev:.3f}",
+            " ".join(f"{a:+.2f}" for a in row.advantages),
+            f"{row.n_passed}/{len(row.rewards)}",
+            f"{row.stops.count(StopReason.TASK_COMPLETE)}/{len(row.stops)}",
+            row.signal.value,
+        )
+        for row in report.rows
+    ]
+    return [HEADER, *rows]
+
+
+def explain(report: Preflight) -> str:
+    """The verdict in a sentence or two, with what to do where there is no signal."""
+    learnable = sum(row.signal is Signal.LEARNABLE for row in report.rows)
+    counts = (
+        f"{learnable} of {len(report.rows)} groups have rewards that differ;"
+        f" {report.n_stopped} of {report.n_episodes} episodes stopped by themselves"
+    )
+    if report.verdict is Verdict.NO_SIGNAL:
+        return (
+            f"NO_SIGNAL: {counts}. A night would learn nothing: raise rollout.temperature or"
+            " rollout.group_size, use the shaped reward, or start from another adapter or pool."
+        )
+    if not report.n_stopped:
+        return (
+            f"HAS_SIGNAL: {counts}. Stopping cannot be reinforced before it happens: expect a"
+            " slow start, or raise rollout.temperature."
+        )
+    return f"HAS_SIGNAL: {counts}."

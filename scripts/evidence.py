@@ -1,0 +1,302 @@
+"""What the evaluations of a run say: arms by task, their paired differences, and who they are.
+
+Reads evals/<key>/ and computes every number once, so that the terminal, the Markdown page, the JSON
+and the verdict show the same ones. It plays nothing and words nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit import stats
+from fieldkit.errors import BadInput
+from fieldkit.matched import Arm, ArmRow, MatchedBaseComparison, PairedRow, TaskOutcome
+from fieldkit.passk import mean_pass_at_k
+from fieldkit.records import StepSummary, StopReason, Task, Trajectory, read_trajectories
+from fieldkit.stats import Estimate
+from rollout.evaluate import (
+    BASE_ADAPTER,
+    SUMMARY,
+    TRAJECTORIES,
+    EvalSummary,
+    read_eval,
+    tasks_sha,
+)
+from rollout.reference import ReferenceArm
+
+BASE = "base"
+WARM_START = "warm start"
+YARDSTICKS = tuple(arm.value for arm in ReferenceArm)
+
+TAGS = {
+    "persona": "persona",
+    "difficulty": "difficulty",
+    "template": "template",
+}
+"""Tag → heading of its table."""
+
+ORDER = ("easy", "middle", "hard", "seen", "unseen")
+"""Tag values that have an order of their own; others go by the alphabet."""
+
+
+@dataclass(frozen=True)
+class PlayedArm:
+    """One finished evaluation: its summary and its trajectories."""
+
+    summary: EvalSummary
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True)
+class SplitRow:
+    """One value of a tag (or one assertion kind): every arm there, and newest − reference."""
+
+    value: str
+    n_tasks: int
+    rows: Mapping[str, ArmRow]
+    paired: PairedRow | None
+    """None where no newest arm has been evaluated."""
+    holm_p: float | None
+    """McNemar's p for task pass, adjusted over the rows of this table."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the evaluations of a run show. Arms in reading order."""
+
+    n_tasks: int
+    temperature: float
+    samples: int
+    reference: str
+    newest: str | None
+    """The newest adapter's arm; None where only the start has been evaluated."""
+    arms: tuple[ArmRow, ...]
+    paired: tuple[PairedRow, ...]
+    """Every played arm against the reference."""
+    late: tuple[PairedRow, ...]
+    """The newest arm against each arm evaluated on the way: what the last steps bought."""
+    splits: Mapping[str, tuple[SplitRow, ...]]
+    kinds: tuple[SplitRow, ...]
+    stops: Mapping[str, Mapping[str, int]]
+    """Arm → stop reason → attempts."""
+    pass_at_k: Mapping[str, Mapping[int, Estimate]]
+    """Arm → k → pass@k, where more than one attempt a task was played."""
+
+    def arm(self, name: str) -> ArmRow:
+        """One arm's row. Raises `BadInput` for an arm that was not evaluated."""
+        for row in self.arms:
+            if row.name == name:
+                return row
+        raise BadInput(
+            f"no arm is called {name!r}; there are {', '.join(a.name for a in self.arms)}"
+        )
+
+    def against_reference(self, name: str) -> PairedRow:
+        """One arm's paired row. Raises `BadInput` for the reference itself and yardsticks."""
+        for row in self.paired:
+            if row.name == name:
+                return row
+        raise BadInput(f"arm {name!r} is not compared with {self.reference!r}")
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready plain values."""
+        value: dict[str, Any] = asdict(self)
+        return value
+
+
+def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) -> Evidence:
+    """The evidence of one run.
+
+    evals: the run's evals/ folder. tasks: the held-out set that was played. steps: every finished
+    step, step-000 first; they say which adapter is the warm start and which is the newest. Raises
+    `BadInput` where the warm start has no evaluation on these tasks, or arms do not match.
+    """
+    played = read_arms(evals, tasks)
+    names = _arm_names(played, steps)
+    if WARM_START not in names.values():
+        raise BadInput(
+            f"{evals}: the warm start has no finished evaluation on these {len(tasks)} tasks; run"
+            f" `grpo eval {evals.parent.name}`"
+        )
+    arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
+    return compare({n: arms[n] for n in _reading_order(arms)}, tasks)
+
+
+def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
+    """Adapter hash → finished evaluation on exactly these tasks; others are passed over.
+
+    Raises `BadInput` where one adapter was evaluated twice under other settings.
+    """
+    wanted = tasks_sha(tasks)
+    found: dict[str, PlayedArm] = {}
+    for file in sorted(evals.glob(f"*/{SUMMARY}")):
+        summary = read_eval(file.parent)
+        if summary.tasks_sha != wanted:
+            continue
+        if summary.adapter_sha in found:
+            other = found[summary.adapter_sha].summary
+            raise BadInput(
+                f"{file.parent}: {summary.arm} was evaluated before under other settings in"
+                f" {other.key}; move one of the two folders away"
+            )
+        trajectories = read_trajectories(file.parent / TRAJECTORIES)
+        _check_count(file.parent, summary, trajectories)
+        found[summary.adapter_sha] = PlayedArm(summary, trajectories)
+    return found
+
+
+def _check_count(folder: Path, summary: EvalSummary, trajectories: Sequence[Trajectory]) -> None:
+    if len(trajectories) != summary.n_trajectories:
+        raise BadInput(
+            f"{folder / TRAJECTORIES}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
+            f" {summary.n_trajectories}; remove the folder and evaluate again"
+        )
+
+
+def _arm_names(played: Mapping[str, PlayedArm], steps: Sequence[StepSummary]) -> dict[str, str]:
+    """Adapter hash → the name a reader knows it by. Adapters of no step are left out."""
+    names = {sha: sha for sha in YARDSTICKS} | {BASE_ADAPTER: BASE}
+    for step in steps:  # a step without signal carries its adapter on: the last step names it
+        names[step.adapter_sha] = step_name(step.step)
+    if steps:
+        names[steps[0].adapter_sha] = WARM_START
+    return {sha: name for sha, name in names.items() if sha in played}
+
+
+def step_name(step: int) -> str:
+    """What the adapter that `step` made is called in tables."""
+    return f"step {step}"
+
+
+def _reading_order(names: Mapping[str, object]) -> list[str]:
+    first = [*YARDSTICKS[::-1], BASE, WARM_START]
+    by_step = sorted((n for n in names if n not in first), key=lambda n: int(n.split()[-1]))
+    return [n for n in first if n in names] + by_step
+
+
+def compare(
+    played: Mapping[str, PlayedArm], tasks: Sequence[Task], reference: str = WARM_START
+) -> Evidence:
+    """The evidence from arms by name, in reading order; the last that is no yardstick is newest."""
+    arms = [_arm(name, p, tasks) for name, p in played.items()]
+    comparison = MatchedBaseComparison(arms, reference, {t.task_id: tags_of(t) for t in tasks})
+    trained = [n for n in played if n not in (*YARDSTICKS, BASE, reference)]
+    newest = trained[-1] if trained else None
+    summary = played[reference].summary
+    return Evidence(
+        n_tasks=len(tasks),
+        temperature=summary.temperature,
+        samples=summary.samples,
+        reference=reference,
+        newest=newest,
+        arms=comparison.rows(),
+        paired=tuple(
+            comparison.paired(n) for n in played if n != reference and n not in YARDSTICKS
+        ),
+        late=_late(arms, trained),
+        splits={tag: _split(comparison, tag, newest) for tag in TAGS if _has_tag(tasks, tag)},
+        kinds=_rows_of(comparison.kinds(), newest),
+        stops={name: _stops(p.trajectories) for name, p in played.items()},
+        pass_at_k={name: _pass_at_k(p) for name, p in played.items() if p.summary.samples > 1},
+    )
+
+
+def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:
+    on_the_way = trained[:-1]
+    if not on_the_way:
+        return ()
+    chosen = [a for a in arms if a.name in trained]
+    return tuple(
+        MatchedBaseComparison(chosen, reference).paired(trained[-1]) for reference in on_the_way
+    )
+
+
+def outcome(trajectory: Trajectory) -> TaskOutcome:
+    """One attempt as the comparison counts it. Tokens are those that the policy sampled."""
+    by_kind: dict[str, tuple[int, int]] = {}
+    for result in trajectory.grade.results:
+        passed, total = by_kind.get(result.kind, (0, 0))
+        by_kind[result.kind] = (passed + result.passed, total + 1)
+    return TaskOutcome(
+        passed=trajectory.grade.passed,
+        stopped=trajectory.stop_reason is StopReason.TASK_COMPLETE,
+        assertions_passed=trajectory.grade.n_passed,
+        assertions_total=trajectory.grade.n_total,
+        turns=len(trajectory.turns),
+        tokens=sum(len(t.completion_ids) for t in trajectory.turns),
+        seconds=sum(t.seconds for t in trajectory.turns),
+        stop_reason=trajectory.stop_reason.value,
+        by_kind=by_kind,
+    )
+
+
+def _arm(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
+    """The first attempt at each task: pairs must be independent, and k = 0 has matched seeds."""
+    first = {t.task_id: outcome(t) for t in played.trajectories if t.k == 0}
+    s = played.summary
+    settings = {
+        "temperature": s.temperature,
+        "samples": s.samples,
+        "episode settings (hash)": s.settings_sha,
+    }
+    missing = [t.task_id for t in tasks if t.task_id not in first]
+    if missing:
+        raise BadInput(
+            f"evaluation {s.key} of {name!r} lacks {missing[0]} ({len(missing)} such tasks);"
+            " remove its folder and evaluate again"
+        )
+    return Arm(
+        name, {t.task_id: first[t.task_id] for t in tasks}, None if name in YARDSTICKS else settings
+    )
+
+
+def tags_of(task: Task) -> dict[str, str]:
+    """The tags that tables are split by, as far as the task has them."""
+    tags = {k: str(task.info[k]) for k in ("persona", "difficulty") if task.info.get(k)}
+    if isinstance(task.info.get("unseen_template"), bool):
+        tags["template"] = "unseen" if task.info["unseen_template"] else "seen"
+    return tags
+
+
+def _has_tag(tasks: Sequence[Task], tag: str) -> bool:
+    return all(tag in tags_of(t) for t in tasks)
+
+
+def _split(comparison: MatchedBaseComparison, tag: str, newest: str | None) -> tuple[SplitRow, ...]:
+    parts = comparison.split(tag)
+    in_order = sorted(parts, key=lambda v: (ORDER.index(v) if v in ORDER else 0, v))
+    return _rows_of({value: parts[value] for value in in_order}, newest)
+
+
+def _rows_of(
+    parts: Mapping[str, MatchedBaseComparison], newest: str | None
+) -> tuple[SplitRow, ...]:
+    paired = {value: part.paired(newest) if newest else None for value, part in parts.items()}
+    p_values = [p.passed.test.p_value for p in paired.values() if p is not None]
+    adjusted: Sequence[float | None] = stats.holm(p_values) if newest else [None] * len(parts)
+    return tuple(
+        SplitRow(
+            value=value,
+            n_tasks=len(part.task_ids),
+            rows={row.name: row for row in part.rows()},
+            paired=paired[value],
+            holm_p=p,
+        )
+        for (value, part), p in zip(parts.items(), adjusted, strict=True)
+    )
+
+
+def _stops(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    counts = Counter(t.stop_reason for t in trajectories)
+    return {reason.value: counts[reason] for reason in StopReason if counts[reason]}
+
+
+def _pass_at_k(played: PlayedArm) -> dict[int, Estimate]:
+    attempts: dict[str, list[bool]] = {}
+    for t in played.trajectories:
+        attempts.setdefault(t.task_id, []).append(t.grade.passed)
+    return {k: mean_pass_at_k(attempts, k) for k in range(1, played.summary.samples + 1)}

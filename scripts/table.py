@@ -1,0 +1,72 @@
+"""A table of text, shown the same way on the terminal and in Markdown.
+
+Holds no numbers: whoever fills it has already decided how they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column headings, rows as wide as the headings, and notes below."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"{self.title}: a row of {len(row)} under {len(self.columns)} columns"
+                )
+
+    def markdown(self, level: int = 2) -> str:
+        """A heading, a pipe table (first column left, the rest right) and the notes."""
+        lines = [f"{'#' * level} {self.title}", "", _line(self.columns)]
+        lines.append(_line([":--", *["--:"] * (len(self.columns) - 1)]))
+        lines += [_line(row) for row in self.rows]
+        for note in self.notes:
+            lines += ["", note]
+        return "\n".join(lines) + "\n"
+
+    def rich(self) -> RichTable:
+        """The same for the terminal, with the notes as its caption."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        table = RichTable(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            caption="\n".join(self.notes) or None,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+        )
+        for i, column in enumerate(self.columns):
+            heading = column.replace(": ", ":\n")
+            table.add_column(heading, justify="right" if i else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*[_narrow(cell) for cell in row])
+        return table
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def _narrow(cell: str) -> str:
+    """What follows a number on lines of its own, and no bracket read as a style."""
+    from rich.markup import escape
+
+    for before, after in ((" [", "\n["), (" (", "\n("), ("], p", "]\np")):
+        cell = cell.replace(before, after)
+    return escape(cell)
