@@ -37,7 +37,7 @@ class StopReason(StrEnum):
     CONTEXT_FULL = "CONTEXT_FULL"
     """The next prompt plus one turn would not fit the model's context."""
     TIME_LIMIT = "TIME_LIMIT"
-    """The episode's wall-clock limit was reached."""
+    """The episode's commands together took as long as they may."""
     ENV_DONE = "ENV_DONE"
     """The environment ended the episode."""
 
@@ -97,7 +97,8 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Action:
-    """`kind`, and the command for RUN (empty otherwise)."""
+    """What a reply asked for. `command` is what to run: of RUN always, of DONE where the reply also
+    holds a block (it runs first), of NONE never."""
 
     kind: ActionKind
     command: str
@@ -110,7 +111,7 @@ class Turn:
     prompt_ids: every id of the context, from the first; P of them.
     completion_ids: the C ids that were sampled, a sampled end-of-turn among them.
     logprobs: C natural-log probabilities under the distribution that was sampled from.
-    observation: the environment's answer, or None where the episode ended with this turn.
+    observation: the environment's answer; None only where nothing ran and the episode ended.
     exit_code: of the command; None where none ran.
     reward: the environment's own per-turn reward, None where it has none.
     policy_version: the engine's name for the adapter that sampled this turn.

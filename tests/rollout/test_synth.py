@@ -9,7 +9,7 @@ from rollout.synth import (
     DIFFICULTIES,
     Plan,
     demonstration_plans,
-    signatures,
+    split_marks,
     split_tasks,
 )
 from rollout.vocabulary import GENERIC_KEYS, PERSONAS, PLAIN_WORDS
@@ -41,8 +41,8 @@ def test_task_ids_and_texts_are_unique(splits: dict[str, list[Plan]]) -> None:
 def test_no_heldout_task_shares_text_files_or_assertions_with_pool_or_reserve(
     splits: dict[str, list[Plan]],
 ) -> None:
-    heldout = {mark for p in splits["heldout"] for mark in signatures(p.task)}
-    others = {mark for s in ("pool", "reserve") for p in splits[s] for mark in signatures(p.task)}
+    heldout = {mark for p in splits["heldout"] for mark in split_marks(p.task)}
+    others = {mark for s in ("pool", "reserve") for p in splits[s] for mark in split_marks(p.task)}
     assert heldout.isdisjoint(others)
 
 
@@ -50,9 +50,9 @@ def test_demonstrations_share_nothing_with_the_tasks_they_must_avoid(
     splits: dict[str, list[Plan]],
 ) -> None:
     avoid = [p.task for s in ("pool", "heldout") for p in splits[s]]
-    marks = {mark for task in avoid for mark in signatures(task)}
+    marks = {mark for task in avoid for mark in split_marks(task)}
     for plan in islice(demonstration_plans(1, avoid), 300):
-        assert marks.isdisjoint(signatures(plan.task))
+        assert marks.isdisjoint(split_marks(plan.task))
         assert not plan.task.info["unseen_template"]
 
 

@@ -1,0 +1,161 @@
+"""A sampler that answers from a script, with the real tokenizer: the engine's stand-in.
+
+A script sees what an engine sees (the ids of the prompt and the seed) and nothing else, so episodes
+that depend on it replay exactly. Beside it, the tasks and rewards that episode tests share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import Unavailable
+from fieldkit.grade import Grade
+from fieldkit.records import Sampling, Task
+from rollout.client import Completion, Sampler
+from rollout.environment import Environment, make_environment
+from rollout.player import Player
+from rollout.sandbox import SandboxSettings, probe
+from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer
+from scripts.model import build_model
+
+Script = Callable[[str, int, int], str]
+"""(text of the conversation so far, turn from 0, seed) -> the reply's text."""
+
+
+@cache
+def renderer() -> ChatRenderer:
+    """The default model's tokenizer and template."""
+    return ChatRenderer(build_model())
+
+
+class ScriptedSampler:
+    """Replies as a script says, and remembers what it was asked.
+
+    `max_tokens` cuts a reply as an engine does: finish_reason "length", no end of turn.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.prompts: list[tuple[int, ...]] = []
+        self.seeds: list[int] = []
+        self.in_flight = 0
+        self.most_in_flight = 0
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        self.prompts.append(tuple(prompt_ids))
+        self.seeds.append(seed)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        await asyncio.sleep(0)  # hands over, so that episodes interleave as they do on an engine
+        self.in_flight -= 1
+        return self.answer(prompt_ids, sampling, seed)
+
+    def answer(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        # The opening closes two messages (system, user), each turn two more (reply, observation).
+        turn = (list(prompt_ids).count(renderer().eot_id) - 2) // 2
+        text = self.script(renderer().decode(prompt_ids), turn, seed)
+        ids = renderer().encode_reply(text)
+        cut = len(ids) > sampling.max_tokens
+        ids = ids[: sampling.max_tokens]
+        return Completion(ids, tuple(-0.25 - i / 1000 for i in range(len(ids))), _finish(cut))
+
+
+def _finish(cut: bool) -> str:
+    return "length" if cut else "stop"
+
+
+class FailingSampler(ScriptedSampler):
+    """Fails the first `times` requests whose conversation holds `marker`."""
+
+    def __init__(self, script: Script, marker: str, times: int) -> None:
+        super().__init__(script)
+        self.marker, self.left = marker, times
+
+    def answer(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        if self.left and self.marker in renderer().decode(prompt_ids):
+            self.left -= 1
+            raise Unavailable("the engine closed the connection")
+        return super().answer(prompt_ids, sampling, seed)
+
+
+def replies(*texts: str) -> Script:
+    """The same replies in every episode; the last one again and again."""
+    return lambda conversation, turn, seed: texts[min(turn, len(texts) - 1)]
+
+
+def bash(command: str) -> str:
+    """A reply that holds one command."""
+    return f"```bash\n{command}\n```"
+
+
+def write_task(name: str, **info: Any) -> Task:
+    """A task solved by writing `done` into <name>.txt; notes.txt is there and must stay."""
+    return Task(
+        task_id=name,
+        env="clawgym",
+        prompt=f"Write the word done into {name}.txt.",
+        info={
+            "persona": "technical-writer",
+            "intent": "write a file",
+            "workspace_seed": {
+                "files": [{"path": "notes.txt", "kind": "text", "content": f"about {name}\n"}]
+            },
+            "skills_required": ["shell"],
+            "verifiable_assertions": [
+                {
+                    "kind": "file_contents_contain",
+                    "path": f"{name}.txt",
+                    "must_contain": ["done"],
+                },
+                {"kind": "file_unchanged", "path": "notes.txt"},
+            ],
+            "difficulty": "easy",
+            "estimated_steps": 1,
+            "oracle": [f"echo done > {name}.txt"],
+            **info,
+        },
+    )
+
+
+def shaped(grade: Grade, n_turns: int) -> float:
+    """The default reward with its numbers written out."""
+    return grade.rate - 0.2 * n_turns / 12
+
+
+@cache
+def sandbox_settings() -> SandboxSettings:
+    """The real sandbox; where this machine forbids it, the same commands without isolation."""
+    try:
+        probe(SandboxSettings())
+    except Unavailable:
+        return SandboxSettings(kind="none")
+    return SandboxSettings()
+
+
+def world(tmp_path: Path) -> Callable[[str], Environment]:
+    """Makes environments; workspaces on disk are below the test's own folder."""
+    return lambda env: make_environment(env, sandbox_settings(), tmp_path)
+
+
+def player(tmp_path: Path, script: Script | Sampler, **changes: Any) -> Player:
+    """A player of adapter "sha-a" with the default limits, over a script or a sampler.
+
+    Its clock stands still, so that two plays can be compared to the byte.
+    """
+    whole = Player(
+        sampler=ScriptedSampler(script) if callable(script) else script,
+        renderer=renderer(),
+        environments=world(tmp_path),
+        settings=EpisodeSettings(max_turns=4, max_new_tokens=64),
+        adapter_sha="sha-a",
+        policy_version="test-v1",
+        reward=shaped,
+        clock=lambda: 0.0,
+    )
+    return replace(whole, **changes)

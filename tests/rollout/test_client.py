@@ -1,0 +1,252 @@
+"""The client: exact ids both ways, answers checked, failures repeated and then said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.records import Sampling
+from rollout.client import (
+    ClientSettings,
+    EngineClient,
+    completion_of,
+    prompt_logprobs_of,
+)
+from tests.conftest import SharedEngine
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=8, top_p=1.0, top_k=0, min_p=0.0)
+PROMPT = (1, 2683, 198, 504, 2365, 6354, 16438)
+
+
+def answer(ids: Any = (5, 6), logprobs: Any = (-0.5, -1.5), finish: Any = "stop") -> dict[str, Any]:
+    """A server's answer to a completion request."""
+    choice = {
+        "index": 0,
+        "text": "never looked at",
+        "token_ids": list(ids) if isinstance(ids, tuple) else ids,
+        "logprobs": None if logprobs is None else {"token_logprobs": list(logprobs)},
+        "finish_reason": finish,
+    }
+    return {"choices": [choice]}
+
+
+def test_a_completion_is_the_ids_and_logprobs_of_the_answer() -> None:
+    completion = completion_of(answer(), max_tokens=8)
+    assert completion.ids == (5, 6)
+    assert completion.logprobs == (-0.5, -1.5)
+    assert completion.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (answer(ids=None), "does not return sampled ids"),
+        (answer(ids=()), "does not return sampled ids"),
+        (answer(logprobs=None), "2 sampled ids but no logprobs"),
+        (answer(logprobs=(-0.5,)), "2 sampled ids but 1 logprobs"),
+        (answer(logprobs=(-0.5, float("nan"))), "logprob 1 is nan"),
+        (answer(logprobs=(-0.5, float("-inf"))), "logprob 1 is -inf"),
+        (answer(logprobs=(-0.5, None)), "logprob 1 is None"),
+        (answer(logprobs=(0.5, -1.0)), "logprob 0 is 0.5"),
+        (answer(ids=tuple(range(9)), logprobs=(-1.0,) * 9), "9 ids where at most 8"),
+        (answer(finish="abort"), "finish_reason is 'abort'"),
+        ({"choices": []}, "expected one choice"),
+        ({"error": "x"}, "expected one choice"),
+    ],
+)
+def test_an_answer_that_could_not_be_trained_on_is_refused(bad: Any, reason: str) -> None:
+    with pytest.raises(Unavailable, match=reason):
+        completion_of(bad, max_tokens=8)
+
+
+def prompt_answer(rows: Any) -> dict[str, Any]:
+    return {"choices": [{"prompt_logprobs": rows}]}
+
+
+def test_prompt_logprobs_are_those_of_the_prompts_own_ids() -> None:
+    rows = [None, {"7": {"logprob": -0.1}, "8": {"logprob": -2.0}}, {"9": {"logprob": -3.0}}]
+    assert prompt_logprobs_of(prompt_answer(rows), (1, 8, 9)) == (-2.0, -3.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (None, "3 prompt ids but no prompt logprobs"),
+        ([None, {"8": {"logprob": -1.0}}], "3 prompt ids but 2 prompt logprobs"),
+        ([None, {"8": {"logprob": -1.0}}, {"7": {"logprob": -1.0}}], "no logprob for prompt id 9"),
+        ([None, {"8": {"logprob": None}}, {"9": {"logprob": -1.0}}], "logprob 0 is None"),
+    ],
+)
+def test_prompt_logprobs_that_do_not_fit_the_prompt_are_refused(rows: Any, reason: str) -> None:
+    with pytest.raises(Unavailable, match=reason):
+        prompt_logprobs_of(prompt_answer(rows), (1, 8, 9))
+
+
+# -- failures, on a loopback server that fails on purpose --------------------------------------
+
+Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def flaky_server(respond: Respond) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """A server that hands its n-th request (from 0) to `respond`; yields URL and bodies seen."""
+    bodies: list[dict[str, Any]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        )
+        bodies.append(json.loads(await reader.readexactly(length)))
+        await respond(len(bodies) - 1, writer)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}", bodies
+
+
+async def reply(writer: asyncio.StreamWriter, status: str, value: Any) -> None:
+    body = json.dumps(value).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+
+
+async def test_a_dropped_connection_and_a_server_error_are_repeated() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        if n == 1:
+            await reply(writer, "503 Service Unavailable", {})
+        elif n == 2:
+            await reply(writer, "200 OK", answer())
+        # The first request is answered by closing the connection.
+
+    async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
+        completion = await client.sample(PROMPT, SAMPLING, seed=3)
+    assert completion.ids == (5, 6)
+    assert len(bodies) == 3
+    assert bodies[0] == bodies[2]
+
+
+async def test_an_engine_that_stays_away_is_unavailable_after_bounded_attempts() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        return None
+
+    settings = ClientSettings(attempts=2)
+    async with (
+        flaky_server(respond) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings) as client,
+    ):
+        with pytest.raises(Unavailable, match=r"no answer for v0 in 2 attempts.*log/engine-"):
+            await client.sample(PROMPT, SAMPLING, seed=3)
+    assert len(bodies) == 2
+
+
+async def test_a_refused_request_is_not_repeated() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await reply(writer, "404 Not Found", {"error": "no such model"})
+
+    async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
+        with pytest.raises(BadInput, match=r"v0 refused a request: HTTP 404.*no such model"):
+            await client.sample(PROMPT, SAMPLING, seed=3)
+    assert len(bodies) == 1
+
+
+async def test_the_request_carries_the_exact_ids_the_seed_and_neutral_sampling() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await reply(writer, "200 OK", answer())
+
+    async with (
+        flaky_server(respond) as (url, bodies),
+        EngineClient(url, "key", "v0", stop_token_ids=(2,)) as client,
+    ):
+        await client.sample(PROMPT, SAMPLING, seed=3)
+    assert bodies[0] == {
+        "model": "v0",
+        "prompt": list(PROMPT),
+        "max_tokens": 8,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "seed": 3,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "stop_token_ids": [2],
+    }
+
+
+# -- the real server ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def client(engine: SharedEngine) -> AsyncIterator[EngineClient]:
+    """A client of the tiny model with its adapter 1."""
+    served = await asyncio.to_thread(engine.ensure, engine.model.adapter(1), "client-v1")
+    async with EngineClient(served.base_url, served.api_key, served.model_name) as client:
+        yield client
+
+
+@pytest.mark.engine
+async def test_the_same_seed_samples_the_same_ids_and_another_seed_others(
+    client: EngineClient,
+) -> None:
+    one, again, other = [await client.sample(PROMPT, SAMPLING, seed) for seed in (7, 7, 8)]
+    assert one.ids == again.ids
+    assert one.ids != other.ids
+
+
+@pytest.mark.engine
+async def test_a_sampled_end_of_turn_is_among_the_ids(client: EngineClient) -> None:
+    whole = await client.sample(PROMPT, SAMPLING, seed=7)
+    assert whole.finish_reason == "length"
+    assert len(whole.ids) == SAMPLING.max_tokens
+    end_of_turn = whole.ids[3]
+    stopping = EngineClient(
+        client.base_url, client.api_key, client.model_name, stop_token_ids=(end_of_turn,)
+    )
+    async with stopping:
+        stopped = await stopping.sample(PROMPT, SAMPLING, seed=7)
+    assert stopped.finish_reason == "stop"
+    assert stopped.ids == whole.ids[: whole.ids.index(end_of_turn) + 1]
+    assert len(stopped.logprobs) == len(stopped.ids)
+
+
+@pytest.mark.engine
+async def test_many_requests_at_once_are_all_answered(client: EngineClient) -> None:
+    every = await asyncio.gather(
+        *(client.sample((*PROMPT, 400 + i), SAMPLING, seed=i) for i in range(40))
+    )
+    assert len(every) == 40
+    assert len({c.ids for c in every}) > 1
+
+
+@pytest.mark.engine
+async def test_a_name_that_is_not_served_is_refused_and_never_answered_by_the_base(
+    client: EngineClient,
+) -> None:
+    async with EngineClient(client.base_url, client.api_key, "client-v9") as wrong:
+        with pytest.raises(BadInput, match="client-v9 refused a request: HTTP 404"):
+            await wrong.sample(PROMPT, SAMPLING, seed=7)
+
+
+@pytest.mark.engine
+async def test_a_prompt_beyond_the_context_is_refused(client: EngineClient) -> None:
+    with pytest.raises(BadInput, match="HTTP 400"):
+        await client.sample([5] * 5000, SAMPLING, seed=7)
+
+
+@pytest.mark.engine
+async def test_without_the_runs_key_the_server_answers_nobody(client: EngineClient) -> None:
+    async with EngineClient(client.base_url, "guessed", client.model_name) as stranger:
+        with pytest.raises(BadInput, match="HTTP 401"):
+            await stranger.sample(PROMPT, SAMPLING, seed=7)

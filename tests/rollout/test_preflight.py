@@ -1,0 +1,83 @@
+"""The look before a night: is there anything to learn from?"""
+
+import asyncio
+from pathlib import Path
+
+from fieldkit.records import Signal, StopReason
+from rollout.preflight import HEADER, Preflight, Verdict, explain, preflight, render_rows
+from rollout.seeds import training_seed
+from tests.rollout.scripted import (
+    Script,
+    ScriptedSampler,
+    bash,
+    player,
+    replies,
+    write_task,
+)
+
+POOL = [write_task(f"task{i}") for i in range(6)]
+
+
+def look(
+    tmp_path: Path, script: Script | ScriptedSampler, pool: int = 6, group_size: int = 4
+) -> Preflight:
+    one = player(tmp_path, script)
+    return asyncio.run(preflight(POOL[:pool], player=one, run_seed=0, group_size=group_size))
+
+
+def sometimes_stops(conversation: str, turn: int, seed: int) -> str:
+    return "TASK_COMPLETE" if seed % 2 else bash("ls")
+
+
+def test_rewards_that_differ_are_a_signal(tmp_path: Path) -> None:
+    report = look(tmp_path, sometimes_stops)
+    assert report.verdict is Verdict.HAS_SIGNAL
+    assert len(report.rows) == 4
+    assert report.n_episodes == 16
+    assert sum(report.stops.values()) == 16
+    for row in report.rows:
+        assert (row.stdev > 0) == (row.signal is Signal.LEARNABLE) == any(row.advantages)
+        assert len(row.rewards) == len(row.stops) == 4
+
+
+def test_a_policy_that_always_does_the_same_has_none(tmp_path: Path) -> None:
+    report = look(tmp_path, replies(bash("ls")))
+    assert report.verdict is Verdict.NO_SIGNAL
+    assert report.stops == {StopReason.MAX_TURNS: 16}
+    assert report.n_stopped == 0
+    assert {row.signal for row in report.rows} == {Signal.STUCK}
+    assert "rollout.temperature" in explain(report)
+
+
+def test_a_policy_that_never_stops_is_told_apart_from_one_that_learns_nothing(
+    tmp_path: Path,
+) -> None:
+    def sometimes_works(conversation: str, turn: int, seed: int) -> str:
+        return bash("rm notes.txt" if turn == 0 and seed % 2 else "ls")
+
+    report = look(tmp_path, sometimes_works)
+    assert report.verdict is Verdict.HAS_SIGNAL
+    assert report.n_stopped == 0
+    assert "Stopping cannot be reinforced" in explain(report)
+
+
+def test_a_small_pool_is_looked_at_whole(tmp_path: Path) -> None:
+    assert len(look(tmp_path, sometimes_stops, pool=2).rows) == 2
+
+
+def test_a_preflight_does_not_use_up_the_noise_of_the_first_step(tmp_path: Path) -> None:
+    sampler = ScriptedSampler(sometimes_stops)
+    look(tmp_path, sampler)
+    first_step = {
+        training_seed(0, 1, t.task_id, k, turn) for t in POOL for k in range(4) for turn in range(4)
+    }
+    assert not first_step & set(sampler.seeds)
+
+
+def test_the_table_has_a_line_a_task(tmp_path: Path) -> None:
+    report = look(tmp_path, sometimes_stops)
+    table = render_rows(report)
+    assert table[0] == HEADER
+    assert [line[0] for line in table[1:]] == [row.task_id for row in report.rows]
+    assert all(len(line) == len(HEADER) for line in table)
+    assert f"{report.rows[0].rewards[0]:.3f}" in table[1][1]

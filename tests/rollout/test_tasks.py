@@ -1,0 +1,191 @@
+"""Task files: what is refused, where, and why."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task, encode
+from rollout.tasks import check_disjoint, check_tasks, read_tasks
+from tests.rollout.scripted import write_task
+
+
+def write(path: Path, *tasks: Task) -> Path:
+    path.write_text("".join(encode(t) + "\n" for t in tasks))
+    return path
+
+
+def with_assertions(*assertions: dict[str, Any], files: list[Any] | None = None) -> Task:
+    seed = {"files": files} if files is not None else write_task("a").info["workspace_seed"]
+    return write_task("a", verifiable_assertions=list(assertions), workspace_seed=seed)
+
+
+def exists(path: str) -> dict[str, Any]:
+    return {"kind": "file_exists", "path": path}
+
+
+def absent(path: str) -> dict[str, Any]:
+    return {"kind": "file_not_exists", "path": path}
+
+
+def contains(path: str, text: str) -> dict[str, Any]:
+    return {"kind": "file_contents_contain", "path": path, "must_contain": [text]}
+
+
+def matches(path: str, pattern: str) -> dict[str, Any]:
+    return {"kind": "file_contents_match_regex", "path": path, "regex": pattern}
+
+
+def unchanged(path: str) -> dict[str, Any]:
+    return {"kind": "file_unchanged", "path": path}
+
+
+NOTE = {"path": "notes.txt", "kind": "text", "content": ""}
+BINARY = [{"path": "logo.png", "kind": "binary", "hex": "89504e47"}]
+
+
+def test_sound_tasks_are_read_in_order(tmp_path: Path) -> None:
+    tasks = write_task("a"), write_task("b")
+    path = write(tmp_path / "tasks.jsonl", *tasks)
+    assert read_tasks(path) == tasks
+    assert check_tasks(path) == ()
+
+
+def test_a_last_line_without_its_newline_is_a_task(tmp_path: Path) -> None:
+    path = write(tmp_path / "tasks.jsonl", write_task("a"), write_task("b"))
+    path.write_text(path.read_text().rstrip("\n"))
+    assert len(read_tasks(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (with_assertions({"kind": "file_is_nice", "path": "a"}), "'file_is_nice' is unknown"),
+        (with_assertions(exists("/etc/passwd")), "absolute"),
+        (with_assertions(exists("a/../../b")), "'..'"),
+        (with_assertions(exists("")), "path"),
+        (with_assertions(), "verifiable_assertions"),
+        (with_assertions(matches("a", "(")), "no valid regular expression"),
+        (with_assertions(matches("a", "^(a+)+$")), "catastrophic regex"),
+        (with_assertions(matches("logo.png", "PNG"), files=BINARY), "binary stub logo.png"),
+        (with_assertions(contains("logo.png", "PNG"), files=BINARY), "binary stub logo.png"),
+        (with_assertions(exists("a"), absent("a")), "file_exists and file_not_exists of a"),
+        (with_assertions(contains("a", "x"), absent("a")), "file_not_exists of a"),
+        (with_assertions(exists("a/b"), absent("a")), "file_exists of a/b, but file_not_exists"),
+        (with_assertions(exists("a/b/c"), exists("a")), "a must be a file and the folder of a/b/c"),
+        (with_assertions(unchanged("nowhere.txt")), "not in workspace_seed"),
+        (with_assertions(unchanged("notes.txt"), contains("notes.txt", "x!")), "stay unchanged"),
+        (with_assertions(matches("notes.txt", "^x"), unchanged("notes.txt")), "stay unchanged"),
+        (
+            with_assertions(exists("a"), files=[{"path": "../x", "kind": "text", "content": ""}]),
+            "..",
+        ),
+        (with_assertions(exists("a"), files=[{"path": "x", "kind": "stub"}]), "'stub' is unknown"),
+        (write_task("a", difficulty="impossible"), "'impossible' is unknown"),
+        (write_task("a", persona=None), "info.persona"),
+        (replace(write_task("a"), prompt=" "), "prompt is empty"),
+        (replace(write_task("a"), env="clawgim"), "did you mean 'clawgym'"),
+    ],
+)
+def test_a_bad_task_is_reported_with_its_line_and_the_reason(
+    tmp_path: Path, task: Task, reason: str
+) -> None:
+    path = write(tmp_path / "tasks.jsonl", write_task("sound"), task)
+    (problem,) = check_tasks(path)
+    assert problem.where == f"{path}:2"
+    assert reason in problem.reason
+    assert str(problem).count(str(path)) == 1
+    with pytest.raises(BadInput, match=r"tasks\.jsonl:2: .*grpo tasks check"):
+        read_tasks(path)
+
+
+@pytest.mark.parametrize(
+    "assertions",
+    [
+        [unchanged("notes.txt"), contains("notes.txt", "about")],
+        [unchanged("notes.txt"), matches("notes.txt", r"^about \w+$")],
+        [exists("a/b"), exists("a/c"), absent("a/d")],
+        [absent("a"), exists("ab")],
+        [matches("a", r"^(\d+,)*\d+\n$"), contains("a", "1,2")],
+    ],
+)
+def test_assertions_that_can_hold_together_are_let_through(
+    tmp_path: Path, assertions: list[dict[str, Any]]
+) -> None:
+    assert check_tasks(write(tmp_path / "t.jsonl", with_assertions(*assertions))) == ()
+
+
+def test_every_bad_line_is_reported(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "tasks.jsonl",
+        write_task("a"),
+        with_assertions(exists("/x")),
+        write_task("c"),
+    )
+    broken = {"schema": 1, "task_id": "d", "env": "clawgym", "prompt": "p"}
+    lines = ["not json", json.dumps(broken), json.dumps({**broken, "schema": 9})]
+    with open(path, "ab") as f:
+        f.write("\n".join(lines).encode() + b"\n\xff\xfe\n")
+    problems = check_tasks(path)
+    assert [p.where.rpartition(":")[2] for p in problems] == ["2", "2", "4", "5", "6", "7"]
+    assert "duplicate id, first in line 1" in problems[0].reason
+    assert "info" in problems[3].reason
+    with pytest.raises(BadInput, match="6 problems in all"):
+        read_tasks(path)
+
+
+def test_an_empty_pool_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pool.jsonl").touch()
+    with pytest.raises(BadInput, match=r"pool\.jsonl: there is no task"):
+        read_tasks(tmp_path / "pool.jsonl")
+    assert len(check_tasks(tmp_path / "pool.jsonl")) == 1
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such file"):
+        check_tasks(tmp_path / "pool.jsonl")
+
+
+def twin(**changes: Any) -> Task:
+    """A task that shares nothing with `write_task("held")` but what `changes` copy from it."""
+    other = write_task("other")
+    info = {**other.info, **changes.pop("info", {})}
+    return replace(other, info=info, **changes)
+
+
+HELD = write_task("held")
+
+
+@pytest.mark.parametrize(
+    ("task", "shared"),
+    [
+        (twin(task_id="held"), "task_id"),
+        (twin(prompt=f"  {HELD.prompt.upper()} "), "prompt"),
+        (twin(info={"workspace_seed": HELD.info["workspace_seed"]}), "seed files"),
+        (
+            twin(info={"verifiable_assertions": HELD.info["verifiable_assertions"][::-1]}),
+            "assertions",
+        ),
+    ],
+    ids=["id", "prompt", "files", "assertions"],
+)
+def test_a_pool_that_shares_a_task_with_the_held_out_set_is_refused(
+    tmp_path: Path, task: Task, shared: str
+) -> None:
+    held_out = write(tmp_path / "heldout.jsonl", write_task("x"), HELD)
+    pool = write(tmp_path / "pool.jsonl", write_task("a"), write_task("b"), task)
+    with pytest.raises(BadInput, match=rf"pool\.jsonl:3: .*same {shared} .*heldout\.jsonl:2"):
+        check_disjoint(pool, held_out)
+
+
+def test_a_pool_of_other_tasks_is_fine(tmp_path: Path) -> None:
+    no_files: dict[str, Any] = {"workspace_seed": {"files": []}}
+    one = write_task("a", **no_files, verifiable_assertions=[exists("a")])
+    other = write_task("b", **no_files, verifiable_assertions=[exists("b")])
+    check_disjoint(
+        write(tmp_path / "pool.jsonl", one, write_task("c")),
+        write(tmp_path / "heldout.jsonl", other, HELD),
+    )
