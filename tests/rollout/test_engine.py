@@ -72,8 +72,8 @@ def torch_logprobs(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    model = PeftModel.from_pretrained(model, str(adapter)).eval()
+    base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, str(adapter)).eval()
     with torch.no_grad():
         logits = model(torch.tensor([list(ids)])).logits[0, :-1].float() / temperature
     picked = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(ids[1:])[:, None])

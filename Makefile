@@ -1,0 +1,64 @@
+# Everything a person types. `make` alone lists it; every target does its own set-up.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUN ?= first-night
+PRESET ?= smol
+NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+CODE := fieldkit reward rollout trainer scripts tests
+
+# What a set-up depends on: when one of these changes it is done again.
+INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
+	pyproject.toml scripts/setup.sh
+
+.PHONY: help setup run eval test check format system lock doctor clean
+
+help: ## list the targets
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+$(READY): $(INPUTS)
+	@scripts/setup.sh
+
+setup: $(READY) ## make .venv with the pinned requirements (others do this by themselves)
+
+run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=first-night] [PRESET=smol]
+	@scripts/system.sh check
+	@$(BIN)/grpo model
+	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
+	@$(BIN)/grpo doctor
+	@$(BIN)/grpo run $(RUN) $(NIGHT)
+
+eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
+	@scripts/system.sh check
+	@$(BIN)/grpo eval $(RUN)
+
+test: $(READY) ## run the tests
+	@scripts/system.sh ensure
+	@$(BIN)/grpo model
+	@$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## lint, format and types
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy $(CODE)
+
+format: $(READY) ## let ruff mend lint and format
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+system: ## install the system packages (Debian, Ubuntu; asks for sudo where needed)
+	@scripts/system.sh install
+
+lock: $(READY) ## resolve requirements/*.in into pinned *.txt
+	@scripts/lock.sh
+
+doctor: $(READY) ## is this machine fit for a night?
+	@$(BIN)/grpo doctor
+
+clean: ## remove .venv and caches; runs stay
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

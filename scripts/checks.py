@@ -1,0 +1,78 @@
+"""Everything that can be wrong with a run before it costs anything, looked at before it starts.
+
+Each check raises one of the foreseen errors with what, where and the next command; none leaves a
+trace. Phases trust what passed here and do not look again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fieldkit.adapter import AdapterInfo, check_adapter
+from fieldkit.errors import BadInput, Shortage
+from fieldkit.memory import GIB
+from rollout.sandbox import probe
+from rollout.tasks import check_disjoint
+from scripts.config import RunConfig
+from scripts.context import Context
+
+DISK_MARGIN_BYTES = 1 * GIB
+"""What must stay free on the disk beside what the run itself writes."""
+
+_BYTES_A_TRAJECTORY = 100_000
+"""Measured: 12 turns with ids, logprobs and text come to 40-80 kB of JSON."""
+_ADAPTER_COPIES = 4
+"""A step keeps the weights once and AdamW's two moments in fp32; one more while it is written."""
+
+
+def check_run(ctx: Context) -> AdapterInfo:
+    """Check tasks, model, adapter, disk and sandbox; return the starting adapter."""
+    check_tasks(ctx)
+    adapter = check_start_adapter(ctx)
+    check_disk(ctx, adapter)
+    probe(ctx.config.sandbox)
+    return adapter
+
+
+def check_tasks(ctx: Context) -> None:
+    """Every task is sound, a step's batch fits the pool, and nothing of it is held out."""
+    pool, wanted = ctx.pool(), ctx.config.rollout.tasks_per_step
+    ctx.heldout()
+    if wanted > len(pool):
+        raise BadInput(
+            f"rollout.tasks_per_step is {wanted}, but the pool {ctx.pool_file} holds {len(pool)} "
+            "tasks; lower it, or grow the pool"
+        )
+    check_disjoint(ctx.pool_file, ctx.heldout_file)
+
+
+def check_start_adapter(ctx: Context) -> AdapterInfo:
+    """The adapter of run.toml fits the model. Raises `BadInput` naming key or tensor."""
+    path = ctx.start_adapter
+    if not path.is_dir():
+        raise BadInput(
+            f"{ctx.folder.config}: model.adapter is {path}: no such folder; `grpo sft` makes a "
+            "warm start, or name another LoRA adapter"
+        )
+    return check_adapter(path, ctx.model_dir())
+
+
+def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
+    """Raise `Shortage` where the run's disk cannot hold the steps that are asked for."""
+    needed = disk_needed(ctx.config, adapter.path)
+    free = shutil.disk_usage(ctx.folder.path).free
+    if free < needed:
+        raise Shortage(
+            f"{ctx.folder.path}: {free / GIB:.1f} GiB free on this disk, the run needs about "
+            f"{needed / GIB:.1f} GiB; free some, or put the run elsewhere: `grpo new /PATH/RUN`"
+        )
+
+
+def disk_needed(config: RunConfig, adapter: Path) -> int:
+    """Bytes that a run writes, generously, plus the margin."""
+    steps = 100 if config.run.steps == "auto" else config.run.steps
+    weights = sum(p.stat().st_size for p in adapter.glob("*.safetensors"))
+    trajectories = config.rollout.tasks_per_step * config.rollout.group_size
+    per_step = _ADAPTER_COPIES * weights + trajectories * _BYTES_A_TRAJECTORY
+    return steps * per_step + DISK_MARGIN_BYTES

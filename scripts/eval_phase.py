@@ -1,0 +1,124 @@
+"""The eval phase: the arms that are due are played on the held-out set, on one server.
+
+At the start of a run these are the do-nothing and oracle arms, the base model and the starting
+adapter; later the newest adapter. An arm that is there is not played again. What the figures mean
+is for the report.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rollout.engine import Served
+from rollout.evaluate import EvalSummary, evaluate_arm
+from rollout.reference import ReferenceArm, evaluate_reference
+from rollout.transcript import ChatRenderer
+from scripts.context import Context, Done
+from scripts.events import note
+from scripts.loop import Arm, RunFiles, due_arms
+from scripts.play import environments, player, renderer, reward_function, serve, show
+from scripts.rollout_phase import next_step
+from scripts.state import read_files
+from scripts.timings import Stopwatch, eval_segment, read_timings, write_timings
+
+
+def evaluate(ctx: Context) -> Done:
+    """Play every arm that is missing: those of the start, and the newest adapter."""
+    next_step(ctx)  # refuses a run that was not started
+    files = read_files(ctx.folder, ctx.config)
+    due = due_arms(files, steps=files.newest, eval_every=0)
+    keys: dict[str, str] = {}
+    for arm in due:
+        summary = _play(ctx, files, arm)
+        _keep_time(ctx, _step_of(files, arm), arm)
+        note(ctx.tell, told(summary))
+        keys[summary.arm] = summary.key
+        ctx.watch = Stopwatch(time.time())
+    if not due:
+        return Done("everything that is due is evaluated already")
+    return Done(f"{len(due)} arm(s) evaluated", keys)
+
+
+def _step_of(files: RunFiles, arm: str) -> int:
+    """The step that an arm belongs to: the first one with that adapter, or the start."""
+    return files.adapters.index(arm) if arm in files.adapters else 0
+
+
+def name_of(files: RunFiles, arm: str) -> str:
+    """What a person calls the arm."""
+    if arm not in files.adapters:
+        return arm
+    step = _step_of(files, arm)
+    return f"step {step}" if step else "warm start"
+
+
+def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
+    note(ctx.tell, f"evaluating {name_of(files, arm)} on the held-out set")
+    if arm in (Arm.NOTHING, Arm.ORACLE):
+        return _play_reference(ctx, ReferenceArm(arm))
+    chat = renderer(ctx)
+    return _play_served(ctx, files, arm, _serve(ctx, files, arm), chat)
+
+
+def _play_reference(ctx: Context, arm: ReferenceArm) -> EvalSummary:
+    with ctx.watch.part("eval"):
+        return ctx.run_async(
+            evaluate_reference(
+                arm,
+                ctx.heldout(),
+                environments=environments(ctx),
+                settings=ctx.config.rollout.at(ctx.config.eval.temperature),
+                reward=reward_function(ctx),
+                evals=ctx.folder.evals,
+                on_progress=show(ctx),
+            )
+        )
+
+
+def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
+    """The arm's server; the base model is served by one that holds the starting adapter too, so
+    that both are played under the same conditions."""
+    if arm == Arm.BASE:
+        keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
+        return serve(ctx, None, "base", keep)
+    n = _last_step_of(files, arm)
+    return serve(ctx, ctx.folder.adapter(n), ctx.folder.version(n))
+
+
+def _last_step_of(files: RunFiles, arm: str) -> int:
+    """The newest step with that adapter: the name under which it is served already, if it is."""
+    return max(n for n, sha in enumerate(files.adapters) if sha == arm)
+
+
+def _play_served(
+    ctx: Context, files: RunFiles, arm: str, served: Served, chat: ChatRenderer
+) -> EvalSummary:
+    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
+
+    async def play() -> EvalSummary:
+        async with player(ctx, served, chat, settings) as p:
+            return await evaluate_arm(
+                name_of(files, arm),
+                ctx.heldout(),
+                player=p,
+                evals=ctx.folder.evals,
+                on_progress=show(ctx),
+            )
+
+    with ctx.watch.part("eval"):
+        return ctx.run_async(play())
+
+
+def _keep_time(ctx: Context, n: int, arm: str) -> None:
+    timings = read_timings(ctx.folder.timings(n), n)
+    segment = ctx.watch.segment(eval_segment(arm))
+    write_timings(ctx.folder.timings(n), timings.with_segment(segment))
+
+
+def told(s: EvalSummary) -> str:
+    """One arm in one line."""
+    stopped = s.stops.get("TASK_COMPLETE", 0) / s.n_trajectories
+    return (
+        f"{s.arm}: passed {s.n_passed}/{s.n_trajectories}, assertions {s.assertion_rate:.1%}, "
+        f"stopped by itself {stopped:.1%}, {s.mean_turns:.2f} turns, {s.seconds:.0f} s"
+    )

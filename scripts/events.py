@@ -1,0 +1,82 @@
+"""What a phase says while it works, as records: to a display, or as JSON lines to `grpo run`.
+
+A phase never prints. It tells events, so that the same phase serves a terminal panel, a plain log
+and a parent process. Decisions never depend on them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """What sort of thing happened."""
+
+    PHASE = "phase"
+    """A phase begins. `text`: the phase's name; figures: step, steps."""
+    PROGRESS = "progress"
+    """`done` of `total` `text` (episodes, micro-batches, seconds); too frequent for a log."""
+    NOTE = "note"
+    """One line that a person wants to have read afterwards."""
+    DETAIL = "detail"
+    """One line for the log; a terminal shows it where the phase was typed by hand."""
+    TABLE = "table"
+    """Several lines that belong together."""
+    FINISHED = "finished"
+    """A phase ended well. `text`: its outcome in one line; figures: the step's, for the panel."""
+    FAILED = "failed"
+    """A phase ended with an error. `text`: what to tell; figures: exit_code."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event. `figures` are numbers by name; `done` and `total` count for PROGRESS only."""
+
+    kind: EventKind
+    text: str
+    done: int = 0
+    total: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+Tell = Callable[[Event], None]
+"""Who listens to events."""
+
+
+def note(tell: Tell, text: str) -> None:
+    """Tell one line."""
+    tell(Event(EventKind.NOTE, text))
+
+
+def detail(tell: Tell, text: str) -> None:
+    """Tell one line that only a log wants to keep."""
+    tell(Event(EventKind.DETAIL, text))
+
+
+def table(tell: Tell, text: str) -> None:
+    """Tell several lines."""
+    tell(Event(EventKind.TABLE, text))
+
+
+def progress(tell: Tell, what: str, done: int, total: int, **figures: float) -> None:
+    """Tell how far the phase is."""
+    tell(Event(EventKind.PROGRESS, what, done, total, figures))
+
+
+def tell_parent(event: Event) -> None:
+    """Write an event to stdout as one JSON line, for the process that started this one."""
+    sys.stdout.write(json.dumps(asdict(event)) + "\n")
+    sys.stdout.flush()
+
+
+def read_event(line: str) -> Event | None:
+    """An event from a child's line; None where a library printed something else."""
+    try:
+        value = json.loads(line)
+        return Event(**{**value, "kind": EventKind(value["kind"])})
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,106 @@
+"""What is next: the run folder read as a state, and one pure function from state to phase.
+
+The files are the only truth. A phase that was killed left either nothing or its whole output, so
+asking again after a crash gives the phase that has to be run again. Nothing here runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """One program of the loop, or an ending."""
+
+    START = "start"
+    """Check everything, write the manifest and step-000, play the preflight."""
+    EVAL = "eval"
+    """Play the arms that are due on the held-out set."""
+    ROLLOUT = "rollout"
+    """Sample the next step's bundle."""
+    TRAIN = "train"
+    """Turn the bundle into the next adapter and finish the step."""
+    DONE = "done"
+    """Every step that was asked for is finished and evaluated."""
+    CONVERGED = "converged"
+    """The pool carries no more signal; finished and evaluated before the last step."""
+
+
+class Arm(StrEnum):
+    """What is compared on the held-out set at the start. Adapters go by their hash."""
+
+    NOTHING = "do-nothing"
+    ORACLE = "oracle"
+    BASE = "base"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What is on disk, as far as the order of phases depends on it.
+
+    started: manifest and step-000 are there and fit run.toml.
+    adapters: hash of every finished step's adapter; entry n belongs to step-n.
+    bundle_ready: the step after those has its whole bundle.
+    evaluated: arms with a finished evaluation: an `Arm`'s text, or an adapter's hash.
+    converged: the bundles of the finished steps say that the pool carries no more signal.
+    """
+
+    started: bool
+    adapters: tuple[str, ...]
+    bundle_ready: bool
+    evaluated: frozenset[str]
+    converged: bool
+
+    @property
+    def newest(self) -> int:
+        """The newest finished step; -1 before step-000."""
+        return len(self.adapters) - 1
+
+
+def next_phase(files: RunFiles, steps: int, eval_every: int) -> Phase:
+    """The phase to run now. `steps`: GRPO steps in all; `eval_every`: 0 means start and end only.
+
+    A bundle under way is trained on before anything else is decided, and an evaluation that is due
+    is played before the next rollout, so that a curve has no hole where the loop was stopped.
+    """
+    if not files.started or files.newest < 0:
+        return Phase.START
+    if due_arms(files, steps, eval_every):
+        return Phase.EVAL
+    if files.newest >= steps:
+        return Phase.DONE
+    if files.bundle_ready:
+        return Phase.TRAIN
+    return Phase.CONVERGED if files.converged else Phase.ROLLOUT
+
+
+def due_arms(files: RunFiles, steps: int, eval_every: int) -> tuple[str, ...]:
+    """The arms to play now, cheapest first; none where everything due is there already."""
+    wanted = [*Arm, files.adapters[0]]
+    if _newest_is_due(files, steps, eval_every):
+        wanted.append(files.adapters[files.newest])
+    return tuple(arm for arm in dict.fromkeys(wanted) if arm not in files.evaluated)
+
+
+def _newest_is_due(files: RunFiles, steps: int, eval_every: int) -> bool:
+    at_cadence = eval_every > 0 and files.newest % eval_every == 0
+    at_the_end = files.newest >= steps
+    ran_dry = files.converged and not files.bundle_ready
+    return at_cadence or at_the_end or ran_dry
+
+
+def drive(
+    look: Callable[[], Phase], do: Callable[[Phase], None], stop_asked: Callable[[], bool]
+) -> Phase:
+    """Ask, do, ask again, until an ending; return it, or the phase that was left undone.
+
+    `stop_asked` is looked at between phases: a step whose bundle is there is still trained on, so
+    that "finish the step" holds, and nothing new is begun.
+    """
+    while True:
+        phase = look()
+        if phase in (Phase.DONE, Phase.CONVERGED) or (stop_asked() and phase is not Phase.TRAIN):
+            return phase
+        do(phase)

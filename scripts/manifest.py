@@ -1,0 +1,175 @@
+"""manifest.json: what a run is, written before its first step and binding after it.
+
+It holds the resolved settings, the hashes of model and data, and the machine, so that a night can
+be told from its folder alone and cannot quietly become another experiment half-way. It decides
+what may still change and on which host; it never looks at how far the run is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput, NotOwner
+from fieldkit.files import read_json, sha256_file, sha256_text, write_json
+from scripts.config import RunConfig, changed_keys
+from scripts.run_folder import RunFolder, from_checkout
+
+SCHEMA = 1
+
+FREE_KEYS = frozenset({"run.steps", "run.minutes", "run.eval_every", "engine.lifecycle"})
+"""The keys of run.toml that may change after the first step: how long, not what."""
+
+
+def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
+    """The manifest, or None where the run was not started. Raises `BadInput` for another schema."""
+    if not folder.manifest.is_file():
+        return None
+    value = read_json(folder.manifest)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise BadInput(f"{folder.manifest}: not a manifest of schema {SCHEMA}")
+    return value
+
+
+def write_manifest(
+    folder: RunFolder, config: RunConfig, model_dir: Path, evaluation: Mapping[str, str]
+) -> dict[str, Any]:
+    """Write the manifest of a run that starts here and now; return it.
+
+    `evaluation`: tasks_sha and settings_sha of the arms that belong to this run. Reads the model's
+    weights once for their hashes.
+    """
+    from scripts import machine
+
+    manifest = {
+        "schema": SCHEMA,
+        "run": folder.name,
+        "created": time.time(),
+        "config": config.plain(),
+        "versions": machine.versions(),
+        "model": {"dir": str(model_dir), "files": model_hashes(model_dir)},
+        "data": {"pool": _pool_identity(config), "heldout": _heldout_identity(config)},
+        "evaluation": dict(evaluation),
+        "hardware": machine.hardware(),
+        "sandbox": config.sandbox.kind,
+        "host": machine.host_identity(),
+    }
+    write_json(folder.manifest, manifest)
+    return manifest
+
+
+def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
+    """Raise `NotOwner` where the run belongs to another host."""
+    host = manifest["host"]["name"]
+    if host != socket.gethostname():
+        raise NotOwner(
+            f"{folder.manifest}: run {folder.name} belongs to host {host}, this is "
+            f"{socket.gethostname()}; if nothing works on it there any more, "
+            f"`grpo takeover {folder.name}` makes it this host's"
+        )
+
+
+def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """The dotted keys that differ from the manifest and may not, once a step is done.
+
+    A key that this version knows and the manifest does not is no change: its default is what an
+    older version did.
+    """
+    old = manifest["config"]
+    return [k for k in _changes(old, config) if k not in FREE_KEYS]
+
+
+def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Keys that differ from the manifest and may, with (old, new)."""
+    old, new = manifest["config"], config.plain()
+    return {k: (_at(old, k), _at(new, k)) for k in _changes(old, config) if k in FREE_KEYS}
+
+
+def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise `BadInput` naming the first key that a run with finished steps cannot change."""
+    keys = bound_changes(manifest, config)
+    if keys:
+        old, new = _at(manifest["config"], keys[0]), _at(config.plain(), keys[0])
+        more = f" (and {len(keys) - 1} more: {', '.join(keys[1:])})" if len(keys) > 1 else ""
+        raise BadInput(
+            f"{folder.config}: {keys[0]} was {old!r} when the run started and is now {new!r}"
+            f"{more}; after the first step only {', '.join(sorted(FREE_KEYS))} may change. "
+            "Put it back, or start another run with `grpo new`"
+        )
+    _refuse_other_data(folder, manifest, config)
+
+
+def _refuse_other_data(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:
+    """The held-out set must be the same to the byte; the pool may grow, and nothing else."""
+    heldout = from_checkout(config.data.heldout)
+    if manifest["data"]["heldout"]["sha256"] != sha256_file(heldout):
+        raise BadInput(
+            f"{heldout}: not the held-out set that run {folder.name} started with, so its "
+            "evaluations could not be compared; put the file back, or start another run"
+        )
+    pool = from_checkout(config.data.pool)
+    if manifest["data"]["pool"]["sha256"] == sha256_file(pool):
+        return
+    now = _line_hashes(pool)
+    gone = [t for t, sha in manifest["data"]["pool"]["tasks"].items() if now.get(t) != sha]
+    if gone:
+        raise BadInput(
+            f"{pool}: task {gone[0]} was removed or changed since run {folder.name} started "
+            f"({len(gone)} such); a pool may only grow. Put it back, or start another run"
+        )
+
+
+def _pool_identity(config: RunConfig) -> dict[str, Any]:
+    path = from_checkout(config.data.pool)
+    tasks = _line_hashes(path)
+    return {"path": str(path), "sha256": sha256_file(path), "n": len(tasks), "tasks": tasks}
+
+
+def _heldout_identity(config: RunConfig) -> dict[str, Any]:
+    path = from_checkout(config.data.heldout)
+    return {"path": str(path), "sha256": sha256_file(path), "n": len(_line_hashes(path))}
+
+
+def _line_hashes(path: Path) -> dict[str, str]:
+    """A short hash of every task's record by task id."""
+    from fieldkit.records import encode, read_tasks
+
+    return {t.task_id: sha256_text(encode(t))[:16] for t in read_tasks(path)}
+
+
+def model_hashes(model_dir: Path) -> dict[str, str]:
+    """SHA-256 of the files that make the model what it is."""
+    wanted = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja")
+    files = sorted({p for pattern in wanted for p in model_dir.glob(pattern)})
+    return {p.name: sha256_file(p) for p in files}
+
+
+def model_identity(manifest: Mapping[str, Any]) -> str:
+    """One short text that two runs on the same model share."""
+    lines = [f"{name} {sha}" for name, sha in sorted(manifest["model"]["files"].items())]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _changes(old: Mapping[str, Any], config: RunConfig) -> Sequence[str]:
+    known_then = _dotted(old)
+    return [k for k in changed_keys(old, config.plain()) if k in known_then]
+
+
+def _dotted(value: Mapping[str, Any], prefix: str = "") -> set[str]:
+    keys: set[str] = set()
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            keys |= _dotted(inner, f"{prefix}{key}.")
+        else:
+            keys.add(prefix + key)
+    return keys
+
+
+def _at(value: Mapping[str, Any], dotted: str) -> Any:
+    for key in dotted.split("."):
+        value = value[key] if isinstance(value, Mapping) and key in value else None  # type: ignore[assignment]
+    return value

@@ -1,0 +1,52 @@
+"""The evidence of a run folder: on the terminal, and as files beside the steps.
+
+Finds what belongs to a run and hands it to `scripts.evidence`; the numbers and words are made
+there. Files are written whole and can be written again at any time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fieldkit.records import StepSummary, decode
+from rollout.tasks import read_tasks
+from scripts.config import RunConfig
+from scripts.curve import write_curve
+from scripts.evidence import Evidence, collect
+from scripts.evidence_tables import main_table, rich_page, write_page
+from scripts.run_folder import RunFolder, from_checkout
+from scripts.text import as_text
+
+
+def read_steps(folder: RunFolder) -> tuple[StepSummary, ...]:
+    """step.json of every finished step, step-000 first."""
+    files = [folder.summary(n) for n in range(folder.finished_steps())]
+    return tuple(decode(StepSummary, f.read_text(), f"{f}:1") for f in files)
+
+
+def read_evidence(folder: RunFolder, config: RunConfig) -> Evidence:
+    """What the run's evaluations show. Raises `BadInput` where the warm start has none."""
+    heldout = read_tasks(from_checkout(config.data.heldout))
+    return collect(folder.evals, heldout, read_steps(folder))
+
+
+def start_text(folder: RunFolder, config: RunConfig) -> str:
+    """The main table as text: all there is to see in the evening."""
+    return as_text(main_table(read_evidence(folder, config)).rich())
+
+
+def page_text(folder: RunFolder, config: RunConfig) -> str:
+    """Every table, the milestones and the verdict, as text."""
+    return as_text(rich_page(read_evidence(folder, config), read_steps(folder)))
+
+
+def write_files(folder: RunFolder, config: RunConfig) -> list[Path]:
+    """Write evidence.json, evidence.md and, once a step was played, curve.png; return the paths."""
+    steps = read_steps(folder)
+    write_page(folder.path, read_evidence(folder, config), steps, f"Run {folder.name}")
+    written = [folder.path / "evidence.json", folder.path / "evidence.md"]
+    if len(steps) > 1:
+        curve = folder.path / "curve.png"
+        write_curve(curve, steps, folder.name)
+        written.append(curve)
+    return written

@@ -1,0 +1,65 @@
+"""How many steps fit into the night at the speed that was measured.
+
+Steps get faster as the policy learns to stop, and a machine is twice as slow on one day as on the
+next, so a number fixed beforehand is wrong either way. This is a pure function of times already
+measured, asked again after every step; it measures nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+_RECENT = 2
+"""The next step is expected to take as long as the mean of this many last ones."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds that were measured so far; the plan depends on nothing else.
+
+    step_seconds: wall of every finished step, step 1 first.
+    other_seconds: wall of everything else that is over: the start phase and the evaluations.
+    final_eval_seconds: what evaluating the newest adapter would take, 0 where that is already done.
+    """
+
+    step_seconds: tuple[float, ...]
+    other_seconds: float
+    final_eval_seconds: float
+
+
+def planned_steps(steps: int | Literal["auto"], minutes: float, measured: Measured) -> int:
+    """Steps in all, those already done included.
+
+    A fixed number is returned as it is. "auto": at least one step, then one more for as long as the
+    time gone by, a further step and the last evaluation fit into `minutes`.
+    """
+    if steps != "auto":
+        return steps
+    done = len(measured.step_seconds)
+    if done == 0:
+        return 1
+    gone = sum(measured.step_seconds) + measured.other_seconds
+    left = minutes * 60 - gone - measured.final_eval_seconds
+    expected = expected_step_seconds(measured.step_seconds)
+    return done + max(0, int(left // expected))
+
+
+def expected_step_seconds(step_seconds: Sequence[float]) -> float:
+    """Seconds the next step will take: the mean of the last few."""
+    recent = step_seconds[-_RECENT:]
+    return max(sum(recent) / len(recent), 1e-3)  # a step of no time at all would fit for ever
+
+
+def scaled_eval_seconds(seconds: float, turns_then: float, turns_now: float) -> float:
+    """An earlier evaluation's seconds at today's episode length: turns cost, tasks do not."""
+    return seconds * turns_now / turns_then if turns_then > 0 else seconds
+
+
+def seconds_left(steps: int, measured: Measured) -> float | None:
+    """Seconds until step `steps` is finished and evaluated; None before a step was measured."""
+    if not measured.step_seconds:
+        return None
+    todo = max(0, steps - len(measured.step_seconds))
+    return todo * expected_step_seconds(measured.step_seconds) + measured.final_eval_seconds

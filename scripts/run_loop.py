@@ -1,0 +1,201 @@
+"""`grpo run`: the loop of grpo_loop.sh with a display, a lock over the whole night, and an end.
+
+Each phase is a process of its own; this one only asks what is next, starts it, shows what it says,
+and stops between phases when asked. It holds no state that the run folder does not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fieldkit.errors import FieldkitError, Interrupted
+from fieldkit.journal import Journal
+from scripts.children import run_child
+from scripts.config import RunConfig, read_config
+from scripts.display import Both, Display, log_display
+from scripts.errors import raise_code
+from scripts.events import Event, EventKind, detail, note, read_event, table
+from scripts.lock import LOCK_FD_VARIABLE, run_lock
+from scripts.loop import Phase, drive, next_phase
+from scripts.manifest import free_changes, read_manifest
+from scripts.plan import seconds_left
+from scripts.run_folder import RunFolder
+from scripts.signals import Wish, listening
+from scripts.state import raise_converged, read_files, read_measured, steps_planned
+from scripts.timings import LOOP_VARIABLE
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What was said on the command line; None leaves what run.toml says."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    eval_every: int | None = None
+    skip_preflight: bool = False
+    keep_engine: bool = False
+
+    def words(self) -> list[str]:
+        """The same as words of a command line."""
+        words = []
+        for key in ("steps", "minutes", "eval_every"):
+            if (value := getattr(self, key)) is not None:
+                words += [f"--{key.replace('_', '-')}", str(value)]
+        for key in ("skip_preflight", "keep_engine"):
+            if getattr(self, key):
+                words.append(f"--{key.replace('_', '-')}")
+        return words
+
+
+def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
+    """Run phases until everything that was asked for is done.
+
+    Raises `PoolConverged` when the pool is exhausted, `Interrupted` when the person stopped it, and
+    whatever a phase raised. The engine is stopped in the end, however it ends.
+    """
+    config = with_options(read_config(folder.config), options)
+    both = Both(display, log_display(folder.log, "loop"))
+    wish = Wish(lambda text: note(both.tell, text))
+    with run_lock(folder.lock) as lock_fd, listening(wish):
+        loop = _Loop(folder, config, options, both, wish, lock_fd)
+        loop.journal_start()
+        try:
+            left = drive(loop.look, loop.do, lambda: wish.finish)
+        finally:
+            if not options.keep_engine:
+                loop.stop_engine()
+            both.close()
+    loop.end(left)
+
+
+def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
+    """The settings with what the command line says in their place."""
+    given = {
+        key: value
+        for key in ("steps", "minutes", "eval_every")
+        if (value := getattr(options, key)) is not None
+    }
+    if "minutes" in given and "steps" not in given:
+        given["steps"] = "auto"
+    return replace(config, run=replace(config.run, **given))
+
+
+class _Loop:
+    """One loop over one run, under its lock."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        options: LoopOptions,
+        display: Display,
+        wish: Wish,
+        lock_fd: int,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.options = options
+        self.display = display
+        self.wish = wish
+        self.lock_fd = lock_fd
+        self.journal = Journal(folder.journal)
+        self.failure = ""
+
+    def journal_start(self) -> None:
+        """Write down who runs, how far it shall go, and which free keys were changed since."""
+        run = self.config.run
+        limits = {"steps": run.steps, "minutes": run.minutes, "eval_every": run.eval_every}
+        manifest = read_manifest(self.folder)
+        changed = free_changes(manifest, self.config) if manifest else {}
+        self.journal.append("loop_start", limits=limits, changed=changed)
+
+    def look(self) -> Phase:
+        """What is next, told to the display with the time that is left."""
+        files = read_files(self.folder, self.config)
+        steps = steps_planned(self.folder, self.config, files)
+        phase = next_phase(files, steps, self.config.run.eval_every)
+        figures = {"steps": float(steps)} if files.started else {}
+        step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
+        figures["step"] = float(max(0, step))
+        if files.started:
+            left = seconds_left(steps, read_measured(self.folder, files))
+            figures |= {"seconds_left": left} if left is not None else {}
+        if phase not in (Phase.DONE, Phase.CONVERGED):
+            self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
+        return phase
+
+    def do(self, phase: Phase) -> None:
+        """Run one phase to its end. Raises what its exit code stands for."""
+        self.failure = ""
+        log = self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+        code = run_child(
+            self._command(phase),
+            log=log,
+            on_line=self._hear,
+            on_tick=self.display.tick,
+            stop_asked=lambda: self.wish.now,
+            env={
+                **os.environ,
+                LOCK_FD_VARIABLE: str(self.lock_fd),
+                LOOP_VARIABLE: f"{os.getpid()}",
+            },
+            pass_fds=(self.lock_fd,),
+        )
+        if self.wish.now:
+            raise Interrupted(self._resume_hint())
+        raise_code(code, self.failure, f"the {phase.value} phase", log)
+        if phase is Phase.EVAL:
+            self._show_evaluation()
+
+    def _show_evaluation(self) -> None:
+        """The main table in the evening, the whole page once something was trained."""
+        from scripts import page
+
+        if self.folder.finished_steps() > 1:
+            table(self.display.tell, page.page_text(self.folder, self.config))
+        else:
+            table(self.display.tell, page.start_text(self.folder, self.config))
+        for path in page.write_files(self.folder, self.config):
+            detail(self.display.tell, f"written: {path}")
+
+    def _command(self, phase: Phase) -> Sequence[str]:
+        words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
+        if phase is Phase.START and self.options.skip_preflight:
+            words.append("--skip-preflight")
+        return [*words, "--events"]
+
+    def _hear(self, line: str) -> None:
+        event = read_event(line)
+        if event is None:
+            if line.strip():
+                self.display.tell(Event(EventKind.DETAIL, line))
+        elif event.kind is EventKind.FAILED:
+            self.failure = event.text
+        elif event.kind is not EventKind.PHASE:  # it was told already, with more to it
+            self.display.tell(event)
+
+    def stop_engine(self) -> None:
+        """End the engine that the phases left running; a failure here hides no other."""
+        from rollout.engine import find_engine, stop_engine
+
+        if find_engine(self.folder.path) is None:
+            return
+        try:
+            stop_engine(self.folder.path, self.config.engine, lambda t: note(self.display.tell, t))
+        except FieldkitError as e:
+            note(self.display.tell, f"engine: {e}")
+
+    def end(self, left: Phase) -> None:
+        """Say how it ended; raise what the exit code shall say."""
+        self.journal.append("loop_end", next=left.value)
+        if left is Phase.CONVERGED:
+            raise_converged(self.folder, self.config)
+        if left is not Phase.DONE:
+            raise Interrupted(self._resume_hint())
+
+    def _resume_hint(self) -> str:
+        return f"stopped; `grpo run {self.folder.name}` goes on from here"

@@ -1,0 +1,85 @@
+"""Running one phase as a process: lock, journal, signals, and what it says.
+
+Every phase is entered here, whether a person typed it, grpo_loop.sh did, or `grpo run`. What a
+phase does is its own; how it is framed is the same for all.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from fieldkit.errors import FieldkitError
+from fieldkit.journal import Journal
+from scripts.config import read_config
+from scripts.context import Context, Done
+from scripts.events import Event, EventKind, Tell
+from scripts.lock import run_lock
+from scripts.loop import Phase
+from scripts.manifest import check_host, read_manifest
+from scripts.run_folder import RunFolder, open_run
+from scripts.signals import Wish, listening
+from scripts.timings import Stopwatch, process_began
+
+BUG = 1
+"""Exit code of what nobody foresaw."""
+
+
+_WHERE = {
+    Phase.START: ("scripts.start_phase", "start"),
+    Phase.ROLLOUT: ("scripts.rollout_phase", "rollout"),
+    Phase.TRAIN: ("scripts.train_phase", "train"),
+    Phase.EVAL: ("scripts.eval_phase", "evaluate"),
+}
+
+
+def run_phase(phase: Phase, run: str, tell: Tell, **options: Any) -> Done:
+    """Do one phase of RUN under its lock and journal it. Raises what the phase raises."""
+    work = _load(phase)
+    folder = open_run(run)
+    config = read_config(folder.config)
+    wish = Wish(lambda text: tell(Event(EventKind.NOTE, text)))
+    watch = Stopwatch(process_began())
+    with run_lock(folder.lock), listening(wish):
+        _refuse_foreign(folder)
+        ctx = Context(folder, config, tell, wish, watch, **options)
+        tell(Event(EventKind.PHASE, phase.value))
+        return journalled(folder, phase.value, lambda: work(ctx))
+
+
+def journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
+    """Do `work` between two lines of the journal: when, and how it ended."""
+    journal = Journal(folder.journal)
+    began = time.time()
+    journal.append("phase_start", phase=name)
+    try:
+        done = work()
+    except BaseException as e:
+        code = e.exit_code if isinstance(e, FieldkitError) else BUG
+        journal.append("phase_end", phase=name, start=began, exit=code, error=str(e) or repr(e))
+        raise
+    journal.append("phase_end", phase=name, start=began, exit=0, wrote=done.wrote)
+    return done
+
+
+def keep_traceback(folder: RunFolder, name: str) -> str:
+    """Write the traceback being handled to the run's log/; return where it lies."""
+    folder.log.mkdir(parents=True, exist_ok=True)
+    path = folder.log / f"bug-{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    path.write_text(traceback.format_exc())
+    return str(path)
+
+
+def _refuse_foreign(folder: RunFolder) -> None:
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        check_host(folder, manifest)
+
+
+def _load(phase: Phase) -> Callable[[Context], Done]:
+    module, name = _WHERE[phase]
+    work: Callable[[Context], Done] = getattr(import_module(module), name)
+    return work

@@ -1,0 +1,147 @@
+"""The start phase: check everything, write the manifest and step-000, play the preflight.
+
+It exists so that whatever can be wrong with a night is found in the evening. step-000 is where the
+run starts and what its KL refers to; its step.json comes last. Nothing here trains.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, AdapterInfo
+from fieldkit.errors import BadInput
+from fieldkit.files import read_json, whole_dir, write_json, write_text
+from fieldkit.records import Outcome, StepSummary, encode
+from rollout.evaluate import settings_sha, tasks_sha
+from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
+from scripts.checks import check_run
+from scripts.context import Context, Done
+from scripts.events import table
+from scripts.manifest import bound_changes, read_manifest, write_manifest
+from scripts.play import advantages, player, renderer, serve, show
+from scripts.table import Table
+from scripts.text import as_text
+from scripts.timings import StepTimings, write_timings
+
+CANARY_FILE = "canary.json"
+PREFLIGHT_SCHEMA = 1
+
+
+def start(ctx: Context) -> Done:
+    """Start the run. A run that is started as run.toml says is left as it is."""
+    if _is_started(ctx):
+        return Done("started already")
+    with ctx.watch.part("checks"):
+        adapter = check_run(ctx)
+    _drop_what_was_started_otherwise(ctx)
+    with ctx.watch.part("manifest"):
+        identity = evaluation_identity(ctx)
+        _drop_evaluations_of_other_settings(ctx, identity)
+        write_manifest(ctx.folder, ctx.config, ctx.model_dir(), identity)
+        _write_step_zero(ctx, adapter)
+    if ctx.config.run.preflight and not ctx.skip_preflight:
+        require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
+    write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(ctx.watch.segment("start")))
+    write_text(ctx.folder.summary(0), encode(_summary(ctx, adapter)) + "\n")
+    text = f"step 0 is adapter {adapter.sha[:12]}, rank {adapter.rank}"
+    return Done(text, {"adapter_sha": adapter.sha})
+
+
+def _is_started(ctx: Context) -> bool:
+    manifest = read_manifest(ctx.folder)
+    finished = ctx.folder.finished_steps()
+    if finished > 1:
+        return True
+    return finished == 1 and manifest is not None and not bound_changes(manifest, ctx.config)
+
+
+def _drop_evaluations_of_other_settings(ctx: Context, identity: dict[str, str]) -> None:
+    """Remove arms that were played on other tasks or limits: beside ours they would be compared."""
+    for path in sorted(ctx.folder.evals.glob("*/eval.json")):
+        value = read_json(path)
+        if any(value.get(key) != sha for key, sha in identity.items()):
+            ctx.journal.append("dropped", eval=path.parent.name, why="of other settings")
+            shutil.rmtree(path.parent)
+
+
+def _drop_what_was_started_otherwise(ctx: Context) -> None:
+    """Remove step-000 and a rollout under way that belong to other settings; no step is lost."""
+    for n in (0, 1):
+        if ctx.folder.step(n).exists():
+            ctx.journal.append("dropped", step=n, why="unfinished, or of other settings")
+            shutil.rmtree(ctx.folder.step(n))
+
+
+def evaluation_identity(ctx: Context) -> dict[str, str]:
+    """What every evaluation of this run has in common: the tasks, and the limits of an episode."""
+    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
+    return {"tasks_sha": tasks_sha(ctx.heldout()), "settings_sha": settings_sha(settings, 1)}
+
+
+def _write_step_zero(ctx: Context, adapter: AdapterInfo) -> None:
+    ctx.folder.step(0).mkdir(parents=True, exist_ok=True)
+    with whole_dir(ctx.folder.adapter(0)) as folder:
+        copy_adapter(adapter.path, folder)
+
+
+def copy_adapter(source: Path, target: Path) -> None:
+    """Copy an adapter's own files (weights, config, canary) into an empty folder."""
+    for name in (WEIGHTS_FILE, CONFIG_FILE, CANARY_FILE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _summary(ctx: Context, adapter: AdapterInfo) -> StepSummary:
+    return StepSummary(
+        step=0,
+        outcome=Outcome.START,
+        parent_sha=None,
+        adapter_sha=adapter.sha,
+        optimizer_sha=None,
+        bundle_sha=None,
+        n_trajectories=0,
+        mean_reward=None,
+        pass_rate=None,
+        assertion_rate=None,
+        stop_rate=None,
+        mean_turns=None,
+        mean_tokens=None,
+        groups={},
+        train={},
+        seconds={k: round(v, 3) for k, v in ctx.watch.seconds.items()},
+    )
+
+
+def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
+    """Play a few groups with step `n`'s adapter, show their rewards, and keep the figures."""
+    chat = renderer(ctx)
+    served = serve(ctx, adapter, ctx.folder.version(n))
+
+    async def play() -> Preflight:
+        async with player(ctx, served, chat, ctx.config.rollout) as p:
+            return await preflight(
+                ctx.pool(),
+                player=p,
+                run_seed=ctx.config.rollout.run_seed,
+                group_size=ctx.config.rollout.group_size,
+                advantages=advantages(ctx),
+                on_progress=show(ctx),
+            )
+
+    with ctx.watch.part("preflight"):
+        report = ctx.run_async(play())
+    write_json(ctx.folder.preflight, {"schema": PREFLIGHT_SCHEMA, "step": n, **asdict(report)})
+    columns, *rows = render_rows(report)
+    shown = Table(f"Preflight of step {n}", columns, tuple(rows), (explain(report),))
+    table(ctx.tell, as_text(shown.rich()))
+    return report
+
+
+def require_signal(ctx: Context, report: Preflight) -> None:
+    """Raise `BadInput` where no group's rewards differ: a night would learn nothing."""
+    if report.verdict is Verdict.NO_SIGNAL:
+        raise BadInput(
+            f"{explain(report)} `grpo start {ctx.folder.name} --skip-preflight` starts it anyway"
+        )

@@ -1,0 +1,135 @@
+"""The run folder as `RunFiles` and as measured times: the facts that decide what is next.
+
+Only small files are read here, and nothing heavy is imported, because `grpo next` is asked between
+any two phases. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from fieldkit.errors import BadInput, PoolConverged
+from fieldkit.files import read_json
+from fieldkit.records import Signal, read_tasks
+from reward.pool import Convergence, converged, read_history
+from scripts.config import RunConfig
+from scripts.loop import Phase, RunFiles, next_phase
+from scripts.manifest import bound_changes, check_host, read_manifest, refuse_change
+from scripts.plan import Measured, planned_steps, scaled_eval_seconds
+from scripts.run_folder import RunFolder, from_checkout
+from scripts.timings import read_timings
+
+
+def read_files(folder: RunFolder, config: RunConfig) -> RunFiles:
+    """What is on disk now.
+
+    Raises `NotOwner` where the run belongs to another host, `BadInput` where run.toml or the data
+    were changed after the first step. Before it, a changed run.toml means: not started.
+    """
+    manifest = read_manifest(folder)
+    n_done = folder.finished_steps()
+    if manifest is None or n_done == 0:
+        return _nothing_yet()
+    check_host(folder, manifest)
+    if n_done > 1:
+        refuse_change(folder, manifest, config)
+    elif bound_changes(manifest, config):
+        return _nothing_yet()
+    steps = [_step_json(folder, n) for n in range(n_done)]
+    return RunFiles(
+        started=True,
+        adapters=tuple(str(s["adapter_sha"]) for s in steps),
+        bundle_ready=folder.bundle(n_done).is_file(),
+        evaluated=frozenset(evaluations(folder, manifest)),
+        converged=_is_converged(folder, config, steps),
+    )
+
+
+def look(folder: RunFolder, config: RunConfig) -> tuple[Phase, int]:
+    """The next phase, and the number of steps that are planned now."""
+    files = read_files(folder, config)
+    steps = steps_planned(folder, config, files)
+    return next_phase(files, steps, config.run.eval_every), steps
+
+
+def steps_planned(folder: RunFolder, config: RunConfig, files: RunFiles) -> int:
+    """Steps in all: as set, or as many as fit into the minutes at the speed measured so far."""
+    return planned_steps(config.run.steps, config.run.minutes, read_measured(folder, files))
+
+
+def read_measured(folder: RunFolder, files: RunFiles) -> Measured:
+    """The times of the finished steps and evaluations, from timings.json files."""
+    timings = [read_timings(folder.timings(n), n) for n in range(files.newest + 1)]
+    return Measured(
+        step_seconds=tuple(t.training_wall for t in timings[1:]),
+        other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
+        final_eval_seconds=_final_eval_seconds(folder, files),
+    )
+
+
+def evaluations(folder: RunFolder, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """eval.json of every finished arm of this run by adapter hash (or the arm's stand-in for one).
+
+    An arm that was played on other tasks or under other limits, before run.toml was changed, does
+    not count.
+    """
+    wanted = manifest["evaluation"]
+    found = {}
+    for path in sorted(folder.evals.glob("*/eval.json")):
+        value = read_json(path)
+        if all(value.get(key) == sha for key, sha in wanted.items()):
+            found[str(value["adapter_sha"])] = value
+    return found
+
+
+def pool_state(folder: RunFolder, config: RunConfig) -> Convergence:
+    """The evidence about the pool, from every bundle."""
+    pool = [t.task_id for t in read_tasks(from_checkout(config.data.pool))]
+    return converged(read_history(folder.path), pool, config.pool)
+
+
+def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
+    """Raise `PoolConverged` with the evidence and what to do next."""
+    raise PoolConverged(
+        f"{pool_state(folder, config).message}. Everything is saved; steps go on when "
+        f"{from_checkout(config.data.pool)} has grown"
+    )
+
+
+def _nothing_yet() -> RunFiles:
+    return RunFiles(False, (), False, frozenset(), False)
+
+
+def _step_json(folder: RunFolder, n: int) -> dict[str, Any]:
+    value = read_json(folder.summary(n))
+    if not isinstance(value, dict) or value.get("step") != n or "adapter_sha" not in value:
+        raise BadInput(f"{folder.summary(n)}: not the summary of step {n}")
+    return value
+
+
+def _is_converged(folder: RunFolder, config: RunConfig, steps: list[dict[str, Any]]) -> bool:
+    """Whether the pool is exhausted. The bundles are read only where the answer could be yes."""
+    newest = steps[-1]
+    if len(steps) == 1 or newest["groups"].get(Signal.LEARNABLE, 0):
+        return False  # a task that was just learnable is evidence enough against
+    return pool_state(folder, config).converged
+
+
+def _final_eval_seconds(folder: RunFolder, files: RunFiles) -> float:
+    """What evaluating the newest adapter would take, from the last adapter that was evaluated."""
+    newest = files.adapters[-1] if files.adapters else None
+    if newest is None or newest in files.evaluated:
+        return 0.0
+    for n in range(files.newest, -1, -1):
+        seconds = read_timings(folder.timings(n), n).eval_of(files.adapters[n])
+        if seconds is not None:
+            return scaled_eval_seconds(seconds, *_turns(folder, n, files.newest))
+    return 0.0
+
+
+def _turns(folder: RunFolder, then: int, now: int) -> tuple[float, float]:
+    """Mean turns of the rollouts of two steps; step 0 has none of its own, so step 1's."""
+    values = [_step_json(folder, max(1, min(n, now))).get("mean_turns") for n in (then, now)]
+    turns = [float(v) if v else 0.0 for v in values]
+    return turns[0], turns[1]

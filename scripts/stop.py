@@ -1,0 +1,22 @@
+"""`grpo stop`: end a run's engine when no loop uses it.
+
+Only what the run's ledger owns is ended. A loop that works is not stopped from here: it would take
+its engine's end for a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rollout.engine import find_engine, stop_engine
+from scripts.config import RunConfig
+from scripts.lock import run_lock
+from scripts.run_folder import RunFolder
+
+
+def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> str:
+    """Stop the engine and what a crash left of it. Raises `NotOwner` while a loop works."""
+    with run_lock(folder.lock):
+        running = find_engine(folder.path)
+        stop_engine(folder.path, config.engine, say)
+    return f"run {folder.name}: engine stopped" if running else f"run {folder.name}: no engine"

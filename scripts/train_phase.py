@@ -1,0 +1,169 @@
+"""The train phase: memory is made free, the trainer runs as a program of its own, the step is done.
+
+The trainer knows no run folder; it gets the paths of one step and leaves adapter, optimizer state
+and train.json beside the bundle. step.json, composed from what lies there, is written last: it is
+what makes the step exist.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import Shortage
+from fieldkit.files import read_json, sweep_temporaries, write_json, write_text
+from fieldkit.records import Outcome, StepSummary, encode, read_bundle
+from rollout.engine import release_memory
+from scripts.children import run_child
+from scripts.context import Context, Done
+from scripts.errors import KILLED, raise_code
+from scripts.events import detail, progress
+from scripts.rollout_phase import next_step
+from scripts.summary import step_summary
+from scripts.timings import read_timings, write_timings
+
+_PARTS = {
+    "read": "trainer_load",
+    "import": "trainer_load",
+    "load": "trainer_load",
+    "reference": "reference",
+    "gradient": "gradient",
+    "save": "save",
+    "canary": "canary",
+}
+"""Names of the trainer's seconds in timings.json."""
+
+
+def train(ctx: Context) -> Done:
+    """Train on the bundle of the step under way and finish the step."""
+    n = next_step(ctx)
+    if not ctx.folder.bundle(n).is_file():
+        return Done(
+            f"step {n - 1} is finished, and step {n} has no bundle yet; "
+            f"`grpo rollout {ctx.folder.name}` samples it"
+        )
+    with ctx.watch.part("reclaim"):
+        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))
+    sweep_temporaries(ctx.folder.step(n))
+    trained = _run_trainer(ctx, n)
+    summary = _finish(ctx, n, trained)
+    return Done(_told(summary), {"adapter_sha": summary.adapter_sha})
+
+
+def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
+    """Run `python -m trainer` on step `n`; return its train.json."""
+    log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    began = time.monotonic()
+    code = run_child(
+        _command(ctx, n),
+        log=log,
+        on_line=lambda line: _tell_line(ctx, line),
+        stop_asked=lambda: ctx.wish.now,
+    )
+    wall = time.monotonic() - began
+    ctx.check_stop()
+    _refuse_failure(code, n, log)
+    trained = read_json(ctx.folder.step(n) / "train.json")
+    _count_seconds(ctx, trained["seconds"], wall)
+    return dict(trained)
+
+
+def _command(ctx: Context, n: int) -> list[str]:
+    folder, parent = ctx.folder, n - 1
+    settings = folder.log / f"trainer-settings-{n:03d}.json"
+    settings.parent.mkdir(exist_ok=True)
+    write_json(settings, asdict(ctx.config.trainer))
+    paths: dict[str, Path] = {
+        "--bundle": folder.bundle(n),
+        "--adapter-init": folder.adapter(parent),
+        "--reference-adapter": folder.adapter(0),
+        "--model": ctx.model_dir(),
+        "--out-dir": folder.step(n),
+        "--settings-json": settings,
+    }
+    if folder.trainer_state(parent).is_dir():
+        paths["--optimizer-state"] = folder.trainer_state(parent)
+    words = [word for flag, path in paths.items() for word in (flag, str(path))]
+    return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
+
+
+def _tell_line(ctx: Context, line: str) -> None:
+    """A line of the trainer for the display; what is no JSON came from a library and is kept."""
+    try:
+        value = json.loads(line)
+        kind = value["event"]
+    except (ValueError, KeyError, TypeError):
+        if line.strip():
+            detail(ctx.tell, f"trainer: {line}")
+        return
+    if kind == "microbatch":
+        rate = value["tokens"] / value["seconds"] if value["seconds"] else 0.0
+        what = f"{value['phase']} micro-batches"
+        progress(ctx.tell, what, value["done"], value["of"], tokens_per_s=rate)
+    elif kind == "line":
+        detail(ctx.tell, f"trainer: {value['text']}")
+
+
+def _refuse_failure(code: int, n: int, log: Path) -> None:
+    """Raise what the trainer's exit code stands for; 0 raises nothing."""
+    if code == KILLED:
+        raise Shortage(
+            f"step {n}: the trainer was killed (exit 137), which is how the kernel ends a program "
+            "when memory is short. The bundle is kept. Lower trainer.tokens_per_microbatch, or set "
+            "engine.lifecycle to restart so that the engine is gone while the trainer runs; then "
+            f"run the same command again. Its log: {log}"
+        )
+    raise_code(code, _last_error(log) if code else "", f"step {n}: the trainer", log)
+
+
+def _last_error(log: Path) -> str:
+    """The trainer's own error message, for a person; what to do is decided by the exit code."""
+    text = log.read_text(errors="replace")
+    _, found, message = text.rpartition("error: ")
+    return message.strip() if found else text.strip()[-500:]
+
+
+def _count_seconds(ctx: Context, seconds: dict[str, float], wall: float) -> None:
+    """Share the child's wall among its own parts; what is left is starting and ending it."""
+    if seconds["total"] > wall:  # an earlier start's figures: the step was trained already
+        ctx.watch.add("trainer_start", wall)
+        return
+    ctx.watch.add("trainer_start", wall - seconds["total"])
+    for name, value in seconds.items():
+        if name != "total":
+            ctx.watch.add(_PARTS.get(name, f"trainer_{name}"), value)
+    inside = sum(v for k, v in seconds.items() if k != "total")
+    ctx.watch.add("trainer_other", seconds["total"] - inside)
+
+
+def _finish(ctx: Context, n: int, trained: dict[str, Any]) -> StepSummary:
+    """Write timings.json, then step.json, the last file of the step."""
+    with ctx.watch.part("summary"):
+        groups = read_bundle(ctx.folder.bundle(n))
+    before = read_timings(ctx.folder.timings(n), n)
+    timings = before.with_segment(ctx.watch.segment("train"))
+    write_timings(ctx.folder.timings(n), timings)
+    summary = step_summary(n, groups, trained, timings)
+    write_text(ctx.folder.summary(n), encode(summary) + "\n")
+    return summary
+
+
+def _told(s: StepSummary) -> str:
+    if s.outcome is Outcome.NO_SIGNAL:
+        return f"step {s.step}: no group had signal; the adapter is carried over unchanged"
+    t = s.train
+    shown = {
+        "loss": t.get("loss"),
+        "KL": t.get("kl"),
+        "clipped": t.get("clipped_share"),
+        "|Δ logprob|": t.get("sampler_mean_abs"),
+        "grad norm": t.get("grad_norm"),
+        "ΔW L2": t.get("delta_l2"),
+    }
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in shown.items() if value is not None)
+    wall = s.seconds.get("wall", 0.0)
+    return f"step {s.step}: trained, {figures}, {wall:.0f} s in all"

@@ -1,0 +1,132 @@
+"""The tiny model, taught two replies: half the time it works, half the time it says it is done.
+
+A policy whose rewards differ within a group is what a whole night needs to show anything, and this
+one is made in seconds. It learns the two replies by heart; nothing else comes out of it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fieldkit.records import Task, encode
+from rollout.environment import system_prompt
+from rollout.transcript import ChatRenderer
+from tests.tiny_model import make_adapter, make_tiny_model
+
+REPLIES = ("```bash\ntouch done.txt\n```", "TASK_COMPLETE")
+_STEPS = 300
+_LR = 3e-3
+
+
+def tiny_task(number: int, prefix: str = "tiny") -> Task:
+    """A task that the first reply solves: done.txt has to be there."""
+    seed = f"note{prefix}{number}.txt"
+    return Task(
+        task_id=f"{prefix}-{number}",
+        env="clawgym",
+        prompt=f"Create the file done.txt beside {seed}.",
+        info={
+            "persona": "tester",
+            "intent": "create",
+            "workspace_seed": {
+                "files": [{"path": seed, "kind": "text", "content": f"{prefix} {number}\n"}]
+            },
+            "skills_required": ["touch"],
+            "verifiable_assertions": [
+                {"kind": "file_exists", "path": "done.txt"},
+                {"kind": "file_unchanged", "path": seed},
+            ],
+            "difficulty": "easy",
+            "estimated_steps": 1,
+            "oracle": ["touch done.txt"],
+        },
+    )
+
+
+def write_tasks(path: Path, count: int, prefix: str) -> Path:
+    """A task file of `count` tiny tasks."""
+    path.write_text("".join(encode(tiny_task(i, prefix)) + "\n" for i in range(count)))
+    return path
+
+
+def make_tiny_policy(folder: Path) -> tuple[Path, Path]:
+    """Make the model and a LoRA adapter for it below `folder`; return both folders."""
+    model_dir = make_tiny_model(folder / "model")
+    _teach(model_dir)
+    # Small enough that the replies survive it, large enough that it is no empty adapter.
+    return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
+
+
+def _teach(model_dir: Path) -> None:
+    """Fit the two replies after every prompt that a short episode meets."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    torch.manual_seed(0)
+    chat = ChatRenderer(model_dir)
+    examples = [_example(chat, i, replies) for i in range(4) for replies in _episodes()]
+    model = LlamaForCausalLM.from_pretrained(str(model_dir), dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR)
+    for step in range(_STEPS):
+        ids, labels = examples[step % len(examples)]
+        _loss(model, torch.tensor(ids), torch.tensor(labels)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(str(model_dir))
+
+
+def _loss(model: Any, ids_n: Any, labels_n: Any) -> Any:
+    """Cross-entropy where something was written: logits of the other places are not needed."""
+    import torch
+
+    hidden = model.model(input_ids=ids_n[None]).last_hidden_state[0, :-1]
+    written = labels_n[1:] != -100
+    logits = model.lm_head(hidden[written])
+    return torch.nn.functional.cross_entropy(logits, labels_n[1:][written])
+
+
+def _episodes() -> list[tuple[str, ...]]:
+    work, done = REPLIES
+    return [(done,), (work, done), (work, work)]
+
+
+def _example(chat: ChatRenderer, number: int, replies: tuple[str, ...]) -> tuple[list[int], ...]:
+    task = tiny_task(number)
+    transcript = chat.start(system_prompt(task.env), task.prompt)
+    ids: list[int] = []
+    labels: list[int] = []
+    for reply in replies:
+        fresh = list(transcript.prompt_ids[len(ids) :])
+        written = list(chat.encode_reply(reply))
+        ids += fresh + written
+        labels += [-100] * len(fresh) + written
+        transcript.add_completion(written)
+        transcript.add_observation("(no output)")
+    return ids, labels
+
+
+def write_run(folder: Path, model: Path, adapter: Path, **tables: dict[str, object]) -> Path:
+    """A run folder with two-turn episodes on tiny tasks; `tables` changes or adds keys."""
+    folder.mkdir(parents=True)
+    config: dict[str, dict[str, object]] = {
+        "run": {"steps": 2, "eval_every": 0, "preflight": False},
+        "model": {"path": str(model), "adapter": str(adapter)},
+        "data": {
+            "pool": str(write_tasks(folder.parent / "pool.jsonl", 6, "pool")),
+            "heldout": str(write_tasks(folder.parent / "heldout.jsonl", 4, "held")),
+        },
+        "rollout": {"tasks_per_step": 2, "group_size": 4, "max_turns": 2, "max_new_tokens": 16},
+        "trainer": {"lr": 1e-3, "dtype": "fp32"},
+        "engine": {"kv_cache_gib": 0.25, "max_model_len": 512, "dtype": "float32"},
+    }
+    for name, table in tables.items():
+        config[name] = {**config.get(name, {}), **table}
+    lines = [
+        line
+        for name, table in config.items()
+        for line in (f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items()), "")
+    ]
+    (folder / "run.toml").write_text("\n".join(lines))
+    return folder

@@ -1,0 +1,164 @@
+"""What of a bundle is trained on, and what is refused before it costs anything. No torch needed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Shortage
+from fieldkit.records import RolloutGroup, Sampling, Signal, replace
+from tests.trainer.conftest import make_group, make_turns
+from trainer.batch import check_bundle, collect, micro_batches
+from trainer.settings import TrainerSettings
+
+SHA = "a" * 64
+HERE = Path("bundle.jsonl")
+SETTINGS = TrainerSettings()
+
+
+def group(seed: int = 0, rewards: tuple[float, ...] = (0.0, 1.0)) -> RolloutGroup:
+    return make_group(random.Random(seed), SHA, f"t{seed}", rewards)
+
+
+def with_trajectory(of: RolloutGroup, **changes: Any) -> RolloutGroup:
+    first, *rest = of.trajectories
+    return replace(of, trajectories=(replace(first, **changes), *rest))
+
+
+def test_a_sound_bundle_is_accepted() -> None:
+    check_bundle([group(0), group(1, (1.0, 1.0))], SHA, SETTINGS, HERE)
+
+
+def test_exactly_the_sampled_ids_are_trained() -> None:
+    one = group()
+    found = collect([one], SETTINGS).segments
+    for trajectory in one.trajectories:
+        (segment,) = [s for s in found if s.k == trajectory.k]
+        trained = [
+            segment.ids[p] for s in segment.spans for p in range(s.start, s.start + s.length)
+        ]
+        assert trained == [i for turn in trajectory.turns for i in turn.completion_ids]
+        assert segment.sampler_logprobs == tuple(lp for t in trajectory.turns for lp in t.logprobs)
+        assert segment.ids == trajectory.turns[-1].prompt_ids + trajectory.turns[-1].completion_ids
+
+
+def test_a_prompt_that_was_rendered_anew_starts_a_second_segment() -> None:
+    rng = random.Random(1)
+    turns = tuple(make_turns(rng, 2, prompt=(1, 2, 3)) + make_turns(rng, 1, prompt=(9, 8, 7)))
+    found = collect([with_trajectory(group(), turns=turns)], SETTINGS).segments
+    mine = [s for s in found if s.k == 0]
+    assert [[span.turn for span in s.spans] for s in mine] == [[0, 1], [2]]
+    assert sum(s.n_trained for s in mine) == sum(len(t.completion_ids) for t in turns)
+    assert {s.advantage for s in mine} == {-0.5}
+
+
+def test_silent_groups_are_not_scored_but_count_in_n() -> None:
+    loud, silent = group(0), group(1, (0.5, 0.5))
+    batch = collect([loud, silent], SETTINGS)
+    assert {s.task_id for s in batch.segments} == {"t0"}
+    assert batch.n_tokens == sum(
+        len(turn.completion_ids) for g in (loud, silent) for t in g.trajectories for turn in t.turns
+    )
+    assert (batch.n_used, batch.n_trajectories) == (2, 4)
+    assert batch.groups == {"LEARNABLE": 1, "SATURATED": 1, "STUCK": 0}
+
+
+def test_silent_groups_are_scored_for_the_kl_when_asked() -> None:
+    settings = TrainerSettings(kl_on_silent_groups=True)
+    batch = collect([group(0), group(1, (0.5, 0.5))], settings)
+    assert {s.task_id for s in batch.segments} == {"t0", "t1"}
+    assert batch.n_scored == batch.n_tokens
+
+
+def test_a_bundle_of_silent_groups_has_no_signal_even_then() -> None:
+    settings = TrainerSettings(kl_on_silent_groups=True)
+    assert not collect([group(1, (0.5, 0.5))], settings).has_signal
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [
+        (Sampling(0.8, 96, 1.0, 0, 0.0), r"t0 k=0.*temperature 0\.8.*--temperature 0\.8"),
+        (Sampling(1.0, 96, 0.9, 0, 0.0), r"top_p 0\.9"),
+        (Sampling(1.0, 96, 1.0, 50, 0.0), "top_k 50"),
+        (Sampling(1.0, 96, 1.0, 0, 0.05), r"min_p 0\.05"),
+    ],
+)
+def test_a_cut_or_differently_heated_distribution_is_refused(
+    sampling: Sampling, named: str
+) -> None:
+    with pytest.raises(BadInput, match=named):
+        check_bundle([with_trajectory(group(), sampling=sampling)], SHA, SETTINGS, HERE)
+
+
+def test_top_k_minus_one_is_off_too() -> None:
+    sampling = Sampling(1.0, 96, 1.0, -1, 0.0)
+    check_bundle([with_trajectory(group(), sampling=sampling)], SHA, SETTINGS, HERE)
+
+
+def test_a_bundle_of_another_adapter_is_refused_unless_allowed() -> None:
+    with pytest.raises(BadInput, match=r"bundle\.jsonl:1: task t0 k=0: sampled by adapter aaaa"):
+        check_bundle([group()], "b" * 64, SETTINGS, HERE)
+    check_bundle([group()], "b" * 64, TrainerSettings(allow_off_policy=True), HERE)
+
+
+def test_a_signal_that_contradicts_the_advantages_is_refused() -> None:
+    for wrong in (
+        replace(group(), signal=Signal.STUCK),
+        replace(group(), advantages=(0.0, 0.0)),
+    ):
+        with pytest.raises(BadInput, match="does not agree with advantages"):
+            check_bundle([wrong], SHA, SETTINGS, HERE)
+
+
+def test_an_empty_or_mixed_bundle_is_refused() -> None:
+    with pytest.raises(BadInput, match="empty"):
+        check_bundle([], SHA, SETTINGS, HERE)
+    with pytest.raises(BadInput, match="several steps"):
+        check_bundle([group(), replace(group(1), step=3)], SHA, SETTINGS, HERE)
+
+
+def test_a_logprob_above_zero_is_named() -> None:
+    one = group()
+    turn = replace(one.trajectories[0].turns[0], logprobs=(0.5,), completion_ids=(1,))
+    with pytest.raises(BadInput, match=r"turns\.0: logprobs\.0 is 0\.5"):
+        check_bundle([with_trajectory(one, turns=(turn,))], SHA, SETTINGS, HERE)
+
+
+def test_micro_batches_hold_every_segment_once_within_the_budget() -> None:
+    found = collect([group(i, (0.0, 1.0, 0.5, 0.2)) for i in range(6)], SETTINGS).segments
+    budget = 3 * max(s.n_inputs for s in found)
+    batches = micro_batches(found, TrainerSettings(tokens_per_microbatch=budget))
+    assert len(batches) > 1
+    assert sorted((s.task_id, s.k) for b in batches for s in b) == sorted(
+        (s.task_id, s.k) for s in found
+    )
+    assert all(len(b) * max(s.n_inputs for s in b) <= budget for b in batches)
+    lengths = [s.n_inputs for b in batches for s in b]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_segment_longer_than_the_budget_is_a_micro_batch_of_one() -> None:
+    found = collect([group()], SETTINGS).segments
+    batches = micro_batches(found, TrainerSettings(tokens_per_microbatch=1))
+    assert [len(b) for b in batches] == [1] * len(found)
+
+
+def test_a_segment_longer_than_can_be_tried_names_task_and_budget() -> None:
+    found = collect([group()], SETTINGS).segments
+    longest = max(s.n_inputs for s in found)
+    with pytest.raises(Shortage, match=rf"task t0 k=\d.*set max_segment_tokens to {longest}"):
+        micro_batches(found, TrainerSettings(max_segment_tokens=longest - 1))
+
+
+def test_a_trained_token_is_named_by_task_turn_and_place() -> None:
+    segment = collect([group(3)], SETTINGS).segments[0]
+    first = segment.spans[0].length
+    assert segment.where(0).endswith("turn 0 token 0")
+    if len(segment.spans) > 1:
+        assert segment.where(first).endswith("turn 1 token 0")
+    with pytest.raises(IndexError):
+        segment.where(segment.n_trained)

@@ -1,0 +1,212 @@
+"""The gradient of a bundle, against a plain computation with all the logits of each turn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fieldkit.adapter import adapter_sha, read_adapter
+from fieldkit.errors import BadInput
+from fieldkit.lora_snapshot import LoraReferenceSnapshot
+from fieldkit.records import RolloutGroup
+from tests.trainer.conftest import VOCABULARY, make_group
+from trainer.batch import collect, micro_batches, pad
+from trainer.gradient import BundleFigures, accumulate_gradient, check_ids, reference_logprobs
+from trainer.policy import Policy, load_policy
+from trainer.progress import Lines
+from trainer.settings import TrainerSettings
+
+Gradient = dict[str, torch.Tensor]
+SETTINGS = TrainerSettings(temperature=0.8, kl_coef=0.3)
+
+
+def load(model: Path, adapter: Path, checkpointing: bool = False) -> Policy:
+    return load_policy(
+        model, read_adapter(adapter), torch.float32, gradient_checkpointing=checkpointing
+    )
+
+
+@pytest.fixture
+def groups(adapter: Path) -> list[RolloutGroup]:
+    rng = random.Random(11)
+    sha = adapter_sha(adapter)
+    rewards = [(0.0, 1.0, 0.5), (0.4, 0.4), (1.0, 0.1, 0.2, 0.9)]
+    return [make_group(rng, sha, f"t{i}", r, temperature=0.8) for i, r in enumerate(rewards)]
+
+
+def run(
+    policy: Policy, reference: Path, groups: Sequence[RolloutGroup], settings: TrainerSettings
+) -> tuple[Gradient, BundleFigures]:
+    policy.model.zero_grad()
+    batch = collect(groups, settings)
+    batches = micro_batches(batch.segments, settings)
+    quiet = Lines(StringIO())
+    snapshot = LoraReferenceSnapshot.from_folder(reference)
+    references = reference_logprobs(policy, snapshot, batches, settings.temperature, quiet)
+    figures = accumulate_gradient(policy, batch, batches, references, settings, quiet)
+    gradient = {name: p.grad.clone() for name, p in policy.lora().items() if p.grad is not None}
+    assert gradient.keys() == policy.lora().keys()
+    return gradient, figures
+
+
+def naive(
+    policy: Policy, reference: Path, groups: Sequence[RolloutGroup], settings: TrainerSettings
+) -> tuple[Gradient, float]:
+    """L turn by turn: one forward each, all logits, log_softmax, the formula of the design."""
+    policy.model.zero_grad()
+    snapshot = LoraReferenceSnapshot.from_folder(reference)
+    n = sum(len(turn.completion_ids) for g in groups for t in g.trajectories for turn in t.turns)
+
+    def score(ids: list[int], prompt: int) -> torch.Tensor:
+        logits = policy.model(input_ids=torch.tensor([ids])).logits[0].float()
+        all_logprobs = torch.log_softmax(logits / settings.temperature, -1)
+        targets = torch.tensor(ids[prompt:])
+        return all_logprobs[prompt - 1 : -1].gather(-1, targets[:, None]).squeeze(-1)
+
+    total = 0.0
+    for group in groups:
+        if len({t.reward for t in group.trajectories}) == 1:
+            continue
+        for trajectory, advantage in zip(group.trajectories, group.advantages, strict=True):
+            for turn in trajectory.turns:
+                ids = [*turn.prompt_ids, *turn.completion_ids]
+                with snapshot.swapped_in(policy.model), torch.no_grad():
+                    reference_n = score(ids, len(turn.prompt_ids))
+                logprobs_n = score(ids, len(turn.prompt_ids))
+                ratio = (logprobs_n.detach() - torch.tensor(turn.logprobs)).exp()
+                weights = torch.minimum(ratio, torch.tensor(settings.tis_cap))
+                d = reference_n - logprobs_n
+                kl = (d.exp() - d - 1).sum()
+                loss = (-(weights * advantage * logprobs_n).sum() + settings.kl_coef * kl) / n
+                torch.autograd.backward(loss)
+                total += loss.item()
+    gradient = {name: p.grad.clone() for name, p in policy.lora().items() if p.grad is not None}
+    return gradient, total
+
+
+# float32 has 2^-24 = 6e-8 of relative rounding; a few hundred additions in another order make 1e-5.
+SAME_UP_TO_ROUNDING = 2e-5
+
+
+def assert_equal(a: Gradient, b: Gradient) -> None:
+    for name in a:
+        assert (a[name] - b[name]).norm() <= SAME_UP_TO_ROUNDING * b[name].norm(), name
+
+
+def test_loss_and_gradient_equal_the_plain_computation(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    policy = load(tiny_model, adapter)
+    gradient, figures = run(policy, reference, groups, SETTINGS)
+    plain_gradient, plain_loss = naive(policy, reference, groups, SETTINGS)
+    assert figures.loss == pytest.approx(plain_loss, rel=1e-4)
+    assert any(g.abs().max() > 1e-3 for g in gradient.values())
+    assert_equal(gradient, plain_gradient)
+
+
+def test_micro_batches_sum_to_one_big_batch(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    policy = load(tiny_model, adapter)
+    whole, figures = run(policy, reference, groups, SETTINGS)
+    one_by_one = TrainerSettings(temperature=0.8, kl_coef=0.3, tokens_per_microbatch=1)
+    parts, same_figures = run(policy, reference, groups, one_by_one)
+    assert_equal(whole, parts)
+    assert figures.loss == pytest.approx(same_figures.loss, rel=1e-5)
+    assert figures.kl == pytest.approx(same_figures.kl, rel=1e-5)
+    assert figures.clipped_share == same_figures.clipped_share
+
+
+def test_checkpointing_changes_memory_and_not_the_gradient(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    plain, _ = run(load(tiny_model, adapter), reference, groups, SETTINGS)
+    recomputed, _ = run(load(tiny_model, adapter, True), reference, groups, SETTINGS)
+    assert_equal(plain, recomputed)
+
+
+def test_dropout_is_off_in_train_mode(tiny_model: Path, adapter: Path) -> None:
+    # The model's config and the adapter's both ask for 0.5.
+    policy = load(tiny_model, adapter)
+    assert policy.model.training
+    segments = collect([make_group(random.Random(0), "a")], SETTINGS).segments
+    first, _ = policy.logprobs(pad(segments, policy.device), 1.0)
+    second, _ = policy.logprobs(pad(segments, policy.device), 1.0)
+    assert torch.equal(first, second)
+
+
+def test_padding_does_not_reach_a_trained_token(
+    tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+) -> None:
+    policy = load(tiny_model, adapter)
+    segments = collect(groups, SETTINGS).segments
+    with torch.no_grad():
+        together, _ = policy.logprobs(pad(segments, policy.device), 1.0)
+        alone = [policy.logprobs(pad([s], policy.device), 1.0)[0] for s in segments]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-5)
+
+
+def test_the_reference_pass_leaves_the_policy_as_it_was(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    policy = load(tiny_model, adapter)
+    run(policy, reference, groups, SETTINGS)
+    saved = load_file(adapter / "adapter_model.safetensors")
+    assert all(torch.equal(p, saved[name]) for name, p in policy.lora().items())
+
+
+def test_a_reference_equal_to_the_policy_has_no_kl(
+    tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+) -> None:
+    _, figures = run(load(tiny_model, adapter), adapter, groups, SETTINGS)
+    assert figures.kl == pytest.approx(0.0, abs=1e-9)
+    _, apart = run(load(tiny_model, adapter), adapter, groups, SETTINGS)
+    assert apart.policy_loss == figures.policy_loss
+
+
+def test_the_sampler_difference_is_measured_against_the_bundle(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    policy = load(tiny_model, adapter)
+    _, figures = run(policy, reference, groups, SETTINGS)
+    segments = collect(groups, SETTINGS).segments
+    with torch.no_grad():
+        logprobs, _ = policy.logprobs(pad(segments, policy.device), SETTINGS.temperature)
+    sampler = torch.tensor([lp for s in segments for lp in s.sampler_logprobs])
+    difference = logprobs - sampler
+    assert figures.sampler_mean_abs == pytest.approx(difference.abs().mean().item(), rel=1e-4)
+    assert figures.sampler_max_abs == pytest.approx(difference.abs().max().item(), rel=1e-4)
+    cut = (difference.exp() > SETTINGS.tis_cap).float().mean().item()
+    assert figures.clipped_share == pytest.approx(cut)
+    assert 0 < cut < 1
+
+
+def test_a_logprob_that_is_not_finite_names_task_turn_and_token(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup], tmp_path: Path
+) -> None:
+    # Finite weights that overflow inside the model: no check of the file can see it.
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    huge = {name: torch.full_like(t, 1e30) for name, t in tensors.items()}
+    (tmp_path / "adapter_config.json").write_bytes((adapter / "adapter_config.json").read_bytes())
+    save_file(huge, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(BadInput, match=r"task t\d k=\d turn 0 token 0: .* under the policy is nan"):
+        run(load(tiny_model, tmp_path), reference, groups, SETTINGS)
+    with pytest.raises(BadInput, match="under the reference adapter is nan"):
+        run(load(tiny_model, adapter), tmp_path, groups, SETTINGS)
+
+
+def test_an_id_that_the_model_does_not_know_is_named(tiny_model: Path, adapter: Path) -> None:
+    policy = load(tiny_model, adapter)
+    assert policy.vocabulary == VOCABULARY
+    segment = collect([make_group(random.Random(0), "a")], SETTINGS).segments[0]
+    strange = type(segment)(
+        segment.task_id, 0, (*segment.ids, VOCABULARY), segment.spans, segment.sampler_logprobs, 1.0
+    )
+    with pytest.raises(BadInput, match=f"task t0 k=0: token id {VOCABULARY}"):
+        check_ids(policy, [strange])

@@ -1,0 +1,51 @@
+"""Settings are refused by name when they cannot mean anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput
+from trainer.settings import TrainerSettings, read_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lr", 0.0),
+        ("lr", float("nan")),
+        ("temperature", 0.0),
+        ("kl_coef", -0.1),
+        ("tis_cap", float("inf")),
+        ("tokens_per_microbatch", 0),
+        ("dtype", "int8"),
+        ("serving_dtype", "bf16"),
+    ],
+)
+def test_an_impossible_value_is_named(name: str, value: Any) -> None:
+    with pytest.raises(BadInput, match=name):
+        TrainerSettings(**{name: value})
+
+
+def test_a_file_gives_values_and_a_flag_wins(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"lr": 1e-3, "kl_coef": 1}))
+    settings = read_settings(file, lr=5e-5, temperature=None)
+    assert (settings.lr, settings.kl_coef, settings.temperature) == (5e-5, 1.0, 1.0)
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"kl_coeff": 0.1}))
+    with pytest.raises(BadInput, match=r"settings\.json: kl_coeff.*did you mean kl_coef\?"):
+        read_settings(file)
+
+
+def test_a_value_of_another_type_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"lr": "fast"}))
+    with pytest.raises(BadInput, match="lr: 'fast' is no float"):
+        read_settings(file)

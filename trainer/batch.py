@@ -1,0 +1,260 @@
+"""A bundle as rows that a model can score: ids, which of them were sampled, advantages, logprobs.
+
+Everything is taken from the records as it is (nothing is tokenised a second time), and everything
+that must hold before training is checked here, because this is the last place where a bad bundle
+costs nothing. torch is imported only where tensors are made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fieldkit.errors import BadInput, Shortage
+from fieldkit.records import RolloutGroup, Sampling, Signal, Trajectory, segments
+from trainer.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+
+_TOP_K_OFF = (0, -1)  # both spellings are in use
+
+
+@dataclass(frozen=True)
+class Span:
+    """One turn's sampled ids within a segment: `length` of them from position `start`."""
+
+    turn: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What one forward pass can score of a trajectory: turns whose prompts extend one another.
+
+    ids: the last turn's prompt + completion. spans: where the sampled ids are, in turn order.
+    sampler_logprobs: of the sampled ids, in order, at the sampling temperature.
+    advantage: of the whole trajectory.
+    """
+
+    task_id: str
+    k: int
+    ids: tuple[int, ...]
+    spans: tuple[Span, ...]
+    sampler_logprobs: tuple[float, ...]
+    advantage: float
+
+    @property
+    def n_trained(self) -> int:
+        return len(self.sampler_logprobs)
+
+    @property
+    def n_inputs(self) -> int:
+        """Ids that go into the forward pass: the last one only comes out of it."""
+        return len(self.ids) - 1
+
+    def where(self, i: int) -> str:
+        """Name of the i-th trained token, for messages."""
+        for span in self.spans:
+            if i < span.length:
+                return f"task {self.task_id} k={self.k} turn {span.turn} token {i}"
+            i -= span.length
+        raise IndexError(i)
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """What a bundle comes to.
+
+    segments: those that are scored. n_tokens: N of the objective, the sampled tokens of the whole
+    bundle, silent groups included: a silent group is a mean of zeros, so leaving it out of N would
+    make a step with one learnable group as large as one with eight. n_used of n_trajectories
+    carry gradient.
+    """
+
+    segments: tuple[Segment, ...]
+    n_tokens: int
+    n_trajectories: int
+    n_used: int
+    groups: dict[str, int]
+
+    @property
+    def n_scored(self) -> int:
+        """Trained tokens that go through the model."""
+        return sum(s.n_trained for s in self.segments)
+
+    @property
+    def has_signal(self) -> bool:
+        return self.groups[Signal.LEARNABLE] > 0
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """B segments right-padded to S inputs, and their n trained tokens flattened row by row.
+
+    ids_BS holds inputs; rows_n and columns_n say which hidden state predicts each trained token;
+    targets_n are the trained ids.
+    """
+
+    ids_BS: Tensor
+    rows_n: Tensor
+    columns_n: Tensor
+    targets_n: Tensor
+    sampler_logprobs_n: Tensor
+    advantages_n: Tensor
+
+
+def check_bundle(
+    groups: Sequence[RolloutGroup], adapter_sha: str, settings: TrainerSettings, where: Path
+) -> None:
+    """Raise `BadInput` unless the bundle may be trained on with these settings by this adapter."""
+    if not groups:
+        raise BadInput(f"{where}: the bundle is empty; run the rollout again")
+    if len(steps := {g.step for g in groups}) > 1:
+        raise BadInput(f"{where}: groups of several steps are mixed: {sorted(steps)}")
+    for line, group in enumerate(groups, start=1):
+        _check_advantages(group, f"{where}:{line}: task {group.task_id}")
+        for trajectory in group.trajectories:
+            name = f"{where}:{line}: task {group.task_id} k={trajectory.k}"
+            _check_sampling(trajectory.sampling, settings.temperature, name)
+            _check_ids(trajectory, name)
+            if trajectory.adapter_sha != adapter_sha and not settings.allow_off_policy:
+                raise BadInput(
+                    f"{name}: sampled by adapter {trajectory.adapter_sha[:12]}, but the initial "
+                    f"adapter is {adapter_sha[:12]}; give the adapter that sampled it, or "
+                    "--allow-off-policy"
+                )
+
+
+def _check_advantages(group: RolloutGroup, where: str) -> None:
+    spread = any(a != 0 for a in group.advantages)
+    if spread != (group.signal is Signal.LEARNABLE):
+        raise BadInput(
+            f"{where}: signal {group.signal} does not agree with advantages {group.advantages}"
+        )
+
+
+def _check_sampling(sampling: Sampling, temperature: float, where: str) -> None:
+    if sampling.temperature != temperature:
+        raise BadInput(
+            f"{where}: sampled at temperature {sampling.temperature}, but the trainer is set to "
+            f"{temperature}; pass --temperature {sampling.temperature}"
+        )
+    if sampling.top_p != 1 or sampling.top_k not in _TOP_K_OFF or sampling.min_p != 0:
+        raise BadInput(
+            f"{where}: sampled with top_p {sampling.top_p}, top_k {sampling.top_k}, min_p "
+            f"{sampling.min_p}; only top_p 1, top_k off and min_p 0 can be trained on, since a "
+            "cut distribution is not the policy's"
+        )
+
+
+def _check_ids(trajectory: Trajectory, where: str) -> None:
+    for i, turn in enumerate(trajectory.turns):
+        if not turn.prompt_ids:
+            raise BadInput(f"{where}: turns.{i}: the prompt is empty")
+        if min(*turn.prompt_ids, *turn.completion_ids, 0) < 0:
+            raise BadInput(f"{where}: turns.{i}: a token id is negative")
+        for j, logprob in enumerate(turn.logprobs):
+            if not (math.isfinite(logprob) and logprob <= 0):
+                raise BadInput(f"{where}: turns.{i}: logprobs.{j} is {logprob}")
+
+
+def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> TrainingBatch:
+    """Turn a checked bundle into segments.
+
+    Groups without signal have advantage 0 throughout: no policy term. By default they are not
+    scored at all, which saves their time and leaves the KL to the tokens that can pull the policy
+    away; `kl_on_silent_groups` scores them too. N counts them either way.
+    """
+    trajectories = [t for g in groups for t in g.trajectories]
+    n_tokens = sum(len(turn.completion_ids) for t in trajectories for turn in t.turns)
+    if n_tokens == 0:
+        raise BadInput("the bundle holds no sampled token")
+    scored = [g for g in groups if g.signal is Signal.LEARNABLE or settings.kl_on_silent_groups]
+    found = Counter(g.signal for g in groups)
+    return TrainingBatch(
+        segments=tuple(s for g in scored for s in _segments(g)),
+        n_tokens=n_tokens,
+        n_trajectories=len(trajectories),
+        n_used=sum(a != 0 for g in groups for a in g.advantages),
+        groups={signal.value: found[signal] for signal in Signal},
+    )
+
+
+def _segments(group: RolloutGroup) -> Iterator[Segment]:
+    for trajectory, advantage in zip(group.trajectories, group.advantages, strict=True):
+        first = 0
+        for turns in segments(trajectory.turns):
+            spans = tuple(
+                Span(first + i, len(turn.prompt_ids), len(turn.completion_ids))
+                for i, turn in enumerate(turns)
+            )
+            first += len(turns)
+            logprobs = tuple(lp for turn in turns for lp in turn.logprobs)
+            if logprobs:
+                ids = turns[-1].prompt_ids + turns[-1].completion_ids
+                yield Segment(group.task_id, trajectory.k, ids, spans, logprobs, advantage)
+
+
+def micro_batches(
+    found: Sequence[Segment], settings: TrainerSettings
+) -> tuple[tuple[Segment, ...], ...]:
+    """Group segments, longest first, so that rows x longest row stays within the token budget.
+
+    A segment longer than the budget is a micro-batch of its own. Raises `Shortage` for one longer
+    than `max_segment_tokens`, naming what would let it through; none is left out.
+    """
+    ordered = sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn))
+    if ordered and ordered[0].n_inputs > settings.max_segment_tokens:
+        longest = ordered[0]
+        raise Shortage(
+            f"task {longest.task_id} k={longest.k}: {longest.n_inputs} tokens in one segment, "
+            f"max_segment_tokens is {settings.max_segment_tokens}; if the memory allows, set "
+            f"max_segment_tokens to {longest.n_inputs} (gradient_checkpointing saves most of it), "
+            "or roll out with fewer turns or a smaller max_model_len"
+        )
+    out: list[list[Segment]] = []
+    for segment in ordered:
+        width = out[-1][0].n_inputs if out else 0
+        if out and (len(out[-1]) + 1) * width <= settings.tokens_per_microbatch:
+            out[-1].append(segment)
+        else:
+            out.append([segment])
+    return tuple(tuple(batch) for batch in out)
+
+
+def pad(batch: Sequence[Segment], to: device) -> MicroBatch:
+    """Lay segments side by side as tensors on a device.
+
+    Padding is on the right, where a causal model cannot see it from any trained position, so no
+    attention mask is needed (and the fast attention kernels stay usable).
+    """
+    import torch
+
+    width = max(s.n_inputs for s in batch)
+    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    rows: list[int] = []
+    columns: list[int] = []
+    targets: list[int] = []
+    for row, segment in enumerate(batch):
+        ids[row, : segment.n_inputs] = torch.tensor(segment.ids[:-1])
+        for span in segment.spans:
+            positions = range(span.start, span.start + span.length)
+            rows += [row] * span.length
+            columns += [p - 1 for p in positions]
+            targets += [segment.ids[p] for p in positions]
+    sampler = [lp for s in batch for lp in s.sampler_logprobs]
+    advantages = [s.advantage for s in batch for _ in s.sampler_logprobs]
+    return MicroBatch(
+        ids_BS=ids.to(to),
+        rows_n=torch.tensor(rows, device=to),
+        columns_n=torch.tensor(columns, device=to),
+        targets_n=torch.tensor(targets, device=to),
+        sampler_logprobs_n=torch.tensor(sampler, dtype=torch.float32, device=to),
+        advantages_n=torch.tensor(advantages, dtype=torch.float32, device=to),
+    )

@@ -1,0 +1,150 @@
+"""adapter/canary.json: what a server must answer if it really serves this adapter.
+
+A server may hold the base, an older adapter or a broken one under the right name and answer 200. So
+the trainer writes the T = 1 logprobs of a few fixed sequences under base, previous and new adapter,
+computed as the server computes them (everything in the serving dtype), and the size of the rounding
+noise. Who compares is the server's side; nothing here talks to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fieldkit.adapter import adapter_sha, check_adapter
+from fieldkit.errors import BadInput
+from fieldkit.files import write_json
+from fieldkit.lora_snapshot import LoraReferenceSnapshot
+from fieldkit.memory import available
+from fieldkit.records import RolloutGroup
+from trainer.batch import Segment, Span, pad
+from trainer.checkpoint import CANARY_FILE, SCHEMA
+from trainer.policy import Policy, dtype_name, load_policy, serving_dtype
+
+SEQUENCES = 4
+TOKENS_EACH = 96
+PROMPT_LEN = 1
+"""Logprobs are listed from this position on: every id but the first, which nothing predicts."""
+
+NOISE_FLOOR = 1e-6
+"""Resolution of a float32 logprob of size ~10 (2^-24 relative): below it a difference is none."""
+
+_MEMORY_SHARE = 0.5  # of what is available, that a float32 copy for the noise may take
+_FLOAT32_BYTES = 4
+
+
+def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
+    """The first turn's prompt + completion of the first groups, cut to a short length."""
+    first = [g.trajectories[0].turns[0] for g in groups[:SEQUENCES] if g.trajectories[0].turns]
+    ids = [list((t.prompt_ids + t.completion_ids)[:TOKENS_EACH]) for t in first]
+    return [i for i in ids if len(i) > PROMPT_LEN]
+
+
+def canary_values(
+    policy: Policy,
+    ids: Sequence[Sequence[int]],
+    previous: LoraReferenceSnapshot | None,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """Logprobs at T = 1 under base, previous (None: the base) and live adapter, and the noise.
+
+    Converts the policy to `dtype` in place, adapter included, as the server does, and ends up with
+    it in float32 or on another attention kernel: the last use of a loaded policy. Noise is the mean
+    |difference| per token between two computations that are equal but for rounding.
+    """
+    _require_no_widening(policy, dtype)
+    policy.model.to(dtype)
+    new = _score(policy, ids)
+    with policy.without_adapter():
+        base = _score(policy, ids)
+    with previous.swapped_in(policy.model) if previous else policy.without_adapter():
+        before = _score(policy, ids)
+    return {
+        "dtype": dtype_name(dtype),
+        "ids": [list(i) for i in ids],
+        "prompt_len": PROMPT_LEN,
+        "base": base,
+        "previous": before,
+        "new": new,
+        "noise": _noise(policy, ids, new),
+    }
+
+
+def write_canary(adapter: Path, parent_sha: str | None, values: dict[str, Any]) -> None:
+    """Write canary.json into an adapter folder that is complete otherwise."""
+    identity = {"schema": SCHEMA, "adapter_sha": adapter_sha(adapter), "parent_sha": parent_sha}
+    write_json(adapter / CANARY_FILE, {**identity, **values})
+
+
+def prove_adapter(
+    adapter: Path,
+    model_dir: Path,
+    ids: Sequence[Sequence[int]],
+    *,
+    serving: str = "auto",
+    previous: Path | None = None,
+) -> dict[str, Any]:
+    """Write canary.json for an adapter from elsewhere; returns its values.
+
+    ids: token sequences (a few prompts) of the model's own tokenizer. serving: the server's dtype.
+    previous: the adapter that a server might hold instead; without one it is the base.
+    Raises `BadInput` for an adapter that does not fit the model.
+    """
+    info = check_adapter(adapter, model_dir)
+    short = [list(i)[:TOKENS_EACH] for i in ids if len(i) > PROMPT_LEN][:SEQUENCES]
+    if not short:
+        raise BadInput(f"{adapter}: a canary needs a sequence of more than {PROMPT_LEN} ids")
+    dtype = serving_dtype(serving, model_dir)
+    policy = load_policy(model_dir, info, dtype, gradient_checkpointing=False)
+    parent = check_adapter(previous, model_dir) if previous else None
+    snapshot = LoraReferenceSnapshot.from_folder(parent.path) if parent else None
+    values = canary_values(policy, short, snapshot, dtype)
+    write_canary(adapter, parent.sha if parent else None, values)
+    return values
+
+
+def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Logprobs of ids[i][PROMPT_LEN:], each sequence by itself."""
+    out = []
+    with torch.no_grad():
+        for sequence in ids:
+            n = len(sequence) - PROMPT_LEN
+            span = Span(turn=0, start=PROMPT_LEN, length=n)
+            segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, 0.0)
+            logprobs_n, _ = policy.logprobs(pad([segment], policy.device), temperature=1.0)
+            out.append(logprobs_n.tolist())
+    return out
+
+
+def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: list[list[float]]) -> float:
+    """Mean |Δ logprob| that rounding alone makes.
+
+    Where the serving dtype is narrow and a float32 copy fits, against the same weights in float32:
+    that is the error of the serving dtype itself. Otherwise between two attention kernels, which is
+    less than what separates two programs, but never nothing.
+    """
+    if policy.dtype != torch.float32 and _float32_fits(policy):
+        policy.model.float()
+    else:
+        policy.use_attention("eager")
+    other = _score(policy, ids)
+    pairs = [(a, b) for x, y in zip(served, other, strict=True) for a, b in zip(x, y, strict=True)]
+    return max(NOISE_FLOOR, sum(abs(a - b) for a, b in pairs) / len(pairs))
+
+
+def _float32_fits(policy: Policy) -> bool:
+    now = available()
+    room = now.gpu if policy.device.type == "cuda" and now.gpu is not None else now.host
+    return policy.count_parameters()[1] * _FLOAT32_BYTES < _MEMORY_SHARE * room
+
+
+def _require_no_widening(policy: Policy, dtype: torch.dtype) -> None:
+    """What was rounded away at loading does not come back."""
+    if policy.dtype != dtype and policy.dtype != torch.float32:
+        raise BadInput(
+            f"the server computes in {dtype_name(dtype)} and the base was loaded in "
+            f"{dtype_name(policy.dtype)}; set the trainer's dtype to fp32"
+        )

@@ -1,0 +1,144 @@
+"""What a step leaves behind: adapter/, trainer_state/ and train.json, visible together or not.
+
+The step folder already holds the rollout's files, so it cannot itself be renamed into place. The
+result is built in a temporary folder beside them and its children are renamed, train.json last:
+"done" means that train.json is there and that its hashes match what lies beside it. No torch here,
+so that a step without signal costs no import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
+from fieldkit.errors import BadInput
+from fieldkit.files import fsync_dir, read_json, sha256_file, write_json
+
+ADAPTER_DIR = "adapter"
+STATE_DIR = "trainer_state"
+MARKER_FILE = "train.json"
+CANARY_FILE = "canary.json"
+OPTIMIZER_FILE = "optimizer.safetensors"
+STATE_FILE = "state.json"
+SCHEMA = 1
+_BUILD_PREFIX = "train.tmp-"
+
+
+@contextmanager
+def new_result(out_dir: Path) -> Iterator[Path]:
+    """Yield an empty folder to build adapter/ and trainer_state/ in; publish it on success.
+
+    The caller writes train.json into it last (`write_marker`). On an error, or after a kill at the
+    next call, nothing of it stays.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for left in out_dir.glob(f"{_BUILD_PREFIX}*"):
+        shutil.rmtree(left)
+    build = out_dir / f"{_BUILD_PREFIX}{os.getpid()}"
+    build.mkdir()
+    try:
+        yield build
+        _publish(build, out_dir)
+    finally:
+        shutil.rmtree(build, ignore_errors=True)
+
+
+def _publish(build: Path, out_dir: Path) -> None:
+    """Rename the children of `build` into `out_dir`, the marker last."""
+    _fsync_tree(build)
+    for name in (ADAPTER_DIR, STATE_DIR):
+        # Without a marker beside it, what lies there is the torso of an attempt that was killed.
+        if (out_dir / name).exists():
+            shutil.rmtree(out_dir / name)
+        if (build / name).exists():
+            os.rename(build / name, out_dir / name)
+    fsync_dir(out_dir)
+    os.rename(build / MARKER_FILE, out_dir / MARKER_FILE)
+    fsync_dir(out_dir)
+
+
+def _fsync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            fsync_dir(path)
+        else:
+            with open(path, "rb") as f:
+                os.fsync(f.fileno())
+    fsync_dir(folder)
+
+
+def write_marker(build: Path, result: dict[str, Any]) -> None:
+    """Write train.json, with the hashes of what was built beside it added to `result`."""
+    state = build / STATE_DIR
+    hashes = {
+        "adapter_sha": adapter_sha(build / ADAPTER_DIR),
+        "optimizer_sha": state_sha(state) if state.exists() else None,
+    }
+    write_json(build / MARKER_FILE, {"schema": SCHEMA, **hashes, **result})
+
+
+def read_result(out_dir: Path) -> dict[str, Any] | None:
+    """train.json of a finished step, or None where the step is not done.
+
+    Raises `BadInput` where it is there and what lies beside it is not what it was written with.
+    """
+    file = out_dir / MARKER_FILE
+    if not file.exists():
+        return None
+    result = read_json(file)
+    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+        raise BadInput(f"{file}: not a result of schema {SCHEMA}")
+    state = out_dir / STATE_DIR
+    found = {
+        "adapter_sha": adapter_sha(out_dir / ADAPTER_DIR),
+        "optimizer_sha": state_sha(state) if state.exists() else None,
+    }
+    for key, sha in found.items():
+        if result.get(key) != sha:
+            raise BadInput(
+                f"{file}: {key} is {str(result.get(key))[:12]}, but what lies beside it is "
+                f"{str(sha)[:12]}: it was changed afterwards; remove {file} to train again"
+            )
+    return result
+
+
+def carry_over(build: Path, adapter: Path, state: Path | None) -> None:
+    """Copy adapter and trainer state byte for byte: the result of a step without signal."""
+    (build / ADAPTER_DIR).mkdir()
+    for name in (WEIGHTS_FILE, CONFIG_FILE, CANARY_FILE):
+        if (adapter / name).exists():
+            shutil.copyfile(adapter / name, build / ADAPTER_DIR / name)
+    if state is not None:
+        (build / STATE_DIR).mkdir()
+        for name in (OPTIMIZER_FILE, STATE_FILE):
+            shutil.copyfile(state / name, build / STATE_DIR / name)
+
+
+def state_sha(folder: Path) -> str:
+    """Identity of a trainer_state folder: hex SHA-256 over its two files."""
+    digest = hashlib.sha256()
+    for name in (OPTIMIZER_FILE, STATE_FILE):
+        if not (folder / name).is_file():
+            raise BadInput(f"{folder / name}: no such file; leave --optimizer-state out to start")
+        digest.update(f"{name} {sha256_file(folder / name)}\n".encode())
+    return digest.hexdigest()
+
+
+def state_steps(folder: Path, of_adapter: str) -> int:
+    """Optimizer steps behind a trainer_state folder, after checking whose state it is."""
+    file = folder / STATE_FILE
+    state = read_json(file)
+    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+        raise BadInput(f"{file}: not a trainer state of schema {SCHEMA}")
+    if state.get("adapter_sha") != of_adapter:
+        raise BadInput(
+            f"{file}: the state of adapter {str(state.get('adapter_sha'))[:12]}, but the initial "
+            f"adapter is {of_adapter[:12]}; give the trainer_state that lies beside it"
+        )
+    return int(state["steps"])

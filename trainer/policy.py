@@ -1,0 +1,179 @@
+"""The model under training: a frozen base with one live LoRA adapter, scored at chosen tokens.
+
+It owns how a model is loaded (dtype, device, every dropout at 0, train mode) and nothing about
+losses or files of a step. Works for causal language models whose logits are a plain linear layer
+over the last hidden state; others are refused by name.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from fieldkit.adapter import AdapterInfo
+from fieldkit.errors import BadInput
+from fieldkit.files import read_json
+from fieldkit.lora_snapshot import live_lora
+from trainer.batch import MicroBatch
+from trainer.logprobs import token_logprobs
+
+_DTYPES = {
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp32": torch.float32,
+    "float32": torch.float32,
+}
+
+# Settings with which logits are more than W·h. Value: what leaves them plain.
+_LOGIT_TRANSFORMS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
+
+# The matmul that dtype "auto" times: about one MLP layer of a small model over 512 tokens.
+_PROBE_SHAPE = (512, 1024, 2048)
+_PROBE_REPEATS = 8
+
+
+class Policy:
+    """A loaded base + adapter on one device."""
+
+    def __init__(self, peft_model: Any, device: torch.device) -> None:
+        self.model: nn.Module = peft_model
+        self.device = device
+        self._causal = peft_model.get_base_model()
+        self._backbone = getattr(self._causal, self._causal.base_model_prefix)
+        self._output = self._causal.get_output_embeddings()
+        _require_plain_logits(self._causal, self._output)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the base's weights; the LoRA's are float32 while training."""
+        return self._output.weight.dtype  # type: ignore[no-any-return]
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the input embedding: every id must be below it."""
+        return int(self._causal.get_input_embeddings().weight.shape[0])
+
+    def lora(self) -> dict[str, Parameter]:
+        """The trained parameters by their name in an adapter file, sorted."""
+        return live_lora(self.model)
+
+    def count_parameters(self) -> tuple[int, int]:
+        """(trainable, all)."""
+        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
+        return sum(n for n, trains in sizes if trains), sum(n for n, _ in sizes)
+
+    def logprobs(self, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        """Logprob at T of each trained token, and the entropy there: two float32 of length n."""
+        hidden_BSH = self._backbone(input_ids=batch.ids_BS, use_cache=False).last_hidden_state
+        hidden_nh = hidden_BSH[batch.rows_n, batch.columns_n]
+        return token_logprobs(hidden_nh, self._output.weight, batch.targets_n, temperature)
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Score the bare base inside the block."""
+        return self.model.disable_adapter()  # type: ignore[operator, no-any-return]
+
+    def use_attention(self, kernel: str) -> None:
+        """Switch the attention implementation ("sdpa" or "eager")."""
+        self._causal.set_attn_implementation(kernel)
+
+
+def load_policy(
+    model_dir: Path, adapter: AdapterInfo, dtype: torch.dtype, *, gradient_checkpointing: bool
+) -> Policy:
+    """Load a model folder with a trainable adapter, ready for gradients.
+
+    Base in `dtype`, LoRA in float32, on the GPU where there is one. Dropout is 0 everywhere and the
+    model is in train mode: in eval mode gradient checkpointing is off without a word, and dropout
+    would make the ratio to the sampler a random number.
+    """
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    device = pick_device()
+    base = AutoModelForCausalLM.from_pretrained(
+        model_dir,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        local_files_only=True,
+        device_map=str(device) if device.type == "cuda" else None,
+    )
+    base.config.use_cache = False
+    model = PeftModel.from_pretrained(base, str(adapter.path), is_trainable=True)
+    _remove_dropout(model)
+    for parameter in live_lora(model).values():
+        parameter.data = parameter.data.float()
+    if gradient_checkpointing:
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return Policy(model, device)
+
+
+def pick_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def training_dtype(setting: str) -> torch.dtype:
+    """The base's dtype for a setting of bf16, fp32 or auto.
+
+    auto: bf16 on a GPU. On a CPU both are timed on one matmul: without bf16 instructions bf16 is
+    several times slower, with them several times faster, so it is measured and not assumed.
+    """
+    if setting != "auto":
+        return _DTYPES[setting]
+    if pick_device().type == "cuda":
+        return torch.bfloat16
+    faster = _matmul_seconds(torch.bfloat16) < _matmul_seconds(torch.float32)
+    return torch.bfloat16 if faster else torch.float32
+
+
+def serving_dtype(setting: str, model_dir: Path) -> torch.dtype:
+    """What the server computes in; auto follows vLLM: the folder's dtype, float32 made bfloat16."""
+    if setting != "auto":
+        return _DTYPES[setting]
+    config = read_json(model_dir / "config.json")
+    name = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return _DTYPES[name] if name in ("bfloat16", "float16") else torch.bfloat16
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "bfloat16" for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _matmul_seconds(dtype: torch.dtype) -> float:
+    rows, inner, columns = _PROBE_SHAPE
+    left = torch.ones(rows, inner, dtype=dtype)
+    right = torch.ones(inner, columns, dtype=dtype)
+    seconds = []
+    for _ in range(_PROBE_REPEATS):
+        began = time.perf_counter()
+        left @ right
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)  # the others were disturbed, and the first one warms up
+
+
+def _remove_dropout(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+
+
+def _require_plain_logits(causal: Any, output: Any) -> None:
+    name = type(causal).__name__
+    if not isinstance(output, nn.Linear) or output.bias is not None or output.weight.requires_grad:
+        raise BadInput(f"{name}: its output layer is no plain frozen linear layer; not supported")
+    for key, neutral in _LOGIT_TRANSFORMS.items():
+        if getattr(causal.config, key, neutral) not in (neutral, None):
+            raise BadInput(f"{name}: config.{key} changes the logits; not supported")

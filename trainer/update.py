@@ -1,0 +1,131 @@
+"""The part of a step that needs a model: load, score, take the gradient, move, save.
+
+Reads like the recipe: reference logprobs, gradient, clip, AdamW, then the files of the new adapter
+into a folder that someone else publishes. Imported only when there is signal to learn from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
+from fieldkit.errors import BadInput
+from fieldkit.lora_snapshot import LoraReferenceSnapshot
+from fieldkit.weight_delta import WeightDeltaTracker
+from trainer.batch import micro_batches
+from trainer.canary import canary_ids, canary_values, write_canary
+from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
+from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
+from trainer.memory import require_memory
+from trainer.optimizer import load_state, make_optimizer, save_state
+from trainer.policy import Policy, load_policy, serving_dtype, training_dtype
+from trainer.progress import Progress, Stopwatch
+from trainer.report import report_loaded
+from trainer.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from trainer.step import Checked, StepInputs
+
+
+def update_adapter(
+    inputs: StepInputs,
+    checked: Checked,
+    settings: TrainerSettings,
+    build: Path,
+    watch: Stopwatch,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Take one optimizer step and write adapter/ and trainer_state/ into `build`.
+
+    Returns the step's figures. Equal inputs give equal bytes on a CPU (with as many threads).
+    """
+    torch.manual_seed(settings.seed)
+    batches = micro_batches(checked.batch.segments, settings)
+    with watch.phase("load"):
+        dtype = training_dtype(settings.dtype)
+        require_memory(
+            inputs.model_dir, batches, settings, dtype.itemsize, on_gpu=torch.cuda.is_available()
+        )
+        policy = load_policy(
+            inputs.model_dir,
+            checked.adapter,
+            dtype,
+            gradient_checkpointing=settings.gradient_checkpointing,
+        )
+        check_ids(policy, checked.batch.segments)
+        lora = policy.lora()
+        before = LoraReferenceSnapshot(lora, f"{inputs.adapter}")
+        reference = _reference(checked, settings)
+        optimizer = make_optimizer(lora, settings.lr)
+        if inputs.state is not None:
+            load_state(inputs.state, optimizer, lora, checked.adapter.sha)
+    report_loaded(policy, reference, watch, progress)
+
+    references = None
+    if reference is not None:
+        with watch.phase("reference"):
+            references = reference_logprobs(
+                policy, reference, batches, settings.temperature, progress
+            )
+    with watch.phase("gradient"):
+        figures = accumulate_gradient(
+            policy, checked.batch, batches, references, settings, progress
+        )
+        norm = torch.nn.utils.clip_grad_norm_(lora.values(), settings.clip_norm).item()
+        if not math.isfinite(norm):
+            raise BadInput(f"step {checked.groups[0].step}: the gradient's norm is {norm}")
+        tracker = WeightDeltaTracker(lora)
+        optimizer.step()
+    served = serving_dtype(settings.serving_dtype, inputs.model_dir)
+    delta = tracker.delta(lora, served)
+
+    with watch.phase("save"):
+        sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
+        save_state(build / STATE_DIR, optimizer, lora, sha)
+    with watch.phase("canary"):
+        del optimizer
+        ids = canary_ids(checked.groups)
+        write_canary(
+            build / ADAPTER_DIR, checked.adapter.sha, canary_values(policy, ids, before, served)
+        )
+    n_inputs = sum(s.n_inputs for s in checked.batch.segments)
+    trainable, total = policy.count_parameters()
+    return {
+        **dataclasses.asdict(figures),
+        "grad_norm": norm,
+        **{f"delta_{key}": value for key, value in dataclasses.asdict(delta).items()},
+        "n_input_tokens": n_inputs,
+        "n_micro_batches": len(batches),
+        "tokens_per_second": n_inputs / watch.seconds["gradient"],
+        "trainable_parameters": trainable,
+        "all_parameters": total,
+        "snapshot_tensors": len(reference) if reference else 0,
+        "optimizer_steps": checked.optimizer_steps + 1,
+        "training_bits": torch.finfo(dtype).bits,
+        "serving_bits": torch.finfo(served).bits,
+    }
+
+
+def _reference(checked: Checked, settings: TrainerSettings) -> LoraReferenceSnapshot | None:
+    if checked.reference is None or settings.kl_coef == 0:
+        return None
+    return LoraReferenceSnapshot.from_folder(checked.reference.path)
+
+
+def _save_adapter(policy: Policy, parent: Path, folder: Path) -> str:
+    """Write the live tensors beside the parent's own config, byte for byte; returns the new sha.
+
+    peft would write the config anew, in an order that changes from process to process.
+    """
+    folder.mkdir()
+    tensors = {name: p.detach().cpu().contiguous() for name, p in policy.lora().items()}
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    shutil.copyfile(parent / CONFIG_FILE, folder / CONFIG_FILE)
+    return adapter_sha(folder)
