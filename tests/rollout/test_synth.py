@@ -1,4 +1,4 @@
-"""The corpus: the document's split sizes, distinct tasks, held-out work that occurs nowhere else."""
+"""The corpus: split sizes, distinct tasks, held-out work that occurs nowhere else."""
 
 from collections import Counter
 from itertools import islice
