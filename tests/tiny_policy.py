@@ -16,7 +16,7 @@ from rollout.transcript import ChatRenderer
 from tests.tiny_model import make_adapter, make_tiny_model
 
 REPLIES = ("```bash\ntouch done.txt\n```", "TASK_COMPLETE")
-_STEPS = 300
+_STEPS = 150
 _LR = 3e-3
 
 
@@ -68,10 +68,15 @@ def _teach(model_dir: Path) -> None:
     chat = ChatRenderer(model_dir)
     examples = [_example(chat, i, replies) for i in range(4) for replies in _episodes()]
     model = LlamaForCausalLM.from_pretrained(str(model_dir), dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR)
+    # The end of turn is also the padding token, whose embedding starts as zero: no logit can rise.
+    embedding = model.model.embed_tokens.weight.requires_grad_(False)
+    embedding[chat.eot_id].normal_(0.0, model.config.initializer_range)
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=_LR)
     for step in range(_STEPS):
         ids, labels = examples[step % len(examples)]
         _loss(model, torch.tensor(ids), torch.tensor(labels)).backward()
+        torch.nn.utils.clip_grad_norm_(learning, 1.0)
         optimizer.step()
         optimizer.zero_grad()
     model.save_pretrained(str(model_dir))

@@ -38,9 +38,9 @@ _FLOAT32_BYTES = 4
 
 def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
     """The first turn's prompt + completion of the first groups, cut to a short length."""
-    first = [g.trajectories[0].turns[0] for g in groups[:SEQUENCES] if g.trajectories[0].turns]
-    ids = [list((t.prompt_ids + t.completion_ids)[:TOKENS_EACH]) for t in first]
-    return [i for i in ids if len(i) > PROMPT_LEN]
+    played = [t for g in groups for t in g.trajectories[:1] if t.turns]
+    first = [t.turns[0].prompt_ids + t.turns[0].completion_ids for t in played]
+    return [list(ids[:TOKENS_EACH]) for ids in first if len(ids) > PROMPT_LEN][:SEQUENCES]
 
 
 def canary_values(
@@ -49,19 +49,21 @@ def canary_values(
     previous: LoraReferenceSnapshot | None,
     dtype: torch.dtype,
 ) -> dict[str, Any]:
-    """Logprobs at T = 1 under base, previous (None: the base) and live adapter, and the noise.
+    """Logprobs at T = 1 under base, previous (None without one) and live adapter, and the noise.
 
-    Converts the policy to `dtype` in place, adapter included, as the server does, and ends up with
-    it in float32 or on another attention kernel: the last use of a loaded policy. Noise is the mean
-    |difference| per token between two computations that are equal but for rounding.
+    Converts the policy (loaded in `dtype` or float32) to `dtype` in place, adapter included, as the
+    server does, and ends up with it in float32 or on another attention kernel: the last use of a
+    loaded policy. Noise is the mean |difference| per token between two computations that are equal
+    but for rounding.
     """
-    _require_no_widening(policy, dtype)
     policy.model.to(dtype)
     new = _score(policy, ids)
     with policy.without_adapter():
         base = _score(policy, ids)
-    with previous.swapped_in(policy.model) if previous else policy.without_adapter():
-        before = _score(policy, ids)
+    before = None
+    if previous is not None:
+        with previous.swapped_in(policy.model):
+            before = _score(policy, ids)
     return {
         "dtype": dtype_name(dtype),
         "ids": [list(i) for i in ids],
@@ -90,7 +92,7 @@ def prove_adapter(
     """Write canary.json for an adapter from elsewhere; returns its values.
 
     ids: token sequences (a few prompts) of the model's own tokenizer. serving: the server's dtype.
-    previous: the adapter that a server might hold instead; without one it is the base.
+    previous: the adapter that a server might hold instead, where there is one.
     Raises `BadInput` for an adapter that does not fit the model.
     """
     info = check_adapter(adapter, model_dir)
@@ -139,12 +141,3 @@ def _float32_fits(policy: Policy) -> bool:
     now = available()
     room = now.gpu if policy.device.type == "cuda" and now.gpu is not None else now.host
     return policy.count_parameters()[1] * _FLOAT32_BYTES < _MEMORY_SHARE * room
-
-
-def _require_no_widening(policy: Policy, dtype: torch.dtype) -> None:
-    """What was rounded away at loading does not come back."""
-    if policy.dtype != dtype and policy.dtype != torch.float32:
-        raise BadInput(
-            f"the server computes in {dtype_name(dtype)} and the base was loaded in "
-            f"{dtype_name(policy.dtype)}; set the trainer's dtype to fp32"
-        )

@@ -122,14 +122,27 @@ def pick_device() -> torch.device:
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
-def training_dtype(setting: str) -> torch.dtype:
-    """The base's dtype for a setting of bf16, fp32 or auto.
+def training_dtype(setting: str, served: torch.dtype) -> torch.dtype:
+    """The base's dtype for a setting of bf16, fp32 or auto, when the server computes in `served`.
 
-    auto: bf16 on a GPU. On a CPU both are timed on one matmul: without bf16 instructions bf16 is
-    several times slower, with them several times faster, so it is measured and not assumed.
+    auto: bf16 where that is what is served, on a GPU. On a CPU both are timed on one matmul then:
+    without bf16 instructions bf16 is several times slower, with them several times faster, so it is
+    measured and not assumed. Raises `BadInput` for bf16 under a server of another dtype: the canary
+    could not be computed from weights that are rounded already.
     """
-    if setting != "auto":
-        return _DTYPES[setting]
+    if setting == "auto":
+        return _fastest(served)
+    if _DTYPES[setting] not in (served, torch.float32):
+        raise BadInput(
+            f"the server computes in {dtype_name(served)} and the trainer is set to {setting}; "
+            "set the trainer's dtype to fp32 or auto"
+        )
+    return _DTYPES[setting]
+
+
+def _fastest(served: torch.dtype) -> torch.dtype:
+    if served != torch.bfloat16:
+        return torch.float32
     if pick_device().type == "cuda":
         return torch.bfloat16
     faster = _matmul_seconds(torch.bfloat16) < _matmul_seconds(torch.float32)

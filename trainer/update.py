@@ -49,7 +49,8 @@ def update_adapter(
     torch.manual_seed(settings.seed)
     batches = micro_batches(checked.batch.segments, settings)
     with watch.phase("load"):
-        dtype = training_dtype(settings.dtype)
+        served = serving_dtype(settings.serving_dtype, inputs.model_dir)
+        dtype = training_dtype(settings.dtype, served)
         require_memory(
             inputs.model_dir, batches, settings, dtype.itemsize, on_gpu=torch.cuda.is_available()
         )
@@ -83,10 +84,8 @@ def update_adapter(
             raise BadInput(f"step {checked.groups[0].step}: the gradient's norm is {norm}")
         tracker = WeightDeltaTracker(lora)
         optimizer.step()
-    served = serving_dtype(settings.serving_dtype, inputs.model_dir)
-    delta = tracker.delta(lora, served)
-
     with watch.phase("save"):
+        delta = tracker.delta(lora, served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
         save_state(build / STATE_DIR, optimizer, lora, sha)
     with watch.phase("canary"):

@@ -61,13 +61,14 @@ def test_each_policy_has_the_logprobs_that_a_server_would_give(
             assert torch.tensor(values) == pytest.approx(expected, abs=1e-5)
 
 
-def test_without_a_previous_adapter_the_previous_is_the_base(
+def test_without_a_previous_adapter_there_is_no_previous_row(
     tiny_model: Path, adapter: Path, tmp_path: Path
 ) -> None:
     for file in adapter.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     values = prove_adapter(tmp_path, tiny_model, IDS, serving="float32")
-    assert values["previous"] == values["base"] != values["new"]
+    assert values["previous"] is None
+    assert values["base"] != values["new"]
 
 
 def test_noise_is_the_rounding_of_the_serving_dtype_and_below_the_signal(
@@ -108,7 +109,9 @@ def test_a_server_wider_than_the_training_base_is_refused(
     inputs = StepInputs(bundle, adapter, adapter, tiny_model, None, tmp_path / "step")
     with pytest.raises(BadInput, match="set the trainer's dtype to fp32"):
         train(inputs, settings, Lines(StringIO()))
-    assert not (tmp_path / "step" / "train.json").exists()
+    assert not list((tmp_path / "step").iterdir())
+    follows = dataclasses.replace(settings, dtype="auto")
+    assert train(inputs, follows, Lines(StringIO()))["train"]["training_bits"] == 32
 
 
 def test_canary_sequences_come_from_the_first_prompts_and_are_short() -> None:
