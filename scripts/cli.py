@@ -205,6 +205,44 @@ def model() -> None:
 
 
 @app.command()
+def synth(
+    seed: Annotated[int, typer.Option(help="Another seed writes other tasks.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the three files.")] = Path("data"),
+) -> None:
+    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; every task is checked in the sandbox."""
+    import tempfile
+
+    from scripts.progress import bar
+    from scripts.synth import write_splits
+
+    with tempfile.TemporaryDirectory() as scratch, bar() as progress:
+        sizes = write_splits(seed, out, Path(scratch), progress)
+    print(", ".join(f"{out / name}.jsonl: {n} tasks" for name, n in sizes.items()))
+
+
+@app.command()
+def sft(
+    out: Annotated[Path, typer.Argument(help="Folder of the new adapter.")],
+    demos: Annotated[int | None, typer.Option(min=8, help="Demonstrations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of demonstrations and training.")] = None,
+) -> None:
+    """Warm-start an adapter on oracle demonstrations; defaults: those of adapters/smol-warm."""
+    from dataclasses import replace
+
+    from scripts.model import build_model
+    from scripts.progress import bar
+    from scripts.sft import SftSettings, warm_start
+
+    settings = SftSettings()
+    settings = replace(settings, demos=demos or settings.demos)
+    settings = replace(settings, seed=settings.seed if seed is None else seed)
+    avoid = [Path("data/pool.jsonl"), Path("data/heldout.jsonl")]
+    with bar() as progress:
+        metrics = warm_start(settings, build_model(), avoid, out, progress)
+    print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
+
+
+@app.command()
 def doctor(
     reclaim: Annotated[
         bool, typer.Option("--reclaim", help="End our engines that no loop uses.")

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fieldkit.files import read_json, sha256_file, whole_dir, write_json, write_text
-from fieldkit.records import Trajectory, encode_trajectory, read_tasks, read_trajectories
+from fieldkit.records import Trajectory, encode_trajectory, read_trajectories
 from rollout.demonstrate import DemoSettings, demonstrate
 from rollout.environment import make_environment
 from rollout.sandbox import SandboxSettings
 from rollout.synth import demonstration_plans
+from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
+from scripts.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,6 @@ class SftSettings:
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
     seed: int = 1
     demo: DemoSettings = field(default_factory=DemoSettings)
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 
 
 def play_demonstrations(

@@ -7,7 +7,7 @@ assertion; and doing nothing passes no task. A file is written only when all of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,11 @@ from rollout.reference import play_nothing, play_oracle
 from rollout.sandbox import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.synth import split_tasks
+from scripts.progress import Progress
 
 NOTHING_LIMIT = 0.25
 """At most this share of all assertions may hold when nothing is done."""
 IN_FLIGHT = 8
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 
 
 @dataclass(frozen=True)
