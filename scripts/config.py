@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fieldkit.errors import BadInput
+from fieldkit.records import Task
 from reward.advantages import Scale
 from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
@@ -89,10 +90,18 @@ class EvalSettings:
 
     temperature: float = 0.2
     """Sampling temperature on the held-out set (the documents' value)."""
+    tasks: int = 0
+    """How many tasks of the held-out file, from its first line; 0: all of them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= 2:
             raise BadInput(f"eval.temperature: {self.temperature} must lie in 0..2")
+        if self.tasks < 0:
+            raise BadInput(f"eval.tasks: {self.tasks} must be 0 (all) or more")
+
+    def of(self, heldout: tuple[Task, ...]) -> tuple[Task, ...]:
+        """The tasks of the held-out file that are played."""
+        return heldout[: self.tasks] if self.tasks else heldout
 
 
 @dataclass(frozen=True)

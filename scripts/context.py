@@ -77,7 +77,7 @@ class Context:
 
     def heldout(self) -> tuple[Task, ...]:
         """The tasks to evaluate on, checked."""
-        return self._tasks(self.heldout_file, "data.heldout")
+        return self.config.eval.of(self._tasks(self.heldout_file, "data.heldout"))
 
     def _tasks(self, file: Path, key: str) -> tuple[Task, ...]:
         from rollout.tasks import read_tasks

@@ -26,7 +26,7 @@ def read_steps(folder: RunFolder) -> tuple[StepSummary, ...]:
 
 def read_evidence(folder: RunFolder, config: RunConfig) -> Evidence:
     """What the run's evaluations show. Raises `BadInput` where the warm start has none."""
-    heldout = read_tasks(from_checkout(config.data.heldout))
+    heldout = config.eval.of(read_tasks(from_checkout(config.data.heldout)))
     return collect(folder.evals, heldout, read_steps(folder))
 
 
