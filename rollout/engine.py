@@ -98,7 +98,12 @@ def ensure_engine(
     with _locked(run_dir):
         engine = _Engine(run_dir, settings)
         engine.bring(wanted, on_progress)
-        proof = engine.prove(wanted, on_progress)
+        try:
+            proof = engine.prove(wanted, on_progress)
+        except Unavailable as e:
+            on_progress(f"{e} Starting a fresh server.")
+            engine.bring(wanted, on_progress)
+            proof = engine.prove(wanted, on_progress)
         return engine.served(wanted, proof, time.monotonic() - began)
 
 
@@ -303,7 +308,7 @@ class _Engine:
     def prove(self, wanted: Wanted, on_progress: Progress) -> Proof | None:
         """Prove the adapter that was asked for, once; None for the base and for one proven before.
 
-        A server that fails the proof is stopped, so that the same command starts a fresh one.
+        A server that fails the proof is stopped, so that the next try has a fresh one.
         """
         info = wanted.adapters.get(wanted.name)
         owned = self.owned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_the_new_adapter_is_proven() -> None:
     assert proof.mean_abs == pytest.approx(NOISE, rel=0.5)
 
 
-def test_a_change_smaller_than_the_noise_of_one_token_is_proven_over_many() -> None:
+def test_a_change_of_a_few_noises_a_token_is_proven_over_many() -> None:
     c = canary(change=NOISE, noise=NOISE / 4)
     assert judge(c, shifted(c.new, NOISE / 4), "run-v1").verdict is Verdict.PROVEN
 
@@ -80,6 +81,32 @@ def test_a_change_below_the_noise_cannot_be_told_and_is_said_so() -> None:
     assert proof.verdict is Verdict.INDISTINGUISHABLE
     assert "the previous adapter" in proof.detail
     assert "the base model" not in proof.detail
+
+
+def test_a_change_that_rounding_alone_explains_accuses_no_server() -> None:
+    """new and previous carry the trainer's rounding, and the server has another of its own."""
+    for _ in range(200):
+        c = canary(change=0.002)
+        assert c.previous is not None
+        served = shifted(c.new, 2 * NOISE)
+        c = replace(c, new=shifted(c.new, NOISE), previous=shifted(c.previous, NOISE))
+        proof = judge(c, served, "run-v1")
+        assert proof.verdict is Verdict.INDISTINGUISHABLE
+
+
+def test_noise_that_is_largest_where_the_adapters_differ_most_accuses_no_server() -> None:
+    """A few unlikely tokens move most, by training and by rounding alike."""
+    for _ in range(200):
+        c = canary(change=0.0)
+        wild = [[RNG.random() < 0.02 for _ in range(LENGTH)] for _ in range(SEQUENCES)]
+        new, previous, served = (
+            tuple(
+                tuple(v + RNG.gauss(0.0, 0.4 if w else NOISE) for v, w in zip(row, ws, strict=True))
+                for row, ws in zip(c.new, wild, strict=True)
+            )
+            for _ in range(3)
+        )
+        judge(replace(c, new=new, previous=previous), served, "run-v1")
 
 
 def test_an_adapter_equal_to_its_parent_cannot_be_told_from_it() -> None:

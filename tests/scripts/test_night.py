@@ -1,0 +1,167 @@
+"""Whole nights on a real server: two steps through kill-and-restart, and two through hot-swap.
+
+The policy is a two-layer model that was taught two replies, so a night is a few minutes; every part
+of it is the real one. Each night is run once, as a person runs it, and the tests read what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout.engine import find_engine
+from tests.tiny_policy import make_tiny_policy, write_run
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Night:
+    """What one night left: its folder and everything that it said."""
+
+    folder: Path
+    said: str
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text())
+
+    def journal(self, event: str, **fields: str) -> list[dict[str, Any]]:
+        """The journal's entries of this kind, in order."""
+        lines = (self.folder / "journal.jsonl").read_text().splitlines()
+        entries = [json.loads(line) for line in lines]
+        wanted = {"event": event, **fields}
+        return [e for e in entries if wanted.items() <= e.items()]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """`grpo run` on `folder`, its lines readable as they come; ended at the latest on leaving."""
+    loop = subprocess.Popen(
+        [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield loop
+    finally:
+        loop.kill()
+        loop.wait()
+        assert loop.stdout is not None
+        loop.stdout.close()
+
+
+def run_through(folder: Path) -> Night:
+    """Run the night to its end."""
+    with running(folder) as loop:
+        said, _ = loop.communicate()
+    assert loop.returncode == 0, said
+    return Night(folder, said)
+
+
+def kill_at(folder: Path, line_with: str) -> None:
+    """SIGKILL the loop as soon as it says a line with these words in it."""
+    with running(folder) as loop:
+        assert loop.stdout is not None
+        said = []
+        for line in loop.stdout:
+            said.append(line)
+            if line_with in line:
+                loop.send_signal(signal.SIGKILL)
+                break
+        else:
+            pytest.fail(f"it never said {line_with!r}:\n{''.join(said)}")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def restarted(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Night:
+    """A night under the lifecycle restart."""
+    folder = tmp_path_factory.mktemp("nights") / "restarted"
+    engine = {"lifecycle": "restart", "kv_cache_gib": 0.25, "max_model_len": 512}
+    return run_through(write_run(folder, *policy, engine={**engine, "dtype": "float32"}))
+
+
+@pytest.fixture(scope="module")
+def killed(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Night:
+    """A night under hot-swap whose loop was killed while step 1 was being trained, run again."""
+    folder = tmp_path_factory.mktemp("nights") / "killed"
+    engine = {"lifecycle": "hotswap", "kv_cache_gib": 0.25, "max_model_len": 512}
+    write_run(folder, *policy, engine={**engine, "dtype": "float32"})
+    kill_at(folder, f"step 1/{STEPS} · train")
+    assert (folder / "step-001" / "trajectory_bundle.jsonl").is_file()
+    assert not (folder / "step-001" / "step.json").exists()
+    return run_through(folder)
+
+
+@pytest.fixture(params=["restarted", "killed"])
+def night(request: pytest.FixtureRequest) -> Night:
+    found: Night = request.getfixturevalue(request.param)
+    return found
+
+
+def test_every_step_starts_where_the_last_one_ended(night: Night) -> None:
+    steps = [night.json(f"step-{n:03d}/step.json") for n in range(STEPS + 1)]
+    assert [s["parent_sha"] for s in steps[1:]] == [s["adapter_sha"] for s in steps[:-1]]
+    assert not (night.folder / f"step-{STEPS + 1:03d}").exists()
+
+
+def test_a_step_that_had_signal_changed_the_adapter(night: Night) -> None:
+    steps = [night.json(f"step-{n:03d}/step.json") for n in range(1, STEPS + 1)]
+    trained = [s for s in steps if s["outcome"] == "TRAINED"]
+    assert trained, "no step of the night had signal"
+    assert all(s["adapter_sha"] != s["parent_sha"] for s in trained)
+    assert all(s["train"]["delta_l2"] > 0 for s in trained)
+
+
+def test_in_float32_trainer_and_sampler_agree(night: Night) -> None:
+    steps = [night.json(f"step-{n:03d}/step.json") for n in range(1, STEPS + 1)]
+    differences = [s["train"]["sampler_mean_abs"] for s in steps if s["outcome"] == "TRAINED"]
+    assert max(differences) <= 1e-5
+
+
+def test_the_seconds_of_the_phases_add_up_to_the_wall_of_the_step(night: Night) -> None:
+    for n in range(1, STEPS + 1):
+        timings = night.json(f"step-{n:03d}/timings.json")
+        assert sum(timings["seconds"].values()) == pytest.approx(timings["wall"], rel=0.05)
+
+
+def test_the_morning_has_a_table_a_verdict_and_a_curve(night: Night) -> None:
+    page = (night.folder / "evidence.md").read_text()
+    for arm in ("do-nothing", "oracle", "base", "warm start", f"step {STEPS}"):
+        assert arm in page
+        assert arm in night.said
+    assert (night.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_engine_is_left_behind(night: Night) -> None:
+    assert find_engine(night.folder) is None
+
+
+def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted: Night) -> None:
+    served = restarted.journal("adapter_served")
+    assert {e["lifecycle"] for e in served} == {"restart"}
+    assert len(list((restarted.folder / "log").glob("engine-*.log"))) >= STEPS + 1
+
+
+def test_a_killed_loop_goes_on_with_the_engine_and_the_bundle_that_were_there(
+    killed: Night,
+) -> None:
+    assert len(list((killed.folder / "log").glob("engine-*.log"))) == 1
+    rollouts = killed.journal("phase_end", phase="rollout")
+    assert len(rollouts) == STEPS, "the bundle of the step that was killed was played twice"
