@@ -163,12 +163,19 @@ class RolloutGroup:
     trajectories: tuple[Trajectory, ...]
     advantages: tuple[float, ...]
     signal: Signal
+    turn_advantages: tuple[tuple[float, ...], ...] | None = None
+    """Of every turn, where turns are credited one by one; None: each has its trajectory's."""
 
     def __post_init__(self) -> None:
         if len(self.trajectories) != len(self.advantages):
             raise ValueError(
                 f"{len(self.trajectories)} trajectories but {len(self.advantages)} advantages"
             )
+        if self.turn_advantages is not None:
+            n_turns = [len(t.turns) for t in self.trajectories]
+            found = [len(a) for a in self.turn_advantages]
+            if found != n_turns:
+                raise ValueError(f"turns: {n_turns}, but turn_advantages: {found}")
         ks = [t.k for t in self.trajectories]
         if ks != list(range(len(ks))):
             raise ValueError(f"trajectories must be k = 0..K-1 in order, got {ks}")

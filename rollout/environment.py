@@ -31,7 +31,7 @@ SYSTEM_PROMPTS = {
 class StepResult:
     """The environment's answer to one command.
 
-    reward: the environment's own per-turn reward, None where it has none.
+    reward: the progress that this command made, None where the environment does not say.
     done: the environment ends the episode with this turn.
     """
 
@@ -62,22 +62,30 @@ class Environment(Protocol):
 
 
 class ClawGymEnvironment:
-    """A Linux shell over a few seed files, graded by file assertions."""
+    """A Linux shell over a few seed files, graded by file assertions.
+
+    A step's reward is the change of the assertion rate that its command made, so that a turn can be
+    credited with it; the policy is not shown it.
+    """
 
     def __init__(self, settings: SandboxSettings, scratch: Path) -> None:
         self._settings = settings
         self._sandbox = make_sandbox(settings, scratch)
         self._grader: AssertionGrader | None = None
+        self._rate = 0.0
 
     async def reset(self, task: Task) -> None:
         where = f"task {task.task_id}"
         seed = parse_seed(task.info, where)
         self._grader = AssertionGrader(parse_assertions(task.info, where), seed)
         await self._sandbox.open(seed)
+        self._rate = (await self.grade()).rate
 
     async def step(self, command: str) -> StepResult:
         result = await self._sandbox.run(command)
-        return StepResult(observe(result, self._settings), result.exit_code, None, False)
+        before, self._rate = self._rate, (await self.grade()).rate
+        observation = observe(result, self._settings)
+        return StepResult(observation, result.exit_code, self._rate - before, False)
 
     async def grade(self) -> Grade:
         if self._grader is None:

@@ -6,24 +6,21 @@ group complete and every reward finite. What a reward is worth is decided in `re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files import write_text
 from fieldkit.records import RolloutGroup, Task, Trajectory, encode_group
-from reward.advantages import group_advantages
+from reward.credit import BY_EPISODE, Crediting
 from reward.signal import group_signal
-
-Advantages = Callable[[Sequence[float]], tuple[float, ...]]
-"""K rewards as K advantages, in the same order."""
 
 
 def make_group(
     step: int,
     task: Task,
     trajectories: Sequence[Trajectory],
-    advantages: Advantages = group_advantages,
+    crediting: Crediting = BY_EPISODE,
 ) -> RolloutGroup:
     """The group of a task's K trajectories, in the order k = 0..K-1.
 
@@ -36,7 +33,8 @@ def make_group(
             env=task.env,
             task_id=task.task_id,
             trajectories=tuple(trajectories),
-            advantages=advantages(rewards),
+            advantages=crediting.of_episodes(trajectories),
+            turn_advantages=crediting.of_turns(trajectories),
             signal=group_signal(rewards, [t.grade for t in trajectories]),
         )
     except ValueError as e:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Task, Trajectory, Turn, read_bundle
-from reward.advantages import group_advantages
+from reward.credit import BY_EPISODE, Crediting
 from rollout.episode import TurnSeeds
 from rollout.flight import Attempt, OnProgress, PartialFile, fly, ignore_progress
-from rollout.group import Advantages, make_group, write_bundle
+from rollout.group import make_group, write_bundle
 from rollout.player import Player
 from rollout.seeds import training_seed
 
@@ -31,7 +31,7 @@ async def roll_out(
     group_size: int,
     partial: Path,
     bundle: Path,
-    advantages: Advantages = group_advantages,
+    crediting: Crediting = BY_EPISODE,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[RolloutGroup, ...]:
     """Play every task `group_size` times, all in flight, and write the bundle.
@@ -48,7 +48,7 @@ async def roll_out(
         step, attempts, player, run_seed, PartialFile(partial), on_progress
     )
     groups = tuple(
-        make_group(step, task, trajectories[i * group_size : (i + 1) * group_size], advantages)
+        make_group(step, task, trajectories[i * group_size : (i + 1) * group_size], crediting)
         for i, task in enumerate(tasks)
     )
     await asyncio.to_thread(write_bundle, bundle, groups)

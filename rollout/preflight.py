@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.records import RolloutGroup, Signal, StopReason, Task
-from reward.advantages import group_advantages
+from reward.credit import BY_EPISODE, Crediting
 from rollout.flight import Attempt, OnProgress, ignore_progress
-from rollout.group import Advantages, make_group
+from rollout.group import make_group
 from rollout.phase import fly_training
 from rollout.player import Player
 from rollout.seeds import plan_tasks
@@ -80,7 +80,7 @@ async def preflight(
     player: Player,
     run_seed: int,
     group_size: int,
-    advantages: Advantages = group_advantages,
+    crediting: Crediting = BY_EPISODE,
     on_progress: OnProgress = ignore_progress,
 ) -> Preflight:
     """Play up to four tasks of the pool, `group_size` times each, as a step would."""
@@ -91,7 +91,7 @@ async def preflight(
         PREFLIGHT_STEP, attempts, player, run_seed, partial=None, on_progress=on_progress
     )
     groups = [
-        make_group(PREFLIGHT_STEP, task, played[i * group_size : (i + 1) * group_size], advantages)
+        make_group(PREFLIGHT_STEP, task, played[i * group_size : (i + 1) * group_size], crediting)
         for i, task in enumerate(tasks)
     ]
     return judge(groups, player.clock() - began)

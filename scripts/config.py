@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from reward.advantages import Scale
+from reward.credit import Credit
 from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
 from rollout.command import SandboxSettings
@@ -82,6 +83,8 @@ class AdvantageSettings:
 
     scale: Scale = "std"
     """"std" divides by the group's standard deviation; "mean" keeps how far apart rewards were."""
+    credit: Credit = "turn"
+    """"turn" credits each turn with what came of it; "episode" gives all turns of one the same."""
 
 
 @dataclass(frozen=True)

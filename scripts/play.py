@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fieldkit.adapter import adapter_sha
-from reward.advantages import group_advantages
+from reward.credit import Crediting
 from reward.shaping import reward
 from rollout.client import EngineClient
 from rollout.engine import Served, ensure_engine
@@ -21,7 +21,6 @@ from rollout.environment import Environment, make_environment
 from rollout.episode import RewardFunction
 from rollout.evaluate import BASE_ADAPTER
 from rollout.flight import OnProgress, RolloutProgress
-from rollout.group import Advantages
 from rollout.player import Player
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
@@ -96,8 +95,10 @@ def reward_function(ctx: Context) -> RewardFunction:
     return functools.partial(reward, settings=ctx.config.reward)
 
 
-def advantages(ctx: Context) -> Advantages:
-    return functools.partial(group_advantages, scale=ctx.config.advantages.scale)
+def crediting(ctx: Context) -> Crediting:
+    """How this run's groups become advantages."""
+    how = ctx.config.advantages
+    return Crediting(how.scale, how.credit, ctx.config.reward)
 
 
 def show(ctx: Context, what: str = "episodes") -> OnProgress:

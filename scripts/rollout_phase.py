@@ -12,7 +12,7 @@ from fieldkit.records import RolloutGroup, Signal
 from rollout.phase import roll_out
 from rollout.seeds import plan_tasks
 from scripts.context import Context, Done
-from scripts.play import advantages, player, renderer, serve, show
+from scripts.play import crediting, player, renderer, serve, show
 from scripts.summary import bundle_figures
 from scripts.timings import read_timings, write_timings
 
@@ -56,7 +56,7 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
                 group_size=settings.group_size,
                 partial=ctx.folder.partial(n),
                 bundle=ctx.folder.bundle(n),
-                advantages=advantages(ctx),
+                crediting=crediting(ctx),
                 on_progress=show(ctx),
             )
 

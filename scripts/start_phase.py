@@ -20,7 +20,7 @@ from scripts.checks import check_run
 from scripts.context import Context, Done
 from scripts.events import table
 from scripts.manifest import bound_changes, read_manifest, write_manifest
-from scripts.play import advantages, player, renderer, serve, show
+from scripts.play import crediting, player, renderer, serve, show
 from scripts.table import Table
 from scripts.text import as_text
 from scripts.timings import StepTimings, write_timings
@@ -126,7 +126,7 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
                 player=p,
                 run_seed=ctx.config.rollout.run_seed,
                 group_size=ctx.config.rollout.group_size,
-                advantages=advantages(ctx),
+                crediting=crediting(ctx),
                 on_progress=show(ctx),
             )
 

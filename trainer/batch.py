@@ -39,7 +39,7 @@ class Segment:
 
     ids: the last turn's prompt + completion. spans: where the sampled ids are, in turn order.
     sampler_logprobs: of the sampled ids, in order, at the sampling temperature.
-    advantage: of the whole trajectory.
+    advantages: of the sampled ids, in order; all of a turn have the same.
     """
 
     task_id: str
@@ -47,7 +47,7 @@ class Segment:
     ids: tuple[int, ...]
     spans: tuple[Span, ...]
     sampler_logprobs: tuple[float, ...]
-    advantage: float
+    advantages: tuple[float, ...]
 
     @property
     def n_trained(self) -> int:
@@ -132,11 +132,19 @@ def check_bundle(
 
 
 def _check_advantages(group: RolloutGroup, where: str) -> None:
-    spread = any(a != 0 for a in group.advantages)
+    spread = any(a != 0 for turns in by_turn(group) for a in turns)
     if spread != (group.signal is Signal.LEARNABLE):
         raise BadInput(
             f"{where}: signal {group.signal} does not agree with advantages {group.advantages}"
         )
+
+
+def by_turn(group: RolloutGroup) -> tuple[tuple[float, ...], ...]:
+    """The advantage of every turn, whether the group has one for each or one an episode."""
+    if group.turn_advantages is not None:
+        return group.turn_advantages
+    pairs = zip(group.trajectories, group.advantages, strict=True)
+    return tuple((advantage,) * len(t.turns) for t, advantage in pairs)
 
 
 def _check_sampling(sampling: Sampling, temperature: float, where: str) -> None:
@@ -181,24 +189,25 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
         segments=tuple(s for g in scored for s in _segments(g)),
         n_tokens=n_tokens,
         n_trajectories=len(trajectories),
-        n_used=sum(a != 0 for g in groups for a in g.advantages),
+        n_used=sum(any(turns) for g in groups for turns in by_turn(g)),
         groups={signal.value: found[signal] for signal in Signal},
     )
 
 
 def _segments(group: RolloutGroup) -> Iterator[Segment]:
-    for trajectory, advantage in zip(group.trajectories, group.advantages, strict=True):
+    for trajectory, of_turns in zip(group.trajectories, by_turn(group), strict=True):
         first = 0
         for turns in segments(trajectory.turns):
             spans = tuple(
                 Span(first + i, len(turn.prompt_ids), len(turn.completion_ids))
                 for i, turn in enumerate(turns)
             )
+            advantages = tuple(of_turns[s.turn] for s in spans for _ in range(s.length))
             first += len(turns)
             logprobs = tuple(lp for turn in turns for lp in turn.logprobs)
             if logprobs:
                 ids = turns[-1].prompt_ids + turns[-1].completion_ids
-                yield Segment(group.task_id, trajectory.k, ids, spans, logprobs, advantage)
+                yield Segment(group.task_id, trajectory.k, ids, spans, logprobs, advantages)
 
 
 def micro_batches(
@@ -249,7 +258,7 @@ def pad(batch: Sequence[Segment], to: device) -> MicroBatch:
             columns += [p - 1 for p in positions]
             targets += [segment.ids[p] for p in positions]
     sampler = [lp for s in batch for lp in s.sampler_logprobs]
-    advantages = [s.advantage for s in batch for _ in s.sampler_logprobs]
+    advantages = [a for s in batch for a in s.advantages]
     return MicroBatch(
         ids_BS=ids.to(to),
         rows_n=torch.tensor(rows, device=to),

@@ -115,7 +115,7 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> list[list[float]]:
         for sequence in ids:
             n = len(sequence) - PROMPT_LEN
             span = Span(turn=0, start=PROMPT_LEN, length=n)
-            segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, 0.0)
+            segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, (0.0,) * n)
             logprobs_n, _ = policy.logprobs(pad([segment], policy.device), temperature=1.0)
             out.append(logprobs_n.tolist())
     return out

@@ -195,6 +195,7 @@ def test_a_turn_has_a_logprob_for_every_sampled_id() -> None:
     ("changes", "says"),
     [
         ({"advantages": (0.0,)}, "2 trajectories but 1 advantages"),
+        ({"turn_advantages": ((0.0,), (0.0, 0.0, 0.0))}, "turn_advantages"),
         ({"trajectories": (trajectory(1), trajectory(0))}, "k = 0..K-1"),
         ({"task_id": "t2"}, "another task"),
         ({"trajectories": (trajectory(0), trajectory(1, adapter_sha="cd"))}, "different adapters"),

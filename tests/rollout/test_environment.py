@@ -40,7 +40,7 @@ async def environment(tmp_path: Path) -> AsyncIterator[Environment]:
 async def test_the_oracle_passes(environment: Environment) -> None:
     step = await environment.step("wc -l < notes/a.txt > b.txt")
     assert (step.observation, step.exit_code) == ("(no output)", 0)
-    assert (step.reward, step.done) == (None, False)
+    assert (step.reward, step.done) == (0.5, False)
     assert (await environment.grade()).passed
 
 

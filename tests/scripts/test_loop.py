@@ -148,13 +148,14 @@ class _Night:
     """A run of two steps, and a person who may ask to stop at a given phase."""
 
     def __init__(self, stop_at: int | None = None) -> None:
-        self.state, self.done, self.stop_at = files(0), [], stop_at
+        self.state, self.stop_at = files(0), stop_at
+        self.done: list[Phase] = []
 
     def look(self) -> Phase:
         return next_phase(self.state, 2, 0)
 
     def do(self, phase: Phase) -> None:
-        self.done: list[Phase] = [*self.done, phase]
+        self.done.append(phase)
         self.state = _after(self.state, phase, 2, 0)
 
     def stop_asked(self) -> bool:

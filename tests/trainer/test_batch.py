@@ -52,7 +52,24 @@ def test_a_prompt_that_was_rendered_anew_starts_a_second_segment() -> None:
     mine = [s for s in found if s.k == 0]
     assert [[span.turn for span in s.spans] for s in mine] == [[0, 1], [2]]
     assert sum(s.n_trained for s in mine) == sum(len(t.completion_ids) for t in turns)
-    assert {s.advantage for s in mine} == {-0.5}
+    assert {a for s in mine for a in s.advantages} == {-0.5}
+
+
+def test_turns_that_are_credited_one_by_one_give_their_tokens_their_own_advantage() -> None:
+    rng = random.Random(1)
+    turns = tuple(make_turns(rng, 2, prompt=(1, 2, 3)) + make_turns(rng, 1, prompt=(9, 8, 7)))
+    played = with_trajectory(group(), turns=turns)
+    others = [tuple(0.0 for _ in t.turns) for t in played.trajectories[1:]]
+    credited = replace(played, turn_advantages=((0.0, 0.5, -0.25), *others))
+    check_bundle([credited], SHA, SETTINGS, HERE)
+    batch = collect([credited], SETTINGS)
+    of_tokens = [a for s in batch.segments if s.k == 0 for a in s.advantages]
+    sizes = [len(t.completion_ids) for t in turns]
+    assert of_tokens == [0.0] * sizes[0] + [0.5] * sizes[1] + [-0.25] * sizes[2]
+    assert batch.n_used == 1
+    silent = replace(played, turn_advantages=((0.0, 0.0, 0.0), *others))
+    with pytest.raises(BadInput, match="does not agree with advantages"):
+        check_bundle([silent], SHA, SETTINGS, HERE)
 
 
 def test_silent_groups_are_not_scored_but_count_in_n() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -205,8 +206,6 @@ def test_an_id_that_the_model_does_not_know_is_named(tiny_model: Path, adapter: 
     policy = load(tiny_model, adapter)
     assert policy.vocabulary == VOCABULARY
     segment = collect([make_group(random.Random(0), "a")], SETTINGS).segments[0]
-    strange = type(segment)(
-        segment.task_id, 0, (*segment.ids, VOCABULARY), segment.spans, segment.sampler_logprobs, 1.0
-    )
+    strange = replace(segment, ids=(*segment.ids, VOCABULARY))
     with pytest.raises(BadInput, match=f"task t0 k=0: token id {VOCABULARY}"):
         check_ids(policy, [strange])

@@ -1,0 +1,99 @@
+"""Advantages by turn: hand-worked groups, and what they promise about episodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Trajectory
+from reward.advantages import group_advantages
+from reward.credit import Crediting, earned, turn_advantages
+from reward.shaping import RewardKind, RewardSettings
+from tests.reward.build import trajectory
+
+PRICE = 0.1
+
+
+def played(*progress: float | None, k: int = 0) -> Trajectory:
+    """An attempt whose turns the environment saw make this progress."""
+    made = trajectory(["ls"] * len(progress), passed=1, total=1, reward=0.5, k=k)
+    turns = zip(made.turns, progress, strict=True)
+    return replace(made, turns=tuple(replace(turn, reward=p) for turn, p in turns))
+
+
+def paid(*progress: float) -> tuple[float, ...]:
+    """What turns earn that make this progress each, at `PRICE` a turn."""
+    return tuple(p - PRICE for p in progress)
+
+
+def test_a_group_worked_out_by_hand() -> None:
+    """Both do the work in turn 1. The first then stops in turn 2, the second goes on to turn 3.
+
+    Rewards to go: 0.8, -0.1, 0 and 0.7, -0.2, -0.1; means 0.75, -0.15, -0.05.
+    """
+    first, second = turn_advantages((0.8, 0.7), (paid(1, 0), paid(1, 0, 0)), scale="mean")
+    assert first == pytest.approx((0.05, 0.05))
+    assert second == pytest.approx((-0.05, -0.05, -0.05))
+
+
+def test_the_turn_that_stops_is_not_blamed_for_the_work_before_it() -> None:
+    """The first fails at the work and stops, the second does it and dawdles."""
+    bad_but_brief, good_but_long = paid(0, 0), paid(1, 0, 0, 0, 0)
+    rewards = (sum(bad_but_brief), sum(good_but_long))
+    stopped, dawdled = turn_advantages(rewards, (bad_but_brief, good_but_long))
+    assert stopped[0] < 0 < stopped[1]
+    assert dawdled[0] > 0 > dawdled[1]
+
+
+def test_stopping_before_work_that_the_others_still_did_is_blamed() -> None:
+    early, patient = paid(0.5, 0), paid(0.5, 0, 0.5, 0)
+    stopped, _ = turn_advantages((sum(early), sum(patient)), (early, patient))
+    assert stopped[1] < 0
+
+
+def test_the_first_turn_has_the_advantage_of_the_episode() -> None:
+    rewards = (0.9, 0.4, 0.1)
+    got = turn_advantages(rewards, (paid(1), paid(0.4, 0.2), paid(0, 0, 0.4)), scale="mean")
+    assert [turns[0] for turns in got] == pytest.approx(group_advantages(rewards, "mean"))
+
+
+def test_an_environment_that_reports_no_progress_still_pays_for_the_end() -> None:
+    """Without progress only the prices of turns fall due as they go by."""
+    first, second = turn_advantages((0.9, 0.3), ((-PRICE,), (-PRICE, -PRICE)), scale="mean")
+    assert first == pytest.approx((0.3,))
+    assert second == pytest.approx((-0.3, -0.3))
+
+
+def test_std_brings_every_group_to_the_same_size() -> None:
+    turns = (paid(1, 0), paid(0.5, 0, 0.25), paid(0))
+    rewards = tuple(sum(t) for t in turns)
+    flat = [a for row in turn_advantages(rewards, turns) for a in row]
+    assert math.sqrt(sum(a * a for a in flat) / len(flat)) == pytest.approx(1, rel=1e-3)
+
+
+def test_equal_rewards_teach_no_turn_anything() -> None:
+    """Signal is decided by rewards; a group without it must not train through its turns."""
+    assert turn_advantages((0.8, 0.8), (paid(1, 0), paid(0, 1))) == ((0.0, 0.0), (0.0, 0.0))
+
+
+def test_a_reward_that_is_not_finite_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not a finite number"):
+        turn_advantages((math.nan, 0.1), (paid(1), paid(0)))
+    with pytest.raises(BadInput, match="group_size"):
+        turn_advantages((0.1,), (paid(1),))
+
+
+def test_a_turn_earns_its_progress_less_its_price() -> None:
+    settings = RewardSettings(turn_penalty=0.3, max_turns=3)
+    assert earned(played(0.5, None, 0.25), settings) == pytest.approx((0.4, -0.1, 0.15))
+
+
+def test_a_binary_reward_pays_for_the_end_alone() -> None:
+    assert earned(played(0.5, 0.5), RewardSettings(kind=RewardKind.BINARY)) == (0.0, 0.0)
+
+
+def test_credit_by_episode_leaves_turns_out() -> None:
+    assert Crediting(credit="episode").of_turns([played(0.5), played(1.0, k=1)]) is None
