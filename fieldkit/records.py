@@ -352,11 +352,6 @@ def read_trajectories(path: Path) -> tuple[Trajectory, ...]:
     return tuple(decode_trajectory(line, f"{path}:{n}") for n, line in _lines(path))
 
 
-def read_tasks(path: Path) -> tuple[Task, ...]:
-    """Every task of a JSONL file, in file order."""
-    return tuple(decode(Task, line, f"{path}:{n}") for n, line in _lines(path))
-
-
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise BadInput(f"{path}: no such file")

@@ -91,7 +91,7 @@ def rescore(
     """
     fate, turns = _fate(trajectory, parse)
     after_stop = trajectory.turns[turns:]
-    skipped = sum(t.action.kind is ActionKind.RUN for t in after_stop)
+    skipped = sum(bool(t.action.command) for t in after_stop)
     return Rescored(
         task_id=trajectory.task_id,
         k=trajectory.k,

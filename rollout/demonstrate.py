@@ -26,7 +26,7 @@ WRITTEN = Sampling(temperature=0.0, max_tokens=0, top_p=1.0, top_k=0, min_p=0.0)
 class DemoSettings:
     """How demonstrations behave."""
 
-    stop_share: float = 0.05
+    stop_share: float = 0.06
     """Share of demonstrations whose last turn is TASK_COMPLETE; the others go on checking."""
     max_checks: int = 4
     """Turns after the work: 1 to this many, evenly; a stop takes the place of the last one."""

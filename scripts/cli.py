@@ -243,6 +243,22 @@ def sft(
 
 
 @app.command()
+def prove(
+    adapter: Annotated[Path, typer.Argument(help="An adapter folder from elsewhere.")],
+    model: Annotated[str, typer.Option(help="smol, a model folder, or a hub id.")] = "smol",
+    serving: Annotated[str, typer.Option(help="The server's dtype; auto: the model's.")] = "auto",
+) -> None:
+    """Write the adapter's canary.json, by which a server shows that it uses this adapter."""
+    from scripts.context import find_model
+    from scripts.prove import prove as write
+    from scripts.run_folder import from_checkout
+
+    values = write(adapter, find_model(model), from_checkout("data/heldout.jsonl"), serving)
+    tokens = sum(len(row) for row in values["new"])
+    print(f"{adapter}/canary.json: {tokens} tokens, rounding noise {values['noise']:.2g}")
+
+
+@app.command()
 def doctor(
     reclaim: Annotated[
         bool, typer.Option("--reclaim", help="End our engines that no loop uses.")

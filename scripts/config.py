@@ -97,8 +97,8 @@ class EvalSettings:
     """How many tasks of the held-out file, from its first line; 0: all of them."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 2:
-            raise BadInput(f"eval.temperature: {self.temperature} must lie in 0..2")
+        if not 0 < self.temperature <= 2:
+            raise BadInput(f"eval.temperature: {self.temperature} must be above 0 and at most 2")
         if self.tasks < 0:
             raise BadInput(f"eval.tasks: {self.tasks} must be 0 (all) or more")
 

@@ -136,7 +136,8 @@ def _heldout_identity(config: RunConfig) -> dict[str, Any]:
 
 def _line_hashes(path: Path) -> dict[str, str]:
     """A short hash of every task's record by task id."""
-    from fieldkit.records import encode, read_tasks
+    from fieldkit.records import encode
+    from rollout.tasks import read_tasks
 
     return {t.task_id: sha256_text(encode(t))[:16] for t in read_tasks(path)}
 

@@ -28,7 +28,7 @@ from scripts.progress import Progress
 class SftSettings:
     """The warm start's settings; the defaults are those of the committed adapter."""
 
-    demos: int = 2000
+    demos: int = 1600
     epochs: float = 1.0
     batch_size: int = 8
     lr: float = 2e-3

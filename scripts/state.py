@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files import read_json
-from fieldkit.records import Signal, read_tasks
+from fieldkit.records import Signal
 from reward.pool import Convergence, converged, read_history
+from rollout.tasks import read_tasks
 from scripts.config import RunConfig
 from scripts.loop import Phase, RunFiles, next_phase
 from scripts.manifest import bound_changes, check_host, read_manifest, refuse_change
