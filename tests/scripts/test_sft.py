@@ -1,0 +1,85 @@
+"""The warm start: what it learns from, and that it leaves an adapter that the house accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.adapter import check_adapter
+from fieldkit.files import read_json
+from fieldkit.records import Trajectory
+from rollout.canary import read_canary
+from scripts.prove import prove
+from scripts.run_folder import ROOT
+from scripts.sft import SftSettings, as_example, play_demonstrations, warm_start
+from tests.tiny_model import make_tiny_model
+from tests.tiny_policy import write_tasks
+
+SETTINGS = SftSettings(demos=16, batch_size=4, rank=4, alpha=8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def avoid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [write_tasks(tmp_path_factory.mktemp("data") / "pool.jsonl", 2, "pool")]
+
+
+@pytest.fixture(scope="module")
+def demos(
+    model: Path, avoid: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[Trajectory]:
+    return play_demonstrations(SETTINGS, model, avoid, tmp_path_factory.mktemp("s"), silent)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress display."""
+
+
+def test_every_demonstration_passes_its_task(demos: list[Trajectory]) -> None:
+    assert len(demos) == SETTINGS.demos
+    assert all(d.grade.passed for d in demos)
+
+
+def test_the_same_seed_plays_the_same_demonstrations(
+    demos: list[Trajectory], model: Path, avoid: list[Path], tmp_path: Path
+) -> None:
+    again = play_demonstrations(SETTINGS, model, avoid, tmp_path, silent)
+    assert [as_example(d) for d in again] == [as_example(d) for d in demos]
+
+
+def test_exactly_what_the_policy_writes_is_learned(demos: list[Trajectory]) -> None:
+    for demo in demos:
+        example = as_example(demo)
+        learned = [label for label in example["labels"] if label != -100]
+        assert learned == [i for turn in demo.turns for i in turn.completion_ids]
+        last = demo.turns[-1]
+        assert tuple(example["input_ids"]) == last.prompt_ids + last.completion_ids
+
+
+def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
+    model: Path, avoid: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "warm"
+    warm_start(SETTINGS, model, avoid, out, silent)
+    info = check_adapter(out, model)
+    assert (info.rank, info.alpha) == (4, 8)
+    said = read_json(out / "sft.json")
+    assert said["settings"]["demos"] == 16
+    assert (tmp_path / "warm.work" / "demos-16-seed1.jsonl").is_file()
+
+    prove(out, model, avoid[0], "float32")
+    assert read_canary(out / "canary.json").adapter_sha == info.sha
+
+
+def test_the_committed_adapter_was_made_with_the_defaults() -> None:
+    said = read_json(ROOT / "adapters" / "smol-warm" / "sft.json")
+    defaults = SftSettings()
+    assert said["settings"]["demos"] == defaults.demos
+    assert said["settings"]["seed"] == defaults.seed
+    assert said["settings"]["demo"]["stop_share"] == defaults.demo.stop_share
+    assert 0.04 <= said["demos_that_stop"] / defaults.demos <= 0.06

@@ -1,0 +1,55 @@
+"""The committed task files: that the generator wrote them, and that the sandbox agrees with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.records import encode
+from rollout.synth import split_tasks
+from rollout.tasks import check_disjoint, read_tasks
+from scripts.run_folder import ROOT
+from scripts.synth import NOTHING_LIMIT, check_tasks
+from tests.tiny_policy import tiny_task
+
+DATA = ROOT / "data"
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress display."""
+
+
+def test_the_committed_files_are_what_the_default_seed_writes() -> None:
+    for name, plans in split_tasks(0).items():
+        written = "".join(encode(plan.task) + "\n" for plan in plans)
+        assert (DATA / f"{name}.jsonl").read_text() == written, (
+            f"`grpo synth` writes another {name}"
+        )
+
+
+@pytest.mark.parametrize("name", ["pool", "heldout"])
+def test_every_oracle_passes_and_doing_nothing_passes_no_task(name: str, tmp_path: Path) -> None:
+    checked = check_tasks(read_tasks(DATA / f"{name}.jsonl"), tmp_path, name, silent)
+    share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)
+    assert share <= NOTHING_LIMIT
+
+
+def test_the_heldout_set_is_kept_apart_from_what_is_trained_on() -> None:
+    check_disjoint(DATA / "pool.jsonl", DATA / "heldout.jsonl")
+    check_disjoint(DATA / "reserve.jsonl", DATA / "heldout.jsonl")
+
+
+def test_a_task_whose_oracle_fails_is_named(tmp_path: Path) -> None:
+    task = tiny_task(3)
+    task.info["oracle"] = ["touch other.txt"]
+    with pytest.raises(BadInput, match=r"tiny-3: its oracle does not pass \(file_exists done\.txt"):
+        check_tasks([task], tmp_path, "tiny", silent)
+
+
+def test_a_task_that_doing_nothing_passes_is_named(tmp_path: Path) -> None:
+    task = tiny_task(3)
+    task.info["verifiable_assertions"] = [{"kind": "file_unchanged", "path": "notetiny3.txt"}]
+    with pytest.raises(BadInput, match="tiny-3: doing nothing passes it"):
+        check_tasks([task], tmp_path, "tiny", silent)
