@@ -1,4 +1,4 @@
-"""The committed task files: that the generator wrote them, and that the sandbox agrees with them."""
+"""The committed task files: the generator wrote them, and the sandbox agrees with them."""
 
 from __future__ import annotations
 
