@@ -7,7 +7,7 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-RUN ?= first-night
+RUN ?= tonight
 PRESET ?= smol
 NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 CODE := fieldkit reward rollout trainer scripts tests
@@ -26,7 +26,7 @@ $(READY): $(INPUTS)
 
 setup: $(READY) ## make .venv with the pinned requirements (others do this by themselves)
 
-run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=first-night] [PRESET=smol]
+run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
 	@scripts/system.sh check
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)

@@ -126,12 +126,21 @@ def _refuse_other_data(folder: RunFolder, manifest: Mapping[str, Any], config: R
 def _pool_identity(config: RunConfig) -> dict[str, Any]:
     path = from_checkout(config.data.pool)
     tasks = _line_hashes(path)
-    return {"path": str(path), "sha256": sha256_file(path), "n": len(tasks), "tasks": tasks}
+    return {
+        "path": config.data.pool,
+        "sha256": sha256_file(path),
+        "n": len(tasks),
+        "tasks": tasks,
+    }
 
 
 def _heldout_identity(config: RunConfig) -> dict[str, Any]:
     path = from_checkout(config.data.heldout)
-    return {"path": str(path), "sha256": sha256_file(path), "n": len(_line_hashes(path))}
+    return {
+        "path": config.data.heldout,
+        "sha256": sha256_file(path),
+        "n": len(_line_hashes(path)),
+    }
 
 
 def _line_hashes(path: Path) -> dict[str, str]:
