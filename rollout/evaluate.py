@@ -199,7 +199,7 @@ async def play_arm(
         seconds=clock() - began,
         n_kept=kept,
     )
-    await asyncio.to_thread(_write, folder, trajectories, summary)
+    await asyncio.to_thread(write_arm, folder, trajectories, summary)
     partial.remove()
     return summary
 
@@ -255,7 +255,9 @@ def read_eval(folder: Path) -> EvalSummary:
     return from_plain(EvalSummary, value, f"{path}:1")
 
 
-def _write(folder: Path, trajectories: Sequence[Trajectory], summary: EvalSummary) -> None:
+def write_arm(folder: Path, trajectories: Sequence[Trajectory], summary: EvalSummary) -> None:
+    """Write an arm's folder; its summary comes last and makes it complete."""
+    folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(encode_trajectory(t) + "\n" for t in trajectories)
     write_text(folder / TRAJECTORIES, lines)
     write_json(folder / SUMMARY, {"schema": SCHEMA, **plain(summary)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from rollout.engine import Served
-from rollout.evaluate import EvalSummary, evaluate_arm
+from rollout.evaluate import BASE_ADAPTER, EvalSummary, evaluate_arm
 from rollout.reference import ReferenceArm, evaluate_reference
 from rollout.transcript import ChatRenderer
 from scripts.context import Context, Done
@@ -18,6 +18,7 @@ from scripts.events import note
 from scripts.loop import Arm, RunFiles, due_arms
 from scripts.play import environments, player, renderer, reward_function, serve, show
 from scripts.rollout_phase import next_step
+from scripts.shared_arms import take_over
 from scripts.state import read_files
 from scripts.timings import Stopwatch, eval_segment, read_timings, write_timings
 
@@ -53,9 +54,14 @@ def name_of(files: RunFiles, arm: str) -> str:
 
 
 def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
-    note(ctx.tell, f"evaluating {name_of(files, arm)} on the held-out set")
+    name = name_of(files, arm)
+    note(ctx.tell, f"evaluating {name} on the held-out set")
     if arm in (Arm.NOTHING, Arm.ORACLE):
         return _play_reference(ctx, ReferenceArm(arm))
+    taken = take_over(ctx, name, BASE_ADAPTER if arm == Arm.BASE else arm)
+    if taken is not None:
+        note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
+        return taken
     chat = renderer(ctx)
     return _play_served(ctx, files, arm, _serve(ctx, files, arm), chat)
 
