@@ -1,7 +1,8 @@
 """Whole nights on a real server: two steps through kill-and-restart, and two through hot-swap.
 
 The policy is a two-layer model that was taught two replies, so a night is a few minutes; every part
-of it is the real one. Each night is run once, as a person runs it, and the tests read what it left.
+of it is the real one. Each night is run once, as a person runs it (one by grpo_loop.sh under nohup,
+one by `grpo run`), and the tests read what it left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from rollout.engine import find_engine
+from scripts.run_folder import ROOT
 from tests.tiny_policy import make_tiny_policy, write_run
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -44,11 +46,16 @@ class Night:
         return [e for e in entries if wanted.items() <= e.items()]
 
 
+GRPO_RUN = (sys.executable, "-P", "-m", "scripts.cli", "run")
+GRPO_LOOP = ("nohup", str(ROOT / "scripts" / "grpo_loop.sh"))
+
+
 @contextmanager
-def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """`grpo run` on `folder`, its lines readable as they come; ended at the latest on leaving."""
+def running(folder: Path, loop_of: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+    """A loop over `folder`, its lines readable as they come; ended at the latest on leaving."""
     loop = subprocess.Popen(
-        [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder)],
+        [*loop_of, str(folder)],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -62,9 +69,9 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
         loop.stdout.close()
 
 
-def run_through(folder: Path) -> Night:
+def run_through(folder: Path, loop_of: tuple[str, ...] = GRPO_RUN) -> Night:
     """Run the night to its end."""
-    with running(folder) as loop:
+    with running(folder, loop_of) as loop:
         said, _ = loop.communicate()
     assert loop.returncode == 0, said
     return Night(folder, said)
@@ -72,7 +79,7 @@ def run_through(folder: Path) -> Night:
 
 def kill_at(folder: Path, line_with: str) -> None:
     """SIGKILL the loop as soon as it says a line with these words in it."""
-    with running(folder) as loop:
+    with running(folder, GRPO_RUN) as loop:
         assert loop.stdout is not None
         said = []
         for line in loop.stdout:
@@ -91,10 +98,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def restarted(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Night:
-    """A night under the lifecycle restart."""
+    """A night under the lifecycle restart, by the loop in bash."""
     folder = tmp_path_factory.mktemp("nights") / "restarted"
     engine = {"lifecycle": "restart", "kv_cache_gib": 0.25, "max_model_len": 512}
-    return run_through(write_run(folder, *policy, engine={**engine, "dtype": "float32"}))
+    write_run(folder, *policy, engine={**engine, "dtype": "float32"})
+    return run_through(folder, GRPO_LOOP)
 
 
 @pytest.fixture(scope="module")
