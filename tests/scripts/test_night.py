@@ -173,3 +173,17 @@ def test_a_killed_loop_goes_on_with_the_engine_and_the_bundle_that_were_there(
     assert len(list((killed.folder / "log").glob("engine-*.log"))) == 1
     rollouts = killed.journal("phase_end", phase="rollout")
     assert len(rollouts) == STEPS, "the bundle of the step that was killed was played twice"
+
+
+def test_a_night_that_is_over_is_over(restarted: Night) -> None:
+    again = run_through(restarted.folder)
+    assert "trained" not in again.said
+    assert restarted.journal("loop_end")[-1]["next"] == "done"
+
+
+def test_a_night_is_scored_again_under_another_reward(restarted: Night) -> None:
+    words = [*GRPO_RUN[:-1], "replay", str(restarted.folder), "--reward", "binary"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Training rollouts under reward binary" in ended.stdout
+    assert "groups" in ended.stdout

@@ -1,0 +1,64 @@
+"""A child program: its lines, its end, and that it does not outlive who started it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from scripts.children import run_child
+
+
+def python(code: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", code, *words]
+
+
+def test_lines_come_in_order_and_stderr_goes_to_the_log(tmp_path: Path) -> None:
+    lines: list[str] = []
+    code = "import sys; print('one'); print('two'); print('why', file=sys.stderr); sys.exit(3)"
+    log = tmp_path / "log" / "child.log"
+    assert run_child(python(code), log=log, on_line=lines.append) == 3
+    assert lines == ["one", "two"]
+    assert log.read_text() == "why\n"
+
+
+def test_a_last_line_without_its_newline_is_a_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run_child(python("print('x', end='')"), log=tmp_path / "l", on_line=lines.append)
+    assert lines == ["x"]
+
+
+def test_a_child_that_a_signal_ended_has_the_shells_exit_code(tmp_path: Path) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    assert run_child(python(code), log=tmp_path / "l", on_line=print) == 128 + signal.SIGKILL
+
+
+def test_asked_to_stop_a_child_gets_sigterm(tmp_path: Path) -> None:
+    code = "import signal; print('up', flush=True); signal.pause()"
+    seen: list[str] = []
+    ended = run_child(
+        python(code), log=tmp_path / "l", on_line=seen.append, stop_asked=lambda: bool(seen)
+    )
+    assert ended == 128 + signal.SIGTERM
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from scripts.children import run_child
+child = [sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"]
+run_child(child, log=Path(sys.argv[1]), on_line=lambda line: print(line, flush=True))
+"""
+
+
+def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-P", "-c", PARENT, str(tmp_path / "l")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    _, alive = psutil.wait_procs([child], timeout=10)
+    assert not alive

@@ -1,0 +1,53 @@
+"""What a person may ask for by signal, and what it becomes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from scripts.signals import Wish, listening
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_once_finishes_the_step_and_twice_stops_now(number: signal.Signals) -> None:
+    said: list[str] = []
+    with listening(Wish(said.append)) as wish:
+        send(number)
+        assert (wish.finish, wish.now) == (True, False)
+        send(number)
+        assert (wish.finish, wish.now) == (True, True)
+    assert len(said) == 2
+    assert "Ctrl-C again" in said[0]
+
+
+def test_sigterm_stops_now_and_wakes_who_waits() -> None:
+    woken: list[bool] = []
+    with listening(Wish()) as wish:
+        wish.on_now = lambda: woken.append(True)
+        send(signal.SIGTERM)
+        assert wish.now
+    assert woken == [True]
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listening(Wish()) as wish:
+            send(signal.SIGHUP)
+            assert not wish.finish
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_handlers_that_were_there_come_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with listening(Wish()):
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
