@@ -245,7 +245,10 @@ def _bootstrap(
     if n == 1:
         return Estimate(value, None)
     weights_rn = _resampled(n, resamples, seed)
-    values_r = (weights_rn @ parts_n) / (weights_rn @ totals_n)
+    # Every resample has n tasks, so equal totals (all means have them) need no second product.
+    equal = bool((totals_n == totals_n[0]).all())
+    totals_r = n * totals_n[0] if equal else weights_rn @ totals_n
+    values_r = (weights_rn @ parts_n) / totals_r
     tail = _expanded_tail(n, level)
     low, high = np.quantile(values_r, [tail, 1 - tail])
     return Estimate(value, Interval(float(low), float(high), level))

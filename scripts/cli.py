@@ -136,7 +136,7 @@ def preflight(run: Run) -> None:
 
 @app.command()
 def table(run: Run) -> None:
-    """Print the tables and the verdict; write evidence.json, evidence.md and curve.png."""
+    """Print tables and verdict; write evidence.json, evidence.md, curve.png and report.html."""
     from rich.console import Console
 
     from scripts.config import read_config
@@ -151,6 +151,17 @@ def table(run: Run) -> None:
     Console(width=None if sys.stdout.isatty() else WIDTH).print(page)
     for path in write_files(folder, config):
         print(path)
+
+
+@app.command()
+def report(run: Run) -> None:
+    """Write report.html, the morning page: one file that opens without a network."""
+    from scripts.config import read_config
+    from scripts.report.page import write_report
+    from scripts.run_folder import open_run
+
+    folder = open_run(run)
+    print(write_report(folder, read_config(folder.config)))
 
 
 @app.command()

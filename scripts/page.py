@@ -6,8 +6,11 @@ there. Files are written whole and can be written again at any time.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from fieldkit.errors import FieldkitError
 from fieldkit.records import StepSummary, decode
 from rollout.tasks import read_tasks
 from scripts.config import RunConfig
@@ -40,13 +43,35 @@ def page_text(folder: RunFolder, config: RunConfig) -> str:
     return as_text(rich_page(read_evidence(folder, config), read_steps(folder)))
 
 
-def write_files(folder: RunFolder, config: RunConfig) -> list[Path]:
-    """Write evidence.json, evidence.md and, once a step was played, curve.png; return the paths."""
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def write_files(
+    folder: RunFolder, config: RunConfig, tell: Callable[[str], None] = _to_stderr
+) -> list[Path]:
+    """Write evidence.json, evidence.md, report.html and, once a step was played, curve.png.
+
+    Returns the paths. A page that cannot be made is told as a line and ends no night.
+    """
     steps = read_steps(folder)
-    write_page(folder.path, read_evidence(folder, config), steps, f"Run {folder.name}")
+    evidence = read_evidence(folder, config)
+    write_page(folder.path, evidence, steps, f"Run {folder.name}")
     written = [folder.path / "evidence.json", folder.path / "evidence.md"]
     if len(steps) > 1:
         curve = folder.path / "curve.png"
         write_curve(curve, steps, folder.name)
         written.append(curve)
-    return written
+    return written + _report(folder, config, evidence, tell)
+
+
+def _report(
+    folder: RunFolder, config: RunConfig, evidence: Evidence, tell: Callable[[str], None]
+) -> list[Path]:
+    from scripts.report.page import write_report
+
+    try:
+        return [write_report(folder, config, evidence)]
+    except FieldkitError as e:
+        tell(f"report.html was not written: {e}")
+        return []

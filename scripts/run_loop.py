@@ -159,8 +159,11 @@ class _Loop:
             table(self.display.tell, page.page_text(self.folder, self.config))
         else:
             table(self.display.tell, page.start_text(self.folder, self.config))
-        for path in page.write_files(self.folder, self.config):
+        for path in page.write_files(self.folder, self.config, self._note):
             detail(self.display.tell, f"written: {path}")
+
+    def _note(self, text: str) -> None:
+        note(self.display.tell, text)
 
     def _command(self, phase: Phase) -> Sequence[str]:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]

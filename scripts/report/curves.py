@@ -1,0 +1,243 @@
+"""The curves of a night by step: one small picture a figure, none of them computed here.
+
+A line is what a step's rollouts and its training came to; a dot with a bar is an adapter on the
+held-out tasks, with its interval. The two are played at different temperatures, so they need not
+meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from fieldkit.matched import ArmRow
+from fieldkit.records import Signal, StepSummary
+from fieldkit.stats import Estimate
+from scripts.evidence import WARM_START, Evidence, step_name
+from scripts.report import drawing
+from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Read = Callable[[StepSummary], float | None]
+
+HEIGHT = 2.1
+"""Inches of one small picture."""
+
+ROOM = 1.06
+"""Height of the axes over the highest value, so that a line at the top is not cut."""
+
+FLAT_TOP = 1.0
+"""Height of the axes where everything is zero."""
+
+FEW_STEPS = 40
+"""Up to this many, each step has a mark."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line. `name`: empty where the title says it all."""
+
+    name: str
+    read: Read
+    colour: str = BLUE
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One picture. `held_out`: an arm's estimate, drawn as a dot with its interval."""
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    held_out: Callable[[ArmRow], Estimate] | None = None
+    scale: float = 1.0
+    top: float | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture with its heading."""
+
+    title: str
+    unit: str
+    svg: Markup = field(repr=False)
+
+
+def _train(key: str) -> Read:
+    return lambda s: s.train.get(key)
+
+
+def _tokens_a_turn(s: StepSummary) -> float | None:
+    return s.mean_tokens / s.mean_turns if s.mean_tokens and s.mean_turns else None
+
+
+def sampled_rate(s: StepSummary) -> float | None:
+    """Tokens that the server sampled in a second of rollout."""
+    seconds = s.seconds.get("rollout")
+    return s.n_trajectories * s.mean_tokens / seconds if seconds and s.mean_tokens else None
+
+
+CURVES = (
+    Curve("Reward", "mean of a step's rollouts", (Line("", lambda s: s.mean_reward),)),
+    Curve(
+        "Stops by itself",
+        "% of episodes",
+        (Line("", lambda s: s.stop_rate),),
+        lambda arm: arm.stop_rate,
+        100.0,
+        100.0,
+    ),
+    Curve(
+        "Passes",
+        "% of episodes",
+        (Line("", lambda s: s.pass_rate),),
+        lambda arm: arm.pass_rate,
+        100.0,
+        100.0,
+    ),
+    Curve("Turns", "an episode", (Line("", lambda s: s.mean_turns),), lambda arm: arm.mean_turns),
+    Curve("Length of a reply", "tokens a turn", (Line("", _tokens_a_turn),)),
+    Curve("KL to the start", "nats a token", (Line("", _train("kl"), RED),)),
+    Curve(
+        "Weight delta of the step",
+        "L2 norm",
+        (
+            Line("as trained", _train("delta_l2")),
+            Line("as served", _train("delta_served_l2"), ORANGE),
+        ),
+    ),
+    Curve("Gradient norm", "before clipping", (Line("", _train("grad_norm")),)),
+    Curve("Sampler − trainer", "mean |Δ|, nats a token", (Line("", _train("sampler_mean_abs")),)),
+    Curve("Clipped share", "% of tokens", (Line("", _train("clipped_share")),), None, 100.0),
+    Curve("Entropy", "nats a token", (Line("", _train("entropy"), GREEN),)),
+    Curve(
+        "Speed",
+        "tokens a second",
+        (
+            Line("sampled", sampled_rate),
+            Line("trained", _train("tokens_per_second"), ORANGE),
+        ),
+    ),
+)
+
+SIGNALS = ((Signal.LEARNABLE, GREEN), (Signal.SATURATED, BLUE), (Signal.STUCK, ORANGE))
+
+
+def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tuple[Drawn, ...]:
+    """Every curve that has something to show. `steps`: those with rollouts."""
+    if not steps:
+        return ()
+    pictures = [_draw(curve, steps, evidence) for curve in CURVES]
+    groups = _draw_groups(steps)
+    return tuple(p for p in (*pictures, groups) if p is not None)
+
+
+def _draw(curve: Curve, steps: Sequence[StepSummary], evidence: Evidence | None) -> Drawn | None:
+    lines = [(line, points) for line in curve.lines if (points := _points(steps, line.read))]
+    if not lines:
+        return None
+    figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
+    for line, points in lines:
+        _plot(axes, points, curve.scale, line)
+    if curve.held_out and evidence is not None:
+        _dots(axes, _held_out(evidence, steps, curve.held_out), curve.scale)
+    _finish(axes, curve.top)
+    return Drawn(curve.title, curve.unit, drawing.as_svg(figure, f"{curve.title} by step"))
+
+
+def _points(steps: Sequence[StepSummary], read: Read) -> list[tuple[int, float]]:
+    return [(s.step, v) for s in steps if (v := read(s)) is not None]
+
+
+def _plot(axes: Axes, points: Sequence[tuple[int, float]], scale: float, line: Line) -> None:
+    few = len(points) <= FEW_STEPS
+    axes.plot(
+        [x for x, _ in points],
+        [scale * y for _, y in points],
+        color=line.colour,
+        marker="o" if few else None,
+        markersize=3.5,
+        linewidth=1.6 if few else 1.1,
+        label=line.name or "rollouts",
+    )
+
+
+def _held_out(
+    evidence: Evidence, steps: Sequence[StepSummary], read: Callable[[ArmRow], Estimate]
+) -> list[tuple[int, Estimate]]:
+    """The evaluated adapters by step; the warm start is step 0."""
+    step_of = {WARM_START: 0} | {step_name(s.step): s.step for s in steps}
+    return [(step_of[arm.name], read(arm)) for arm in evidence.arms if arm.name in step_of]
+
+
+def _dots(axes: Axes, points: Sequence[tuple[int, Estimate]], scale: float) -> None:
+    low = [_reach(e)[0] * scale for _, e in points]
+    high = [_reach(e)[1] * scale for _, e in points]
+    axes.errorbar(
+        [x for x, _ in points],
+        [scale * e.value for _, e in points],
+        yerr=(low, high),
+        fmt="D",
+        markersize=4,
+        color=ORANGE,
+        capsize=2.5,
+        linewidth=1.2,
+        label="held-out tasks",
+    )
+
+
+def _reach(estimate: Estimate) -> tuple[float, float]:
+    """How far the interval reaches below and above; nothing where there is none."""
+    if estimate.interval is None:
+        return 0.0, 0.0
+    return (
+        max(0.0, estimate.value - estimate.interval.low),
+        max(0.0, estimate.interval.high - estimate.value),
+    )
+
+
+def _finish(axes: Axes, top: float | None, legend: bool = True) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.grid(axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.margins(x=0.03)
+    if top is not None:
+        axes.set_yticks([quarter * top / 4 for quarter in range(5)])
+    else:
+        top = axes.get_ylim()[1] if axes.dataLim.ymax > 0 else FLAT_TOP
+    axes.set_ylim(-0.03 * top, ROOM * top)  # from zero: a wobble must not look like a cliff
+    axes.set_xlabel("step")
+    if legend and len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(loc="best", labelcolor=MUTED)
+
+
+def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
+    """Groups by signal, stacked: what each step had to learn from."""
+    if not any(s.groups for s in steps):
+        return None
+    figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
+    numbers = [s.step for s in steps]
+    counts = [[s.groups.get(signal.value, 0) for s in steps] for signal, _ in SIGNALS]
+    if len(steps) > FEW_STEPS:  # hundreds of bars would be neither told apart nor drawn quickly
+        colours = [colour for _, colour in SIGNALS]
+        names = [signal.value.lower() for signal, _ in SIGNALS]
+        axes.stackplot(numbers, *counts, colors=colours, labels=names, step="mid")
+    else:
+        _bars(axes, numbers, counts)
+    _finish(axes, None, legend=False)
+    figure.legend(loc="outside upper center", ncols=3, labelcolor=MUTED)
+    return Drawn("Groups by signal", "a step", drawing.as_svg(figure, "Groups by signal by step"))
+
+
+def _bars(axes: Axes, numbers: Sequence[int], counts: Sequence[Sequence[int]]) -> None:
+    below = [0] * len(numbers)
+    for (signal, colour), heights in zip(SIGNALS, counts, strict=True):
+        axes.bar(numbers, heights, bottom=below, color=colour, width=0.8, label=signal.lower())
+        below = [a + b for a, b in zip(below, heights, strict=True)]

@@ -1,0 +1,121 @@
+"""Matplotlib figures as SVG that lives inside a page: its colours, its text, its width.
+
+Colours are drawn as stand-ins and become CSS variables afterwards, so that one picture serves the
+light and the dark scheme and the printer. Text stays text. What is drawn is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from markupsafe import Markup, escape
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Stand-ins: colours that nothing else has. The page's style sheet gives each its two values.
+INK, MUTED, GRID = "#010203", "#040506", "#070809"
+BLUE, ORANGE, GREEN, RED = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
+PAPER = "#0a0b05"
+VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--line",
+    BLUE: "--blue",
+    ORANGE: "--orange",
+    GREEN: "--green",
+    RED: "--red",
+    PAPER: "--paper",
+}
+
+SMALL_WIDTH = 4.4
+"""Inches of a chart that stands beside others; text sizes are meant for it."""
+
+WIDE_WIDTH = 5.6
+"""Inches of one that stands alone: on a phone its text must still be read."""
+
+FONT_SIZE = 9.0
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "grpo",
+    # labels come from task files: a dollar sign there is no formula
+    "text.parse_math": False,
+    "axes.formatter.use_mathtext": False,
+    "font.size": FONT_SIZE,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.unicode_minus": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": FONT_SIZE,
+    "lines.linewidth": 1.6,
+}
+_NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+_COLOUR = re.compile("|".join(VARIABLES))
+_PREAMBLE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_FONT = re.compile(r"font: ([0-9.]+px) [^;\"]*|font-family: [^;\"]*;? ?")
+_COORDINATES = re.compile(r' (?:d|x|y|transform)="[^"]*"')
+_FINE = re.compile(r"(\.\d\d)\d+")
+_ID = re.compile(r'( id="|href="#|url\(#)')
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw inside this: figures and their text take the page's looks."""
+    import matplotlib
+
+    with matplotlib.rc_context(rc=cast(Any, _STYLE)):
+        yield
+
+
+def make_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure (inches) with one pair of axes, transparent, laid out when it is saved."""
+    # Figure without pyplot: no display, no state shared with whoever else draws.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def as_svg(figure: Figure, label: str) -> Markup:
+    """The figure as an <svg> element. `label` is what a screen reader says."""
+    out = io.StringIO()
+    with warnings.catch_warnings():
+        # text is drawn by the browser, with its own fonts
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
+    text = _METADATA.sub("", _PREAMBLE.sub("", out.getvalue(), count=1))
+    text = _COLOUR.sub(lambda m: f"var({VARIABLES[m.group()]})", text)
+    text = _FONT.sub(lambda m: f"font-size: {m.group(1)}" if m.group(1) else "", text)
+    # a hundredth of a point cannot be seen, and is half of the file
+    text = _COORDINATES.sub(lambda m: _FINE.sub(r"\1", m.group()), text)
+    # several pictures share a page, so no two may share an id
+    text = _ID.sub(rf"\g<1>c{next(_numbers)}-", text)
+    return Markup(_fluid(text, label))
+
+
+def _fluid(svg: str, label: str) -> str:
+    """As wide as the page lets it be, and named."""
+    head, rest = svg.split(">", 1)
+    for attribute in ("width", "height"):
+        head = re.sub(rf' {attribute}="[^"]*"', "", head, count=1)
+    return f'{head} role="img" aria-label="{escape(label)}">{rest}'

@@ -1,0 +1,102 @@
+"""report.html: the morning page, one file that opens anywhere and asks nobody for anything.
+
+Written at the end of a night and whenever a person asks. It holds no script and no address, so it
+opens without a network and what a model wrote cannot act; every value is escaped by the template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
+
+from fieldkit.files import write_text
+from scripts.config import RunConfig
+from scripts.evidence import Evidence
+from scripts.report import drawing
+from scripts.report.material import Material, read_material
+from scripts.report.sections import sections
+from scripts.report.transcripts import BUDGET_BYTES, RULE, views
+from scripts.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FILE_NAME = "report.html"
+TEMPLATES = Path(__file__).parent / "templates"
+
+_AFTER_VALUE = re.compile(r"^(.+?) ([\[(].*)$", re.DOTALL)
+"""A cell's value, and the interval or share in brackets behind it."""
+
+
+def write_report(folder: RunFolder, config: RunConfig, evidence: Evidence | None = None) -> Path:
+    """Write runs/<name>/report.html, whole; return its path.
+
+    evidence: what the run's evaluations show, where the caller has computed it; else it is
+    computed here, which takes longer than all the rest. Whatever cannot be read is named on the
+    page instead of raised.
+    """
+    path = folder.path / FILE_NAME
+    write_text(path, render(read_material(folder, config, evidence)))
+    return path
+
+
+def render(m: Material) -> str:
+    """The page as HTML."""
+    env = _environment()
+    with drawing.style():
+        values = sections(m)
+    shown = list(_transcripts(m, env))
+    template = env.get_template("report.html.j2")
+    return template.render(**values, transcripts=shown, rule=RULE)
+
+
+def _transcripts(m: Material, env: Environment) -> Iterator[Markup]:
+    """The flipped tasks' HTML, in order, for as long as it fits."""
+    template = env.get_template("flip.html.j2")
+    left = BUDGET_BYTES
+    for view in views(m.flips) if m.flips else ():
+        html = template.render(flip=view)
+        left -= len(html.encode())
+        if left < 0:
+            return
+        yield Markup(html)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    env = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters["cell"] = cell
+    env.filters["code"] = code
+    return env
+
+
+def cell(text: str) -> Markup:
+    """A table cell: the value, and its interval smaller behind it."""
+    found = _AFTER_VALUE.match(text)
+    if not found:
+        return Markup("<span>{}</span>").format(text)
+    return Markup('<span>{} <span class="sub">{}</span></span>').format(found[1], found[2])
+
+
+def code(text: str) -> Markup:
+    """Text with `commands` in backticks set as code."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:  # a lone backtick is just a character
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if i % 2 else escape(piece)
+        for i, piece in enumerate(pieces)
+    )

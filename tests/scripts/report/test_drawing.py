@@ -1,0 +1,71 @@
+"""Pictures as the page carries them: themable, apart from each other, and inert."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from fieldkit.stats import Estimate, Interval
+from scripts.report import charts, drawing
+from scripts.report.charts import Difference
+from scripts.report.curves import draw_curves
+from tests.scripts.report.night import summary
+
+
+@pytest.fixture(autouse=True)
+def styled() -> Iterator[None]:
+    with drawing.style():
+        yield
+
+
+def picture(label: str = "row") -> str:
+    rows = [Difference(label, Estimate(0.1, Interval(-0.1, 0.3)), 0)]
+    return str(charts.differences(rows, "points"))
+
+
+def test_every_colour_is_a_variable_of_the_page_so_that_both_schemes_show() -> None:
+    pictures = [picture(), *[str(d.svg) for d in draw_curves([summary(1, 2), summary(2, 2)], None)]]
+    for svg in pictures:
+        assert "var(--" in svg
+        assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)) == set()
+
+
+def test_two_pictures_of_the_same_have_no_id_in_common() -> None:
+    ids = [set(re.findall(r' id="([^"]+)"', picture())) for _ in range(2)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+
+
+def test_a_picture_is_sound_xml_without_size_and_with_a_name() -> None:
+    svg = ElementTree.fromstring(picture())
+    assert svg.get("width") is None
+    assert svg.get("viewBox") is not None
+    assert svg.get("aria-label") == "Differences with 95 % intervals, points"
+
+
+@pytest.mark.parametrize("label", ["</text><script>", "$\\frac{", "a & b", "\x1b\ud800\x00"])
+def test_a_label_from_a_task_file_is_shown_as_it_is(label: str) -> None:
+    svg = picture(label)
+    assert "<script>" not in svg
+    ElementTree.fromstring(svg.encode("utf-8"))
+
+
+def test_a_long_label_keeps_the_end_that_tells_it_from_others() -> None:
+    assert "researcher-00" in picture("pool-of-the-data-science-department-researcher-00")
+
+
+def test_a_long_night_is_drawn_as_areas_and_not_as_hundreds_of_bars() -> None:
+    night = [summary(n, 200) for n in range(1, 201)]
+    groups = next(d for d in draw_curves(night, None) if d.title == "Groups by signal")
+    assert len(groups.svg) < 60_000
+
+
+def test_a_figure_that_no_step_has_is_left_out() -> None:
+    titles = {d.title for d in draw_curves([summary(1, 2)], None)}
+    assert {"Reward", "KL to the start", "Groups by signal"} <= titles
+    bare = replace(summary(1, 2), train={})
+    assert "KL to the start" not in {d.title for d in draw_curves([bare], None)}

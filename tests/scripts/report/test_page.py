@@ -1,0 +1,323 @@
+"""The page of a night that went well, of nights that broke, and of a very long one."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fieldkit.files import append_line
+from fieldkit.journal import Journal
+from fieldkit.records import encode_group
+from scripts.evidence import collect
+from scripts.page import read_steps, write_files
+from scripts.report.page import cell, code, write_report
+from tests.scripts.evals import arm, write_eval
+from tests.scripts.report.night import Night, after, group, make_night, tasks, turn, write_tasks
+
+SECTIONS = (
+    "verdict",
+    "table",
+    "curves",
+    "milestones",
+    "time",
+    "splits",
+    "stops",
+    "flips",
+    "pool",
+    "used",
+    "warnings",
+)
+MEGABYTE = 1_000_000
+
+
+class Page(HTMLParser):
+    """A page as a browser would take it apart: elements, ids, addresses and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.handlers: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src", "xlink:href", "action"):
+                self.addresses.append(value or "")
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page_of(night: Night) -> Page:
+    return Page(write_report(night.folder, night.config).read_text())
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(make_night(tmp_path_factory.mktemp("page")))
+
+
+def test_every_section_is_there_in_the_order_of_one_minutes_reading(page: Page) -> None:
+    assert [i for i in page.ids if i in SECTIONS] == list(SECTIONS)
+
+
+def test_the_verdict_is_told_in_a_sentence_with_its_interval(page: Page) -> None:
+    assert "The habit is gone: it stops by itself" in page.text
+    assert (
+        "Step 8 ended 24 of 24 tasks by itself, the warm start 0 (+100.0 points, 95 %" in page.text
+    )
+
+
+def test_nothing_is_missing_from_the_page_of_a_whole_night(page: Page) -> None:
+    assert "missing" not in page.ids
+    assert "Complete: 8 steps" in page.text
+
+
+def test_the_page_holds_no_script_and_no_address_of_anywhere_else(page: Page) -> None:
+    assert "script" not in page.tags
+    assert not page.handlers
+    assert [a for a in page.addresses if not a.startswith(("#", "data:"))] == []
+    assert "http://" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page.html)
+    assert "https://" not in page.html
+    assert "@import" not in page.html
+
+
+def test_no_two_elements_share_an_id_although_many_pictures_share_the_page(page: Page) -> None:
+    assert len(page.ids) == len(set(page.ids))
+    pointed_at = {a[1:] for a in page.addresses if a.startswith("#")}
+    assert pointed_at <= set(page.ids)
+
+
+def test_every_arm_has_its_row_with_paired_tests(page: Page) -> None:
+    for name in ("do-nothing", "oracle", "base", "warm start", "step 8"):
+        assert f'<th scope="row">{name}</th>' in page.html
+    assert "Each arm against the warm start" in page.text
+    assert "p = " in page.text
+
+
+def test_the_lost_and_won_tasks_are_shown_side_by_side(page: Page) -> None:
+    assert "2 lost, 4 won, 18 ended differently." in page.text
+    assert page.text.count("turns 1–12") == page.text.count("turns 1–3") > 0
+
+
+def test_what_a_command_printed_is_text_and_never_markup(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    _say_in(
+        night, "sha-8", "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e</pre>"
+    )
+    shown = page_of(night)
+    assert "script" not in shown.tags
+    assert "img" not in shown.tags
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown.html
+    assert "␛[31m⟨U+202E⟩" in shown.html
+
+
+def test_names_from_task_files_are_no_markup_in_pictures_either(tmp_path: Path) -> None:
+    nasty = '</text><script>$\\frac{1}{0}$"&'
+    on = [replace(t, info={**t.info, "persona": nasty}) for t in tasks(24)]
+    shown = page_of(make_night(tmp_path, held_out=on))
+    assert "script" not in shown.tags
+    assert "&lt;script&gt;" in shown.html
+
+
+def test_half_of_a_surrogate_pair_in_a_transcript_can_be_written(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    _say_in(night, "sha-8", "broken \ud800 pair")
+    assert "broken ⟨U+D800⟩ pair" in page_of(night).html
+
+
+def _say_in(night: Night, sha: str, text: str) -> None:
+    """Let the arm's first attempt say and print `text`."""
+    file = night.eval_of(sha) / "trajectories.jsonl"
+    first, *rest = [json.loads(line) for line in file.read_text().splitlines()]
+    for spoken in first["turns"]:
+        spoken["text"] = spoken["observation"] = text
+    file.write_text("".join(json.dumps(t) + "\n" for t in (first, *rest)))
+
+
+# --- nights that broke ----------------------------------------------------------------------------
+
+
+def test_a_run_that_was_never_started_has_a_page_that_says_so(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    empty = replace(night, folder=replace(night.folder, path=tmp_path / "other"))
+    empty.folder.path.mkdir()
+    shown = page_of(empty)
+    assert "it has not started: grpo run other starts it" in shown.text.replace("  ", " ")
+    assert [i for i in shown.ids if i in SECTIONS] == list(SECTIONS)
+
+
+def test_a_run_without_any_evaluation_shows_its_curves_and_names_the_command(
+    tmp_path: Path,
+) -> None:
+    night = make_night(tmp_path)
+    night.folder.evals.rename(tmp_path / "elsewhere")
+    shown = page_of(night)
+    assert "the warm start has no finished evaluation on these 24 tasks" in shown.text
+    assert "Nothing has been evaluated, so there is no verdict." in shown.text
+    assert "Put right what is missing above, then" in shown.text
+    assert "KL to the start" in shown.text
+
+
+def test_a_half_done_run_shows_where_it_started_and_how_far_it_is(tmp_path: Path) -> None:
+    night = make_night(tmp_path, evaluated=False)
+    night.folder.summary(8).unlink()
+    shown = page_of(night)
+    assert "No trained adapter has been evaluated yet" in shown.text
+    assert "Not finished: 7 of 8 steps are done; next: train." in shown.text
+    assert "grpo run night" in shown.text
+
+
+def test_a_run_that_ended_by_an_error_opens_with_the_error(tmp_path: Path) -> None:
+    night = make_night(tmp_path, evaluated=False)
+    night.folder.summary(8).unlink()
+    journal = Journal(night.folder.journal)
+    journal.append("phase_end", phase="train", exit=5, error="no memory; free 2 GiB")
+    shown = page_of(night)
+    assert "Stopped by an error after 7 of 8 steps" in shown.text
+    assert "no memory; free 2 GiB" in shown.text
+
+
+@pytest.mark.parametrize("sha", ["sha-0", "sha-8"])
+def test_an_unreadable_line_of_an_evaluation_is_named_and_the_rest_is_shown(
+    tmp_path: Path, sha: str
+) -> None:
+    night = make_night(tmp_path)
+    file = night.eval_of(sha) / "trajectories.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:4], '{"schema": 1, "torn', *lines[5:]]) + "\n")
+    shown = page_of(night)
+    assert f"{file}:5" in shown.text
+    by_arm = re.findall(
+        r'<th scope="row">(do-nothing|oracle|base|warm start|step 8)</th>', shown.html
+    )
+    assert sorted(by_arm) == sorted(["do-nothing", "oracle", "base", "warm start", "step 8"])
+    assert by_arm[-2:] == ["warm start", "step 8"]
+    assert "There is no verdict: what was evaluated could not be compared." in shown.text
+    assert "Evaluations, each by itself" in shown.text
+    assert "KL to the start" in shown.text
+
+
+def test_an_unreadable_line_of_a_bundle_costs_the_pool_and_nothing_else(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    append_line(night.folder.bundle(3), "no JSON")
+    shown = page_of(night)
+    assert f"{night.folder.bundle(3)}:3" in shown.text
+    assert "The pool could not be read." in shown.text
+    assert "The habit is gone" in shown.text
+
+
+def test_an_unreadable_step_is_named(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    night.folder.summary(3).write_text("{")
+    shown = page_of(night)
+    assert f"{night.folder.summary(3)}:1" in shown.text
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "journal.jsonl", "step-002/timings.json"])
+def test_any_other_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    night = make_night(tmp_path)
+    (night.folder.path / name).write_text("[]\n")
+    shown = page_of(night)
+    assert name in shown.text
+    assert "The habit is gone" in shown.text
+
+
+def test_an_empty_pool_is_said_to_be_empty(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    write_tasks(Path(night.config.data.pool), [])
+    assert "the pool is empty" in page_of(night).text
+
+
+def test_a_held_out_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    Path(night.config.data.heldout).unlink()
+    assert f"{night.config.data.heldout}: no such file" in page_of(night).text
+
+
+# --- how it is written ----------------------------------------------------------------------------
+
+
+def test_the_files_of_a_run_include_the_page(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    assert night.folder.path / "report.html" in write_files(night.folder, night.config)
+
+
+def test_the_same_run_is_the_same_page_whoever_computed_the_evidence(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    steps = read_steps(night.folder)
+    evidence = collect(night.folder.evals, tasks(24), steps)
+    given = write_report(night.folder, night.config, evidence).read_text()
+    read = write_report(night.folder, night.config).read_text()
+    assert _without_clock_and_ids(given) == _without_clock_and_ids(read)
+
+
+def _without_clock_and_ids(html: str) -> str:
+    return re.sub(r"c\d+-|written [0-9: -]+", "", html)
+
+
+def test_a_cells_interval_stands_behind_its_value() -> None:
+    assert str(cell("−1.3 [−4.5 to +2.0], p = 0.69")) == (
+        '<span>−1.3 <span class="sub">[−4.5 to +2.0], p = 0.69</span></span>'
+    )
+    assert str(cell("<b>")) == "<span>&lt;b&gt;</span>"
+
+
+def test_commands_in_a_message_are_set_as_code_and_escaped() -> None:
+    assert str(code("type `a <b>` & go")) == "type <code>a &lt;b&gt;</code> &amp; go"
+    assert str(code("a lone ` stays")) == "a lone ` stays"
+
+
+# --- a very long night ----------------------------------------------------------------------------
+
+LONG_TEXT = "the quick brown fox < jumps & over the lazy dog\n" * 40
+
+
+def test_two_hundred_steps_and_a_thousand_tasks_make_a_page_of_five_megabytes_in_ten_seconds(
+    tmp_path: Path,
+) -> None:
+    night = make_night(tmp_path, n_steps=200, pool_size=1000, evaluated=False)
+    on = tasks(1000)
+    write_tasks(Path(night.config.data.heldout), on)
+    for old in night.evals:
+        old.rename(tmp_path / old.name)
+    # every turn says something else, so that nothing can be folded
+    turns = tuple(turn(f"{i} {LONG_TEXT}", observation=LONG_TEXT) for i in range(12))
+    before = [replace(t, turns=turns) for t in arm("sha-0", on, passes=500, turns=12, stops=0)]
+    then = [replace(t, turns=turns[:6]) for t in after(on, "sha-200", 250)]
+    write_eval(night.folder.evals, before, on, arm="warm start")
+    write_eval(night.folder.evals, then, on, arm="step 200")
+    for n in range(1, 201):
+        one = encode_group(group(n, "p000"))
+        lines = [one.replace('"p000"', f'"p{(8 * n + i) % 1000:03d}"') for i in range(8)]
+        night.folder.bundle(n).write_text("".join(line + "\n" for line in lines))
+    evidence = collect(night.folder.evals, on, read_steps(night.folder))
+
+    began = time.process_time()
+    path = write_report(night.folder, night.config, evidence)
+    seconds = time.process_time() - began
+
+    assert path.stat().st_size < 5 * MEGABYTE
+    assert seconds < 10, f"{seconds:.1f} s"
+    shown = Page(path.read_text())
+    assert "as long as they fit into" in shown.text
+    assert "characters cut" in shown.text
