@@ -7,6 +7,7 @@ held against it: what no part claims shows as the difference.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ SCHEMA = 1
 
 EVAL = "eval"
 """What an evaluation's segment name begins with; the arm follows."""
+
+BETWEEN = "between"
+"""The part of a step in which no phase ran."""
 
 LOOP_VARIABLE = "GRPO_LOOP"
 """Environment variable naming the loop that runs the phases, whichever it is; unset: by hand."""
@@ -99,8 +103,9 @@ class StepTimings:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by part, over all phases."""
-        out: dict[str, float] = {}
+        """Seconds by part, over all phases, and those that passed between the phases of a loop."""
+        between = _between(self.segments)
+        out = {BETWEEN: between} if between else {}
         for segment in self.segments:
             for name, value in segment.seconds.items():
                 out[name] = out.get(name, 0.0) + value
@@ -118,10 +123,22 @@ def _wall(segments: tuple[Segment, ...]) -> float:
     Where the segments belong to different loops (a night that was stopped and resumed, phases typed
     by hand) the time between them is nobody's, and the segments' own walls are added up.
     """
-    loops = {s.loop for s in segments}
-    if len(loops) == 1 and loops != {""}:
+    if _of_one_loop(segments):
         return max(s.ended for s in segments) - min(s.began for s in segments)
     return sum(s.ended - s.began for s in segments)
+
+
+def _between(segments: tuple[Segment, ...]) -> float:
+    """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
+    the loop looked at what is next, and another was started."""
+    if not _of_one_loop(segments):
+        return 0.0
+    in_order = sorted(segments, key=lambda s: s.began)
+    return sum(max(0.0, b.began - a.ended) for a, b in itertools.pairwise(in_order))
+
+
+def _of_one_loop(segments: tuple[Segment, ...]) -> bool:
+    return len({s.loop for s in segments} - {""}) == 1 and all(s.loop for s in segments)
 
 
 def process_began() -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fieldkit.journal import Entry
 from rollout.lifecycle import Lifecycle
-from scripts.timings import StepTimings
+from scripts.timings import BETWEEN, StepTimings
 
 PARTS: dict[str, tuple[str, ...]] = {
     "rollout": ("rollout",),
@@ -23,6 +23,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "reclaim memory": ("reclaim",),
     "preflight": ("preflight",),
     "start Python": ("startup",),
+    "between phases": (BETWEEN,),
 }
 """Part of the waterfall → what the phases clocked."""
 
@@ -30,7 +31,7 @@ MUCH = 0.5
 """Share of the wall from which on evaluations are worth a word."""
 
 OTHER = "other"
-BETWEEN = "between phases"
+UNCLAIMED = "claimed by no part"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _parts(clocked: Sequence[StepTimings], wall: float) -> tuple[Part, ...]:
     longest_first = sorted(seconds, key=lambda p: (p == OTHER, -seconds[p]))
     found = [Part(p, seconds[p], seconds[p] / wall) for p in longest_first]
     rest = max(0.0, wall - sum(seconds.values()))
-    return (*found, Part(BETWEEN, rest, rest / wall))
+    return (*found, Part(UNCLAIMED, rest, rest / wall))
 
 
 def _lifecycle_sentence(

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from scripts.signals import Wish, listening
+
+
+@pytest.fixture(autouse=True)
+def as_from_a_terminal() -> Iterator[None]:
+    """Tests may be started in the background, where the shell has SIGINT and SIGHUP ignored."""
+    heard = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in heard}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def send(number: signal.Signals) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def segment(phase: str, began: float, ended: float, loop: str = "77", **parts: f
 def test_the_wall_of_one_loop_sees_the_time_between_phases() -> None:
     timings = StepTimings(1, (segment("rollout", 0, 10), segment("train", 12, 20)))
     assert timings.wall == 20
+
+
+def test_the_time_between_phases_is_a_part_with_a_name() -> None:
+    phases = (segment("rollout", 0, 10, rollout=10.0), segment("train", 12, 20, gradient=8.0))
+    assert StepTimings(1, phases).seconds == {"between": 2, "rollout": 10, "gradient": 8}
+    by_hand = tuple(replace(s, loop="") for s in phases)
+    assert "between" not in StepTimings(1, by_hand).seconds
 
 
 def test_a_night_between_two_loops_is_nobodys_time() -> None:

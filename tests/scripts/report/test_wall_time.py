@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.journal import Entry
-from scripts.report.wall_time import BETWEEN, duration, wall_time
+from scripts.report.wall_time import UNCLAIMED, duration, wall_time
 from scripts.timings import Segment, StepTimings
 from tests.scripts.report.night import timings
 
@@ -19,7 +19,7 @@ def test_the_parts_add_up_to_the_wall() -> None:
     assert sum(p.share for p in found.parts) == pytest.approx(1)
 
 
-def test_what_no_phase_claims_is_told_as_time_between_phases() -> None:
+def test_the_time_between_phases_is_a_part_of_its_own() -> None:
     gap = StepTimings(
         1,
         (
@@ -29,7 +29,14 @@ def test_what_no_phase_claims_is_told_as_time_between_phases() -> None:
     )
     found = wall_time([gap], (), 32, 64)
     assert found is not None
-    assert (found.parts[-1].name, found.parts[-1].seconds) == (BETWEEN, 5)
+    assert ("between phases", 5) in [(p.name, p.seconds) for p in found.parts]
+
+
+def test_what_no_part_claims_is_told_as_such() -> None:
+    short = StepTimings(1, (Segment("rollout", "1", 0, 10, {"rollout": 7.0}),))
+    found = wall_time([short], (), 32, 64)
+    assert found is not None
+    assert (found.parts[-1].name, found.parts[-1].seconds) == (UNCLAIMED, 3)
 
 
 def test_nothing_clocked_is_nothing_to_show() -> None:
