@@ -2,7 +2,7 @@
 
 Servers accept adapters with missing layers, halved shapes or NaNs and answer 200, and one such
 adapter spoils the requests of every other. So a folder is checked here, key by key, before anything
-loads it. Nothing in this module imports torch or changes a file.
+loads it. Nothing in this module imports torch or changes an adapter.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from fieldkit.files import read_json, sha256_file
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
+CANARY_FILE = "canary.json"
+"""Beside the two, where the trainer or `grpo prove` wrote it: no part of the adapter's identity."""
 
 # Settings under which the trained tensors are not just one A and one B of one rank for every target
 # layer. Neither this trainer nor vLLM's LoRA kernels know them, so their presence is an error.
@@ -74,6 +77,13 @@ class TensorHeader:
     shape: tuple[int, ...]
     begin: int
     end: int
+
+
+def copy_adapter(source: Path, target: Path) -> None:
+    """Copy an adapter's own files (weights, config, canary) byte for byte into an empty folder."""
+    for name in (WEIGHTS_FILE, CONFIG_FILE, CANARY_FILE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def adapter_sha(path: Path) -> str:

@@ -17,11 +17,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from fieldkit.adapter import CANARY_FILE
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files import read_json
 from rollout.client import EngineClient
 
-CANARY_FILE = "canary.json"
 _SCHEMA = 1
 _KEYS = ("adapter_sha", "parent_sha", "dtype", "ids", "prompt_len", "base", "new", "noise")
 
@@ -162,6 +162,7 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof
             raise Unavailable(
                 f"{name}: the server answers with {label}, not with the adapter it was given (of "
                 f"{of} tokens that tell them apart {of - closer} are closer to {label}; {figures})."
+                " Run the same command again: it starts a fresh server."
             )
         if _tail(closer, of) >= _BY_CHANCE:
             doubtful.append(label)

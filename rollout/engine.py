@@ -12,15 +12,12 @@ import contextlib
 import fcntl
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from fieldkit import memory
 from fieldkit.errors import FieldkitError, Unavailable
@@ -38,12 +35,12 @@ from rollout.admin import Admin
 from rollout.canary import Proof, prove
 from rollout.client import EngineClient
 from rollout.lifecycle import Lifecycle, decide, has_room, trainer_bytes
+from rollout.port import HOST, free_port
 from rollout.server import API_KEY_VARIABLE, BASE_NAME, EngineSettings, LoraShape
 from rollout.wanted import Wanted, check_wanted
 
 LEDGER_FILE = "ledger.json"
 _ENTRY = "engine"
-_HOST = "127.0.0.1"
 _READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
 _PROGRESS_SECONDS = 5.0
 _LOG_TAIL_BYTES = 20_000
@@ -101,7 +98,7 @@ def ensure_engine(
         try:
             proof = engine.prove(wanted, on_progress)
         except Unavailable as e:
-            on_progress(f"{e} Starting a fresh server.")
+            on_progress(f"engine: trying once with a fresh server, because {e}")
             engine.bring(wanted, on_progress)
             proof = engine.prove(wanted, on_progress)
         return engine.served(wanted, proof, time.monotonic() - began)
@@ -207,7 +204,7 @@ class _Engine:
         on_progress("engine: starting vLLM")
         began = time.monotonic()
         self._require_memory(wanted)
-        port = _free_port(self.settings.port)
+        port = free_port(self.settings.port)
         scratch = Path(tempfile.mkdtemp(prefix="grpo-", dir="/tmp"))
         shape = wanted.shape
         owned = self.ledger.launch(
@@ -373,35 +370,12 @@ def _locked(run_dir: Path) -> Iterator[None]:
 
 
 def _url(owned: Owned) -> str:
-    return f"http://{_HOST}:{owned.info['port']}"
+    return f"http://{HOST}:{owned.info['port']}"
 
 
 def _api_key(owned: Owned) -> str:
     """Read from the server's own environment, so that the key is on no disk."""
     return environment(owned.pid or 0).get(API_KEY_VARIABLE, "")
-
-
-def _free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there, or any free port for 0. Raises `Unavailable`."""
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((_HOST, wanted))
-        except OSError as e:
-            raise Unavailable(
-                f"port {wanted} on {_HOST} is busy ({_listener(wanted)}; {e.strerror}); end that "
-                "program if it is yours, or set engine.port to 0 to take any free port"
-            ) from None
-        return int(s.getsockname()[1])
-
-
-def _listener(port: int) -> str:
-    """Who listens on a TCP port, for a person to read."""
-    for connection in psutil.net_connections("tcp"):
-        at_port = connection.laddr and connection.laddr.port == port
-        if at_port and connection.status == psutil.CONN_LISTEN and connection.pid:
-            return f"held by pid {connection.pid}, {psutil.Process(connection.pid).name()}"
-    return "held by another user's program"
 
 
 def _why(log: Path) -> str:

@@ -50,6 +50,15 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     return tuple(_sound(path).values())
 
 
+def decode_tasks(path: Path) -> tuple[Task, ...]:
+    """Every task of a file that was checked before: decoded and no more.
+
+    Checking every regular expression again takes longer than reading the file does. Raises
+    `BadInput` naming file and line for one that cannot be decoded.
+    """
+    return tuple(_decode(raw, f"{path}:{line}") for line, raw in _lines(path))
+
+
 def check_tasks(path: Path) -> tuple[TaskProblem, ...]:
     """Every problem of a task file, in file order. `BadInput` only where there is no such file."""
     tasks, problems = _read(path)
@@ -117,10 +126,7 @@ def _read(path: Path) -> tuple[dict[int, Task], list[TaskProblem]]:
     for line, raw in _lines(path):
         where = f"{path}:{line}"
         try:
-            task = decode(Task, raw.decode(), where)
-        except UnicodeDecodeError as e:
-            problems.append(TaskProblem(where, "", f"not UTF-8 ({e})"))
-            continue
+            task = _decode(raw, where)
         except BadInput as e:
             problems.append(TaskProblem(where, "", _without(where, e)))
             continue
@@ -133,10 +139,18 @@ def _read(path: Path) -> tuple[dict[int, Task], list[TaskProblem]]:
     return tasks, problems
 
 
+def _decode(raw: bytes, where: str) -> Task:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as e:
+        raise BadInput(f"{where}: not UTF-8 ({e})") from None
+    return decode(Task, text, where)
+
+
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Every line, also a last one without its newline: a file written by hand may end so."""
     if not path.is_file():
-        raise BadInput(f"{path}: no such file")
+        raise BadInput(f"{path}: no such file; `grpo synth` writes the default task sets")
     lines = path.read_bytes().split(b"\n")
     for number, raw in enumerate(lines, start=1):
         if number == len(lines) and not raw:

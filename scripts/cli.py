@@ -147,9 +147,10 @@ def table(run: Run) -> None:
 
     folder = open_run(run)
     config = read_config(folder.config)
-    page = rich_page(read_evidence(folder, config), read_steps(folder))
+    evidence = read_evidence(folder, config)
+    page = rich_page(evidence, read_steps(folder))
     Console(width=None if sys.stdout.isatty() else WIDTH).print(page)
-    for path in write_files(folder, config):
+    for path in write_files(folder, config, evidence=evidence):
         print(path)
 
 
@@ -240,14 +241,16 @@ def sft(
     """Warm-start an adapter on oracle demonstrations; defaults: those of adapters/smol-warm."""
     from dataclasses import replace
 
+    from scripts.config import DataSettings
     from scripts.model import build_model
     from scripts.progress import bar
+    from scripts.run_folder import from_checkout
     from scripts.sft import SftSettings, warm_start
 
     settings = SftSettings()
     settings = replace(settings, demos=demos or settings.demos)
     settings = replace(settings, seed=settings.seed if seed is None else seed)
-    avoid = [Path("data/pool.jsonl"), Path("data/heldout.jsonl")]
+    avoid = [from_checkout(DataSettings().pool), from_checkout(DataSettings().heldout)]
     with bar() as progress:
         metrics = warm_start(settings, build_model(), avoid, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
@@ -260,11 +263,12 @@ def prove(
     serving: Annotated[str, typer.Option(help="The server's dtype; auto: the model's.")] = "auto",
 ) -> None:
     """Write the adapter's canary.json, by which a server shows that it uses this adapter."""
+    from scripts.config import DataSettings
     from scripts.context import find_model
     from scripts.prove import prove as write
     from scripts.run_folder import from_checkout
 
-    values = write(adapter, find_model(model), from_checkout("data/heldout.jsonl"), serving)
+    values = write(adapter, find_model(model), from_checkout(DataSettings().heldout), serving)
     tokens = sum(len(row) for row in values["new"])
     print(f"{adapter}/canary.json: {tokens} tokens, rounding noise {values['noise']:.2g}")
 

@@ -123,7 +123,7 @@ def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) ->
             f" `grpo eval {evals.parent.name}`"
         )
     arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
-    return compare({n: arms[n] for n in _reading_order(arms)}, tasks)
+    return compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)
 
 
 def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
@@ -172,10 +172,14 @@ def step_name(step: int) -> str:
     return f"step {step}"
 
 
-def _reading_order(names: Mapping[str, object]) -> list[str]:
+def reading_order(name: str) -> tuple[int, int]:
+    """Sorts arms by name: yardsticks, base, warm start, then adapters by step."""
     first = [*YARDSTICKS[::-1], BASE, WARM_START]
-    by_step = sorted((n for n in names if n not in first), key=lambda n: int(n.split()[-1]))
-    return [n for n in first if n in names] + by_step
+    number = name.rpartition(" ")[2]
+    return (
+        first.index(name) if name in first else len(first),
+        int(number) if number.isdecimal() else 0,
+    )
 
 
 def compare(

@@ -58,6 +58,11 @@ def p_value(p: float, equals: bool = False) -> str:
     return f"= {text}" if equals else text
 
 
+def counted(n: int, noun: str) -> str:
+    """A count with its noun, which takes an s."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def share(count: int, total: int) -> str:
     """A count of a total with its percentage."""
     return f"{count}/{total} ({percent(count / total)})"

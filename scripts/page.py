@@ -7,7 +7,7 @@ there. Files are written whole and can be written again at any time.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldkit.errors import FieldkitError
@@ -33,14 +33,14 @@ def read_evidence(folder: RunFolder, config: RunConfig) -> Evidence:
     return collect(folder.evals, heldout, read_steps(folder))
 
 
-def start_text(folder: RunFolder, config: RunConfig) -> str:
+def start_text(evidence: Evidence) -> str:
     """The main table as text: all there is to see in the evening."""
-    return as_text(main_table(read_evidence(folder, config)).rich())
+    return as_text(main_table(evidence).rich())
 
 
-def page_text(folder: RunFolder, config: RunConfig) -> str:
+def page_text(evidence: Evidence, steps: Sequence[StepSummary]) -> str:
     """Every table, the milestones and the verdict, as text."""
-    return as_text(rich_page(read_evidence(folder, config), read_steps(folder)))
+    return as_text(rich_page(evidence, steps))
 
 
 def _to_stderr(line: str) -> None:
@@ -48,14 +48,18 @@ def _to_stderr(line: str) -> None:
 
 
 def write_files(
-    folder: RunFolder, config: RunConfig, tell: Callable[[str], None] = _to_stderr
+    folder: RunFolder,
+    config: RunConfig,
+    tell: Callable[[str], None] = _to_stderr,
+    evidence: Evidence | None = None,
 ) -> list[Path]:
     """Write evidence.json, evidence.md, report.html and, once a step was played, curve.png.
 
+    evidence: where the caller has it already, since computing it takes longer than all the rest.
     Returns the paths. A page that cannot be made is told as a line and ends no night.
     """
     steps = read_steps(folder)
-    evidence = read_evidence(folder, config)
+    evidence = evidence or read_evidence(folder, config)
     write_page(folder.path, evidence, steps, f"Run {folder.name}")
     written = [folder.path / "evidence.json", folder.path / "evidence.md"]
     if len(steps) > 1:

@@ -155,11 +155,11 @@ class _Loop:
         """The main table in the evening, the whole page once something was trained."""
         from scripts import page
 
-        if self.folder.finished_steps() > 1:
-            table(self.display.tell, page.page_text(self.folder, self.config))
-        else:
-            table(self.display.tell, page.start_text(self.folder, self.config))
-        for path in page.write_files(self.folder, self.config, self._note):
+        steps = page.read_steps(self.folder)
+        evidence = page.read_evidence(self.folder, self.config)
+        text = page.page_text(evidence, steps) if len(steps) > 1 else page.start_text(evidence)
+        table(self.display.tell, text)
+        for path in page.write_files(self.folder, self.config, self._note, evidence):
             detail(self.display.tell, f"written: {path}")
 
     def _note(self, text: str) -> None:

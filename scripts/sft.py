@@ -15,7 +15,7 @@ from typing import Any
 
 from fieldkit.files import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import Trajectory, encode_trajectory, read_trajectories
-from rollout.demonstrate import DemoSettings, demonstrate
+from rollout.demonstrate import STOP, DemoSettings, demonstrate
 from rollout.environment import make_environment
 from rollout.sandbox import SandboxSettings
 from rollout.synth import demonstration_plans
@@ -179,7 +179,7 @@ def warm_start(
             "settings": asdict(settings),
             "model": model_dir.name,
             "demos_sha256": sha256_file(kept),
-            "demos_that_stop": sum(d.turns[-1].text == "TASK_COMPLETE" for d in demos),
+            "demos_that_stop": sum(d.turns[-1].text == STOP for d in demos),
             "metrics": metrics,
         },
     )

@@ -37,10 +37,11 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
     key = eval_key(adapter_sha, ctx.heldout(), settings)
     if (ctx.folder.evals / key / SUMMARY).is_file():
         return None  # it is there already
-    mine = read_manifest(ctx.folder)
+    if (mine := read_manifest(ctx.folder)) is None:
+        return None
     for other in sorted(ctx.folder.path.parent.glob(f"*/evals/{key}/{SUMMARY}")):
         run = RunFolder(other.parents[2])
-        if mine is None or not _same_conditions(mine, run):
+        if not _same_conditions(mine, run):
             continue
         found = read_eval(other.parent)
         score = reward_function(ctx)

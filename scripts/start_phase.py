@@ -10,7 +10,7 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, AdapterInfo
+from fieldkit.adapter import AdapterInfo, copy_adapter
 from fieldkit.errors import BadInput
 from fieldkit.files import read_json, whole_dir, write_json, write_text
 from fieldkit.records import Outcome, StepSummary, encode
@@ -25,7 +25,6 @@ from scripts.table import Table
 from scripts.text import as_text
 from scripts.timings import StepTimings, write_timings
 
-CANARY_FILE = "canary.json"
 PREFLIGHT_SCHEMA = 1
 
 
@@ -84,13 +83,6 @@ def _write_step_zero(ctx: Context, adapter: AdapterInfo) -> None:
     ctx.folder.step(0).mkdir(parents=True, exist_ok=True)
     with whole_dir(ctx.folder.adapter(0)) as folder:
         copy_adapter(adapter.path, folder)
-
-
-def copy_adapter(source: Path, target: Path) -> None:
-    """Copy an adapter's own files (weights, config, canary) into an empty folder."""
-    for name in (WEIGHTS_FILE, CONFIG_FILE, CANARY_FILE):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
 
 
 def _summary(ctx: Context, adapter: AdapterInfo) -> StepSummary:

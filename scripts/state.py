@@ -13,7 +13,6 @@ from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files import read_json
 from fieldkit.records import Signal
 from reward.pool import Convergence, converged, read_history
-from rollout.tasks import read_tasks
 from scripts.config import RunConfig
 from scripts.loop import Phase, RunFiles, next_phase
 from scripts.manifest import bound_changes, check_host, read_manifest, refuse_change
@@ -86,6 +85,8 @@ def evaluations(folder: RunFolder, manifest: Mapping[str, Any]) -> dict[str, dic
 
 def pool_state(folder: RunFolder, config: RunConfig) -> Convergence:
     """The evidence about the pool, from every bundle."""
+    from rollout.tasks import read_tasks  # heavy, and seldom asked
+
     pool = [t.task_id for t in read_tasks(from_checkout(config.data.pool))]
     return converged(read_history(folder.path), pool, config.pool)
 

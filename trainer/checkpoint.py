@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
+from fieldkit.adapter import adapter_sha, copy_adapter
 from fieldkit.errors import BadInput
 from fieldkit.files import fsync_dir, read_json, sha256_file, write_json
 
 ADAPTER_DIR = "adapter"
 STATE_DIR = "trainer_state"
 MARKER_FILE = "train.json"
-CANARY_FILE = "canary.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 STATE_FILE = "state.json"
 SCHEMA = 1
@@ -111,9 +110,7 @@ def read_result(out_dir: Path) -> dict[str, Any] | None:
 def carry_over(build: Path, adapter: Path, state: Path | None) -> None:
     """Copy adapter and trainer state byte for byte: the result of a step without signal."""
     (build / ADAPTER_DIR).mkdir()
-    for name in (WEIGHTS_FILE, CONFIG_FILE, CANARY_FILE):
-        if (adapter / name).exists():
-            shutil.copyfile(adapter / name, build / ADAPTER_DIR / name)
+    copy_adapter(adapter, build / ADAPTER_DIR)
     if state is not None:
         (build / STATE_DIR).mkdir()
         for name in (OPTIMIZER_FILE, STATE_FILE):

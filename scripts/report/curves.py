@@ -19,11 +19,10 @@ from fieldkit.stats import Estimate
 from scripts.evidence import WARM_START, Evidence, step_name
 from scripts.report import drawing
 from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED
+from scripts.report.figures import Read, by_step, tokens_a_turn, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Read = Callable[[StepSummary], float | None]
 
 HEIGHT = 2.1
 """Inches of one small picture."""
@@ -68,14 +67,6 @@ class Drawn:
     svg: Markup = field(repr=False)
 
 
-def _train(key: str) -> Read:
-    return lambda s: s.train.get(key)
-
-
-def _tokens_a_turn(s: StepSummary) -> float | None:
-    return s.mean_tokens / s.mean_turns if s.mean_tokens and s.mean_turns else None
-
-
 def sampled_rate(s: StepSummary) -> float | None:
     """Tokens that the server sampled in a second of rollout."""
     seconds = s.seconds.get("rollout")
@@ -101,26 +92,26 @@ CURVES = (
         100.0,
     ),
     Curve("Turns", "an episode", (Line("", lambda s: s.mean_turns),), lambda arm: arm.mean_turns),
-    Curve("Length of a reply", "tokens a turn", (Line("", _tokens_a_turn),)),
-    Curve("KL to the start", "nats a token", (Line("", _train("kl"), RED),)),
+    Curve("Length of a reply", "tokens a turn", (Line("", tokens_a_turn),)),
+    Curve("KL to the start", "nats a token", (Line("", train("kl"), RED),)),
     Curve(
         "Weight delta of the step",
         "L2 norm",
         (
-            Line("as trained", _train("delta_l2")),
-            Line("as served", _train("delta_served_l2"), ORANGE),
+            Line("as trained", train("delta_l2")),
+            Line("as served", train("delta_served_l2"), ORANGE),
         ),
     ),
-    Curve("Gradient norm", "before clipping", (Line("", _train("grad_norm")),)),
-    Curve("Sampler − trainer", "mean |Δ|, nats a token", (Line("", _train("sampler_mean_abs")),)),
-    Curve("Clipped share", "% of tokens", (Line("", _train("clipped_share")),), None, 100.0),
-    Curve("Entropy", "nats a token", (Line("", _train("entropy"), GREEN),)),
+    Curve("Gradient norm", "before clipping", (Line("", train("grad_norm")),)),
+    Curve("Sampler − trainer", "mean |Δ|, nats a token", (Line("", train("sampler_mean_abs")),)),
+    Curve("Clipped share", "% of tokens", (Line("", train("clipped_share")),), None, 100.0),
+    Curve("Entropy", "nats a token", (Line("", train("entropy"), GREEN),)),
     Curve(
         "Speed",
         "tokens a second",
         (
             Line("sampled", sampled_rate),
-            Line("trained", _train("tokens_per_second"), ORANGE),
+            Line("trained", train("tokens_per_second"), ORANGE),
         ),
     ),
 )
@@ -138,7 +129,7 @@ def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tupl
 
 
 def _draw(curve: Curve, steps: Sequence[StepSummary], evidence: Evidence | None) -> Drawn | None:
-    lines = [(line, points) for line in curve.lines if (points := _points(steps, line.read))]
+    lines = [(line, points) for line in curve.lines if (points := by_step(steps, line.read))]
     if not lines:
         return None
     figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
@@ -148,10 +139,6 @@ def _draw(curve: Curve, steps: Sequence[StepSummary], evidence: Evidence | None)
         _dots(axes, _held_out(evidence, steps, curve.held_out), curve.scale)
     _finish(axes, curve.top)
     return Drawn(curve.title, curve.unit, drawing.as_svg(figure, f"{curve.title} by step"))
-
-
-def _points(steps: Sequence[StepSummary], read: Read) -> list[tuple[int, float]]:
-    return [(s.step, v) for s in steps if (v := read(s)) is not None]
 
 
 def _plot(axes: Axes, points: Sequence[tuple[int, float]], scale: float, line: Line) -> None:

@@ -15,6 +15,7 @@ from fieldkit.journal import Entry
 from scripts.evidence import Evidence, step_name
 from scripts.evidence_tables import verdict_of
 from scripts.loop import Phase
+from scripts.numbers import counted
 from scripts.report.material import Material
 from scripts.verdict import Habit, Verdict, Work
 
@@ -44,9 +45,9 @@ def ending(m: Material) -> Ending:
     if not m.steps:
         return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
     if m.plan is not None and m.plan.phase is Phase.DONE:
-        return Ending(EndKind.COMPLETE, f"Complete: {_steps(done)}, and the evaluations.")
+        return Ending(EndKind.COMPLETE, f"Complete: {counted(done, 'step')}, and the evaluations.")
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
-        return Ending(EndKind.CONVERGED, f"The pool converged after {_steps(done)}.")
+        return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
     failure = _failure(m.journal)
     planned = f" of {m.plan.steps}" if m.plan else ""
     if failure:
@@ -108,10 +109,6 @@ def _about_the_adapter(m: Material, evidence: Evidence, verdict: Verdict) -> str
     if verdict.habit is Habit.NEVER_THERE and verdict.work is not Work.BETTER:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
     return f"Use it: {adapter}."
-
-
-def _steps(n: int) -> str:
-    return f"{n} step" if n == 1 else f"{n} steps"
 
 
 def _clock(seconds: float) -> str:

@@ -115,9 +115,8 @@ def _tested(difference: Estimate, p: float) -> str:
 def _cost_tile(m: Material, wall: WallTime | None) -> tuple[Tile, ...]:
     if wall is None:
         return ()
-    played = len(m.played)
     each = f"{duration(wall.training / wall.n_steps)} a step" if wall.n_steps else ""
-    steps = f"{played} step" if played == 1 else f"{played} steps"
+    steps = numbers.counted(len(m.played), "step")
     return (Tile("the night took", duration(wall.wall), steps, _cost_change(each, wall.evals), 0),)
 
 

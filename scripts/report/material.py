@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fieldkit.errors import BadInput, FieldkitError
-from fieldkit.files import read_lines
+from fieldkit.errors import FieldkitError
 from fieldkit.journal import Entry, Journal
-from fieldkit.records import StepSummary, Task, decode
+from fieldkit.records import StepSummary, Task
 from reward.pool import Convergence, Forecast, PoolHistory, converged, forecast, read_history
 from rollout.evaluate import SUMMARY, EvalSummary, read_eval
+from rollout.tasks import decode_tasks
 from scripts.config import RunConfig
 from scripts.evidence import Evidence, collect
 from scripts.loop import Phase
@@ -128,24 +128,8 @@ def read_material(
     )
 
 
-def decode_tasks(path: Path) -> tuple[Task, ...]:
-    """The tasks of a file, decoded and no more.
-
-    They were checked when the night began; checking every regular expression again would take
-    longer than the rest of the page.
-    """
-    return tuple(decode(Task, line, f"{path}:{number}") for number, line in read_lines(path))
-
-
 def _heldout(config: RunConfig) -> tuple[Task, ...]:
-    return config.eval.of(_task_file(config.data.heldout))
-
-
-def _task_file(path: str) -> tuple[Task, ...]:
-    file = from_checkout(path)
-    if not file.is_file():
-        raise BadInput(f"{file}: no such file; `grpo synth` writes the default task sets")
-    return decode_tasks(file)
+    return config.eval.of(decode_tasks(from_checkout(config.data.heldout)))
 
 
 def _timings(folder: RunFolder, n_steps: int) -> tuple[StepTimings, ...]:
@@ -173,7 +157,7 @@ def _flips(
 
 
 def _pool(folder: RunFolder, config: RunConfig) -> Pool:
-    ids = [t.task_id for t in _task_file(config.data.pool)]
+    ids = [t.task_id for t in decode_tasks(from_checkout(config.data.pool))]
     history = read_history(folder.path)
     return Pool(history, converged(history, ids, config.pool), forecast(history, ids))
 

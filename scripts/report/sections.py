@@ -7,16 +7,16 @@ Numbers and words come from the modules that the terminal uses; none is computed
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from markupsafe import Markup
 
-from fieldkit.records import StepSummary
+from fieldkit.records import StopReason
 from rollout.evaluate import EvalSummary
 from scripts import numbers
-from scripts.evidence import BASE, TAGS, WARM_START, YARDSTICKS, Evidence
+from scripts.evidence import BASE, TAGS, YARDSTICKS, Evidence, reading_order
 from scripts.evidence_tables import (
     kind_table,
     late_table,
@@ -31,6 +31,7 @@ from scripts.report import charts
 from scripts.report.charts import Difference
 from scripts.report.curves import draw_curves
 from scripts.report.ending import ending, next_steps
+from scripts.report.figures import Read, train
 from scripts.report.flips import Change, Flips
 from scripts.report.headline import headline
 from scripts.report.material import Material, Pool
@@ -133,40 +134,30 @@ def _sums(summaries: Sequence[EvalSummary]) -> Table:
                 s.arm,
                 numbers.share(s.n_passed, s.n_trajectories),
                 numbers.share(s.assertions_passed, max(1, s.assertions_total)),
-                numbers.share(s.stops.get("TASK_COMPLETE", 0), s.n_trajectories),
+                numbers.share(s.stops.get(StopReason.TASK_COMPLETE, 0), s.n_trajectories),
                 numbers.turns(s.mean_turns),
             )
-            for s in sorted(summaries, key=_reading_order)
+            for s in sorted(summaries, key=lambda s: reading_order(s.arm))
         ),
         ("The matched comparison is missing (see above), so there is no test and no interval.",),
-    )
-
-
-def _reading_order(s: EvalSummary) -> tuple[int, int]:
-    """Yardsticks, base, warm start, then adapters by step."""
-    first = [*YARDSTICKS, BASE, WARM_START]
-    number = s.arm.rpartition(" ")[2]
-    return (
-        first.index(s.arm) if s.arm in first else len(first),
-        int(number) if number.isdecimal() else 0,
     )
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-_NUMBERS: dict[str, Callable[[StepSummary], float | None]] = {
+_NUMBERS: dict[str, Read] = {
     "reward": lambda s: s.mean_reward,
     "stops": lambda s: s.stop_rate,
     "passes": lambda s: s.pass_rate,
     "turns": lambda s: s.mean_turns,
-    "KL": lambda s: s.train.get("kl"),
-    "weight delta": lambda s: s.train.get("delta_l2"),
-    "gradient norm": lambda s: s.train.get("grad_norm"),
-    "|sampler − trainer|": lambda s: s.train.get("sampler_mean_abs"),
-    "its maximum": lambda s: s.train.get("sampler_max_abs"),
-    "clipped": lambda s: s.train.get("clipped_share"),
-    "entropy": lambda s: s.train.get("entropy"),
+    "KL": train("kl"),
+    "weight delta": train("delta_l2"),
+    "gradient norm": train("grad_norm"),
+    "|sampler − trainer|": train("sampler_mean_abs"),
+    "its maximum": train("sampler_max_abs"),
+    "clipped": train("clipped_share"),
+    "entropy": train("entropy"),
 }
 
 

@@ -8,7 +8,7 @@ stops a run, and silence is no proof of health.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from scripts.config import RunConfig
 from scripts.evidence import Evidence
 from scripts.milestones import SMOOTHING, Milestones
 from scripts.numbers import percent, points
+from scripts.report.figures import Read, by_step, tokens_a_turn, train
 from scripts.verdict import proven
 
 KL_SPIKE = 5.0
@@ -60,9 +61,6 @@ class Warning_:
     remedy: str
 
 
-Read = Callable[[StepSummary], float | None]
-
-
 def warnings(
     steps: Sequence[StepSummary],
     found: Milestones,
@@ -99,7 +97,7 @@ def sandbox_off(manifest: Mapping[str, Any]) -> Warning_ | None:
 
 def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The KL to the start jumped."""
-    known = _values(steps, _train("kl"))
+    known = by_step(steps, train("kl"))
     for i in range(STEPS_BEFORE, len(known)):
         step, value = known[i]
         usual = statistics.median(v for _, v in known[:i])
@@ -139,7 +137,7 @@ def reward_without_work(found: Milestones, evidence: Evidence | None) -> Warning
 
 def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
     """Replies shrank to less than half."""
-    change = _first_and_last(steps, _tokens_a_turn)
+    change = _first_and_last(steps, tokens_a_turn)
     if change is None or change[1] >= COLLAPSED * change[0]:
         return None
     return Warning_(
@@ -153,7 +151,7 @@ def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The policy hardly explores any more."""
-    change = _first_and_last(steps, _train("entropy"))
+    change = _first_and_last(steps, train("entropy"))
     if change is None or change[1] >= ENTROPY_COLLAPSED * change[0]:
         return None
     return Warning_(
@@ -167,7 +165,7 @@ def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The server and the trainer disagree more and more about the same tokens."""
-    change = _first_and_last(steps, _train("sampler_mean_abs"))
+    change = _first_and_last(steps, train("sampler_mean_abs"))
     if change is None or change[1] < DRIFT or change[1] < DRIFT_GROWTH * change[0]:
         return None
     return Warning_(
@@ -183,7 +181,7 @@ def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
     """Many importance weights met their cap."""
-    change = _first_and_last(steps, _train("clipped_share"))
+    change = _first_and_last(steps, train("clipped_share"))
     if change is None or change[1] < CLIPPED:
         return None
     return Warning_(
@@ -221,23 +219,9 @@ def small_groups(config: RunConfig) -> Warning_ | None:
     )
 
 
-def _train(key: str) -> Read:
-    return lambda step: step.train.get(key)
-
-
-def _tokens_a_turn(step: StepSummary) -> float | None:
-    if not step.mean_tokens or not step.mean_turns:
-        return None
-    return step.mean_tokens / step.mean_turns
-
-
-def _values(steps: Sequence[StepSummary], read: Read) -> list[tuple[int, float]]:
-    return [(s.step, v) for s in steps if (v := read(s)) is not None]
-
-
 def _first_and_last(steps: Sequence[StepSummary], read: Read) -> tuple[float, float] | None:
     """Means of the first and the last `SMOOTHING` steps, which must not overlap."""
-    values = [v for _, v in _values(steps, read)]
+    values = [v for _, v in by_step(steps, read)]
     if len(values) < 2 * SMOOTHING:
         return None
     return statistics.fmean(values[:SMOOTHING]), statistics.fmean(values[-SMOOTHING:])

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from fieldkit.adapter import adapter_sha, read_adapter
+from fieldkit.adapter import CANARY_FILE, adapter_sha, read_adapter
 from fieldkit.errors import BadInput, Shortage, Unavailable
 from fieldkit.memory import GIB, Available
 from fieldkit.process import environment, family
 from fieldkit.records import Sampling
-from rollout.canary import CANARY_FILE, Verdict, prove
+from rollout.canary import Verdict, prove
 from rollout.client import EngineClient
 from rollout.engine import Served, ensure_engine, find_engine, release_memory, stop_engine
 from rollout.lifecycle import Lifecycle, decide
