@@ -37,7 +37,11 @@ def main(
         Path | None, typer.Option(help="trainer_state/ of the step before.")
     ] = None,
     kl_coef: Annotated[float | None, typer.Option(help="β of the KL term.")] = None,
-    lr: Annotated[float | None, typer.Option(help="AdamW's learning rate.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or sgd.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The optimizer's learning rate.")] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="The gradient's L2 norm is cut to this.")
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="T that the bundle was sampled at.")
     ] = None,
@@ -66,7 +70,9 @@ def main(
         settings = read_settings(
             settings_json,
             kl_coef=kl_coef,
+            optimizer=optimizer,
             lr=lr,
+            clip_norm=clip_norm,
             temperature=temperature,
             dtype=dtype,
             serving_dtype=serving_dtype,

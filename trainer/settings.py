@@ -16,6 +16,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files import read_json
 
+OPTIMIZERS = ("adamw", "sgd")
 TRAINING_DTYPES = ("auto", "bf16", "fp32")
 SERVING_DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -27,8 +28,10 @@ CHUNK_ELEMENTS = 16_000_000
 class TrainerSettings:
     """Settings of one optimizer step over one bundle."""
 
+    optimizer: str = "adamw"
+    """adamw, or sgd: the gradient itself times lr, which `clip_norm` bounds to lr x clip_norm."""
     lr: float = 2e-4
-    """AdamW's learning rate, constant over the run."""
+    """The optimizer's learning rate, constant over the run. AdamW's is no measure for SGD's."""
     kl_coef: float = 0.02
     """β: weight of the k3 KL to the reference adapter. 0 leaves the reference pass out."""
     temperature: float = 1.0
@@ -60,6 +63,7 @@ class TrainerSettings:
         _check(self, "kl_coef", lambda v: math.isfinite(v) and v >= 0, "a number of at least 0")
         for name in ("tokens_per_microbatch", "max_segment_tokens"):
             _check(self, name, lambda v: v >= 1, "a whole number of at least 1")
+        _check(self, "optimizer", lambda v: v in OPTIMIZERS, f"one of {OPTIMIZERS}")
         _check(self, "dtype", lambda v: v in TRAINING_DTYPES, f"one of {TRAINING_DTYPES}")
         _check(self, "serving_dtype", lambda v: v in SERVING_DTYPES, f"one of {SERVING_DTYPES}")
 

@@ -1,7 +1,8 @@
 """The part of a step that needs a model: load, score, take the gradient, move, save.
 
-Reads like the recipe: reference logprobs, gradient, clip, AdamW, then the files of the new adapter
-into a folder that someone else publishes. Imported only when there is signal to learn from.
+Reads like the recipe: reference logprobs, gradient, clip, the optimizer's step, then the files of
+the new adapter into a folder that someone else publishes. Imported only when there is signal to
+learn from.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ def update_adapter(
         lora = policy.lora()
         before = LoraReferenceSnapshot(lora, f"{inputs.adapter}")
         reference = _reference(checked, settings)
-        optimizer = make_optimizer(lora, settings.lr)
+        optimizer = make_optimizer(lora, settings)
         if inputs.state is not None:
             load_state(inputs.state, optimizer, lora, checked.adapter.sha)
+    steps = checked.optimizer_steps + 1
     report_loaded(policy, reference, watch, progress)
 
     references = None
@@ -87,7 +89,7 @@ def update_adapter(
     with watch.phase("save"):
         delta = tracker.delta(lora, served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
-        save_state(build / STATE_DIR, optimizer, lora, sha)
+        save_state(build / STATE_DIR, optimizer, lora, steps, sha)
     with watch.phase("canary"):
         del optimizer
         ids = canary_ids(checked.groups)
@@ -106,7 +108,7 @@ def update_adapter(
         "trainable_parameters": trainable,
         "all_parameters": total,
         "snapshot_tensors": len(reference) if reference else 0,
-        "optimizer_steps": checked.optimizer_steps + 1,
+        "optimizer_steps": steps,
         "training_bits": torch.finfo(dtype).bits,
         "serving_bits": torch.finfo(served).bits,
     }
