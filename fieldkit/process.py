@@ -3,39 +3,37 @@
 A server outlives the program that started it, and a killed server leaves children behind that hold
 all its memory. So every process is started with a marker in its environment (which its children
 inherit), written to a ledger *before* it starts, and recognised later by pid, start time and boot
-together. Nothing here ever signals a process that does not carry the marker.
+together (`fieldkit.ledger`). Nothing here ever signals a process that does not carry the marker.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import secrets
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files import read_json, write_json
+from fieldkit.errors import Unavailable
 
 MARKER_VARIABLE = "FIELDKIT_OWNER"
 """The environment variable that carries the marker."""
+LEDGER_VARIABLE = "FIELDKIT_LEDGER"
+"""The one with the ledger's path: whose a process is, even where that ledger has been deleted."""
 
-_LEDGER_SCHEMA = 1
 _START_TIME_FIELD = 22  # of /proc/PID/stat, counted from 1: start time in clock ticks since boot
 _STATE_FIELD = 3
 _TRACKER = b"multiprocessing.resource_tracker"
 _ORPHAN_SECONDS = 3.0  # how long children may take to follow their leader
 _KILL_SECONDS = 3.0  # how long a process may take to go after SIGKILL
 
-# Children that this very process started. Kept so that they can be reaped when they end; without a
-# reaper an ended child stays a zombie with our pid as its parent.
+# Children that this very process started for a ledger. Kept so that they can be reaped when they
+# end; without a reaper an ended child stays a zombie with our pid as its parent.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -44,7 +42,8 @@ class Owned:
     """One process in the ledger.
 
     pid and start_time (clock ticks since boot) are None between "about to start" and "started".
-    started_at: Unix seconds. info: what the owner of this entry wants to remember, JSON-ready.
+    parent: pid of the starter. started_at: Unix seconds. info: what the owner of this entry wants
+    to remember, JSON-ready.
     """
 
     name: str
@@ -52,6 +51,7 @@ class Owned:
     pid: int | None
     start_time: int | None
     boot_id: str
+    parent: int
     command: tuple[str, ...]
     log: str
     started_at: float
@@ -124,12 +124,47 @@ def family(marker: str) -> list[int]:
         return [h.pid for h in handles]
 
 
+@dataclass(frozen=True)
+class Marked:
+    """A live process that carries a marker. ledger: the file that names it, by its environment."""
+
+    pid: int
+    marker: str
+    ledger: Path
+
+
+def marked() -> list[Marked]:
+    """All live marked processes of this user, this one included, in ascending order of pid.
+
+    Only those that see the same files as we do: the path of a ledger means nothing in another root.
+    """
+    return [m for pid in _pids() if (m := _read_mark(pid)) is not None]
+
+
+def _read_mark(pid: int) -> Marked | None:
+    try:
+        if Path(f"/proc/{pid}").stat().st_uid != os.getuid() or start_time(pid) is None:
+            return None
+        if not Path(f"/proc/{pid}/root").samefile("/"):
+            return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    found = environment(pid)
+    if MARKER_VARIABLE not in found or LEDGER_VARIABLE not in found:
+        return None
+    return Marked(pid, found[MARKER_VARIABLE], Path(found[LEDGER_VARIABLE]))
+
+
+def _pids() -> list[int]:
+    return sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
+
+
 @contextlib.contextmanager
 def _handles(marker: str) -> Iterator[list[Handle]]:
     handles: list[Handle] = []
     try:
-        for entry in sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
-            handle = _open_if_marked(entry, marker)
+        for pid in _pids():
+            handle = _open_if_marked(pid, marker)
             if handle is not None:
                 handles.append(handle)
         yield handles
@@ -172,6 +207,11 @@ def _wait(handles: Sequence[Handle], seconds: float) -> list[Handle]:
         left = [h for h in left if not _ended(h.fd)]
     _reap()
     return [h for h in left if not _ended(h.fd)]
+
+
+def reap_later(child: subprocess.Popen[bytes]) -> None:
+    """Have a child of this process reaped once it has ended, by whichever wait comes next."""
+    _children[child.pid] = child
 
 
 def _reap() -> None:
@@ -226,105 +266,3 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
             f"look at them with `ps -o pid,stat,wchan,cmd -p {','.join(map(str, left))}`"
         )
     return ended
-
-
-class Ledger:
-    """The file that says which processes are ours. One entry a name; safe across processes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def entries(self) -> list[Owned]:
-        """Every entry. Raises `BadInput` for a file that is not a ledger."""
-        if not self.path.exists():
-            return []
-        value = read_json(self.path)
-        if not isinstance(value, dict) or value.get("schema") != _LEDGER_SCHEMA:
-            raise BadInput(f"{self.path}: not a ledger of schema {_LEDGER_SCHEMA}")
-        return [_entry(raw, f"{self.path}: processes[{i}]") for i, raw in _numbered(value)]
-
-    def get(self, name: str) -> Owned | None:
-        """The entry of that name."""
-        return next((e for e in self.entries() if e.name == name), None)
-
-    def record(self, owned: Owned) -> None:
-        """Write an entry, in place of the one of the same name."""
-        with self._locked():
-            others = [e for e in self.entries() if e.name != owned.name]
-            self._write([*others, owned])
-
-    def forget(self, name: str) -> None:
-        """Remove the entry of that name, if there is one."""
-        with self._locked():
-            self._write([e for e in self.entries() if e.name != name])
-
-    def launch(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        log: Path,
-        info: Mapping[str, Any],
-    ) -> Owned:
-        """Start `command` in a session of its own and write it down.
-
-        The marker is in the ledger before the process exists, so that one started just before a
-        crash is found again. Output goes to the end of `log`; input is empty; `env` is the whole
-        environment but for the marker.
-        """
-        marker = f"{name}-{secrets.token_hex(8)}"
-        owned = Owned(
-            name=name,
-            marker=marker,
-            pid=None,
-            start_time=None,
-            boot_id=boot_id(),
-            command=tuple(command),
-            log=str(log),
-            started_at=time.time(),
-            info=dict(info),
-        )
-        self.record(owned)
-        pid = _spawn(command, {**env, MARKER_VARIABLE: marker}, cwd, log)
-        owned = replace(owned, pid=pid, start_time=start_time(pid))
-        self.record(owned)
-        return owned
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(self.path.with_suffix(".lock"), "a") as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
-            yield
-
-    def _write(self, entries: Sequence[Owned]) -> None:
-        write_json(self.path, {"schema": _LEDGER_SCHEMA, "processes": [asdict(e) for e in entries]})
-
-
-def _numbered(value: dict[str, Any]) -> Iterator[tuple[int, Any]]:
-    processes = value.get("processes")
-    return enumerate(processes if isinstance(processes, list) else [])
-
-
-def _entry(raw: Any, where: str) -> Owned:
-    known = {f.name for f in fields(Owned)}
-    if not isinstance(raw, dict) or set(raw) != known:
-        raise BadInput(f"{where}: keys must be {', '.join(sorted(known))}")
-    return Owned(**{**raw, "command": tuple(raw["command"])})
-
-
-def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as out:
-        child = subprocess.Popen(
-            list(command),
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    _children[child.pid] = child
-    return child.pid

@@ -19,14 +19,17 @@ _BODY_SHOWN = 300
 
 
 class Admin:
-    """Administrative calls to the server at `base_url`. Use as a context manager."""
+    """Administrative calls to the server at `base_url`. Use as a context manager.
 
-    def __init__(self, base_url: str, api_key: str) -> None:
+    seconds: how long one call may take.
+    """
+
+    def __init__(self, base_url: str, api_key: str, seconds: float = _SECONDS) -> None:
         self.base_url = base_url
         self._http = httpx.Client(
             base_url=base_url,
             headers={"Authorization": f"Bearer {api_key}"},
-            timeout=_SECONDS,
+            timeout=seconds,
             trust_env=False,
         )
 

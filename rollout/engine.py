@@ -21,15 +21,8 @@ from typing import Any
 
 from fieldkit import memory
 from fieldkit.errors import FieldkitError, Unavailable
-from fieldkit.process import (
-    Ledger,
-    Owned,
-    environment,
-    family,
-    is_running,
-    terminate,
-    wait_ended,
-)
+from fieldkit.ledger import LEDGER_FILE, Ledger
+from fieldkit.process import Owned, environment, family, is_running, terminate, wait_ended
 from rollout import server
 from rollout.admin import Admin
 from rollout.canary import Proof, prove
@@ -39,8 +32,10 @@ from rollout.port import HOST, free_port
 from rollout.server import API_KEY_VARIABLE, BASE_NAME, EngineSettings, LoraShape
 from rollout.wanted import Wanted, check_wanted
 
-LEDGER_FILE = "ledger.json"
-_ENTRY = "engine"
+ENGINE = "engine"
+"""The name of its entry in the ledger."""
+
+_ANSWER_SECONDS = 5.0  # for a question that a person waits for
 _READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
 _PROGRESS_SECONDS = 5.0
 _LOG_TAIL_BYTES = 20_000
@@ -112,7 +107,7 @@ def release_memory(
     Does nothing for a hot-swapped server, unless the lifecycle is auto and memory has become
     short. Raises `Shortage` naming the largest holders if the memory does not come back.
     """
-    owned = Ledger(run_dir / LEDGER_FILE).get(_ENTRY)
+    owned = Ledger(run_dir / LEDGER_FILE).get(ENGINE)
     if owned is None:
         return
     asked = settings.lifecycle
@@ -137,8 +132,18 @@ def stop_engine(
 
 def find_engine(run_dir: Path) -> Owned | None:
     """The ledger's entry of a server that is running now; None without one."""
-    owned = Ledger(run_dir / LEDGER_FILE).get(_ENTRY)
+    owned = Ledger(run_dir / LEDGER_FILE).get(ENGINE)
     return owned if owned is not None and is_running(owned) else None
+
+
+def served_names(run_dir: Path) -> list[str] | None:
+    """What the run's server says that it serves; None where it does not answer within seconds."""
+    owned = find_engine(run_dir)
+    if owned is None:
+        return None
+    with Admin(_url(owned), _api_key(owned), _ANSWER_SECONDS) as admin:
+        models = admin.models()
+    return None if models is None else list(models)
 
 
 class _Engine:
@@ -153,7 +158,7 @@ class _Engine:
 
     @property
     def owned(self) -> Owned:
-        owned = self.ledger.get(_ENTRY)
+        owned = self.ledger.get(ENGINE)
         if owned is None or owned.pid is None:
             raise Unavailable(f"{self.ledger.path}: the engine is gone; run the same command again")
         return owned
@@ -179,7 +184,7 @@ class _Engine:
 
     def _usable(self, wanted: Wanted, on_progress: Progress) -> bool:
         """Whether the server that the ledger names can come to serve what is wanted."""
-        owned = self.ledger.get(_ENTRY)
+        owned = self.ledger.get(ENGINE)
         if owned is None or not is_running(owned):
             return False
         info = owned.info
@@ -208,7 +213,7 @@ class _Engine:
         scratch = Path(tempfile.mkdtemp(prefix="grpo-", dir="/tmp"))
         shape = wanted.shape
         owned = self.ledger.launch(
-            _ENTRY,
+            ENGINE,
             server.command(wanted.model_dir, self.settings, shape, wanted.paths, port),
             env=server.environment(self.settings, secrets.token_urlsafe(24), scratch),
             # Not the caller's folder: `python -m` would import from it.
@@ -342,7 +347,7 @@ class _Engine:
 
     def stop(self, on_progress: Progress) -> None:
         """End the server, its children and its leftovers, and see the memory come back."""
-        owned = self.ledger.get(_ENTRY)
+        owned = self.ledger.get(ENGINE)
         if owned is None:
             return
         pids = family(owned.marker)
@@ -352,7 +357,7 @@ class _Engine:
         terminate(owned, self.settings.stop_seconds)
         if scratch := owned.info.get("scratch"):
             shutil.rmtree(scratch, ignore_errors=True)
-        self.ledger.forget(_ENTRY)
+        self.ledger.forget(ENGINE)
         reclaim.wait(
             margin=int(self.settings.memory_margin_gib * memory.GIB),
             seconds=self.settings.memory_seconds,

@@ -1,8 +1,9 @@
 """Running a child program: its lines as they come, its exit code, and no orphan behind it.
 
 The loop starts phases, and the train phase starts the trainer, through this one function. A child
-gets a process group of its own, so that a Ctrl-C at the terminal reaches the loop alone, and the
-kernel ends it when its parent is gone. Nothing here knows what a child prints.
+gets a process group of its own, so that a Ctrl-C at the terminal reaches the loop alone, the kernel
+ends it when its parent is gone, and the run's ledger names it while it lives. Nothing here knows
+what a child prints.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from fieldkit.ledger import Ledger
 
 TICK_SECONDS = 0.5
 """How often `on_tick` is called while a child says nothing."""
@@ -30,6 +33,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def run_child(
     command: Sequence[str],
     *,
+    ledger: Ledger,
+    name: str,
     log: Path,
     on_line: Callable[[str], None],
     on_tick: Callable[[], None] = lambda: None,
@@ -39,15 +44,18 @@ def run_child(
 ) -> int:
     """Run `command` to its end and return its exit code (128 + n where signal n ended it).
 
+    `ledger` knows it as `name` until then.
+
     Every line of stdout goes to `on_line`; stderr goes to the end of `log`. When `stop_asked` turns
     true the child gets SIGTERM, and SIGKILL after `GRACE_SECONDS`. Must be called from the main
     thread: the kernel ties the child's life to the thread that started it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    owned = ledger.announce(name, command, log)
     with open(log, "ab") as err:
         child = subprocess.Popen(
             list(command),
-            env=dict(env) if env is not None else None,
+            env={**(os.environ if env is None else env), **ledger.marks(owned)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=err,
@@ -57,6 +65,7 @@ def run_child(
         )
     stop_at: float | None = None
     try:
+        ledger.started(owned, child.pid)
         for lines in _lines(child):
             for line in lines:
                 on_line(line)
@@ -73,6 +82,7 @@ def run_child(
     finally:
         assert child.stdout is not None
         child.stdout.close()
+        ledger.forget(name)
     return code if code >= 0 else 128 - code
 
 

@@ -276,7 +276,7 @@ def prove(
 @app.command()
 def doctor(
     reclaim: Annotated[
-        bool, typer.Option("--reclaim", help="End our engines that no loop uses.")
+        bool, typer.Option("--reclaim", help="End what runs have left behind.")
     ] = False,
 ) -> None:
     """Check this machine; exit 4 where something would stop a night."""
@@ -284,7 +284,9 @@ def doctor(
     from scripts import doctor as check_up
 
     if reclaim:
-        print("\n".join(check_up.reclaim()) or "nothing to reclaim")
+        from scripts import processes
+
+        print("\n".join(processes.reclaim()) or "nothing to reclaim")
     findings = check_up.examine()
     for finding in findings:
         print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")

@@ -1,30 +1,26 @@
 """`grpo doctor`: is this machine fit for a night, and did an earlier one leave something behind?
 
-Each check is one line with what to do about it. `--reclaim` ends engines that our ledgers own and
-no loop uses; a stranger's process is named and left alone.
+Each check is one line with what to do about it, and so is each process that a run has started and
+that lives. Nothing here ends or changes anything.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from fieldkit import memory
 from fieldkit.errors import FieldkitError, Unavailable
 from fieldkit.memory import GIB
-from fieldkit.process import Ledger, family
 from rollout.command import SandboxSettings
-from rollout.engine import LEDGER_FILE, stop_engine
 from rollout.sandbox import probe
 from scripts.checks import DISK_MARGIN_BYTES
 from scripts.machine import gpu_names
 from scripts.model import default_model_dir
-from scripts.run_folder import ROOT, RunFolder
+from scripts.processes import Family, families, told
+from scripts.run_folder import ROOT
 
 MEMORY_BYTES = 8 * GIB
 """What a night on the default model wants: engine 3, trainer 3 and the loop, with room to spare."""
@@ -52,9 +48,8 @@ def examine() -> list[Finding]:
         "disk": _disk,
         "gpu": _gpu,
         "model": _model,
-        "leftovers": _leftovers,
     }
-    return [_finding(name, check) for name, check in checks.items()]
+    return [_finding(name, check) for name, check in checks.items()] + _processes()
 
 
 def _finding(name: str, check: Callable[[], str]) -> Finding:
@@ -112,45 +107,19 @@ def _model() -> str:
     return str(folder)
 
 
-def _leftovers() -> str:
-    left = list(leftovers())
-    if left:
-        held = sum(memory.held_by(pid) for _, pids in left for pid in pids)
-        runs = ", ".join(f"{folder.name} (pid {pids[0]})" for folder, pids in left)
-        raise Unavailable(
-            f"engines that no loop uses: {runs}, {held / GIB:.1f} GiB; "
-            "`grpo doctor --reclaim` ends them"
-        )
-    return "no engine without a loop"
-
-
-def leftovers() -> Iterator[tuple[RunFolder, list[int]]]:
-    """Runs of this checkout whose engine lives while no loop owns the run, with its pids."""
-    for ledger in sorted((ROOT / "runs").glob(f"*/{LEDGER_FILE}")):
-        folder = RunFolder(ledger.parent)
-        pids = [pid for entry in Ledger(ledger).entries() for pid in family(entry.marker)]
-        if pids and not _in_use(folder.lock):
-            yield folder, pids
-
-
-def reclaim() -> list[str]:
-    """End those engines; one line for each."""
-    lines = []
-    for folder, pids in list(leftovers()):
-        stop_engine(folder.path)
-        lines.append(f"run {folder.name}: ended its engine ({len(pids)} processes)")
-    return lines
-
-
-def _in_use(lock: Path) -> bool:
-    """Whether a loop or phase holds the run's lock now."""
-    if not lock.exists():
-        return False
-    fd = os.open(lock, os.O_RDONLY)
+def _processes() -> list[Finding]:
+    """A line for each family of processes that a run has started and that lives."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+        found = families()
+    except FieldkitError as e:
+        return [Finding("processes", False, str(e))]
+    if not found:
+        return [Finding("processes", True, "no run has any")]
+    return [_process(family) for family in found]
+
+
+def _process(family: Family) -> Finding:
+    text = told(family)
+    if family.reclaimable:
+        return Finding("process", False, f"{text}; `grpo doctor --reclaim` ends it")
+    return Finding("process", True, text)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
+from fieldkit.ledger import LEDGER_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout: relative paths in run.toml start here, so that a run does not depend on the cwd."""
@@ -44,6 +45,10 @@ class RunFolder:
     @property
     def lock(self) -> Path:
         return self.path / "lock"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / LEDGER_FILE
 
     @property
     def log(self) -> Path:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.journal import Journal
+from fieldkit.ledger import Ledger
 from scripts.children import run_child
 from scripts.config import RunConfig, read_config
 from scripts.display import Both, Display, log_display
@@ -134,6 +135,8 @@ class _Loop:
         log = self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
         code = run_child(
             self._command(phase),
+            ledger=Ledger(self.folder.ledger),
+            name=phase.value,
             log=log,
             on_line=self._hear,
             on_tick=self.display.tick,

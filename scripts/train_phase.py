@@ -16,6 +16,7 @@ from typing import Any
 
 from fieldkit.errors import Shortage
 from fieldkit.files import read_json, sweep_temporaries, write_json, write_text
+from fieldkit.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary, encode, read_bundle
 from rollout.engine import release_memory
 from scripts.children import run_child
@@ -60,6 +61,8 @@ def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
     began = time.monotonic()
     code = run_child(
         _command(ctx, n),
+        ledger=Ledger(ctx.folder.ledger),
+        name="trainer",
         log=log,
         on_line=lambda line: _tell_line(ctx, line),
         stop_asked=lambda: ctx.wish.now,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
+from fieldkit.ledger import Ledger
 from fieldkit.process import (
     MARKER_VARIABLE,
-    Ledger,
     Owned,
     boot_id,
     environment,
@@ -89,6 +89,7 @@ def test_it_is_found_and_ended_by_another_process_than_the_one_that_started_it(
     owned = launch(ledger, FAMILY)
     script = (
         "import sys; from pathlib import Path; from fieldkit.process import *\n"
+        "from fieldkit.ledger import Ledger\n"
         "owned = Ledger(Path(sys.argv[1])).get('job')\n"
         "assert is_running(owned)\n"
         "print(len(terminate(owned, 5.0)))"

@@ -1,0 +1,171 @@
+"""What runs have started and what lives now: whose each process is, what it holds, who uses it.
+
+Found by the marks in their environment, so that it does not matter which of them were killed, what
+they call themselves, or whether the run folder is still there. Listing signals nobody; `reclaim`
+ends what no loop uses and no other checkout owns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from fieldkit import memory
+from fieldkit.ledger import Ledger
+from fieldkit.process import Marked, Owned, boot_id, marked, terminate
+from rollout.engine import ENGINE, served_names, stop_engine
+from scripts.run_folder import ROOT, RunFolder
+
+GRACE_SECONDS = 10.0
+"""How long what nobody uses may take to end in good order."""
+
+
+class Use(StrEnum):
+    """Who needs a process now."""
+
+    LOOP = "a loop uses it"
+    NOBODY = "no loop uses it"
+    LOST = "no ledger names it"
+    """Its run folder was deleted, or the ledger has another entry in its place."""
+    ELSEWHERE = "no loop uses it, and it belongs to another checkout"
+
+
+@dataclass(frozen=True)
+class Family:
+    """The live processes with one marker.
+
+    pids: in ascending order. entry: the ledger's, None where none names them. held: bytes of host
+    and GPU memory that their end would free.
+    """
+
+    run: RunFolder
+    pids: tuple[int, ...]
+    marker: str
+    entry: Owned | None
+    use: Use
+    held: int
+
+    @property
+    def name(self) -> str:
+        """What it is: engine, trainer, or the phase that it plays."""
+        return self.entry.name if self.entry else self.marker.rpartition("-")[0]
+
+    @property
+    def reclaimable(self) -> bool:
+        return self.use in (Use.NOBODY, Use.LOST)
+
+
+def families() -> list[Family]:
+    """Every family of this user, by run. Raises `BadInput` for a ledger that cannot be read."""
+    found: dict[tuple[Path, str], list[Marked]] = defaultdict(list)
+    for process in marked():
+        found[process.ledger, process.marker].append(process)
+    return [
+        _family(ledger, marker, tuple(p.pid for p in members))
+        for (ledger, marker), members in sorted(found.items())
+    ]
+
+
+def _family(ledger: Path, marker: str, pids: tuple[int, ...]) -> Family:
+    run = RunFolder(ledger.parent)
+    entry = next((e for e in Ledger(ledger).entries() if e.marker == marker), None)
+    held = sum(memory.held_by(pid) for pid in pids) + memory.gpu_held_by(pids)
+    return Family(run, pids, marker, entry, _use(run, entry), held)
+
+
+def _use(run: RunFolder, entry: Owned | None) -> Use:
+    if entry is None:
+        return Use.LOST
+    if in_use(run.lock):
+        return Use.LOOP
+    return Use.NOBODY if run.path.is_relative_to(ROOT) else Use.ELSEWHERE
+
+
+def told(family: Family) -> str:
+    """A family in one line, without what to do about it."""
+    pids = f"pid {family.pids[0]}" + (f" and {n} more" if (n := len(family.pids) - 1) else "")
+    parts = [f"{family.name} of run {_shown(family.run)}, {pids}"]
+    if family.entry is not None:
+        since = time.strftime("%a %H:%M", time.localtime(family.entry.started_at))
+        parts.append(f"since {since}")
+    parts.append(f"{family.held / memory.GIB:.1f} GiB")
+    if family.name == ENGINE and family.entry is not None:
+        parts.append(_endpoint(family.run))
+    return ", ".join([*parts, family.use.value])
+
+
+def _endpoint(run: RunFolder) -> str:
+    names = served_names(run.path)
+    return "does not answer" if names is None else f"serves {', '.join(sorted(names))}"
+
+
+def _shown(run: RunFolder) -> str:
+    return run.name if run.path.parent == ROOT / "runs" else str(run.path)
+
+
+def reclaim() -> list[str]:
+    """End every family that is reclaimable; one line for each.
+
+    Raises `Unavailable` for a process that survives SIGKILL, `Shortage` where an engine's memory
+    does not come back.
+    """
+    lines = []
+    for family in families():
+        if not family.reclaimable:
+            continue
+        if family.name == ENGINE and family.entry is not None:
+            stop_engine(family.run.path)
+        else:
+            _end(family)
+        lines.append(f"ended {told_briefly(family)}")
+    return lines
+
+
+def told_briefly(family: Family) -> str:
+    """What it was, for a line about its end."""
+    n = len(family.pids)
+    return (
+        f"{family.name} of run {_shown(family.run)}: {n} process{'es' if n > 1 else ''}, "
+        f"{family.held / memory.GIB:.1f} GiB"
+    )
+
+
+def _end(family: Family) -> None:
+    terminate(family.entry or _unnamed(family), GRACE_SECONDS)
+    if family.entry is not None:
+        Ledger(family.run.ledger).forget(family.entry.name)
+
+
+def _unnamed(family: Family) -> Owned:
+    """An entry for what no ledger names: the marker is all that is known, and enough."""
+    return Owned(
+        name=family.name,
+        marker=family.marker,
+        pid=None,
+        start_time=None,
+        boot_id=boot_id(),
+        parent=0,
+        command=(),
+        log="",
+        started_at=0.0,
+    )
+
+
+def in_use(lock: Path) -> bool:
+    """Whether a loop or phase holds the run's lock now."""
+    try:
+        fd = os.open(lock, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
