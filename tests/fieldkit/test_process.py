@@ -236,6 +236,7 @@ def test_a_new_entry_takes_the_place_of_the_old_one_of_its_name(ledger: Ledger) 
     terminate(old, 5.0)
     new = launch(ledger, FAMILY)
     assert [e.marker for e in ledger.entries() if e.name == "job"] == [new.marker]
+    terminate(new, 5.0)
     ledger.forget("job")
     assert [e.name for e in ledger.entries()] == ["other"]
 
