@@ -2,22 +2,26 @@
 
 One client serves all episodes in flight. It sends the exact ids of the transcript, asks for the
 exact ids back, and checks what came: training on a completion whose ids and logprobs do not match
-would be wrong in silence. A failed request is repeated a bounded number of times, and is never
-turned into an empty completion.
+would be wrong in silence. A failed request is repeated for a bounded time, and is never turned into
+an empty completion.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import math
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import httpx
 
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.records import Sampling
 
 FINISH_REASONS = ("stop", "length")
@@ -26,7 +30,8 @@ FINISH_REASONS = ("stop", "length")
 # ReadError, so ours are given up well before.
 _KEEPALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 10.0
-_FIRST_BACKOFF_SECONDS = 0.5  # doubles with every attempt
+_FIRST_BACKOFF_SECONDS = 0.5  # doubles with every attempt, up to the longest
+_LONGEST_BACKOFF_SECONDS = 10.0
 _TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
 _BAD_REQUEST_STATUS = (400, 413, 422)
 _LOGPROB_SLACK = 1e-4  # a sampled token's logprob may exceed 0 by rounding only
@@ -55,8 +60,8 @@ class Sampler(Protocol):
 class ClientSettings:
     """How patient the client is."""
 
-    attempts: int = 5
-    """How often one request is sent before the engine counts as unavailable."""
+    patience_seconds: float = 120.0
+    """How long a request that fails is repeated, counted from its first failure."""
     request_seconds: float = 300.0
     """How long one answer may take. With many requests queued this includes their turn."""
     connections: int = 256
@@ -68,7 +73,8 @@ class EngineClient:
 
     model_name: "base" or an adapter's versioned name; it is the policy version of every turn.
     stop_token_ids: end-of-turn ids that end a completion (as its last id), besides the model's own
-    end-of-sequence id. Use as an async context manager.
+    end-of-sequence id. alive: whether the server's process lives; where it does not, a failed
+    request is not repeated. Use as an async context manager.
     """
 
     def __init__(
@@ -78,12 +84,14 @@ class EngineClient:
         model_name: str,
         *,
         stop_token_ids: Sequence[int] = (),
+        alive: Callable[[], bool] = lambda: True,
         settings: ClientSettings | None = None,
     ) -> None:
         self.base_url = base_url
         self.api_key = api_key
         self.model_name = model_name
         self._stop_token_ids = list(stop_token_ids)
+        self._alive = alive
         self._settings = settings or ClientSettings()
         self._http = httpx.AsyncClient(
             base_url=base_url,
@@ -147,27 +155,43 @@ class EngineClient:
 
     async def _complete(self, body: dict[str, Any]) -> Any:
         """POST until an answer comes; the JSON of the answer."""
-        reason = ""
-        for attempt in range(self._settings.attempts):
-            if attempt:
-                await asyncio.sleep(_FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1))
+        failed_at: float | None = None
+        for attempt in itertools.count(1):
             try:
                 response = await self._http.post("/v1/completions", json=body)
-            except httpx.TransportError as e:
+                if response.status_code == httpx.codes.OK:
+                    return response.json()
+                reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
+                if response.status_code not in _TRANSIENT_STATUS:
+                    raise self._refused(response.status_code, reason)
+            except (httpx.TransportError, json.JSONDecodeError) as e:
                 reason = f"{type(e).__name__}: {e}"
-                continue
-            if response.status_code == httpx.codes.OK:
-                return response.json()
-            reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
-            if response.status_code not in _TRANSIENT_STATUS:
-                wrong = response.status_code in _BAD_REQUEST_STATUS
-                kind = BadInput if wrong else Unavailable
-                raise kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
-        raise Unavailable(
-            f"{self.base_url}: no answer for {self.model_name} in {self._settings.attempts} "
-            f"attempts; the last: {reason}. The engine's log is the newest log/engine-*.log of "
-            "the run folder; the same command starts it anew and goes on."
+            now = time.monotonic()
+            failed_at = now if failed_at is None else failed_at
+            if now - failed_at >= self._settings.patience_seconds or not self._alive():
+                raise self._gave_up(attempt, now - failed_at, reason)
+            await asyncio.sleep(_backoff(attempt))
+
+    def _refused(self, status: int, reason: str) -> FieldkitError:
+        kind = BadInput if status in _BAD_REQUEST_STATUS else Unavailable
+        return kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
+
+    def _gave_up(self, attempts: int, seconds: float, reason: str) -> Unavailable:
+        why = f"in {attempts} attempts over {seconds:.0f} s" if self._alive() else "any more"
+        state = "" if self._alive() else "The server's process has ended. "
+        return Unavailable(
+            f"{self.base_url}: no answer for {self.model_name} {why}; the last: {reason}. {state}"
+            "The engine's log is the newest log/engine-*.log of the run folder; the same command "
+            "starts it anew and goes on."
         )
+
+
+def _backoff(attempt: int) -> float:
+    """Seconds before the next attempt: exponential, with half of it random, so that many requests
+    that failed together do not come back together."""
+    doubled: float = _FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1)
+    longest = min(_LONGEST_BACKOFF_SECONDS, doubled)
+    return longest * random.uniform(0.5, 1.0)
 
 
 def completion_of(answer: Any, max_tokens: int) -> Completion:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fieldkit.adapter import adapter_sha
+from fieldkit.process import start_time
 from reward.credit import Crediting
 from reward.shaping import reward
 from rollout.client import EngineClient
@@ -72,7 +73,11 @@ async def player(
 ) -> AsyncIterator[Player]:
     """The served adapter, ready to play under `settings`; to be used inside an event loop."""
     async with EngineClient(
-        served.base_url, served.api_key, served.model_name, stop_token_ids=(chat.eot_id,)
+        served.base_url,
+        served.api_key,
+        served.model_name,
+        stop_token_ids=(chat.eot_id,),
+        alive=lambda: start_time(served.pid) is not None,
     ) as client:
         yield Player(
             sampler=client,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -94,7 +95,9 @@ Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def flaky_server(respond: Respond) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+async def flaky_server(
+    respond: Respond, port: int = 0
+) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """A server that hands its n-th request (from 0) to `respond`; yields URL and bodies seen."""
     bodies: list[dict[str, Any]] = []
 
@@ -109,7 +112,7 @@ async def flaky_server(respond: Respond) -> AsyncIterator[tuple[str, list[dict[s
         await respond(len(bodies) - 1, writer)
         writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", port)
     async with server:
         port = server.sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}", bodies
@@ -137,17 +140,75 @@ async def test_a_dropped_connection_and_a_server_error_are_repeated() -> None:
     assert bodies[0] == bodies[2]
 
 
-async def test_an_engine_that_stays_away_is_unavailable_after_bounded_attempts() -> None:
-    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
-        return None
+async def nothing(n: int, writer: asyncio.StreamWriter) -> None:
+    """Closes the connection without a word."""
 
-    settings = ClientSettings(attempts=2)
+
+async def test_an_engine_that_stays_away_is_unavailable_after_a_bounded_time() -> None:
+    settings = ClientSettings(patience_seconds=1.0)
+    async with (
+        flaky_server(nothing) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings) as client,
+    ):
+        with pytest.raises(Unavailable, match=r"no answer for v0 in \d attempts.*log/engine-"):
+            await client.sample(PROMPT, SAMPLING, seed=3)
+    assert len(bodies) >= 2
+
+
+async def test_an_engine_whose_process_has_ended_is_not_asked_again() -> None:
+    async with (
+        flaky_server(nothing) as (url, bodies),
+        EngineClient(url, "key", "v0", alive=lambda: False) as client,
+    ):
+        with pytest.raises(Unavailable, match="The server's process has ended"):
+            await client.sample(PROMPT, SAMPLING, seed=3)
+    assert len(bodies) == 1
+
+
+async def test_an_engine_that_refuses_connections_for_a_while_is_waited_for() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await reply(writer, "200 OK", answer())
+
+    async with EngineClient(f"http://127.0.0.1:{port}", "key", "v0") as client:
+        waiting = asyncio.create_task(client.sample(PROMPT, SAMPLING, seed=3))
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        assert not done, "a refused connection ended the request"
+        async with flaky_server(respond, port):
+            assert (await waiting).ids == (5, 6)
+
+
+async def test_an_answer_that_breaks_off_in_the_middle_is_asked_for_again() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        if n == 0:
+            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{"choices": [')
+            await writer.drain()
+        elif n == 1:
+            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"choices": ')
+            await writer.drain()
+        else:
+            await reply(writer, "200 OK", answer())
+
+    async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
+        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
+    assert len(bodies) == 3
+
+
+async def test_an_engine_that_hangs_is_given_up_and_asked_again() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        if n == 0:
+            await asyncio.sleep(5)
+        await reply(writer, "200 OK", answer())
+
+    settings = ClientSettings(request_seconds=0.3)
     async with (
         flaky_server(respond) as (url, bodies),
         EngineClient(url, "key", "v0", settings=settings) as client,
     ):
-        with pytest.raises(Unavailable, match=r"no answer for v0 in 2 attempts.*log/engine-"):
-            await client.sample(PROMPT, SAMPLING, seed=3)
+        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
     assert len(bodies) == 2
 
 

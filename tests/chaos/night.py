@@ -1,0 +1,246 @@
+"""A night that is killed again and again, and what must hold afterwards.
+
+The loop, its phases and the trainer are the real ones, on the two-layer model; the engine is the
+scripted one (site/vllm) or the real vLLM. A `Saboteur` decides when and whom to kill; `survive`
+starts the same command again until the night is done, and checks after every kill that every file
+can be read and at the end that nothing was lost, done twice or left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fieldkit.adapter import adapter_sha
+from fieldkit.journal import Journal
+from fieldkit.ledger import Ledger
+from fieldkit.records import read_bundle
+from scripts.processes import families
+from scripts.run_folder import RunFolder
+
+SITE = Path(__file__).parent / "site"
+"""Before everything else on PYTHONPATH it puts the scripted engine in vLLM's place."""
+
+GRPO_RUN = (sys.executable, "-P", "-m", "scripts.cli", "run")
+POLL_SECONDS = 0.01  # a boundary of the journal must be met before the next one is written
+PATIENCE_SECONDS = 300.0
+"""How long a loop may go on without a new line in its journal before the test gives up."""
+
+
+class Victim(StrEnum):
+    """Whom a kill hits."""
+
+    LOOP = "loop"
+    PHASE = "phase"
+    TRAINER = "trainer"
+    ENGINE = "engine"
+    WORKER = "engine's worker"
+    ALL = "everything at once"
+
+
+@dataclass
+class Toll:
+    """What a night suffered: kills by victim and by moment, seconds in all."""
+
+    victims: Counter[str] = field(default_factory=Counter)
+    moments: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    seconds: float = 0.0
+
+    @property
+    def kills(self) -> int:
+        return sum(self.victims.values())
+
+
+class Saboteur:
+    """Kills first at every kind of journal boundary in turn, then at random moments.
+
+    kills: how many in all. The boundary met least often so far is the next to be hit, so that the
+    night moves on between kills and no boundary is left out.
+    """
+
+    def __init__(
+        self,
+        kills: int,
+        seed: int,
+        victims: Sequence[Victim] = tuple(Victim),
+        longest: float = 12.0,
+    ) -> None:
+        self.left = kills
+        self.rng = random.Random(seed)
+        self.victims = tuple(victims)
+        self.longest = longest
+        self.hit: Counter[str] = Counter()
+
+    def wants(self, boundary: str) -> bool:
+        """Whether to kill right after this line, now that it is there."""
+        return self.left > 0 and self.hit[boundary] <= min(self.hit.values(), default=0)
+
+    def random_moment(self) -> float | None:
+        """Seconds until a kill at a random moment, for every second start; None for none."""
+        if self.left <= 0 or self.rng.random() < 0.5:
+            return None
+        return self.rng.uniform(0.0, self.longest)
+
+    def victim(self) -> Victim:
+        return self.rng.choice(self.victims)
+
+
+RANDOM = "a random moment"
+
+
+def boundaries(journal: Path) -> list[str]:
+    """The kinds of a journal's whole lines, in order: an event, and the phase it is about."""
+    if not journal.exists():
+        return []
+    lines = journal.read_bytes().split(b"\n")[:-1]
+    entries = [json.loads(line) for line in lines]
+    return [f"{e['event']} {e.get('phase', '')}".strip() for e in entries]
+
+
+@contextmanager
+def loop_over(folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`grpo run FOLDER`; ended at the latest on leaving."""
+    with open(folder / "said.log", "ab") as said:
+        loop = subprocess.Popen(
+            [*GRPO_RUN, str(folder)], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env
+        )
+        try:
+            yield loop
+        finally:
+            loop.kill()
+            loop.wait()
+
+
+def survive(folder: Path, saboteur: Saboteur, *, scripted: bool = True) -> Toll:
+    """Run the night to its end through every kill; return what it suffered."""
+    toll = Toll()
+    began = time.monotonic()
+    env = {**os.environ, "PYTHONPATH": str(SITE)} if scripted else dict(os.environ)
+    while True:
+        toll.starts += 1
+        with loop_over(folder, env) as loop:
+            code = _until_killed(folder, loop, saboteur, toll)
+        require_readable(folder)
+        if code == 0:
+            toll.seconds = time.monotonic() - began
+            return toll
+        if code not in KILLED_CODES:
+            tail = (folder / "said.log").read_text(errors="replace")[-2000:]
+            raise AssertionError(f"the loop ended with {code} after {toll.kills} kills:\n{tail}")
+
+
+KILLED_CODES = (-signal.SIGKILL, 4, 5, 128 + signal.SIGKILL, 130)
+"""A loop whose part was killed may end as killed, engine unavailable, killed for memory, or
+interrupted; each of them says that the same command goes on."""
+
+
+def _until_killed(
+    folder: Path, loop: subprocess.Popen[bytes], saboteur: Saboteur, toll: Toll
+) -> int:
+    """Watch one loop until it ends, by our hand or by itself; its exit code."""
+    seen = len(boundaries(folder / "journal.jsonl"))
+    delay = saboteur.random_moment()
+    began = moved = time.monotonic()
+    while loop.poll() is None:
+        now = time.monotonic()
+        if now - moved > PATIENCE_SECONDS:
+            raise AssertionError(f"nothing new in the journal for {PATIENCE_SECONDS:.0f} s")
+        lines = boundaries(folder / "journal.jsonl")
+        fresh, seen = lines[seen:], len(lines)
+        moved = now if fresh else moved
+        moment = next((b for b in fresh if saboteur.wants(b)), "")
+        if not moment and delay is not None and now - began >= delay:
+            moment, delay = RANDOM, None
+        if moment:
+            victim = saboteur.victim()
+            if kill(folder, loop, victim):
+                saboteur.left -= 1
+                saboteur.hit[moment] += moment != RANDOM
+                toll.victims[victim.value] += 1
+                toll.moments[moment] += 1
+        time.sleep(POLL_SECONDS)
+    return loop.returncode
+
+
+def kill(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> bool:
+    """SIGKILL the victim; False where it does not live at this moment."""
+    pids = _pids(folder, loop, victim)
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return bool(pids)
+
+
+def _pids(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> list[int]:
+    if victim is Victim.LOOP:
+        return [loop.pid]
+    entries = {e.name: e for e in Ledger(RunFolder(folder).ledger).entries()}
+    phase = next((e for n, e in entries.items() if n not in ("engine", "trainer")), None)
+    engine = [f for f in families() if f.run.path == folder and f.name == "engine"]
+    match victim:
+        case Victim.PHASE:
+            found = [phase.pid] if phase else []
+        case Victim.TRAINER:
+            found = [entries["trainer"].pid] if "trainer" in entries else []
+        case Victim.ENGINE:
+            found = [entries["engine"].pid] if "engine" in entries else []
+        case Victim.WORKER:
+            leader = entries["engine"].pid if "engine" in entries else None
+            found = [pid for f in engine for pid in f.pids if pid != leader]
+        case _:
+            every = [pid for f in families() if f.run.path == folder for pid in f.pids]
+            return [loop.pid, *every]
+    return [pid for pid in found if pid is not None and psutil.pid_exists(pid)]
+
+
+# --- what must hold -------------------------------------------------------------------------------
+
+
+def require_readable(folder: Path) -> None:
+    """Every file that has its final name is whole: JSON parses, bundles decode, hashes match."""
+    for path in folder.rglob("*.json"):
+        if ".tmp" not in str(path.relative_to(folder)):
+            json.loads(path.read_bytes())
+    for path in folder.rglob("trajectory_bundle.jsonl"):
+        read_bundle(path)
+    for path in folder.glob("step-*/step.json"):
+        summary = json.loads(path.read_bytes())
+        assert adapter_sha(path.parent / "adapter") == summary["adapter_sha"], path
+    if (folder / "journal.jsonl").exists():
+        Journal(folder / "journal.jsonl").read()
+
+
+def step_shas(folder: Path) -> list[str]:
+    """The adapter of every finished step."""
+    steps = sorted(folder.glob("step-*/step.json"))
+    return [str(json.loads(p.read_bytes())["adapter_sha"]) for p in steps]
+
+
+def trained_twice(folder: Path) -> list[Any]:
+    """Adapters that two train phases say they finished."""
+    entries = [json.loads(x) for x in (folder / "journal.jsonl").read_text().splitlines() if x]
+    ended = [e for e in entries if e["event"] == "phase_end" and e.get("phase") == "train"]
+    wrote = Counter(e.get("wrote", {}).get("adapter_sha") for e in ended if e.get("exit") == 0)
+    return [sha for sha, n in wrote.items() if sha is not None and n > 1]
+
+
+def alive(folder: Path) -> list[str]:
+    """What the run has left running."""
+    return [f"{f.name} {f.pids}" for f in families() if f.run.path == folder]

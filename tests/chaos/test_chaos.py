@@ -1,0 +1,73 @@
+"""Killed at every kind of boundary and at random moments, a night ends as if it had not been.
+
+The short form of `make chaos`: ten kills on the scripted engine. The loop, the phases, the trainer,
+the sandbox and the files are the real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.night import Saboteur, Toll, alive, step_shas, survive, trained_twice
+from tests.tiny_policy import make_tiny_policy, write_run
+
+pytestmark = pytest.mark.timeout(1200)
+
+STEPS = 3
+KILLS = 10
+
+
+@dataclass(frozen=True)
+class Nights:
+    """The same night twice: left in peace, and killed again and again."""
+
+    calm: Path
+    killed: Path
+    toll: Toll
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Nights:
+    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
+    calm, killed = (tmp_path_factory.mktemp(name) / "night" for name in ("calm", "killed"))
+    for folder in (calm, killed):
+        write_run(folder, *policy, run={"steps": STEPS}, engine={"lifecycle": "hotswap"})
+    survive(calm, Saboteur(0, seed=0))
+    return Nights(calm, killed, survive(killed, Saboteur(KILLS, seed=0)))
+
+
+def test_no_step_is_lost_and_every_adapter_is_the_same_to_the_byte(nights: Nights) -> None:
+    assert nights.toll.kills == KILLS
+    assert len(step_shas(nights.killed)) == STEPS + 1
+    assert step_shas(nights.killed) == step_shas(nights.calm)
+
+
+def test_no_step_is_done_twice(nights: Nights) -> None:
+    assert trained_twice(nights.killed) == []
+
+
+def test_nothing_is_left_running(nights: Nights) -> None:
+    assert alive(nights.calm) == []
+    assert alive(nights.killed) == []
+
+
+def test_the_same_tasks_were_played_with_the_same_seeds(nights: Nights) -> None:
+    for n in range(1, STEPS + 1):
+        calm, killed = (
+            [
+                (t["task_id"], t["k"], t["seed"])
+                for t in _trajectories(folder / f"step-{n:03d}" / "trajectory_bundle.jsonl")
+            ]
+            for folder in (nights.calm, nights.killed)
+        )
+        assert calm == killed
+
+
+def _trajectories(bundle: Path) -> list[dict[str, object]]:
+    import json
+
+    groups = [json.loads(line) for line in bundle.read_text().splitlines()]
+    return [t for g in groups for t in g["trajectories"]]
