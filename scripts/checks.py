@@ -16,6 +16,7 @@ from rollout.sandbox import probe
 from rollout.tasks import check_disjoint
 from scripts.config import RunConfig
 from scripts.context import Context
+from scripts.tracking_wandb import require_wandb
 
 DISK_MARGIN_BYTES = 1 * GIB
 """What must stay free on the disk beside what the run itself writes."""
@@ -28,6 +29,8 @@ _ADAPTER_COPIES = 4
 
 def check_run(ctx: Context) -> AdapterInfo:
     """Check tasks, model, adapter, disk and sandbox; return the starting adapter."""
+    if ctx.config.run.wandb:
+        require_wandb()
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
     check_disk(ctx, adapter)

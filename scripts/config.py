@@ -45,6 +45,8 @@ class NightSettings:
     """Play a few groups before the night and stop if their rewards carry no signal."""
     seed: int = 0
     """The run's seed: the order of tasks and every sampling seed follow from it."""
+    wandb: bool = False
+    """Send the figures of every step to Weights & Biases too (TensorBoard's are always written)."""
 
     def __post_init__(self) -> None:
         if self.steps != "auto" and self.steps < 0:

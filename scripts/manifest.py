@@ -21,8 +21,10 @@ from scripts.run_folder import RunFolder, from_checkout
 
 SCHEMA = 1
 
-FREE_KEYS = frozenset({"run.steps", "run.minutes", "run.eval_every", "engine.lifecycle"})
-"""The keys of run.toml that may change after the first step: how long, not what."""
+FREE_KEYS = frozenset(
+    {"run.steps", "run.minutes", "run.eval_every", "run.wandb", "engine.lifecycle"}
+)
+"""The keys of run.toml that may change after the first step: how long and who looks, not what."""
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any] | None:

@@ -51,6 +51,10 @@ class RunFolder:
         return self.path / LEDGER_FILE
 
     @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
     def log(self) -> Path:
         return self.path / "log"
 

@@ -59,6 +59,10 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     whatever a phase raised. The engine is stopped in the end, however it ends.
     """
     config = with_options(read_config(folder.config), options)
+    if config.run.wandb:
+        from scripts.tracking_wandb import require_wandb
+
+        require_wandb()
     both = Both(display, log_display(folder.log, "loop"))
     wish = Wish(lambda text: note(both.tell, text))
     with run_lock(folder.lock) as lock_fd, listening(wish):

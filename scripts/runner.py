@@ -36,6 +36,10 @@ _WHERE = {
 }
 
 
+TRACKED = (Phase.TRAIN, Phase.EVAL)
+"""The phases that end with figures for the trackers."""
+
+
 def run_phase(phase: Phase, run: str, tell: Tell, **options: Any) -> Done:
     """Do one phase of RUN under its lock and journal it. Raises what the phase raises."""
     work = _load(phase)
@@ -47,7 +51,10 @@ def run_phase(phase: Phase, run: str, tell: Tell, **options: Any) -> Done:
         _refuse_foreign(folder)
         ctx = Context(folder, config, tell, wish, watch, **options)
         tell(Event(EventKind.PHASE, phase.value))
-        return journalled(folder, phase.value, lambda: work(ctx))
+        done = journalled(folder, phase.value, lambda: work(ctx))
+        if phase in TRACKED:
+            _track(ctx)
+        return done
 
 
 def journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
@@ -71,6 +78,12 @@ def keep_traceback(folder: RunFolder, name: str) -> str:
     path = folder.log / f"bug-{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     path.write_text(traceback.format_exc())
     return str(path)
+
+
+def _track(ctx: Context) -> None:
+    from scripts.tracking import track  # slow to import, and not needed by the other phases
+
+    track(ctx.folder, ctx.config, ctx.tell, lambda: ctx.wish.now)
 
 
 def _refuse_foreign(folder: RunFolder) -> None:
