@@ -143,18 +143,19 @@ def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
                 f"{file.parent}: {summary.arm} was evaluated before under other settings in"
                 f" {other.key}; move one of the two folders away"
             )
-        trajectories = read_trajectories(file.parent / TRAJECTORIES)
-        _check_count(file.parent, summary, trajectories)
-        found[summary.adapter_sha] = PlayedArm(summary, trajectories)
+        found[summary.adapter_sha] = read_played(file.parent)
     return found
 
 
-def _check_count(folder: Path, summary: EvalSummary, trajectories: Sequence[Trajectory]) -> None:
+def read_played(folder: Path) -> PlayedArm:
+    """One finished evaluation. Raises `BadInput` where summary and trajectories do not agree."""
+    summary, trajectories = read_eval(folder), read_trajectories(folder / TRAJECTORIES)
     if len(trajectories) != summary.n_trajectories:
         raise BadInput(
             f"{folder / TRAJECTORIES}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
             f" {summary.n_trajectories}; remove the folder and evaluate again"
         )
+    return PlayedArm(summary, trajectories)
 
 
 def _arm_names(played: Mapping[str, PlayedArm], steps: Sequence[StepSummary]) -> dict[str, str]:
@@ -186,7 +187,7 @@ def compare(
     played: Mapping[str, PlayedArm], tasks: Sequence[Task], reference: str = WARM_START
 ) -> Evidence:
     """The evidence from arms by name, in reading order; the last that is no yardstick is newest."""
-    arms = [_arm(name, p, tasks) for name, p in played.items()]
+    arms = [arm_of(name, p, tasks) for name, p in played.items()]
     comparison = MatchedBaseComparison(arms, reference, {t.task_id: tags_of(t) for t in tasks})
     trained = [n for n in played if n not in (*YARDSTICKS, BASE, reference)]
     newest = trained[-1] if trained else None
@@ -204,7 +205,7 @@ def compare(
         late=_late(arms, trained),
         splits={tag: _split(comparison, tag, newest) for tag in TAGS if _has_tag(tasks, tag)},
         kinds=_rows_of(comparison.kinds(), newest),
-        stops={name: _stops(p.trajectories) for name, p in played.items()},
+        stops={name: stops_of(p.trajectories) for name, p in played.items()},
         pass_at_k={name: _pass_at_k(p) for name, p in played.items() if p.summary.samples > 1},
     )
 
@@ -238,8 +239,11 @@ def outcome(trajectory: Trajectory) -> TaskOutcome:
     )
 
 
-def _arm(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
-    """The first attempt at each task: pairs must be independent, and k = 0 has matched seeds."""
+def arm_of(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
+    """The first attempt at each task: pairs must be independent, and k = 0 has matched seeds.
+
+    Raises `BadInput` where one of `tasks` was not played.
+    """
     first = {t.task_id: outcome(t) for t in played.trajectories if t.k == 0}
     s = played.summary
     settings = {
@@ -294,7 +298,8 @@ def _rows_of(
     )
 
 
-def _stops(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+def stops_of(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Stop reason → attempts, in the order of the enum."""
     counts = Counter(t.stop_reason for t in trajectories)
     return {reason.value: counts[reason] for reason in StopReason if counts[reason]}
 

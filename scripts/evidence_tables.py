@@ -6,7 +6,7 @@ only picks, words and writes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,13 +135,33 @@ def main_table(evidence: Evidence) -> Table:
     )
 
 
+def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) -> Table:
+    """Every arm's own numbers, a row an arm, so that it grows downwards with every evaluation."""
+    return Table(
+        title,
+        ("arm", *[name for name, _, _ in _METRICS]),
+        tuple((a.name, *[own(a) for _, own, _ in _METRICS]) for a in arms),
+        notes,
+    )
+
+
 def paired_table(evidence: Evidence) -> Table:
     """Every played arm against the warm start, with the counts behind the test."""
+    return differences_table(f"Each arm against the {evidence.reference}", evidence.paired)
+
+
+def differences_table(
+    title: str, paired: Sequence[PairedRow], notes: tuple[str, ...] = ()
+) -> Table:
+    """Arms against one reference, a row an arm, with the counts behind the test."""
     return Table(
-        f"Each arm against the {evidence.reference}",
+        title,
         _PAIRED_COLUMNS,
-        tuple(_paired_cells(p) for p in evidence.paired),
-        ("won / lost: tasks that only this arm passed, and tasks that only the other passed.",),
+        tuple(_paired_cells(p) for p in paired),
+        (
+            "won / lost: tasks that only this arm passed, and tasks that only the other passed.",
+            *notes,
+        ),
     )
 
 
@@ -182,19 +202,21 @@ def late_table(evidence: Evidence) -> Table | None:
 
 def late_sentence(p: PairedRow) -> str:
     """Whether the run could have stopped at `p.reference`, as far as the tasks can tell."""
-    moved = [
-        f"{name} {'up' if sign > 0 else 'down'}"
-        for name, sign in (
-            ("tasks passed", proven(p.passed)),
-            ("assertions", p.assertion_rate.sign),
-            ("stops", proven(p.stopped)),
-            ("turns", p.turns.sign),
-        )
-        if sign
-    ]
-    if not moved:
+    changes = moved(p)
+    if not changes:
         return f"It could have stopped at {p.reference}: nothing after it can be told from luck."
-    return f"After {p.reference}: {', '.join(moved)}; the rest can be luck."
+    return f"After {p.reference}: {', '.join(changes)}; the rest can be luck."
+
+
+def moved(p: PairedRow) -> tuple[str, ...]:
+    """What is proven to differ from the reference, in a word or two each."""
+    signs = {
+        "tasks passed": proven(p.passed),
+        "assertions": p.assertion_rate.sign,
+        "stops": proven(p.stopped),
+        "turns": p.turns.sign,
+    }
+    return tuple(f"{name} {'up' if sign > 0 else 'down'}" for name, sign in signs.items() if sign)
 
 
 def split_table(evidence: Evidence, tag: str) -> Table:
@@ -269,7 +291,11 @@ def _change_cells(
 
 def stops_table(evidence: Evidence) -> Table:
     """Why attempts ended, by arm."""
-    played = {n: s for n, s in evidence.stops.items() if n not in YARDSTICKS}
+    return endings_table({n: s for n, s in evidence.stops.items() if n not in YARDSTICKS})
+
+
+def endings_table(played: Mapping[str, Mapping[str, int]]) -> Table:
+    """The same from arm → stop reason → attempts."""
     reasons = sorted({r for s in played.values() for r in s})
     return Table(
         "Why attempts ended",

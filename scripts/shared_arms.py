@@ -22,13 +22,11 @@ from rollout.evaluate import (
     summarise,
     write_arm,
 )
+from scripts.conditions import TABLES, program_version
 from scripts.context import Context
 from scripts.manifest import read_manifest
 from scripts.play import reward_function
 from scripts.run_folder import RunFolder
-
-CONDITIONS = ("engine", "sandbox")
-"""The tables of run.toml that an arm depends on beside tasks, limits, model and adapter."""
 
 
 def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
@@ -70,4 +68,6 @@ def _same_conditions(mine: Mapping[str, Any], other: RunFolder) -> bool:
         return False
     if theirs is None or theirs["model"]["files"] != mine["model"]["files"]:
         return False
-    return all(theirs["config"].get(t) == mine["config"].get(t) for t in CONDITIONS)
+    if program_version(theirs) != program_version(mine):
+        return False
+    return all(theirs["config"].get(t) == mine["config"].get(t) for t in TABLES)

@@ -142,14 +142,21 @@ def _work_sentence(before: ArmRow, after: ArmRow, paired: PairedRow) -> str:
 
 
 def _room_sentence(work: Work, paired: PairedRow) -> tuple[str, ...]:
+    left_open = room(paired)
+    if work is not Work.NOT_DISTINGUISHABLE or not left_open:
+        return ()
+    return (f"These {paired.n_tasks} tasks cannot tell more: {left_open}.",)
+
+
+def room(paired: PairedRow) -> str:
     """What "not distinguishable" leaves open: no difference found is not no difference."""
     interval = paired.passed.difference.interval
-    if work is not Work.NOT_DISTINGUISHABLE or interval is None:
-        return ()
+    if interval is None:
+        return ""
     worse, better = max(0.0, -interval.low), max(0.0, interval.high)
     return (
-        f"These {paired.n_tasks} tasks cannot tell more: in tasks passed it may be up to"
-        f" {100 * worse:.1f} points worse or {100 * better:.1f} better.",
+        f"in tasks passed it may be up to {100 * worse:.1f} points worse or"
+        f" {100 * better:.1f} better"
     )
 
 

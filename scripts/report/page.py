@@ -47,7 +47,7 @@ def write_report(folder: RunFolder, config: RunConfig, evidence: Evidence | None
 
 def render(m: Material) -> str:
     """The page as HTML."""
-    env = _environment()
+    env = environment()
     with drawing.style():
         values = sections(m)
     shown = list(_transcripts(m, env))
@@ -68,7 +68,8 @@ def _transcripts(m: Material, env: Environment) -> Iterator[Markup]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where the templates are, with the filters that they use."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     env = Environment(

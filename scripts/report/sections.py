@@ -13,11 +13,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from fieldkit.matched import PairedRow
 from fieldkit.records import StopReason
 from rollout.evaluate import EvalSummary
 from scripts import numbers
 from scripts.evidence import BASE, TAGS, YARDSTICKS, Evidence, reading_order
 from scripts.evidence_tables import (
+    arms_table,
     kind_table,
     late_table,
     main_table,
@@ -97,15 +99,18 @@ def _matched(m: Material) -> dict[str, Any]:
 
 
 def _by_arm(evidence: Evidence) -> Table:
-    """The main table with a row for each arm, so that it grows downwards with every evaluation."""
+    """The main table with a row for each arm; the differences are in the table below it."""
     table = main_table(evidence)
-    by_column = list(zip(table.columns, *table.rows, strict=True))
-    arms = by_column[1 : 1 + len(evidence.arms)]  # what follows is in the table below it
-    return Table(table.title, ("arm", *by_column[0][1:]), tuple(arms), table.notes)
+    return arms_table(table.title, evidence.arms, table.notes)
 
 
 def _differences_chart(evidence: Evidence) -> Markup | None:
     shown = [p for p in evidence.paired if p.name != BASE or not evidence.newest]
+    return differences_chart(shown, f"the {evidence.reference}") if shown else None
+
+
+def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
+    """Arms against `reference`: tasks passed, assertions and stops, with their intervals."""
     rows = [
         *[
             Difference(f"{p.name}: tasks passed", p.passed.difference, proven(p.passed))
@@ -120,8 +125,7 @@ def _differences_chart(evidence: Evidence) -> Markup | None:
             for p in shown
         ],
     ]
-    unit = f"points against the {evidence.reference}, with 95 % intervals"
-    return charts.differences(rows, unit) if rows else None
+    return charts.differences(rows, f"points against {reference}, with 95 % intervals")
 
 
 def _sums(summaries: Sequence[EvalSummary]) -> Table:

@@ -58,6 +58,14 @@ def test_rewards_are_made_again_with_this_runs_settings(tmp_path: Path) -> None:
     assert taken.mean_reward == pytest.approx(0.5 - 0.5)  # two turns of two
 
 
+def test_an_arm_that_an_older_version_of_the_program_played_is_left_alone(tmp_path: Path) -> None:
+    old, now = folder(tmp_path / "old", MODEL), folder(tmp_path / "new", MODEL)
+    play_base(old)
+    manifest = json.loads(old.folder.manifest.read_text())
+    old.folder.manifest.write_text(json.dumps({**manifest, "versions": {"grpo-loop": "0.0.1"}}))
+    assert take_over(now, "base", BASE_ADAPTER) is None
+
+
 @pytest.mark.parametrize(
     ("model", "tables"),
     [
