@@ -195,15 +195,15 @@ def _assertion(before: AssertionResult, after: AssertionResult, spec: Any) -> As
     return AssertionView(
         kind=_text(before.kind),
         path=_text(before.path),
-        wanted=_text(_wanted(spec)),
+        wanted=_text(wanted_words(spec)),
         before=before.passed,
         after=after.passed,
         why=_text(after.detail or before.detail),
     )
 
 
-def _wanted(spec: Any) -> str:
-    """What the task's record says besides kind and path."""
+def wanted_words(spec: Any) -> str:
+    """What a task's record says of an assertion besides kind and path."""
     if not isinstance(spec, Mapping):
         return ""
     rest = {k: v for k, v in spec.items() if k not in ("kind", "path")}
