@@ -48,6 +48,18 @@ def run_lock(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+def holder(path: Path) -> int | None:
+    """Pid of the process on this host that took the lock and still lives, as the file tells.
+
+    For a look from outside: the lock itself is not touched, so nobody is kept waiting by it.
+    """
+    said = _read(path)
+    pid = said.get("pid")
+    if not isinstance(pid, int) or said.get("host") != socket.gethostname() or _is_gone(said):
+        return None
+    return pid
+
+
 def _take(fd: int, path: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:

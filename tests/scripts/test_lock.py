@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from fieldkit.errors import NotOwner
 from scripts.lock import LOCK_FD_VARIABLE, run_lock
+from scripts.lock import holder as holder_of
 
 HOLD = """
 import sys
@@ -76,3 +78,21 @@ def test_the_lock_of_another_run_is_not_inherited(
         monkeypatch.setenv(LOCK_FD_VARIABLE, str(fd))
         with run_lock(tmp_path / "lock") as other:
             assert other != fd
+
+
+def test_a_look_from_outside_names_the_holder_as_long_as_it_lives(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert holder_of(path) is None
+    other = holder(path)
+    assert holder_of(path) == other.pid
+    other.kill()
+    other.wait()
+    assert holder_of(path) is None
+
+
+def test_a_holder_on_another_host_is_nobody_here(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with run_lock(path):
+        assert holder_of(path) == os.getpid()
+        path.write_text(path.read_text().replace(socket.gethostname(), "elsewhere"))
+        assert holder_of(path) is None
