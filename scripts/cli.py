@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fieldkit.errors import BadInput, FieldkitError, Interrupted
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 
 if TYPE_CHECKING:
     from scripts.display import Display
@@ -60,6 +60,9 @@ def run_(
     steps: Annotated[int | None, typer.Option(min=0, help="GRPO steps in all.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Fit the steps into this.")] = None,
     eval_every: Annotated[int | None, typer.Option(min=0, help="Steps between evals.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="HH:MM", help="Be done by then, tables and page included.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Survive the closed terminal.")] = False,
     skip_preflight: SkipPreflight = False,
     keep_engine: Annotated[
@@ -71,7 +74,7 @@ def run_(
     from scripts.run_loop import LoopOptions, run_loop
 
     folder = open_run(run)
-    options = LoopOptions(steps, minutes, eval_every, skip_preflight, keep_engine)
+    options = LoopOptions(steps, minutes, eval_every, until, skip_preflight, keep_engine)
     if detach:
         from scripts.detach import detach as start_detached
 
@@ -457,6 +460,9 @@ def _reporting_bugs(
     except FieldkitError:
         raise
     except Exception as e:
+        known = foreseen(e) if isinstance(e, OSError) else None
+        if known is not None:
+            raise known from e
         from scripts.run_folder import resolve_run
         from scripts.runner import keep_traceback
 
@@ -474,9 +480,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
-    except FieldkitError as e:
-        print(f"error: {e}", file=sys.stderr)
-        raise SystemExit(e.exit_code) from None
+    except (FieldkitError, OSError) as e:
+        known = foreseen(e) if isinstance(e, OSError) else e
+        if known is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        raise SystemExit(known.exit_code) from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

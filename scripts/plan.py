@@ -14,6 +14,9 @@ from typing import Literal
 _RECENT = 2
 """The next step is expected to take as long as the mean of this many last ones."""
 
+PAGE_SECONDS = 20.0
+"""What is left of a night with a deadline for the tables and the page."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -22,28 +25,46 @@ class Measured:
     step_seconds: wall of every finished step, step 1 first.
     other_seconds: wall of everything else that is over: the start phase and the evaluations.
     final_eval_seconds: what evaluating the newest adapter would take, 0 where that is already done.
+    eval_seconds: the same for an adapter to come; 0 before anything was evaluated.
     """
 
     step_seconds: tuple[float, ...]
     other_seconds: float
     final_eval_seconds: float
+    eval_seconds: float = 0.0
 
 
-def planned_steps(steps: int | Literal["auto"], minutes: float, measured: Measured) -> int:
+def planned_steps(
+    steps: int | Literal["auto"],
+    minutes: float,
+    measured: Measured,
+    *,
+    eval_every: int = 0,
+    deadline_in: float | None = None,
+) -> int:
     """Steps in all, those already done included.
 
     A fixed number is returned as it is. "auto": at least one step, then one more for as long as the
-    time gone by, a further step and the last evaluation fit into `minutes`.
+    time gone by, a further step and the last evaluation fit into `minutes`. deadline_in: seconds
+    from now by which everything has to be done; it takes the place of `minutes`, leaves time for
+    the page, and cuts a fixed number too. Evaluations on the way, one in `eval_every` steps, count
+    as part of the steps.
     """
-    if steps != "auto":
+    if steps != "auto" and deadline_in is None:
         return steps
     done = len(measured.step_seconds)
+    most = 10**9 if steps == "auto" else steps
     if done == 0:
-        return 1
+        return min(1, most)
     gone = sum(measured.step_seconds) + measured.other_seconds
-    left = minutes * 60 - gone - measured.final_eval_seconds
+    left = minutes * 60 - gone if deadline_in is None else deadline_in - PAGE_SECONDS
     expected = expected_step_seconds(measured.step_seconds)
-    return done + max(0, int(left // expected))
+    if eval_every:
+        expected += measured.eval_seconds / eval_every
+    # A further step has to be evaluated in the end, also where the newest one has been already.
+    last_eval = max(measured.final_eval_seconds, measured.eval_seconds)
+    fits = int((left - last_eval) // expected)
+    return max(done, min(most, done + fits))
 
 
 def expected_step_seconds(step_seconds: Sequence[float]) -> float:

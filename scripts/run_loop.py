@@ -20,6 +20,7 @@ from scripts.config import RunConfig, read_config
 from scripts.display import Both, Display, log_display
 from scripts.errors import raise_code
 from scripts.events import Event, EventKind, detail, note, read_event, table
+from scripts.forecast import FORECAST, held, next_time
 from scripts.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.loop import Phase, drive, next_phase
 from scripts.manifest import free_changes, read_manifest
@@ -37,13 +38,14 @@ class LoopOptions:
     steps: int | None = None
     minutes: float | None = None
     eval_every: int | None = None
+    until: str | None = None
     skip_preflight: bool = False
     keep_engine: bool = False
 
     def words(self) -> list[str]:
         """The same as words of a command line."""
         words = []
-        for key in ("steps", "minutes", "eval_every"):
+        for key in ("steps", "minutes", "eval_every", "until"):
             if (value := getattr(self, key)) is not None:
                 words += [f"--{key.replace('_', '-')}", str(value)]
         for key in ("skip_preflight", "keep_engine"):
@@ -84,7 +86,7 @@ def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
         for key in ("steps", "minutes", "eval_every")
         if (value := getattr(options, key)) is not None
     }
-    if "minutes" in given and "steps" not in given:
+    if "steps" not in given and ("minutes" in given or options.until is not None):
         given["steps"] = "auto"
     return replace(config, run=replace(config.run, **given))
 
@@ -109,11 +111,15 @@ class _Loop:
         self.lock_fd = lock_fd
         self.journal = Journal(folder.journal)
         self.failure = ""
+        self.deadline = next_time(options.until, time.time()) if options.until else None
+        self.has_forecast = False
 
     def journal_start(self) -> None:
         """Write down who runs, how far it shall go, and which free keys were changed since."""
         run = self.config.run
         limits = {"steps": run.steps, "minutes": run.minutes, "eval_every": run.eval_every}
+        if self.deadline is not None:
+            limits["until"] = self.deadline
         manifest = read_manifest(self.folder)
         changed = free_changes(manifest, self.config) if manifest else {}
         self.journal.append("loop_start", limits=limits, changed=changed)
@@ -121,17 +127,31 @@ class _Loop:
     def look(self) -> Phase:
         """What is next, told to the display with the time that is left."""
         files = read_files(self.folder, self.config)
-        steps = steps_planned(self.folder, self.config, files)
+        steps = steps_planned(self.folder, self.config, files, self.deadline)
         phase = next_phase(files, steps, self.config.run.eval_every)
         figures = {"steps": float(steps)} if files.started else {}
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures["step"] = float(max(0, step))
         if files.started:
             left = seconds_left(steps, read_measured(self.folder, files))
-            figures |= {"seconds_left": left} if left is not None else {}
+            if left is not None:
+                figures["seconds_left"] = left
+                self._keep_forecast(steps, left)
+        if phase is Phase.DONE and self.has_forecast:
+            self._tell_how_the_forecast_held(files.newest)
         if phase not in (Phase.DONE, Phase.CONVERGED):
             self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
         return phase
+
+    def _keep_forecast(self, steps: int, left: float) -> None:
+        """Write down the first forecast of this loop, to be held against the end."""
+        if not self.has_forecast and left > 0:
+            self.journal.append(FORECAST, steps=steps, end=round(time.time() + left, 3))
+            self.has_forecast = True
+
+    def _tell_how_the_forecast_held(self, done_steps: int) -> None:
+        if (kept := held(self.journal.read(), done_steps)) is not None:
+            note(self.display.tell, kept.told())
 
     def do(self, phase: Phase) -> None:
         """Run one phase to its end. Raises what its exit code stands for."""

@@ -6,6 +6,7 @@ any two phases. Nothing is written.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -53,9 +54,20 @@ def look(folder: RunFolder, config: RunConfig) -> tuple[Phase, int]:
     return next_phase(files, steps, config.run.eval_every), steps
 
 
-def steps_planned(folder: RunFolder, config: RunConfig, files: RunFiles) -> int:
-    """Steps in all: as set, or as many as fit into the minutes at the speed measured so far."""
-    return planned_steps(config.run.steps, config.run.minutes, read_measured(folder, files))
+def steps_planned(
+    folder: RunFolder, config: RunConfig, files: RunFiles, deadline: float | None = None
+) -> int:
+    """Steps in all: as set, or as many as fit into the minutes at the speed measured so far.
+
+    deadline: Unix time by which everything has to be done, in place of the minutes.
+    """
+    return planned_steps(
+        config.run.steps,
+        config.run.minutes,
+        read_measured(folder, files),
+        eval_every=config.run.eval_every,
+        deadline_in=None if deadline is None else deadline - time.time(),
+    )
 
 
 def read_measured(folder: RunFolder, files: RunFiles) -> Measured:
@@ -64,7 +76,8 @@ def read_measured(folder: RunFolder, files: RunFiles) -> Measured:
     return Measured(
         step_seconds=tuple(t.training_wall for t in timings[1:]),
         other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
-        final_eval_seconds=_final_eval_seconds(folder, files),
+        final_eval_seconds=0.0 if _is_evaluated(files) else _eval_seconds(folder, files),
+        eval_seconds=_eval_seconds(folder, files),
     )
 
 
@@ -118,11 +131,12 @@ def _is_converged(folder: RunFolder, config: RunConfig, steps: list[dict[str, An
     return pool_state(folder, config).converged
 
 
-def _final_eval_seconds(folder: RunFolder, files: RunFiles) -> float:
-    """What evaluating the newest adapter would take, from the last adapter that was evaluated."""
-    newest = files.adapters[-1] if files.adapters else None
-    if newest is None or newest in files.evaluated:
-        return 0.0
+def _is_evaluated(files: RunFiles) -> bool:
+    return not files.adapters or files.adapters[-1] in files.evaluated
+
+
+def _eval_seconds(folder: RunFolder, files: RunFiles) -> float:
+    """What evaluating the newest adapter takes now, from the last adapter that was evaluated."""
     for n in range(files.newest, -1, -1):
         seconds = read_timings(folder.timings(n), n).eval_of(files.adapters[n])
         if seconds is not None:

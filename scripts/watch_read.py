@@ -224,7 +224,7 @@ class Watcher:
 
     def _left(
         self,
-        night: NightSettings,
+        night: _Night,
         steps: Sequence[StepSummary],
         evals: Sequence[EvalSummary],
         doing: Activity,
@@ -235,7 +235,7 @@ class Watcher:
             return None, None
         key = (night, len(steps), len(evals))
         if self._plan is None or self._plan[0] != key:
-            self._plan = key, self._planned(night, steps, evals)
+            self._plan = key, self._planned(night, steps, evals, now)
         planned, left, underway_seconds = self._plan[1]
         if left is None or doing.state is not State.WORKING:
             return planned, left
@@ -243,7 +243,11 @@ class Watcher:
         return planned, max(0.0, left - min(max(0.0, gone), underway_seconds))
 
     def _planned(
-        self, night: NightSettings, steps: Sequence[StepSummary], evals: Sequence[EvalSummary]
+        self,
+        night: _Night,
+        steps: Sequence[StepSummary],
+        evals: Sequence[EvalSummary],
+        now: float,
     ) -> tuple[int, float | None, float]:
         """Steps in all, seconds left as the step under way began, and seconds that it may take."""
         files = RunFiles(
@@ -254,7 +258,13 @@ class Watcher:
             converged=False,
         )
         measured = read_measured(self.folder, files)
-        planned = planned_steps(night.steps, night.minutes, measured)
+        planned = planned_steps(
+            night.settings.steps,
+            night.settings.minutes,
+            measured,
+            eval_every=night.settings.eval_every,
+            deadline_in=None if night.deadline is None else night.deadline - now,
+        )
         if files.newest >= planned:
             underway = measured.final_eval_seconds
         else:
@@ -327,12 +337,21 @@ class Watcher:
         return None
 
 
-def _night(config: RunConfig, entries: Sequence[Entry], loop: int | None) -> NightSettings:
-    """How long the night is: as the loop that holds the lock was told, else as run.toml says."""
+@dataclass(frozen=True)
+class _Night:
+    """How long the night is. deadline: Unix time of `--until`."""
+
+    settings: NightSettings
+    deadline: float | None
+
+
+def _night(config: RunConfig, entries: Sequence[Entry], loop: int | None) -> _Night:
+    """As the loop that holds the lock was told, else as run.toml says."""
     started = [e for e in entries if e.event == "loop_start" and e.pid == loop]
     limits = started[-1].data.get("limits", {}) if started else {}
     known = {f.name for f in fields(NightSettings)}
-    return replace(config.run, **{k: v for k, v in limits.items() if k in known})
+    settings = replace(config.run, **{k: v for k, v in limits.items() if k in known})
+    return _Night(settings, limits.get("until"))
 
 
 def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from fieldkit.journal import Entry
 from scripts.evidence import Evidence, step_name
 from scripts.evidence_tables import verdict_of
+from scripts.forecast import held
 from scripts.loop import Phase
 from scripts.numbers import counted
 from scripts.report.material import Material
@@ -45,7 +46,12 @@ def ending(m: Material) -> Ending:
     if not m.steps:
         return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
     if m.plan is not None and m.plan.phase is Phase.DONE:
-        return Ending(EndKind.COMPLETE, f"Complete: {counted(done, 'step')}, and the evaluations.")
+        kept = held(m.journal, done)
+        forecast = f" {kept.told()}" if kept else ""
+        return Ending(
+            EndKind.COMPLETE,
+            f"Complete: {counted(done, 'step')}, and the evaluations.{forecast}",
+        )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
     failure = _failure(m.journal)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.plan import (
+    PAGE_SECONDS,
     Measured,
     expected_step_seconds,
     planned_steps,
@@ -84,3 +85,31 @@ def test_the_time_left_is_steps_and_the_last_evaluation() -> None:
     assert seconds_left(5, measured(100, 100, final=60)) == pytest.approx(360)
     assert seconds_left(5, measured()) is None
     assert seconds_left(1, measured(100, 100)) == 0
+
+
+def test_a_deadline_leaves_time_for_the_last_evaluation_and_the_page() -> None:
+    now = Measured((100.0, 100.0), 600, 300, eval_seconds=300)
+    left = 10 * 100 + 300 + PAGE_SECONDS
+    assert planned_steps("auto", 1, now, deadline_in=left) == 12
+    assert planned_steps("auto", 1, now, deadline_in=left - 1) == 11
+
+
+def test_a_deadline_that_is_over_ends_the_night_where_it_is() -> None:
+    assert planned_steps("auto", 60, measured(100, 100), deadline_in=-5) == 2
+
+
+def test_a_deadline_cuts_a_fixed_number_and_never_exceeds_it() -> None:
+    assert planned_steps(5, 60, measured(100), deadline_in=250 + PAGE_SECONDS) == 3
+    assert planned_steps(5, 60, measured(100), deadline_in=1e6) == 5
+
+
+def test_evaluations_on_the_way_are_part_of_what_a_step_costs() -> None:
+    now = Measured((100.0,), 0, 200, eval_seconds=200)
+    # 1000 s: 200 for the last evaluation, and 100 + 200 / 2 a step with one in two evaluated
+    assert planned_steps("auto", 1100 / 60, now, eval_every=2) == 1 + 4
+    assert planned_steps("auto", 1100 / 60, now) == 1 + 8
+
+
+def test_time_left_over_after_the_last_evaluation_buys_no_step_that_cannot_be_evaluated() -> None:
+    done = Measured((100.0, 100.0), 500, 0.0, eval_seconds=300)
+    assert planned_steps("auto", (700 + 250) / 60, done) == 2
