@@ -7,6 +7,8 @@ Every failure that the toolkit foresees is one of these classes, so that a calle
 
 from __future__ import annotations
 
+import errno
+
 
 class FieldkitError(Exception):
     """Base of every foreseen failure. `exit_code` is the process exit code it becomes."""
@@ -48,3 +50,28 @@ class Interrupted(FieldkitError):
     """Stopped by the person; the same command goes on from here."""
 
     exit_code = 130
+
+
+def foreseen(error: OSError) -> FieldkitError | None:
+    """What an error of the operating system means to a person; None for one that nobody foresaw.
+
+    A full disk, a folder that cannot be written and too few file descriptors can meet any line that
+    opens or writes a file, so they are told apart in one place, where a command ends.
+    """
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Shortage(
+            f"{where}no space left on this disk. What was finished is kept; free some and run the "
+            "same command again"
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return BadInput(
+            f"{where}cannot be written or read ({error.strerror}). What was finished is kept; make "
+            "it writable for you and run the same command again"
+        )
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return Shortage(
+            f"{where}too many open files. What was finished is kept; run `ulimit -n 4096` and the "
+            "same command again"
+        )
+    return None

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from fieldkit.errors import Unavailable
 from fieldkit.files import append_line, write_text
+from fieldkit.limits import allow_open_files
 from fieldkit.records import (
     StopReason,
     Task,
@@ -27,6 +28,11 @@ from fieldkit.records import (
     encode_trajectory,
     read_trajectories,
 )
+
+_FILES_AN_EPISODE = 8
+"""Descriptors that one episode holds at most: connection, pipes and folder of its sandbox."""
+_FILES_BESIDE = 64
+"""Those of the process itself: libraries, logs, the event loop."""
 
 
 class Attempt(NamedTuple):
@@ -191,7 +197,9 @@ async def fly(
     done = partial.load(attempts, take_over) if partial else {}
     tally = _Tally(len(attempts), on_progress, clock)
     tally.keep(done.values())
-    seats = asyncio.Semaphore(concurrency or max(1, len(attempts)))
+    at_once = concurrency or max(1, len(attempts))
+    allow_open_files(_FILES_BESIDE + _FILES_AN_EPISODE * at_once)
+    seats = asyncio.Semaphore(at_once)
 
     async def play_one(attempt: Attempt) -> None:
         async with seats:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files import whole_dir
+from fieldkit.tensors import save_tensors
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "SmolLM2-135M-Instruct"
@@ -51,7 +52,6 @@ def build_model(target: Path | None = None) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
 
     import torch
-    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(source), gguf_file=GGUF)
@@ -66,7 +66,7 @@ def build_model(target: Path | None = None) -> Path:
         if name != "lm_head.weight"  # tied to the embedding
     }
     with whole_dir(target) as folder:
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        save_tensors(state, folder / "model.safetensors", {"format": "pt"})
         model.config.save_pretrained(folder)
         if model.generation_config is not None:
             model.generation_config.save_pretrained(folder)

@@ -6,13 +6,14 @@ phase does is its own; how it is framed is the same for all.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from fieldkit.errors import FieldkitError
+from fieldkit.errors import FieldkitError, foreseen
 from fieldkit.journal import Journal
 from scripts.config import read_config
 from scripts.context import Context, Done
@@ -65,11 +66,19 @@ def journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
     try:
         done = work()
     except BaseException as e:
-        code = e.exit_code if isinstance(e, FieldkitError) else BUG
-        journal.append("phase_end", phase=name, start=began, exit=code, error=str(e) or repr(e))
+        # On a full disk the journal cannot be written either, and how it came to that matters more.
+        with contextlib.suppress(OSError):
+            journal.append(
+                "phase_end", phase=name, start=began, exit=_code(e), error=str(e) or repr(e)
+            )
         raise
     journal.append("phase_end", phase=name, start=began, exit=0, wrote=done.wrote)
     return done
+
+
+def _code(error: BaseException) -> int:
+    known = foreseen(error) if isinstance(error, OSError) else error
+    return known.exit_code if isinstance(known, FieldkitError) else BUG
 
 
 def keep_traceback(folder: RunFolder, name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from fieldkit.adapter import read_adapter
-from fieldkit.errors import BadInput, FieldkitError, Interrupted
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from trainer.progress import JsonLines, Lines
 from trainer.settings import read_settings
 from trainer.step import StepInputs, train
@@ -90,9 +90,12 @@ def main(
         )
         progress = JsonLines(sys.stdout) if progress_json else Lines(sys.stdout)
         train(inputs, settings, progress)
-    except FieldkitError as e:
-        print(f"error: {e}", file=sys.stderr)
-        raise typer.Exit(e.exit_code) from None
+    except (FieldkitError, OSError) as e:
+        known = foreseen(e) if isinstance(e, OSError) else e
+        if known is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        raise typer.Exit(known.exit_code) from None
     except KeyboardInterrupt:
         print("interrupted: nothing was written; run the same command again", file=sys.stderr)
         raise typer.Exit(Interrupted.exit_code) from None

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 
 from fieldkit.errors import BadInput
 from fieldkit.files import write_json
+from fieldkit.tensors import save_tensors
 from trainer.checkpoint import OPTIMIZER_FILE, SCHEMA, STATE_FILE, state_steps
 from trainer.settings import TrainerSettings
 
@@ -50,7 +51,7 @@ def save_state(
             value = optimizer.state[parameter][moment]
             tensors[f"{moment}.{name}"] = value.detach().cpu().contiguous()
     folder.mkdir()
-    save_file(tensors, folder / OPTIMIZER_FILE)
+    save_tensors(tensors, folder / OPTIMIZER_FILE)
     write_json(
         folder / STATE_FILE,
         {"schema": SCHEMA, "steps": steps, "adapter_sha": adapter_sha},

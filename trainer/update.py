@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
 
 from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
 from fieldkit.errors import BadInput
 from fieldkit.lora_snapshot import LoraReferenceSnapshot
+from fieldkit.tensors import save_tensors
 from fieldkit.weight_delta import WeightDeltaTracker
 from trainer.batch import micro_batches
 from trainer.canary import canary_ids, canary_values, write_canary
@@ -127,6 +127,6 @@ def _save_adapter(policy: Policy, parent: Path, folder: Path) -> str:
     """
     folder.mkdir()
     tensors = {name: p.detach().cpu().contiguous() for name, p in policy.lora().items()}
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
     shutil.copyfile(parent / CONFIG_FILE, folder / CONFIG_FILE)
     return adapter_sha(folder)

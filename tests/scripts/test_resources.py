@@ -1,0 +1,141 @@
+"""Disk, descriptors and machines that run out or change under a night: what the person is told.
+
+Real phases on the two-layer model against the scripted engine, in a file system of a few megabytes
+that is filled, made read-only, or left; then the same command once there is room again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldkit.limits import allow_open_files
+from rollout.engine import stop_engine
+from tests.chaos.night import SITE, require_readable
+from tests.tiny_policy import make_tiny_policy, write_run
+
+pytestmark = pytest.mark.timeout(600)
+
+DISK_BYTES = 16 * 2**20
+BAD_INPUT, SHORTAGE, NOT_OWNER = 2, 5, 6
+
+
+def grpo(*words: str | Path, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `grpo` with these words, on the scripted engine."""
+    command = [*before, sys.executable, "-P", "-m", "scripts.cli", *map(str, words)]
+    env = {**os.environ, "PYTHONPATH": str(SITE)}
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def mount(*words: str | Path) -> bool:
+    done = subprocess.run(["mount", *map(str, words)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was started and has played nothing yet."""
+    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
+    folder = tmp_path_factory.mktemp("nights") / "night"
+    write_run(folder, *policy, engine={"lifecycle": "hotswap"})
+    ended = grpo("start", folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of a few megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "grpo-test", place):
+        pytest.skip("mounting a file system needs root")
+    yield place
+    for run in place.glob("*/ledger.json"):
+        stop_engine(run.parent)
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.fixture
+def night(started: Path, disk: Path) -> Path:
+    """The started run on that small disk."""
+    return Path(shutil.copytree(started, disk / "night"))
+
+
+def fill(disk: Path) -> Path:
+    """Fill a disk to the last byte; the file that does it."""
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as f:
+        while True:
+            try:
+                f.write(b"\0" * 65536)
+            except OSError:
+                return filler
+
+
+@pytest.mark.parametrize("phase", ["rollout", "train", "eval"])
+def test_a_disk_that_is_full_in_a_phase_is_a_shortage_and_the_same_command_goes_on(
+    night: Path, phase: str
+) -> None:
+    for earlier in ("rollout", "train"):
+        if phase in (earlier, "rollout"):
+            break
+        assert grpo(earlier, night).returncode == 0
+    if phase == "train":
+        assert grpo("rollout", night).returncode == 0
+    filler = fill(night.parent)
+    full = grpo(phase, night)
+    assert full.returncode == SHORTAGE, full.stdout + full.stderr
+    assert "no space left on this disk" in full.stderr
+    assert "run the same command again" in full.stderr
+    require_readable(night)
+    filler.unlink()
+    again = grpo(phase, night)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_a_run_folder_that_cannot_be_written_is_named(night: Path) -> None:
+    assert mount("-o", "remount,ro", night.parent)
+    ended = grpo("rollout", night)
+    assert mount("-o", "remount,rw", night.parent)
+    assert ended.returncode == BAD_INPUT, ended.stdout + ended.stderr
+    assert str(night) in ended.stderr
+    assert "Read-only file system" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_too_few_open_files_are_said_before_an_episode_begins(night: Path) -> None:
+    ended = grpo("rollout", night, before=("prlimit", "--nofile=64:64"))
+    assert ended.returncode == SHORTAGE, ended.stdout + ended.stderr
+    assert "`ulimit -n " in ended.stderr
+    assert not list((night / "step-001").glob("*.jsonl"))
+
+
+def test_a_low_soft_limit_on_open_files_is_raised() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        allow_open_files(300)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_run_that_was_copied_from_another_machine_is_not_continued_by_accident(
+    started: Path, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(started, tmp_path / "night"))
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["host"]["name"] = "another-machine"
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    ended = grpo("rollout", copied)
+    assert ended.returncode == NOT_OWNER, ended.stderr
+    assert "grpo takeover" in ended.stderr
