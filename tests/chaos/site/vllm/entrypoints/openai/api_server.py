@@ -36,7 +36,7 @@ class Model:
         self.roots = {base_name: folder}
         self._busy = threading.Lock()
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        self._model.eval()
+        self._model.eval()  # type: ignore[no-untyped-call]
         for name, path in adapters.items():
             self.load(name, path)
 
