@@ -7,10 +7,13 @@ and a parent process. Decisions never depend on them.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+
+from fieldkit.errors import Interrupted
 
 
 class EventKind(StrEnum):
@@ -68,9 +71,17 @@ def progress(tell: Tell, what: str, done: int, total: int, **figures: float) -> 
 
 
 def tell_parent(event: Event) -> None:
-    """Write an event to stdout as one JSON line, for the process that started this one."""
-    sys.stdout.write(json.dumps(asdict(event)) + "\n")
-    sys.stdout.flush()
+    """Write an event to stdout as one JSON line, for the process that started this one.
+
+    Raises `Interrupted` where that process is gone: nobody waits for this phase any more.
+    """
+    try:
+        sys.stdout.write(json.dumps(asdict(event)) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Or the interpreter would try to flush the rest once more at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Interrupted("the loop that started this phase is gone; `grpo run` goes on") from None
 
 
 def read_event(line: str) -> Event | None:

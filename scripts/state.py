@@ -145,7 +145,12 @@ def _eval_seconds(folder: RunFolder, files: RunFiles) -> float:
 
 
 def _turns(folder: RunFolder, then: int, now: int) -> tuple[float, float]:
-    """Mean turns of the rollouts of two steps; step 0 has none of its own, so step 1's."""
+    """Mean turns of the rollouts of two steps; step 0 has none of its own, so step 1's.
+
+    Equal while there is no step 1.
+    """
+    if now == 0:
+        return 1.0, 1.0
     values = [_step_json(folder, max(1, min(n, now))).get("mean_turns") for n in (then, now)]
     turns = [float(v) if v else 0.0 for v in values]
     return turns[0], turns[1]

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -131,6 +132,8 @@ def test_ctrl_c_ends_the_watch_and_gives_the_terminal_back(tmp_path: Path) -> No
     pid, terminal = pty.fork()
     if pid == 0:  # the child: a terminal of its own, as over ssh
         os.environ.update(TERM="xterm", COLUMNS="80", LINES="24")
+        # Tests that were started in the background have it ignored, which a program inherits.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(sys.executable, [*GRPO, "watch", str(folder)])
     seen = _read_until(terminal, b"step 8/")
     os.write(terminal, b"\x03")
