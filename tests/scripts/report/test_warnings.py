@@ -2,15 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fieldkit.records import Outcome, StepSummary
 from rollout.settings import RolloutSettings
 from scripts.config import RunConfig
+from scripts.evidence import collect
 from scripts.milestones import Milestones, milestones
+from scripts.page import read_steps
 from scripts.report import warnings as w
 from tests.scripts.evals import step
+from tests.scripts.report.night import make_night, tasks
 
 
 def steps(**columns: Sequence[float]) -> list[StepSummary]:
@@ -35,8 +39,18 @@ def test_a_kl_that_jumps_is_named_with_its_step() -> None:
     assert spike.title == "The KL jumped at step 5"
 
 
+REAL_NIGHT = [0.0, 0.0009, 0.0020, 0.0035, 0.0051, 0.0116, 0.0114, 0.0152, 0.0282, 0.0345, 0.0434]
+"""The first steps of a healthy night: it doubles from step to step and is no spike."""
+
+
 @pytest.mark.parametrize(
-    "kl", [[0.0, 0.001, 0.002, 0.003, 0.004, 0.006], [0.0001, 0.0001, 0.0001, 0.005], [0.0, 0.5]]
+    "kl",
+    [
+        [0.0, 0.001, 0.002, 0.003, 0.004, 0.006],
+        [0.0001, 0.0001, 0.0001, 0.005],
+        [0.0, 0.5],
+        REAL_NIGHT,
+    ],
 )
 def test_a_kl_that_grows_steadily_or_stays_tiny_or_is_young_is_no_spike(kl: list[float]) -> None:
     assert w.kl_spike(steps(kl=kl)) is None
@@ -47,6 +61,17 @@ def test_a_reward_that_rises_while_fewer_rollouts_pass_is_a_warning() -> None:
     seen = w.reward_without_work(found(night), None)
     assert seen is not None
     assert "tasks passed −30.0 points" in seen.seen
+
+
+def test_where_held_out_tasks_were_played_they_are_asked_and_not_the_rollouts(
+    tmp_path: Path,
+) -> None:
+    worse = steps(reward=[0.3, 0.3, 0.3, 0.5, 0.5, 0.5], passed=[0.6, 0.6, 0.6, 0.3, 0.3, 0.3])
+    for lost, warned in ((2, False), (14, True)):
+        on = tasks(40)
+        night = make_night(tmp_path / str(lost), held_out=on, lost=lost)
+        evidence = collect(night.folder.evals, on, read_steps(night.folder))
+        assert (w.reward_without_work(found(worse), evidence) is not None) == warned
 
 
 def test_a_reward_that_rises_with_the_work_is_none() -> None:
