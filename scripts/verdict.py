@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.matched import ArmRow, PairedRow
+from fieldkit.power import MOST_TASKS, POWER, detectable_change, tasks_needed
 from fieldkit.stats import Estimate, PairedProportions
 from scripts.numbers import p_value, percent, points, span, turns
 
@@ -145,7 +146,26 @@ def _room_sentence(work: Work, paired: PairedRow) -> tuple[str, ...]:
     left_open = room(paired)
     if work is not Work.NOT_DISTINGUISHABLE or not left_open:
         return ()
-    return (f"These {paired.n_tasks} tasks cannot tell more: {left_open}.",)
+    return (f"These {paired.n_tasks} tasks cannot tell more: {left_open}.{_sight(paired)}",)
+
+
+def _sight(paired: PairedRow) -> str:
+    """How large a change so many tasks show, and how many would show the one seen."""
+    test = paired.passed.test
+    differing = test.first_only + test.second_only
+    smallest = detectable_change(test.n, differing / test.n) if differing else None
+    if smallest is None:
+        return ""
+    told = (
+        f" With {differing} of them differing, a change of {100 * smallest:.1f} points is found in"
+        f" {100 * POWER:.0f} of 100 such comparisons"
+    )
+    seen = abs(paired.passed.difference.value)
+    if test.first_only == test.second_only:
+        return f"{told}."
+    needed = tasks_needed(test.second_only / test.n, test.first_only / test.n)
+    tasks = f"about {needed:,}" if needed else f"more than {MOST_TASKS:,}"
+    return f"{told}; one of {100 * seen:.1f} takes {tasks} tasks."
 
 
 def room(paired: PairedRow) -> str:
