@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 from fieldkit.errors import BadInput
@@ -50,6 +51,10 @@ def build_model(target: Path | None = None) -> Path:
         return target
     source = wheel_folder()
     target.parent.mkdir(parents=True, exist_ok=True)
+    print(f"model: building {target}, about 20 s", file=sys.stderr)
+    if not sys.stderr.isatty():
+        # Read by tqdm when it is imported: its bars are one endless line in a log.
+        os.environ.setdefault("TQDM_DISABLE", "1")
 
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
