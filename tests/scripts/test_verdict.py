@@ -116,7 +116,8 @@ def test_what_cannot_be_told_says_how_many_tasks_would_tell() -> None:
     before = arm("warm start", set(range(20)), set(), 2, 12, 60)
     after = arm("step 9", set(range(5, 23)), set(range(60)), 2, 4, 60)
     found = verdict(before, after)
-    assert "With 8 of them differing, a change of 13.1 points is found in 80 of 100" in (
-        found.details[-1]
+    assert (
+        "With 8 of them differing, a change of 13.1 points is found in 80 of 100"
+        in (found.details[-1])
     )
     assert "one of 3.3 takes about 987 tasks" in found.details[-1]
