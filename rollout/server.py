@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 # Without chunked prefill every prompt must fit one batch; 16,384 held some 3,000 requests.
 _MIN_BATCHED_TOKENS = 16_384
+
+_SECRET = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(_|$)"
+)
+"""In the name of an environment variable: its value is nobody's business but the person's."""
 
 # What the three processes of a server hold besides weights and KV cache (measured 1.6 GiB).
 _OVERHEAD_BYTES = 2 * GIB
@@ -193,9 +199,13 @@ def _cuda_flags(settings: EngineSettings) -> list[str]:
 
 
 def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[str, str]:
-    """The server's whole environment. `scratch`: a short private folder for sockets and files."""
+    """The server's whole environment. `scratch`: a short private folder for sockets and files.
+
+    What looks like a secret of the person's is left out: the server reads local files only, and its
+    log is kept.
+    """
     env = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not _SECRET.search(name.upper())},
         API_KEY_VARIABLE: api_key,
         # Without it /v1/load_lora_adapter does not exist (404).
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",

@@ -386,3 +386,14 @@ def test_socket_paths_in_the_scratch_folder_stay_below_the_kernels_limit(tmp_pat
     env = server_environment(EngineSettings(), "key", Path("/tmp/grpo-12345678"))
     longest = f"{env['VLLM_RPC_BASE_PATH']}/{'u' * 36}"  # vLLM names its sockets by a UUID
     assert len(longest) < 107
+
+
+def test_the_persons_secrets_are_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "db_password", "GIT_TOKEN_2")
+    others = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "PASSAGE", "LD_LIBRARY_PATH")
+    for name in (*secrets, *others):
+        monkeypatch.setenv(name, "x")
+    env = server_environment(EngineSettings(), "key", Path("/tmp/grpo-12345678"))
+    assert not env.keys() & set(secrets)
+    assert env.keys() >= set(others)
+    assert env["VLLM_API_KEY"] == "key"
