@@ -16,10 +16,10 @@ CODE := fieldkit reward rollout trainer scripts tests
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
 	pyproject.toml scripts/setup.sh
 
-.PHONY: help setup run eval test chaos check format system lock doctor clean
+.PHONY: help setup run eval test test-faults chaos check format system lock doctor clean
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 $(READY): $(INPUTS)
 	@scripts/setup.sh
@@ -41,6 +41,11 @@ test: $(READY) ## run the tests
 	@scripts/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $(ARGS)
+
+test-faults: $(READY) ## run the test of every fault in docs/FAULTS.md
+	@scripts/system.sh ensure
+	@$(BIN)/grpo model
+	@$(BIN)/pytest $$(grep -oE '[a-z_/]+\.py(::[a-z0-9_]+)?' docs/FAULTS.md | sort -u | sed 's|^|tests/|') $(ARGS)
 
 chaos: $(READY) ## kill nights 220 times and see that nothing is lost (hours)
 	@scripts/system.sh ensure
