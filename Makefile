@@ -19,7 +19,7 @@ INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cud
 .PHONY: help setup run eval test test-faults chaos check format system lock doctor clean
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 $(READY): $(INPUTS)
 	@scripts/setup.sh
