@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from fieldkit.errors import Unavailable
+from fieldkit import memory
+from fieldkit.errors import Shortage, Unavailable
 from fieldkit.memory import GIB, Available
-from rollout.server import EngineSettings, weight_bytes
+from rollout.server import EngineSettings, memory_needed, weight_bytes
 
 # Of the trainer: a copy of the weights while they are read, then activations, logits and runtime.
 # Measured with the 135 M model: 2.3 GiB at 4,096 tokens a micro-batch.
@@ -84,3 +85,46 @@ def _scarcest(available: Available) -> tuple[int, str]:
     if available.gpu is not None:
         return available.gpu, "GPU memory"
     return available.host, "memory"
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """What a night will need, before anything is started. Bytes, of the memory named by `where`.
+
+    engine, trainer: at their largest. free: what can be had now.
+    """
+
+    engine: int
+    trainer: int
+    free: int
+    where: str
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether both fit at once; where not, one has to go for the other."""
+        return self.engine + self.trainer <= self.free
+
+    def told(self) -> str:
+        """In a sentence. Raises `Shortage` where one of them does not even fit alone."""
+        figures = (
+            f"engine about {self.engine / GIB:.1f} GiB, trainer about {self.trainer / GIB:.1f}, "
+            f"{self.free / GIB:.1f} GiB of {self.where} available"
+        )
+        if max(self.engine, self.trainer) > self.free:
+            raise Shortage(
+                f"{figures}: not enough even one after the other; holders: "
+                f"{memory.describe_holders(3)}"
+            )
+        if self.side_by_side:
+            return f"{figures}: both fit side by side, so adapters can be swapped in"
+        return f"{figures}: one after the other, so the server is restarted for every adapter"
+
+
+def forecast(settings: EngineSettings, model_dir: Path) -> MemoryForecast:
+    """What `settings` come to for this model on this machine, held against what is free now."""
+    available, gpu_total = memory.available(), memory.gpu_total()
+    free, where = _scarcest(available)
+    engine = memory_needed(model_dir, settings)
+    if available.gpu is not None and gpu_total is not None:
+        engine = int(gpu_total * settings.gpu_memory_utilization)
+    return MemoryForecast(engine, trainer_bytes(model_dir, settings), free, where)

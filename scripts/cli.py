@@ -371,6 +371,9 @@ def prove(
 
 @app.command()
 def doctor(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Also whether this run would start.")
+    ] = None,
     reclaim: Annotated[
         bool, typer.Option("--reclaim", help="End what runs have left behind.")
     ] = False,
@@ -384,6 +387,11 @@ def doctor(
 
         print("\n".join(processes.reclaim()) or "nothing to reclaim")
     findings = check_up.examine()
+    if run is not None:
+        from scripts.doctor_run import examine_run
+        from scripts.run_folder import open_run
+
+        findings += examine_run(open_run(run))
     for finding in findings:
         print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]

@@ -49,10 +49,11 @@ def examine() -> list[Finding]:
         "gpu": _gpu,
         "model": _model,
     }
-    return [_finding(name, check) for name, check in checks.items()] + _processes()
+    return [finding(name, check) for name, check in checks.items()] + _processes()
 
 
-def _finding(name: str, check: Callable[[], str]) -> Finding:
+def finding(name: str, check: Callable[[], str]) -> Finding:
+    """What a check says, or the error that it raises."""
     try:
         return Finding(name, True, check())
     except FieldkitError as e:

@@ -1,0 +1,75 @@
+"""`grpo doctor RUN`: would this run start, and how would engine and trainer share the memory?
+
+The checks of the start phase, all of them instead of the first that fails, and without a trace.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from fieldkit.errors import FieldkitError
+from fieldkit.memory import GIB
+from rollout.engine import find_engine
+from rollout.lifecycle import forecast
+from rollout.port import free_port
+from scripts.checks import check_disk, check_start_adapter, check_tasks, disk_needed
+from scripts.config import read_config
+from scripts.context import Context
+from scripts.doctor import Finding, finding
+from scripts.run_folder import RunFolder
+from scripts.signals import Wish
+from scripts.timings import Stopwatch, process_began
+
+
+def examine_run(folder: RunFolder) -> list[Finding]:
+    """Every check of one run; only the first where run.toml cannot be read."""
+    try:
+        config = read_config(folder.config)
+    except FieldkitError as e:
+        return [Finding("settings", False, str(e))]
+    wish = Wish(lambda text: None)
+    ctx = Context(folder, config, lambda event: None, wish, Stopwatch(process_began()))
+    checks: dict[str, Callable[[Context], str]] = {
+        "tasks": _tasks,
+        "adapter": _adapter,
+        "run's disk": _disk,
+        "port": _port,
+        "forecast": _forecast,
+    }
+    return [
+        Finding("settings", True, f"{folder.config}: every key is known and sound"),
+        *(finding(name, lambda check=check: check(ctx)) for name, check in checks.items()),  # type: ignore[misc]
+    ]
+
+
+def _tasks(ctx: Context) -> str:
+    check_tasks(ctx)
+    return f"{len(ctx.pool())} in the pool, {len(ctx.heldout())} held out, none in both"
+
+
+def _adapter(ctx: Context) -> str:
+    adapter = check_start_adapter(ctx)
+    return f"{adapter.path}: rank {adapter.rank}, fits {ctx.model_dir()}"
+
+
+def _disk(ctx: Context) -> str:
+    adapter = check_start_adapter(ctx)
+    check_disk(ctx, adapter)
+    needed, free = disk_needed(ctx.config, adapter.path), shutil.disk_usage(ctx.folder.path).free
+    return f"{free / GIB:.1f} GiB free, the run needs about {needed / GIB:.1f}"
+
+
+def _port(ctx: Context) -> str:
+    wanted = ctx.config.engine.port
+    if not wanted:
+        return "any free one"
+    if find_engine(ctx.folder.path) is None:
+        free_port(wanted)
+    return f"{wanted} is free, or this run's own"
+
+
+def _forecast(ctx: Context) -> str:
+    if find_engine(ctx.folder.path) is not None:
+        return "the run's engine is up, so what it needs is taken already"
+    return forecast(ctx.config.engine, ctx.model_dir()).told()
