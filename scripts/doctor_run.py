@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 
 from fieldkit.errors import FieldkitError
 from fieldkit.memory import GIB
@@ -39,7 +40,7 @@ def examine_run(folder: RunFolder) -> list[Finding]:
     }
     return [
         Finding("settings", True, f"{folder.config}: every key is known and sound"),
-        *(finding(name, lambda check=check: check(ctx)) for name, check in checks.items()),  # type: ignore[misc]
+        *(finding(name, partial(check, ctx)) for name, check in checks.items()),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`grpo doctor RUN`: everything that would stop a run at once, and how the memory would be shared."""
+"""`grpo doctor RUN`: all at once that would stop a run, and how the memory would be shared."""
 
 from __future__ import annotations
 
