@@ -31,6 +31,7 @@ from rollout.command import (
 )
 from rollout.keeper import KEPT_SCRATCH, KEPT_WORKSPACE, Keeper
 from rollout.output import BoundedOutput
+from rollout.seccomp import make_filter
 
 _GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
 _STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
@@ -121,10 +122,10 @@ class BwrapSandbox:
     ) -> Child:
         tools = self._tools
         # Arguments come by descriptor: on the command line the box could read them.
-        arguments, filled = os.pipe()
+        forbidden = _pipe_with(make_filter())
+        box = [*_BOX, "--seccomp", str(forbidden)]
+        arguments = _pipe_with(b"".join(a.encode() + b"\0" for a in box))
         try:
-            os.write(filled, b"".join(a.encode() + b"\0" for a in _BOX))
-            os.close(filled)
             argv = [
                 *[tools["choom"], "-n", "1000", "--", tools["nsenter"], *entrance, "--"],
                 *[tools["bwrap"], "--args", str(arguments)],
@@ -132,11 +133,12 @@ class BwrapSandbox:
                 *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
                 *bash_line(command, "bash"),
             ]
-            return Child(argv, output, env={}, pass_fds=(arguments, status.write_end))
+            return Child(argv, output, env={}, pass_fds=(arguments, forbidden, status.write_end))
         except OSError as e:
             raise Unavailable(f"the sandbox could not be started: {e}") from e
         finally:
             os.close(arguments)
+            os.close(forbidden)
             status.watch()
 
     def _judge(
@@ -153,6 +155,14 @@ class BwrapSandbox:
         if status.exit_code is None:
             raise Unavailable(f"the sandbox failed, not its command: {text.strip() or 'no word'}")
         return CommandResult(status.exit_code, text, False, False, seconds)
+
+
+def _pipe_with(content: bytes) -> int:
+    """The read end of a pipe that holds `content` (less than a pipe's 64 KiB) and nothing more."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, content)
+    os.close(write_end)
+    return read_end
 
 
 async def _end(child: Child, status: _Status) -> None:
