@@ -52,12 +52,16 @@ class Interrupted(FieldkitError):
     exit_code = 130
 
 
-def foreseen(error: OSError) -> FieldkitError | None:
-    """What an error of the operating system means to a person; None for one that nobody foresaw.
+def foreseen(error: BaseException) -> FieldkitError | None:
+    """What an error means to a person: itself, where it is ours; None where nobody foresaw it.
 
     A full disk, a folder that cannot be written and too few file descriptors can meet any line that
     opens or writes a file, so they are told apart in one place, where a command ends.
     """
+    if isinstance(error, FieldkitError):
+        return error
+    if not isinstance(error, OSError):
+        return None
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Shortage(

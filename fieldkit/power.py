@@ -58,6 +58,7 @@ def _largest_rejected(n: int, level: float) -> Any:
     return np.where(p_value < level, guess, guess - 1).clip(min=-1)
 
 
+@lru_cache(maxsize=256)
 def tasks_needed(
     gained: float, lost: float, power: float = POWER, level: float = LEVEL
 ) -> int | None:
@@ -80,6 +81,7 @@ def tasks_needed(
     return high
 
 
+@lru_cache(maxsize=256)
 def detectable_change(
     n: int, discordant: float, power: float = POWER, level: float = LEVEL
 ) -> float | None:

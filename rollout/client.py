@@ -168,17 +168,18 @@ class EngineClient:
                 reason = f"{type(e).__name__}: {e}"
             now = time.monotonic()
             failed_at = now if failed_at is None else failed_at
-            if now - failed_at >= self._settings.patience_seconds or not self._alive():
-                raise self._gave_up(attempt, now - failed_at, reason)
+            alive = self._alive()
+            if now - failed_at >= self._settings.patience_seconds or not alive:
+                raise self._gave_up(attempt, now - failed_at, reason, alive)
             await asyncio.sleep(_backoff(attempt))
 
     def _refused(self, status: int, reason: str) -> FieldkitError:
         kind = BadInput if status in _BAD_REQUEST_STATUS else Unavailable
         return kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
 
-    def _gave_up(self, attempts: int, seconds: float, reason: str) -> Unavailable:
-        why = f"in {attempts} attempts over {seconds:.0f} s" if self._alive() else "any more"
-        state = "" if self._alive() else "The server's process has ended. "
+    def _gave_up(self, attempts: int, seconds: float, reason: str, alive: bool) -> Unavailable:
+        why = f"in {attempts} attempts over {seconds:.0f} s" if alive else "any more"
+        state = "" if alive else "The server's process has ended. "
         return Unavailable(
             f"{self.base_url}: no answer for {self.model_name} {why}; the last: {reason}. {state}"
             "The engine's log is the newest log/engine-*.log of the run folder; the same command "

@@ -20,6 +20,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files import read_json, sha256_text, write_json, write_text
 from fieldkit.records import (
     SCHEMA,
+    StopReason,
     Task,
     Trajectory,
     Turn,
@@ -86,6 +87,15 @@ class EvalSummary:
     @property
     def pass_rate(self) -> float:
         return self.n_passed / self.n_trajectories
+
+    @property
+    def n_stopped(self) -> int:
+        """Attempts that the policy ended itself."""
+        return self.stops.get(StopReason.TASK_COMPLETE, 0)
+
+    @property
+    def stop_rate(self) -> float:
+        return self.n_stopped / self.n_trajectories
 
     @property
     def assertion_rate(self) -> float:

@@ -10,6 +10,7 @@ BPF (linux/seccomp.h, linux/filter.h), small enough to be read here; it needs no
 from __future__ import annotations
 
 import errno
+import functools
 import platform
 import struct
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ REFUSED = _ERRNO | errno.ENOSYS
 NO_FAMILY = _ERRNO | errno.EAFNOSUPPORT
 
 
+@functools.cache
 def make_filter(machine: str | None = None) -> bytes:
     """The filter as the array of `struct sock_filter` that `bwrap --seccomp` reads.
 

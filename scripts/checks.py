@@ -38,16 +38,20 @@ def check_run(ctx: Context) -> AdapterInfo:
     return adapter
 
 
-def check_tasks(ctx: Context) -> None:
-    """Every task is sound, a step's batch fits the pool, and nothing of it is held out."""
+def check_tasks(ctx: Context) -> tuple[int, int]:
+    """Every task is sound, a step's batch fits the pool, and nothing of it is held out.
+
+    Returns how many tasks there are in the pool, and how many are played of the held-out set.
+    """
     pool, wanted = ctx.pool(), ctx.config.rollout.tasks_per_step
-    ctx.heldout()
+    heldout = ctx.heldout()
     if wanted > len(pool):
         raise BadInput(
             f"rollout.tasks_per_step is {wanted}, but the pool {ctx.pool_file} holds {len(pool)} "
             "tasks; lower it, or grow the pool"
         )
     check_disjoint(ctx.pool_file, ctx.heldout_file)
+    return len(pool), len(heldout)
 
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:

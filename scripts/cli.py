@@ -468,8 +468,7 @@ def _reporting_bugs(
     except FieldkitError:
         raise
     except Exception as e:
-        known = foreseen(e) if isinstance(e, OSError) else None
-        if known is not None:
+        if (known := foreseen(e)) is not None:
             raise known from e
         from scripts.run_folder import resolve_run
         from scripts.runner import keep_traceback
@@ -489,8 +488,7 @@ def main() -> None:
     try:
         app()
     except (FieldkitError, OSError) as e:
-        known = foreseen(e) if isinstance(e, OSError) else e
-        if known is None:
+        if (known := foreseen(e)) is None:
             raise
         print(f"error: {known}", file=sys.stderr)
         raise SystemExit(known.exit_code) from None

@@ -45,8 +45,8 @@ def examine_run(folder: RunFolder) -> list[Finding]:
 
 
 def _tasks(ctx: Context) -> str:
-    check_tasks(ctx)
-    return f"{len(ctx.pool())} in the pool, {len(ctx.heldout())} held out, none in both"
+    n_pool, n_heldout = check_tasks(ctx)
+    return f"{n_pool} in the pool, {n_heldout} held out, none in both"
 
 
 def _adapter(ctx: Context) -> str:

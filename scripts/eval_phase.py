@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 
-from fieldkit.records import StopReason
 from rollout.engine import Served
 from rollout.evaluate import BASE_ADAPTER, EvalSummary, evaluate_arm
 from rollout.reference import ReferenceArm, evaluate_reference
@@ -124,8 +123,7 @@ def _keep_time(ctx: Context, n: int, arm: str) -> None:
 
 def told(s: EvalSummary) -> str:
     """One arm in one line."""
-    stopped = s.stops.get(StopReason.TASK_COMPLETE, 0) / s.n_trajectories
     return (
         f"{s.arm}: passed {s.n_passed}/{s.n_trajectories}, assertions {s.assertion_rate:.1%}, "
-        f"stopped by itself {stopped:.1%}, {s.mean_turns:.2f} turns, {s.seconds:.0f} s"
+        f"stopped by itself {s.stop_rate:.1%}, {s.mean_turns:.2f} turns, {s.seconds:.0f} s"
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fieldkit.errors import BadInput
 from fieldkit.journal import Entry
+from scripts.numbers import clock
 
 FORECAST = "forecast"
 """The event in the journal: steps in all, and `end`, the Unix time at which all is done."""
@@ -20,11 +21,11 @@ FORECAST = "forecast"
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
-def next_time(clock: str, now: float) -> float:
+def next_time(text: str, now: float) -> float:
     """The Unix time at which a clock here shows HH:MM next, after `now`. Raises `BadInput`."""
-    found = _CLOCK.fullmatch(clock)
+    found = _CLOCK.fullmatch(text)
     if found is None:
-        raise BadInput(f"--until {clock}: a time of day is written HH:MM, as in --until 07:00")
+        raise BadInput(f"--until {text}: a time of day is written HH:MM, as in --until 07:00")
     hour, minute = map(int, found.groups())
     year, month, day, *_ = time.localtime(now)
     for days in (0, 1):
@@ -32,7 +33,7 @@ def next_time(clock: str, now: float) -> float:
         at = time.mktime((year, month, day + days, hour, minute, 0, 0, 0, -1))
         if at > now:
             return at
-    raise BadInput(f"--until {clock}: no such time today or tomorrow")
+    raise BadInput(f"--until {text}: no such time today or tomorrow")
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Held:
         late = self.done - self.end
         how = "to the minute" if abs(late) < 60 else _minutes(late)
         return (
-            f"At {_shown(self.made)} the forecast was {self.steps} steps, done at"
-            f" {_shown(self.end)}; it became {self.done_steps}, done at {_shown(self.done)}: {how}."
+            f"At {clock(self.made)} the forecast was {self.steps} steps, done at"
+            f" {clock(self.end)}; it became {self.done_steps}, done at {clock(self.done)}: {how}."
         )
 
 
@@ -78,7 +79,3 @@ def held(journal: Sequence[Entry], done_steps: int) -> Held | None:
 def _minutes(seconds: float) -> str:
     minutes = round(abs(seconds) / 60)
     return f"{minutes} min {'later' if seconds > 0 else 'earlier'}"
-
-
-def _shown(at: float) -> str:
-    return time.strftime("%H:%M", time.localtime(at))

@@ -60,6 +60,21 @@ def holder(path: Path) -> int | None:
     return pid
 
 
+def is_held(path: Path) -> bool:
+    """Whether anything holds the lock now, a loop or what it started. Asks the kernel."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _take(fd: int, path: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:

@@ -5,6 +5,8 @@ Differences of rates are in points (hundredths), rates in percent, and a minus i
 
 from __future__ import annotations
 
+import time
+
 from fieldkit.stats import Estimate, Interval
 
 MINUS = "−"
@@ -56,6 +58,11 @@ def p_value(p: float, equals: bool = False) -> str:
         return "< 0.001" if equals else "<0.001"
     text = f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
     return f"= {text}" if equals else text
+
+
+def clock(at: float) -> str:
+    """A Unix time as the hour and minute that a clock here shows."""
+    return time.strftime("%H:%M", time.localtime(at))
 
 
 def counted(n: int, noun: str) -> str:

@@ -7,8 +7,6 @@ ends what no loop uses and no other checkout owns.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from fieldkit.process import (
     terminate,
 )
 from rollout.engine import ENGINE, served_names, stop_engine
+from scripts.lock import is_held
 from scripts.run_folder import ROOT, RunFolder
 from scripts.timings import LOOP_VARIABLE
 
@@ -90,7 +89,7 @@ def _family(ledger: Path, marker: str, pids: tuple[int, ...]) -> Family:
 def _use(run: RunFolder, entry: Owned | None) -> Use:
     if entry is None:
         return Use.LOST
-    if in_use(run.lock) or _loop_lives(entry):
+    if is_held(run.lock) or _loop_lives(entry):
         return Use.LOOP
     return Use.NOBODY if run.path.is_relative_to(ROOT) else Use.ELSEWHERE
 
@@ -175,18 +174,3 @@ def _unnamed(family: Family) -> Owned:
         log="",
         started_at=0.0,
     )
-
-
-def in_use(lock: Path) -> bool:
-    """Whether a loop or phase holds the run's lock now."""
-    try:
-        fd = os.open(lock, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

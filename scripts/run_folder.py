@@ -137,3 +137,8 @@ def from_checkout(path: str) -> Path:
     """A path of run.toml: absolute or ~ as it is, anything else below the checkout."""
     p = Path(path).expanduser()
     return p if p.is_absolute() else ROOT / p
+
+
+def in_checkout(path: Path) -> Path:
+    """The other way round: a path as run.toml would name it."""
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path

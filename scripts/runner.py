@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from fieldkit.errors import FieldkitError, foreseen
+from fieldkit.errors import foreseen
 from fieldkit.journal import Journal
 from scripts.config import read_config
 from scripts.context import Context, Done
@@ -77,8 +77,8 @@ def journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
 
 
 def _code(error: BaseException) -> int:
-    known = foreseen(error) if isinstance(error, OSError) else error
-    return known.exit_code if isinstance(known, FieldkitError) else BUG
+    known = foreseen(error)
+    return known.exit_code if known is not None else BUG
 
 
 def keep_traceback(folder: RunFolder, name: str) -> str:

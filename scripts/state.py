@@ -7,7 +7,7 @@ any two phases. Nothing is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from fieldkit.errors import BadInput, PoolConverged
@@ -19,7 +19,7 @@ from scripts.loop import Phase, RunFiles, next_phase
 from scripts.manifest import bound_changes, check_host, read_manifest, refuse_change
 from scripts.plan import Measured, planned_steps, scaled_eval_seconds
 from scripts.run_folder import RunFolder, from_checkout
-from scripts.timings import read_timings
+from scripts.timings import StepTimings, read_timings
 
 
 def read_files(folder: RunFolder, config: RunConfig) -> RunFiles:
@@ -73,11 +73,12 @@ def steps_planned(
 def read_measured(folder: RunFolder, files: RunFiles) -> Measured:
     """The times of the finished steps and evaluations, from timings.json files."""
     timings = [read_timings(folder.timings(n), n) for n in range(files.newest + 1)]
+    eval_seconds = _eval_seconds(folder, files, timings)
     return Measured(
         step_seconds=tuple(t.training_wall for t in timings[1:]),
         other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
-        final_eval_seconds=0.0 if _is_evaluated(files) else _eval_seconds(folder, files),
-        eval_seconds=_eval_seconds(folder, files),
+        final_eval_seconds=0.0 if _is_evaluated(files) else eval_seconds,
+        eval_seconds=eval_seconds,
     )
 
 
@@ -135,10 +136,10 @@ def _is_evaluated(files: RunFiles) -> bool:
     return not files.adapters or files.adapters[-1] in files.evaluated
 
 
-def _eval_seconds(folder: RunFolder, files: RunFiles) -> float:
+def _eval_seconds(folder: RunFolder, files: RunFiles, timings: Sequence[StepTimings]) -> float:
     """What evaluating the newest adapter takes now, from the last adapter that was evaluated."""
     for n in range(files.newest, -1, -1):
-        seconds = read_timings(folder.timings(n), n).eval_of(files.adapters[n])
+        seconds = timings[n].eval_of(files.adapters[n])
         if seconds is not None:
             return scaled_eval_seconds(seconds, *_turns(folder, n, files.newest))
     return 0.0

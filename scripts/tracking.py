@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.files import fsync_dir
-from fieldkit.records import Signal, StepSummary, StopReason
+from fieldkit.records import Signal, StepSummary
 from rollout.evaluate import SUMMARY, EvalSummary, read_eval
 from scripts.config import RunConfig
 from scripts.events import Tell, note
@@ -54,7 +54,7 @@ STEP: Mapping[str, Read] = {
 HELD_OUT: Mapping[str, Callable[[EvalSummary], float]] = {
     "heldout/pass_rate": lambda e: e.pass_rate,
     "heldout/assertion_rate": lambda e: e.assertion_rate,
-    "heldout/stop_rate": lambda e: e.stops.get(StopReason.TASK_COMPLETE, 0) / e.n_trajectories,
+    "heldout/stop_rate": lambda e: e.stop_rate,
     "heldout/turns": lambda e: e.mean_turns,
     "heldout/tokens": lambda e: e.mean_tokens,
 }

@@ -21,7 +21,7 @@ from fieldkit.records import Outcome, Signal, StepSummary, StopReason
 from rollout.evaluate import EvalSummary
 from scripts.display import duration
 from scripts.evidence import YARDSTICKS
-from scripts.numbers import counted, plain
+from scripts.numbers import clock, counted, plain
 from scripts.report.figures import Read, by_step, train
 from scripts.report.transcripts import TurnView, attempt_view
 from scripts.report.visible import shortened, visible
@@ -120,7 +120,7 @@ def _now(sight: Sight) -> Text:
     if doing.state is State.WORKING:
         parts.append(f"{doing.phase} for {duration(sight.at - doing.since)}")
     if sight.left is not None:
-        end = time.strftime("%H:%M", time.localtime(sight.at + sight.left))
+        end = clock(sight.at + sight.left)
         parts.append(f"about {roughly(sight.left)} left, until {end}")
     if sight.host:
         parts.append(f"on host {sight.host}")
@@ -217,11 +217,10 @@ def _evals(evals: Sequence[EvalSummary]) -> Iterator[Text]:
     """The last evaluations of models in a line each."""
     played = [e for e in evals if e.arm not in YARDSTICKS]
     for e in played[-EVALS:]:
-        stops = e.stops.get(StopReason.TASK_COMPLETE, 0) / e.n_trajectories
         yield _line(
             Text("held-out ", style="dim")
             + Text(
-                f"{e.arm}: passed {e.n_passed}/{e.n_trajectories}, stops {_rate(stops)}, "
+                f"{e.arm}: passed {e.n_passed}/{e.n_trajectories}, stops {_rate(e.stop_rate)}, "
                 f"{e.mean_turns:.1f} turns"
             )
         )

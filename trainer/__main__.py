@@ -91,8 +91,7 @@ def main(
         progress = JsonLines(sys.stdout) if progress_json else Lines(sys.stdout)
         train(inputs, settings, progress)
     except (FieldkitError, OSError) as e:
-        known = foreseen(e) if isinstance(e, OSError) else e
-        if known is None:
+        if (known := foreseen(e)) is None:
             raise
         print(f"error: {known}", file=sys.stderr)
         raise typer.Exit(known.exit_code) from None

@@ -6,7 +6,6 @@ are the first thing a person wants to know. Nothing is decided by these words.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,8 +15,9 @@ from scripts.evidence import Evidence, step_name
 from scripts.evidence_tables import verdict_of
 from scripts.forecast import held
 from scripts.loop import Phase
-from scripts.numbers import counted
+from scripts.numbers import clock, counted
 from scripts.report.material import Material
+from scripts.run_folder import in_checkout
 from scripts.verdict import Habit, Verdict, Work
 
 
@@ -60,7 +60,7 @@ def ending(m: Material) -> Ending:
         last = m.journal[-1]
         return Ending(
             EndKind.FAILED,
-            f"Stopped by an error after {done}{planned} steps, at {_clock(last.time)}, in its"
+            f"Stopped by an error after {done}{planned} steps, at {clock(last.time)}, in its"
             f" {last.data.get('phase', 'loop')} phase (exit {last.data.get('exit')}).",
             failure,
         )
@@ -102,7 +102,7 @@ def _by_verdict(m: Material, evidence: Evidence) -> list[str]:
 
 def _about_the_adapter(m: Material, evidence: Evidence, verdict: Verdict) -> str:
     newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
-    adapter = f"`{m.path / f'step-{newest:03d}' / 'adapter'}`"
+    adapter = f"`{in_checkout(m.path / f'step-{newest:03d}' / 'adapter')}`"
     if verdict.work is Work.WORSE or verdict.habit is Habit.WORSE:
         return (
             "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"
@@ -115,7 +115,3 @@ def _about_the_adapter(m: Material, evidence: Evidence, verdict: Verdict) -> str
     if verdict.habit is Habit.NEVER_THERE and verdict.work is not Work.BETTER:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
     return f"Use it: {adapter}."
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M", time.localtime(seconds))

@@ -14,7 +14,6 @@ from typing import Any
 from markupsafe import Markup
 
 from fieldkit.matched import PairedRow
-from fieldkit.records import StopReason
 from rollout.evaluate import EvalSummary
 from scripts import numbers
 from scripts.evidence import BASE, TAGS, YARDSTICKS, Evidence, reading_order
@@ -138,7 +137,7 @@ def _sums(summaries: Sequence[EvalSummary]) -> Table:
                 s.arm,
                 numbers.share(s.n_passed, s.n_trajectories),
                 numbers.share(s.assertions_passed, max(1, s.assertions_total)),
-                numbers.share(s.stops.get(StopReason.TASK_COMPLETE, 0), s.n_trajectories),
+                numbers.share(s.n_stopped, s.n_trajectories),
                 numbers.turns(s.mean_turns),
             )
             for s in sorted(summaries, key=lambda s: reading_order(s.arm))

@@ -29,7 +29,7 @@ from fieldkit.adapter import adapter_sha
 from fieldkit.journal import Journal
 from fieldkit.ledger import Ledger
 from fieldkit.records import read_bundle
-from scripts.processes import families
+from scripts.processes import Family, families
 from scripts.run_folder import RunFolder
 
 SITE = Path(__file__).parent / "site"
@@ -105,11 +105,7 @@ RANDOM = "a random moment"
 
 def boundaries(journal: Path) -> list[str]:
     """The kinds of a journal's whole lines, in order: an event, and the phase it is about."""
-    if not journal.exists():
-        return []
-    lines = journal.read_bytes().split(b"\n")[:-1]
-    entries = [json.loads(line) for line in lines]
-    return [f"{e['event']} {e.get('phase', '')}".strip() for e in entries]
+    return [f"{e.event} {e.data.get('phase', '')}".strip() for e in Journal(journal).read()]
 
 
 @contextmanager
@@ -193,7 +189,6 @@ def _pids(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> list[i
         return [loop.pid]
     entries = {e.name: e for e in Ledger(RunFolder(folder).ledger).entries()}
     phase = next((e for n, e in entries.items() if n not in ("engine", "trainer")), None)
-    engine = [f for f in families() if f.run.path == folder and f.name == "engine"]
     match victim:
         case Victim.PHASE:
             found = [phase.pid] if phase else []
@@ -203,11 +198,15 @@ def _pids(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> list[i
             found = [entries["engine"].pid] if "engine" in entries else []
         case Victim.WORKER:
             leader = entries["engine"].pid if "engine" in entries else None
+            engine = [f for f in _families(folder) if f.name == "engine"]
             found = [pid for f in engine for pid in f.pids if pid != leader]
         case _:
-            every = [pid for f in families() if f.run.path == folder for pid in f.pids]
-            return [loop.pid, *every]
+            return [loop.pid, *(pid for f in _families(folder) for pid in f.pids)]
     return [pid for pid in found if pid is not None and psutil.pid_exists(pid)]
+
+
+def _families(folder: Path) -> list[Family]:
+    return [f for f in families() if f.run.path == folder]
 
 
 # --- what must hold -------------------------------------------------------------------------------
@@ -223,8 +222,7 @@ def require_readable(folder: Path) -> None:
     for path in folder.glob("step-*/step.json"):
         summary = json.loads(path.read_bytes())
         assert adapter_sha(path.parent / "adapter") == summary["adapter_sha"], path
-    if (folder / "journal.jsonl").exists():
-        Journal(folder / "journal.jsonl").read()
+    Journal(folder / "journal.jsonl").read()
 
 
 def step_shas(folder: Path) -> list[str]:
@@ -235,12 +233,12 @@ def step_shas(folder: Path) -> list[str]:
 
 def trained_twice(folder: Path) -> list[Any]:
     """Adapters that two train phases say they finished."""
-    entries = [json.loads(x) for x in (folder / "journal.jsonl").read_text().splitlines() if x]
-    ended = [e for e in entries if e["event"] == "phase_end" and e.get("phase") == "train"]
+    entries = Journal(folder / "journal.jsonl").read()
+    ended = [e.data for e in entries if e.event == "phase_end" and e.data.get("phase") == "train"]
     wrote = Counter(e.get("wrote", {}).get("adapter_sha") for e in ended if e.get("exit") == 0)
     return [sha for sha, n in wrote.items() if sha is not None and n > 1]
 
 
 def alive(folder: Path) -> list[str]:
     """What the run has left running."""
-    return [f"{f.name} {f.pids}" for f in families() if f.run.path == folder]
+    return [f"{f.name} {f.pids}" for f in _families(folder)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.records import read_bundle
 from tests.chaos.night import Saboteur, Toll, alive, step_shas, survive, trained_twice
 from tests.tiny_policy import make_tiny_policy, write_run
 
@@ -58,16 +59,10 @@ def test_the_same_tasks_were_played_with_the_same_seeds(nights: Nights) -> None:
     for n in range(1, STEPS + 1):
         calm, killed = (
             [
-                (t["task_id"], t["k"], t["seed"])
-                for t in _trajectories(folder / f"step-{n:03d}" / "trajectory_bundle.jsonl")
+                (t.task_id, t.k, t.seed)
+                for group in read_bundle(folder / f"step-{n:03d}" / "trajectory_bundle.jsonl")
+                for t in group.trajectories
             ]
             for folder in (nights.calm, nights.killed)
         )
         assert calm == killed
-
-
-def _trajectories(bundle: Path) -> list[dict[str, object]]:
-    import json
-
-    groups = [json.loads(line) for line in bundle.read_text().splitlines()]
-    return [t for g in groups for t in g["trajectories"]]
