@@ -6,6 +6,7 @@ and the verdict show the same ones. It plays nothing and words nothing.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -150,6 +151,9 @@ def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
 def read_played(folder: Path) -> PlayedArm:
     """One finished evaluation. Raises `BadInput` where summary and trajectories do not agree."""
     summary, trajectories = read_eval(folder), read_trajectories(folder / TRAJECTORIES)
+    # They live until the page is written. statsmodels collects garbage in every call, and would
+    # walk through thousands of attempts to find none.
+    gc.freeze()
     if len(trajectories) != summary.n_trajectories:
         raise BadInput(
             f"{folder / TRAJECTORIES}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 
 from scripts.report.page import write_report
+from tests.scripts.report import browser
+from tests.scripts.report.browser import PHONE, WIDE
 from tests.scripts.report.night import make_night
 from tests.scripts.report.test_page import SECTIONS
 
-sync_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WIDE, PHONE = 1200, 390
 NO_SPACE = "x" * 3000
 """A word that no line can hold: what makes a careless page scroll sideways."""
 
@@ -54,14 +53,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    with sync_api.sync_playwright() as playwright:
-        # root has no sandbox of its own to offer, as in a container
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    if browser.program() is None:
+        pytest.skip(f"none of {', '.join(browser.BROWSERS)} is installed")
+    with browser.chromium() as running:
+        yield running
 
 
 @pytest.fixture
