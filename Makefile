@@ -16,7 +16,7 @@ CODE := fieldkit reward rollout trainer scripts tests
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
 	pyproject.toml scripts/setup.sh
 
-.PHONY: help setup run eval test test-faults chaos pictures check format system lock doctor clean
+.PHONY: help setup run eval test test-faults test-sandbox chaos pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,7 +30,7 @@ run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=
 	@scripts/system.sh check
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
-	@$(BIN)/grpo doctor
+	@$(BIN)/grpo doctor $(RUN)
 	@$(BIN)/grpo run $(RUN) $(NIGHT)
 
 eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
@@ -46,6 +46,11 @@ test-faults: $(READY) ## run the test of every fault in docs/FAULTS.md
 	@scripts/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $$(grep -oE '[a-z_/]+\.py(::[a-z0-9_]+)?' docs/FAULTS.md | sort -u | sed 's|^|tests/|') $(ARGS)
+
+test-sandbox: $(READY) ## try to get out of the sandbox, to exhaust it, and to slow its neighbours
+	@scripts/system.sh ensure
+	@$(BIN)/pytest tests/rollout/test_sandbox.py tests/rollout/test_escape.py \
+		tests/rollout/test_seccomp.py tests/rollout/test_probe.py $(ARGS)
 
 chaos: $(READY) ## kill nights 220 times and see that nothing is lost (hours)
 	@scripts/system.sh ensure

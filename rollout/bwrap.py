@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
@@ -35,6 +35,12 @@ from rollout.seccomp import make_filter
 
 _GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
 _STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
+_LOOK_SECONDS = 0.25  # between two looks at a box; in that time two processors fill about 1 GiB
+_BUSY_SECONDS = 0.3  # processor time after which a command goes behind others; most take 0.02
+_BEHIND = 19  # as far as nice goes: 64 processes weigh as much as one of another episode
+_GROUP_BEHIND = "5"  # a session's nice: a box weighs a third of another, and does not starve
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _BOX = [
     *["--unshare-all", "--unshare-user", "--disable-userns", "--assert-userns-disabled"],
@@ -50,7 +56,9 @@ _BOX = [
     *["--bind", KEPT_SCRATCH, "/tmp", "--bind", KEPT_SCRATCH, "/dev/shm"],
     *["--bind", KEPT_WORKSPACE, "/workspace", "--chdir", "/workspace"],
     *["--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"],
-    *["--remount-ro", "/dev", "--remount-ro", "/"],
+    # In /proc a command could take back what it was given: its place among the first to go when the
+    # machine's memory is full (oom_score_adj), and its place behind others (autogroup).
+    *["--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"],
 ]
 
 
@@ -98,9 +106,11 @@ class BwrapSandbox:
         status = _Status()
         try:
             child = self._start(entrance, command, output, status)
+            watch = _Watch(status, output, self._settings.memory_bytes)
             try:
                 ending = await child.over(self._settings.command_seconds)
             finally:
+                watch.stop()
                 await _end(child, status)
             return self._judge(ending, status, output, child.seconds)
         finally:
@@ -190,6 +200,7 @@ class _Status:
         os.set_blocking(self._read_end, False)
         self._text = b""
         self._box: int | None = None
+        self._box_pid = 0
         self.started = False
         self.exit_code: int | None = None
 
@@ -197,6 +208,17 @@ class _Status:
         """Once the box has the write end: read records as they come."""
         os.close(self.write_end)
         asyncio.get_running_loop().add_reader(self._read_end, self.take)
+
+    @property
+    def box_pid(self) -> int | None:
+        """The number of the box's first process; None before its start and after its end."""
+        if self._box is None:
+            return None
+        try:
+            signal.pidfd_send_signal(self._box, 0)
+        except ProcessLookupError:
+            return None
+        return self._box_pid
 
     def kill_box(self) -> bool:
         """SIGKILL the box's first process, and so all of the box; false if none is known.
@@ -231,6 +253,88 @@ class _Status:
             self.started = True
             # Where it is gone already there is nothing left to wait for.
             with contextlib.suppress(ProcessLookupError):
-                self._box = os.pidfd_open(record["child-pid"])
+                self._box_pid = record["child-pid"]
+                self._box = os.pidfd_open(self._box_pid)
         if "exit-code" in record:
             self.exit_code = record["exit-code"]
+
+
+class _Watch:
+    """Looks at a running box now and then, for what no limit on one process can see.
+
+    The kernel's limits are a process's, and a command may have many. One that has had its share of
+    the processors goes behind the other episodes; one whose processes hold more memory than
+    `memory_bytes` together is ended, as the kernel would end it once the whole machine had run out.
+    """
+
+    def __init__(self, status: _Status, output: BoundedOutput, memory_bytes: int) -> None:
+        self._status = status
+        self._output = output
+        self._memory_bytes = memory_bytes
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+    def _look(self) -> None:
+        self._next = self._loop.call_later(_LOOK_SECONDS, self._look)
+        box = self._status.box_pid
+        if box is None:
+            return
+        seconds, resident = {}, {}
+        for pid in _family(box):
+            # A process that has ended has nothing left to say; its parent has its seconds.
+            with contextlib.suppress(OSError):
+                seconds[pid], resident[pid] = _used(pid)
+        if sum(seconds.values()) > _BUSY_SECONDS:
+            _put_behind(box, seconds)
+        # What is shared is in the size of each that shares it: an upper bound that costs little.
+        if sum(resident.values()) > self._memory_bytes:
+            held = sum(_proportional(pid, size) for pid, size in resident.items())
+            if held > self._memory_bytes:
+                self.stop()
+                self._output.feed(b"Killed: out of memory\n")
+                self._status.kill_box()
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process of ours and all that descend from it."""
+    yield pid
+    with contextlib.suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                yield from _family(int(child))
+
+
+def _used(pid: int) -> tuple[float, int]:
+    """Processor seconds of a process and its ended children, and its resident bytes."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    # proc_pid_stat(5) counts from 1, and the first two fields are cut off: 14 to 17, and 24.
+    return sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE
+
+
+def _proportional(pid: int, resident: int) -> int:
+    """Its resident bytes, what is shared divided among those who share it."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except ProcessLookupError:
+        return 0
+    except OSError:  # it forbade us to look into it (PR_SET_DUMPABLE), and gains nothing by that
+        return resident
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:")
+
+
+def _put_behind(box: int, pids: Iterable[int]) -> None:
+    """Let the processors see to others first; what it starts from now on is behind, too.
+
+    Both ways are needed: where the kernel shares out among sessions first, nice counts within a
+    session only (sched(7), autogroup); where it does not, the session's nice is void. Neither can
+    be taken back from inside the box.
+    """
+    with contextlib.suppress(OSError):  # no such file, or (EAGAIN) asked for too often: next look
+        Path(f"/proc/{box}/autogroup").write_text(_GROUP_BEHIND)
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), _BEHIND)

@@ -20,6 +20,7 @@ from rollout.output import BoundedOutput
 
 _CHUNK = 65536  # what a Linux pipe holds by default
 _UMASK = 0o022
+_PIPE_MODE = 0o622  # as terminals have it: others may write
 
 
 class Ending(Enum):
@@ -57,6 +58,8 @@ class Child:
         self._started = time.monotonic()
         self._out, write_end = os.pipe()
         os.set_blocking(self._out, False)
+        # `> /dev/stderr` opens the pipe anew, and under root a command's user does not own it.
+        os.fchmod(write_end, _PIPE_MODE)
         try:
             self._process = subprocess.Popen(
                 argv,

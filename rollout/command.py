@@ -26,6 +26,7 @@ BOX_PATH = "/usr/bin:/bin"
 """PATH of a command."""
 
 _COMMAND_BYTES = 100_000  # below MAX_ARG_STRLEN (131,072), beyond which exec fails like a bad box
+_PENDING_SIGNALS = 256  # shells need none; a machine's default is tens of thousands
 _TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -50,7 +51,7 @@ class SandboxSettings:
     cpu_seconds: int = 30
     """Processor seconds of one process."""
     memory_bytes: int = 4 * 2**30
-    """Address space of one process, bytes."""
+    """Address space of one process, and memory of all processes of a command together, bytes."""
     file_bytes: int = 64 * 2**20
     """Size of one written file, bytes."""
     open_files: int = 256
@@ -112,8 +113,15 @@ def prlimit_line(settings: SandboxSettings, prlimit: str, *, count_processes: bo
         "fsize": (resource.RLIMIT_FSIZE, settings.file_bytes),
         "cpu": (resource.RLIMIT_CPU, settings.cpu_seconds),
         "as": (resource.RLIMIT_AS, settings.memory_bytes),
-        "core": (resource.RLIMIT_CORE, 0),
+        # Too small for a file, and the one size that keeps the kernel from starting core_pattern's
+        # program, which would run on the host, as root (fs/coredump.c). 0 would not.
+        "core": (resource.RLIMIT_CORE, 1),
         "nofile": (resource.RLIMIT_NOFILE, settings.open_files),
+        # Signals and timers that wait; one count for all of a user's processes.
+        "sigpending": (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
+        # Where this user may use such a priority, a command must not: it would come before us.
+        "rtprio": (resource.RLIMIT_RTPRIO, 0),
+        "nice": (resource.RLIMIT_NICE, 0),
     }
     if count_processes:
         limits["nproc"] = (resource.RLIMIT_NPROC, settings.processes)

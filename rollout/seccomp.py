@@ -2,9 +2,11 @@
 
 A network namespace hides the host's devices, but not every family of sockets goes through a device:
 AF_VSOCK reaches the hypervisor from any namespace. So only families that cannot leave the box can
-be opened, and io_uring, which opens sockets without asking for one, cannot be set up. Calls that
-shell work never needs and that kernel bugs are found in are refused as well. The filter is classic
-BPF (linux/seccomp.h, linux/filter.h), small enough to be read here; it needs no library.
+be opened, and io_uring, which opens sockets without asking for one, cannot be set up. Also refused:
+calls that shell work never needs and that kernel bugs are found in; memory that no limit of a
+process counts; what the kernel counts for a user of the host, so that one episode could use up the
+share of all. The filter is classic BPF (linux/seccomp.h, linux/filter.h), small enough to be read
+here; it needs no library.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ FAMILIES = (AF_UNIX, AF_INET, AF_INET6)
 class Machine:
     """An architecture's numbers: AUDIT_ARCH_*, and those of the system calls (asm/unistd.h).
 
+    setsid: succeeds and does nothing. The kernel shares processors out among sessions first
+    (sched(7), autogroup), so that a command in 50 sessions would get 50 times what another episode
+    gets. There is no terminal to leave, and the box's end takes daemons, too.
     foreign: from this number on calls are of another ABI of the same machine; 0 where there is
     none.
     """
 
     audit: int
     socket: int
+    setsid: int
     refused: dict[str, int]
     foreign: int = 0
 
@@ -40,6 +46,7 @@ MACHINES = {
     "x86_64": Machine(
         audit=0xC000_003E,
         socket=41,
+        setsid=112,
         refused={
             "ptrace": 101,
             "add_key": 248,
@@ -49,12 +56,26 @@ MACHINES = {
             "bpf": 321,
             "userfaultfd": 323,
             "io_uring_setup": 425,
+            # A whole file of memory for each descriptor or segment, in no process's size.
+            "memfd_create": 319,
+            "memfd_secret": 447,
+            "shmget": 29,
+            "semget": 64,
+            "msgget": 68,
+            # One count for all boxes, and for the person who runs them.
+            "inotify_init": 253,
+            "inotify_init1": 294,
+            "fanotify_init": 300,
+            "mq_open": 240,
+            # The kernel's log tells of other processes.
+            "syslog": 103,
         },
         foreign=0x4000_0000,  # the x32 ABI: the same calls under other numbers
     ),
     "aarch64": Machine(
         audit=0xC000_00B7,
         socket=198,
+        setsid=157,
         refused={
             "ptrace": 117,
             "add_key": 217,
@@ -64,6 +85,15 @@ MACHINES = {
             "bpf": 280,
             "userfaultfd": 282,
             "io_uring_setup": 425,
+            "memfd_create": 279,
+            "memfd_secret": 447,
+            "shmget": 194,
+            "semget": 190,
+            "msgget": 186,
+            "inotify_init1": 26,
+            "fanotify_init": 262,
+            "mq_open": 180,
+            "syslog": 116,
         },
     ),
 }
@@ -77,6 +107,8 @@ _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
 REFUSED = _ERRNO | errno.ENOSYS
 NO_FAMILY = _ERRNO | errno.EAFNOSUPPORT
+NOTHING_DONE = _ERRNO | 0
+"""The call returns 0 and has had no effect."""
 
 
 @functools.cache
@@ -98,6 +130,7 @@ def make_filter(machine: str | None = None) -> bytes:
         program += _when(_IF_AT_LEAST, m.foreign, REFUSED)
     for number in m.refused.values():
         program += _when(_IF_EQUAL, number, REFUSED)
+    program += _when(_IF_EQUAL, m.setsid, NOTHING_DONE)
     program += [*_unless(_IF_EQUAL, m.socket, _ALLOW), _load(_FIRST_ARGUMENT)]
     for family in FAMILIES:
         program += _when(_IF_EQUAL, family, _ALLOW)

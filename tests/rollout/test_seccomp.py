@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from fieldkit.errors import Unavailable
 from rollout.sandbox import Sandbox, SandboxSettings, make_sandbox
-from rollout.seccomp import FAMILIES, MACHINES, NO_FAMILY, REFUSED, make_filter
+from rollout.seccomp import FAMILIES, MACHINES, NO_FAMILY, NOTHING_DONE, REFUSED, make_filter
 
 ALLOW = 0x7FFF_0000
 AF_NETLINK, AF_PACKET, AF_VSOCK = 16, 17, 40
@@ -95,8 +95,9 @@ def decide(machine: str, number: int, first: int = 0, audit: int | None = None) 
 def test_every_refused_call_is_refused_and_others_are_not(machine: str) -> None:
     m = MACHINES[machine]
     assert {decide(machine, n) for n in m.refused.values()} == {REFUSED}
-    others = set(range(500)) - set(m.refused.values()) - {m.socket}
+    others = set(range(500)) - set(m.refused.values()) - {m.socket, m.setsid}
     assert {decide(machine, n) for n in others} == {ALLOW}
+    assert decide(machine, m.setsid) == NOTHING_DONE
 
 
 @pytest.mark.parametrize("machine", list(MACHINES))
