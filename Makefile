@@ -16,7 +16,7 @@ CODE := fieldkit reward rollout trainer scripts tests
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
 	pyproject.toml scripts/setup.sh
 
-.PHONY: help setup run eval test test-faults test-sandbox chaos pictures check format system lock doctor clean
+.PHONY: help setup run eval test test-faults test-sandbox chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -56,6 +56,9 @@ chaos: $(READY) ## kill nights 220 times and see that nothing is lost (hours)
 	@scripts/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+price: $(READY) ## measure what sandbox and durable files cost, into docs/price.md
+	@$(BIN)/python -m tests.price $(ARGS)
 
 pictures: $(READY) ## photograph the reference run's page into docs/pictures (needs Chromium)
 	@$(BIN)/python -m tests.scripts.report.pictures

@@ -1,28 +1,18 @@
 """What the sandbox costs: the same commands in bubblewrap and without any sandbox, in turn.
 
-Writes docs/sandbox.md. The two kinds alternate command by command, so that what else the machine
+A part of `make price`. The two kinds alternate command by command, so that what else the machine
 does meets both alike, and only medians and their ratio are told. Needs no GPU and no model.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import platform
-import subprocess
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Annotated
 
-import typer
-
-from fieldkit.files import write_text
 from rollout.sandbox import Sandbox, SandboxSettings, make_sandbox
-from scripts.run_folder import ROOT
 
 FILES = {f"notes/{n:02}.txt": b"a line of text\n" * 40 for n in range(20)}
 """A workspace as tasks have them."""
@@ -96,52 +86,27 @@ async def start(sandbox: Sandbox) -> float:
     return time.perf_counter() - began
 
 
-def page(seen: dict[str, Pair], rounds: int, load: float) -> str:
+def page(seen: dict[str, Pair], rounds: int) -> str:
+    """The section of the page, as Markdown."""
     rows = "\n".join(f"| {name} | {pair.row} |" for name, pair in seen.items())
     texts = "\n".join(f"| {n} | `{c.replace('|', BAR)}` |" for n, c in COMMANDS.items())
     extra = 1e3 * (median(seen["nothing"].boxed) - median(seen["nothing"].plain))
-    return f"""# What the sandbox costs
+    return f"""## The sandbox
 
 A command that does nothing takes {extra:.0f} ms longer in the sandbox than without: that is the
 making and the removal of its box.
 
 | | sandbox, ms | none, ms | more, ms | ratio |
-|---|---|---|---|---|
+| :-- | --: | --: | --: | --: |
 {rows}
 
 Medians of {rounds}, the two kinds in turn, command by command. "sandbox" is the default,
 bubblewrap; "none" is `kind = "none"` under `[sandbox]`: limits, but no isolation.
 
 | `notes` is 20 files of 40 lines | what was run |
-|---|---|
+| :-- | :-- |
 {texts}
 
-Measured by `python -m tests.rollout.sandbox_price --rounds {rounds} --out docs/sandbox.md` on
-{machine()},
-with a load average of {load:.1f} when it began. Which attempts to get out, or to take more than a
-share, are tried: `tests/rollout/test_escape.py`, by `make test-sandbox`.
+Which attempts to get out, or to take more than a share, are tried: `tests/rollout/test_escape.py`,
+by `make test-sandbox`.
 """
-
-
-def machine() -> str:
-    """The machine in words; no name of it."""
-    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-    names = [value.strip() for key, _, value in lines if key.strip() == "model name"]
-    bwrap = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=True)
-    cpu = names[0] if names else platform.machine()
-    return f"{os.cpu_count()} x {cpu}, Linux {platform.release()}, {bwrap.stdout.strip()}"
-
-
-def main(
-    out: Annotated[Path, typer.Option(help="Where the page goes.")] = ROOT / "docs" / "sandbox.md",
-    rounds: Annotated[int, typer.Option(min=3, help="Times each is measured.")] = 50,
-) -> None:
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as scratch:
-        seen = asyncio.run(measure(rounds, Path(scratch)))
-    write_text(out, page(seen, rounds, load))
-    typer.echo(f"{out} is written")
-
-
-if __name__ == "__main__":
-    typer.run(main)
