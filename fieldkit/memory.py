@@ -7,6 +7,7 @@ waits within a bound, and then says who holds what. It signals nobody.
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Callable, Iterable
@@ -93,27 +94,41 @@ def _gpus(nvml: Any) -> Iterable[Any]:
     return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
 
-def _gpu_available() -> int | None:
-    """Free bytes of the first GPU. None without one, or where it shares the host's memory."""
+def _our_gpu(nvml: Any) -> Any:
+    """The GPU that CUDA calls device 0 here: NVML counts those that are hidden from us too.
+
+    Where GPUs of several models are in one box, CUDA puts the fastest first unless
+    CUDA_DEVICE_ORDER is PCI_BUS_ID, which is NVML's order. Raises `NVMLError` where there is none.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    first = visible.split(",")[0].strip()
+    if first.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(first))
+    return nvml.nvmlDeviceGetHandleByUUID(first)
+
+
+def _gpu_memory() -> Any:
+    """Free and total bytes of our GPU. None without one, or where it shares the host's memory."""
     nvml = _nvml()
     if nvml is None:
         return None
     try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(next(iter(_gpus(nvml)))).free)
-    except (StopIteration, nvml.NVMLError):
+        return nvml.nvmlDeviceGetMemoryInfo(_our_gpu(nvml))
+    except nvml.NVMLError:
         # Chips with unified memory (GB10) answer "not supported": the host's figure is theirs.
         return None
 
 
+def _gpu_available() -> int | None:
+    """Free bytes of our GPU; None as in `Available.gpu`."""
+    found = _gpu_memory()
+    return None if found is None else int(found.free)
+
+
 def gpu_total() -> int | None:
-    """Bytes that the first GPU has; None as in `Available.gpu`."""
-    nvml = _nvml()
-    if nvml is None:
-        return None
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(next(iter(_gpus(nvml)))).total)
-    except (StopIteration, nvml.NVMLError):
-        return None
+    """Bytes that our GPU has; None as in `Available.gpu`."""
+    found = _gpu_memory()
+    return None if found is None else int(found.total)
 
 
 def held_by(pid: int) -> int:
@@ -172,8 +187,10 @@ class Reclaim:
             return Available(now.host + taken, now.gpu)
 
         gpu = self.before.gpu
+        # Where the GPU has no memory of its own, what was held on it comes back to the host.
+        held = self.held + (self.held_gpu if gpu is None else 0)
         wait_until_available(
-            self.before.host + self.held - margin,
+            self.before.host + held - margin,
             None if gpu is None else gpu + self.held_gpu - margin,
             seconds=seconds,
             what=what,

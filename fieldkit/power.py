@@ -62,18 +62,19 @@ def _largest_rejected(n: int, level: float) -> Any:
 def tasks_needed(
     gained: float, lost: float, power: float = POWER, level: float = LEVEL
 ) -> int | None:
-    """The fewest pairs with which the test finds a change of these rates with `power`.
+    """How many pairs it takes for the test to find a change of these rates with `power`.
 
     None where the two rates are equal (there is nothing to find) or `MOST_TASKS` are too few. The
-    exact test's power saws a little with n; the answer is the first n that reaches it.
+    exact test's power saws a little with n: with the answer it is reached and with one pair less it
+    is not, though with a few less it may be.
     """
     if math.isclose(gained, lost):
         return None
     low, high = 1, 8
     while mcnemar_power(high, gained, lost, level) < power:
-        low, high = high, high * 2
-        if high > MOST_TASKS:
+        if high == MOST_TASKS:
             return None
+        low, high = high, min(2 * high, MOST_TASKS)
     while high - low > 1:
         middle = (low + high) // 2
         reached = mcnemar_power(middle, gained, lost, level) >= power

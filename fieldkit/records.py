@@ -8,7 +8,6 @@ is an error that names file and line. Not advertised as part of fieldkit's publi
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -372,8 +371,3 @@ def segments(turns: tuple[Turn, ...]) -> list[list[Turn]]:
             out.append([turn])
         seen = turn.prompt_ids + turn.completion_ids
     return out
-
-
-def replace(record: T, **changes: Any) -> T:
-    """`dataclasses.replace`, re-exported so that callers need not know what records are."""
-    return dataclasses.replace(record, **changes)  # type: ignore[type-var]

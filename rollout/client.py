@@ -240,7 +240,7 @@ def _checked(logprobs: Sequence[Any]) -> tuple[float, ...]:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value > _LOGPROB_SLACK:
             raise _unusable(f"logprob {i} is {value!r} (NaN weights in an adapter do this)")
-    return tuple(float(v) for v in logprobs)
+    return tuple(min(0.0, float(v)) for v in logprobs)
 
 
 def _unusable(why: str) -> Unavailable:

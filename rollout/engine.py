@@ -225,7 +225,7 @@ class _Engine:
                 "fingerprint": wanted.fingerprint(),
                 "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
                 "loaded": {name: a.sha for name, a in wanted.adapters.items()},
-                "trainer_bytes": trainer_bytes(wanted.model_dir, self.settings),
+                "trainer_bytes": trainer_bytes(self.settings),
             },
         )
         try:
@@ -296,7 +296,7 @@ class _Engine:
                 self.settings,
                 can_swap=admin.can_swap(),
                 available=memory.available(),
-                trainer=trainer_bytes(wanted.model_dir, self.settings),
+                trainer=trainer_bytes(self.settings),
             )
         self.note(
             asked=self.settings.lifecycle,

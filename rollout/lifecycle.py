@@ -14,12 +14,7 @@ from pathlib import Path
 from fieldkit import memory
 from fieldkit.errors import Shortage, Unavailable
 from fieldkit.memory import GIB, Available
-from rollout.server import EngineSettings, memory_needed, weight_bytes
-
-# Of the trainer: a copy of the weights while they are read, then activations, logits and runtime.
-# Measured with the 135 M model: 2.3 GiB at 4,096 tokens a micro-batch.
-_WEIGHT_COPIES = 2
-_ACTIVATION_BYTES = 3 * GIB
+from rollout.server import EngineSettings, memory_needed
 
 
 class Lifecycle(StrEnum):
@@ -37,11 +32,9 @@ class Decision:
     reason: str
 
 
-def trainer_bytes(model_dir: Path, settings: EngineSettings) -> int:
-    """Memory that the trainer needs beside the engine: as set, or an estimate."""
-    if settings.trainer_gib is not None:
-        return int(settings.trainer_gib * GIB)
-    return _WEIGHT_COPIES * weight_bytes(model_dir) + _ACTIVATION_BYTES
+def trainer_bytes(settings: EngineSettings) -> int:
+    """Memory to leave for the trainer beside the engine."""
+    return int((settings.trainer_gib or 0.0) * GIB)
 
 
 def has_room(available: Available, trainer: int) -> bool:
@@ -127,4 +120,4 @@ def forecast(settings: EngineSettings, model_dir: Path) -> MemoryForecast:
     engine = memory_needed(model_dir, settings)
     if available.gpu is not None and gpu_total is not None:
         engine = int(gpu_total * settings.gpu_memory_utilization)
-    return MemoryForecast(engine, trainer_bytes(model_dir, settings), free, where)
+    return MemoryForecast(engine, trainer_bytes(settings), free, where)

@@ -77,17 +77,22 @@ async def evaluate_reference(
     settings: EpisodeSettings,
     reward: RewardFunction,
     evals: Path,
+    samples: int = 1,
     on_progress: OnProgress = ignore_progress,
 ) -> EvalSummary:
-    """One of the two on every task, with the files and the summary of any arm."""
+    """One of the two on every task, with the files and the summary of any arm.
+
+    samples: attempts at each task. They do not differ; other arms have as many.
+    """
     play_one = play_oracle if arm is ReferenceArm.ORACLE else play_nothing
 
     async def play(attempt: Attempt, on_turn: Callable[[Turn], None]) -> Trajectory:
         environment = environments(attempt.task.env)
         try:
-            return await play_one(
+            played = await play_one(
                 attempt.task, environment=environment, settings=settings, reward=reward
             )
+            return replace(played, k=attempt.k)
         finally:
             await environment.close()
 
@@ -99,7 +104,7 @@ async def evaluate_reference(
         play,
         take_nothing_over,
         evals=evals,
-        samples=1,
+        samples=samples,
         on_progress=on_progress,
     )
 

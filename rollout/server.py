@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fieldkit import memory
 from fieldkit.adapter import AdapterInfo
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files import read_json
@@ -72,8 +73,8 @@ class EngineSettings:
     memory_margin_gib: float = 1.0
     """How much of it may stay away: other programs live here too."""
     trainer_gib: float | None = None
-    """Memory to leave for the trainer when both run side by side. None: estimated from the model's
-    size (`rollout.lifecycle.trainer_bytes`)."""
+    """Memory to leave for the trainer when both run side by side. None: what the trainer's own
+    forecast says (`trainer.memory`); nothing, where no trainer is about."""
     port: int = 0
     """TCP port on loopback; 0 takes a free one."""
 
@@ -140,9 +141,15 @@ def _cpu_flag_lines() -> list[str]:
 
 
 def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
-    """Host bytes that a server of this model takes (an upper estimate)."""
-    kv_cache = int(settings.kv_cache_gib * GIB) if is_cpu_build() else 0
-    return weight_bytes(model_dir) + kv_cache + _OVERHEAD_BYTES
+    """Host bytes that a server of this model takes (an upper estimate).
+
+    A GPU without memory of its own (GB10) takes its share of the host's.
+    """
+    if is_cpu_build():
+        return weight_bytes(model_dir) + int(settings.kv_cache_gib * GIB) + _OVERHEAD_BYTES
+    if memory.gpu_total() is None:
+        return int(memory.total_host() * settings.gpu_memory_utilization) + _OVERHEAD_BYTES
+    return weight_bytes(model_dir) + _OVERHEAD_BYTES
 
 
 def weight_bytes(model_dir: Path) -> int:

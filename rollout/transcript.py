@@ -5,10 +5,14 @@ ids it sampled, and only the new text between two completions (end of turn, the 
 next header) is tokenised. So training sees exactly what sampling saw. Where a chat template does
 not let a conversation grow that way, the conversation is rendered anew and the trajectory gets a
 new segment; that is decided once, by looking at the template, and never in silence.
+
+Text from outside (a task's prompt, what a command printed) may spell the model's control tokens.
+They are broken up before it is tokenised, so that no file can end its turn and speak for another.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +37,7 @@ class ChatRenderer:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(model_dir))
         if self._tokenizer.chat_template is None:
             raise BadInput(f"{model_dir}: the tokenizer has no chat template")
+        self._control = _any_of(self._tokenizer)
         self.prefix_preserving, self.eot_id, self._bridge = self._read_template()
 
     def _read_template(self) -> tuple[bool, int, tuple[str, str]]:
@@ -62,10 +67,23 @@ class ChatRenderer:
         return ids[0]
 
     def _render(self, messages: list[dict[str, str]]) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as e:
+            raise BadInput(
+                f"{self._tokenizer.name_or_path}: the chat template refuses a conversation of "
+                f"{', '.join(m['role'] for m in messages)} ({e}); use a model whose template takes "
+                "it (ChatML, Llama 3, Qwen)"
+            ) from None
         return text
+
+    def harmless(self, text: str) -> str:
+        """Text from outside with a blank in every control token, which makes it ordinary text."""
+        return self._control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
@@ -95,6 +113,14 @@ class ChatRenderer:
         return tuple(ids[1:] if closed else ids)
 
 
+def _any_of(tokenizer: Any) -> re.Pattern[str]:
+    """Matches every special token as it is written."""
+    added = tokenizer.added_tokens_decoder.values()
+    special = {t.content for t in added if t.special} | set(tokenizer.all_special_tokens)
+    longest_first = sorted(special, key=lambda t: (-len(t), t))
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
 class Transcript:
     """One conversation. `prompt_ids` is what the next completion is sampled from.
 
@@ -105,7 +131,7 @@ class Transcript:
         self._renderer = renderer
         self._messages = [
             {"role": "system", "content": system},
-            {"role": "user", "content": prompt},
+            {"role": "user", "content": renderer.harmless(prompt)},
         ]
         self._completion: tuple[int, ...] | None = None
         self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages)
@@ -115,12 +141,14 @@ class Transcript:
         if self._completion is not None:
             raise ValueError("a completion must be followed by an observation")
         self._completion = tuple(ids)
-        self._messages.append({"role": "assistant", "content": self._renderer.decode(ids)})
+        reply = self._renderer.harmless(self._renderer.decode(ids))
+        self._messages.append({"role": "assistant", "content": reply})
 
     def add_observation(self, text: str) -> None:
         """Append the environment's answer and the header of the next reply."""
         if self._completion is None:
             raise ValueError("an observation must follow a completion")
+        text = self._renderer.harmless(text)
         self._messages.append({"role": "user", "content": text})
         if self._renderer.prefix_preserving:
             closed = self._completion[-1:] == (self._renderer.eot_id,)

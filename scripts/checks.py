@@ -6,16 +6,18 @@ trace. Phases trust what passed here and do not look again.
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
-from fieldkit.adapter import AdapterInfo, check_adapter
+from fieldkit.adapter import AdapterInfo, check_adapter, read_header
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.memory import GIB
 from rollout.sandbox import probe
 from rollout.tasks import check_disjoint
+from rollout.transcript import ChatRenderer
 from scripts.config import RunConfig
-from scripts.context import Context
+from scripts.context import DEFAULT_MODEL, Context
 from scripts.tracking_wandb import require_wandb
 
 DISK_MARGIN_BYTES = 1 * GIB
@@ -24,7 +26,9 @@ DISK_MARGIN_BYTES = 1 * GIB
 _BYTES_A_TRAJECTORY = 100_000
 """Measured: 12 turns with ids, logprobs and text come to 40-80 kB of JSON."""
 _ADAPTER_COPIES = 4
-"""A step keeps the weights once and AdamW's two moments in fp32; one more while it is written."""
+"""A step keeps the weights once and AdamW's two moments; one more while it is written."""
+_TRAINED_BYTES = 4
+"""Of one number of an adapter as the trainer writes it, in whatever dtype it came."""
 
 
 def check_run(ctx: Context) -> AdapterInfo:
@@ -33,6 +37,7 @@ def check_run(ctx: Context) -> AdapterInfo:
         require_wandb()
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
+    ChatRenderer(ctx.model_dir())  # a template that cannot hold the conversation is named here
     check_disk(ctx, adapter)
     probe(ctx.config.sandbox)
     return adapter
@@ -58,9 +63,11 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
     """The adapter of run.toml fits the model. Raises `BadInput` naming key or tensor."""
     path = ctx.start_adapter
     if not path.is_dir():
+        own = ctx.config.model.path == DEFAULT_MODEL  # the only base that `grpo sft` knows
+        remedy = "`grpo sft` makes a warm start, or name" if own else "name"
         raise BadInput(
-            f"{ctx.folder.config}: model.adapter is {path}: no such folder; `grpo sft` makes a "
-            "warm start, or name another LoRA adapter"
+            f"{ctx.folder.config}: model.adapter is {path}: no such folder; {remedy} a LoRA "
+            f"adapter for {ctx.config.model.path}"
         )
     return check_adapter(path, ctx.model_dir())
 
@@ -79,7 +86,8 @@ def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
 def disk_needed(config: RunConfig, adapter: Path) -> int:
     """Bytes that a run writes, generously, plus the margin."""
     steps = 100 if config.run.steps == "auto" else config.run.steps
-    weights = sum(p.stat().st_size for p in adapter.glob("*.safetensors"))
+    headers = [read_header(p) for p in adapter.glob("*.safetensors")]
+    numbers = sum(math.prod(tensor.shape) for header in headers for tensor in header.values())
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size
-    per_step = _ADAPTER_COPIES * weights + trajectories * _BYTES_A_TRAJECTORY
+    per_step = _ADAPTER_COPIES * _TRAINED_BYTES * numbers + trajectories * _BYTES_A_TRAJECTORY
     return steps * per_step + DISK_MARGIN_BYTES

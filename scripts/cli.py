@@ -168,12 +168,14 @@ def doctor(
         from scripts import processes
 
         print("\n".join(processes.reclaim()) or "nothing to reclaim")
-    findings = check_up.examine()
-    if run is not None:
-        from scripts.doctor_run import examine_run
+    if run is None:
+        findings = check_up.examine()
+    else:
+        from scripts.doctor_run import examine_machine_for, examine_run
         from scripts.run_folder import open_run
 
-        findings += examine_run(open_run(run))
+        folder = open_run(run)
+        findings = [*examine_machine_for(folder), *examine_run(folder)]
     for finding in findings:
         print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]

@@ -16,7 +16,7 @@ from fieldkit.errors import BadInput
 from rollout.settings import EpisodeSettings
 from scripts.config import RunConfig
 from scripts.machine import versions
-from scripts.manifest import model_identity
+from scripts.manifest import MACHINE_KEYS, model_identity
 from scripts.stored_arm import BASE, StoredArm, replay
 
 TABLES = ("engine", "sandbox")
@@ -27,30 +27,9 @@ PROGRAM = "grpo-loop"
 
 VERSION_KEY = f"versions.{PROGRAM}"
 
-NO_CONDITION = frozenset({"rollout.temperature", "rollout.concurrency", "engine.max_model_len"})
-"""Training's temperature, how many episodes are in flight, and what only repeats a key of
-[rollout]."""
-
-SERVING_SPEED = frozenset(
-    f"engine.{key}"
-    for key in (
-        "kv_cache_gib",
-        "gpu_memory_utilization",
-        "block_size",
-        "max_num_seqs",
-        "max_adapters",
-        "threads_bind",
-        "lifecycle",
-        "start_seconds",
-        "stop_seconds",
-        "memory_seconds",
-        "memory_margin_gib",
-        "trainer_gib",
-        "port",
-    )
-)
-"""Keys of [engine] that change how long an arm takes and what it needs, not what is sampled. A key
-that is not here counts."""
+NO_CONDITION = frozenset({"rollout.temperature", "engine.max_model_len"}) | MACHINE_KEYS
+"""Training's temperature, what only repeats a key of [rollout], and what changes how long an arm
+takes and not what is sampled. A key that is not here counts."""
 
 _SHOWN_COMMIT = 10
 """Digits of a commit that are shown."""
@@ -78,7 +57,7 @@ def conditions(arm: StoredArm) -> dict[str, Any]:
     found = {
         f"{table}.{key}": config.get(table, {}).get(key, defaults[table][key])
         for table, key in keys
-        if f"{table}.{key}" not in NO_CONDITION | SERVING_SPEED
+        if f"{table}.{key}" not in NO_CONDITION
     }
     return {"attempts a task": arm.played.summary.samples, **found}
 

@@ -97,12 +97,16 @@ class EvalSettings:
     """Sampling temperature on the held-out set (the documents' value)."""
     tasks: int = 0
     """How many tasks of the held-out file, from its first line; 0: all of them."""
+    samples: int = 1
+    """Attempts at each task. Tables pair the first ones; above 1 there is pass@k beside them."""
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature <= 2:
             raise BadInput(f"eval.temperature: {self.temperature} must be above 0 and at most 2")
         if self.tasks < 0:
             raise BadInput(f"eval.tasks: {self.tasks} must be 0 (all) or more")
+        if self.samples < 1:
+            raise BadInput(f"eval.samples: {self.samples} must be at least 1")
 
     def of(self, heldout: tuple[Task, ...]) -> tuple[Task, ...]:
         """The tasks of the held-out file that are played."""

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted
 from fieldkit.journal import Journal
+from fieldkit.memory import GIB
 from fieldkit.records import Task
 from scripts.config import RunConfig
 from scripts.events import Tell, note
 from scripts.run_folder import RunFolder, from_checkout
 from scripts.signals import Wish
 from scripts.timings import Stopwatch
+
+if TYPE_CHECKING:
+    from rollout.server import EngineSettings
+    from trainer.settings import TrainerSettings
 
 T = TypeVar("T")
 
@@ -62,6 +67,28 @@ class Context:
     def model_dir(self) -> Path:
         """The model's folder. Raises `BadInput` where there is none."""
         return find_model(self.config.model.path)
+
+    def engine(self) -> EngineSettings:
+        """[engine], with what the trainer will need beside it where run.toml leaves that open."""
+        from rollout.server import serving_dtype
+        from trainer.memory import forecast
+
+        engine, model = self.config.engine, self.model_dir()
+        if engine.trainer_gib is not None:
+            return engine
+        served = serving_dtype(engine, model)
+        item_bytes = 2 if served == "bfloat16" and self.config.trainer.dtype != "fp32" else 4
+        need = forecast(model, self.config.trainer, item_bytes, engine.max_model_len)
+        return replace(engine, trainer_gib=need / GIB)
+
+    def trainer(self) -> TrainerSettings:
+        """[trainer], told what the server computes in where run.toml leaves that open."""
+        from rollout.server import serving_dtype
+
+        trainer = self.config.trainer
+        if trainer.serving_dtype != "auto":
+            return trainer
+        return replace(trainer, serving_dtype=serving_dtype(self.config.engine, self.model_dir()))
 
     @property
     def pool_file(self) -> Path:
@@ -156,13 +183,21 @@ def find_model(path: str) -> Path:
 
 def _from_hub(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
     try:
+        # The copy that is there, without asking whether there is a newer one: a night that follows
+        # somebody's `main` would serve and train another model from one step to the next.
+        return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass  # not here yet
+    try:
         return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as e:  # the hub client raises a dozen unrelated classes
+        why = next(iter(str(e).splitlines()), "")[:200]
         raise BadInput(
             f"model.path: {hub_id} is no folder, and the hub did not give it "
-            f"({type(e).__name__}: {str(e).splitlines()[0][:200]}); download it on a machine with "
+            f"({type(e).__name__}: {why}); download it on a machine with "
             "a network and name the folder"
         ) from e

@@ -10,6 +10,7 @@ import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fieldkit import memory
 from fieldkit.errors import FieldkitError, Unavailable
@@ -17,16 +18,17 @@ from fieldkit.memory import GIB
 from rollout.command import SandboxSettings
 from rollout.sandbox import probe
 from scripts.checks import DISK_MARGIN_BYTES
+from scripts.config import RunConfig
+from scripts.context import find_model
 from scripts.machine import gpu_names
-from scripts.model import default_model_dir
 from scripts.processes import Family, families, told
 from scripts.run_folder import ROOT
 
 MEMORY_BYTES = 8 * GIB
 """What a night on the default model wants: engine 3, trainer 3 and the loop, with room to spare."""
 
-PROGRAMS = ("bwrap", "prlimit", "choom", "bash", "tar", "mount", "unshare")
-"""What the sandbox calls; Debian and Ubuntu have them in bubblewrap and util-linux."""
+PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "setpriv", "bash", "tar", "mount")
+"""What the sandbox calls; Debian and Ubuntu have them in bubblewrap, util-linux, tar and mount."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,20 @@ class Finding:
     text: str
 
 
-def examine() -> list[Finding]:
-    """Every check, in the order in which a person would mend things."""
+def examine(config: RunConfig | None = None) -> list[Finding]:
+    """Every check, in the order in which a person would mend things.
+
+    config: of the run that the machine is to be fit for; None: the default settings.
+    """
+    config = config or RunConfig()
     checks: dict[str, Callable[[], str]] = {
         "packages": _packages,
-        "programs": _programs,
-        "sandbox": _sandbox,
+        "programs": partial(_programs, config.sandbox),
+        "sandbox": partial(_sandbox, config.sandbox),
         "memory": _memory,
         "disk": _disk,
         "gpu": _gpu,
-        "model": _model,
+        "model": partial(_model, config.model.path),
     }
     return [finding(name, check) for name, check in checks.items()] + _processes()
 
@@ -68,16 +74,18 @@ def _packages() -> str:
     return "all there"
 
 
-def _programs() -> str:
+def _programs(settings: SandboxSettings) -> str:
+    if settings.kind == "none":
+        return "none needed without a sandbox"
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         raise Unavailable(f"missing: {', '.join(missing)}; `make system` installs them")
     return "all there"
 
 
-def _sandbox() -> str:
-    probe(SandboxSettings())
-    return "bubblewrap works here"
+def _sandbox(settings: SandboxSettings) -> str:
+    probe(settings)
+    return "OFF: kind = none" if settings.kind == "none" else "bubblewrap works here"
 
 
 def _memory() -> str:
@@ -101,11 +109,8 @@ def _gpu() -> str:
     return ", ".join(gpu_names()) or "none: everything runs on the CPU"
 
 
-def _model() -> str:
-    folder = default_model_dir()
-    if not (folder / "config.json").is_file():
-        raise Unavailable("the default model is not built; `grpo model` builds it")
-    return str(folder)
+def _model(path: str) -> str:
+    return str(find_model(path))
 
 
 def _processes() -> list[Finding]:

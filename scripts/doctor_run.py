@@ -17,7 +17,7 @@ from rollout.port import free_port
 from scripts.checks import check_disk, check_start_adapter, check_tasks, disk_needed
 from scripts.config import read_config
 from scripts.context import Context
-from scripts.doctor import Finding, finding
+from scripts.doctor import Finding, examine, finding
 from scripts.run_folder import RunFolder
 from scripts.signals import Wish
 from scripts.timings import Stopwatch, process_began
@@ -42,6 +42,14 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         Finding("settings", True, f"{folder.config}: every key is known and sound"),
         *(finding(name, partial(check, ctx)) for name, check in checks.items()),
     ]
+
+
+def examine_machine_for(folder: RunFolder) -> list[Finding]:
+    """Every check of the machine, for this run's sandbox and model where run.toml can be read."""
+    try:
+        return examine(read_config(folder.config))
+    except FieldkitError:
+        return examine()  # what is wrong with run.toml is `examine_run`'s to say
 
 
 def _tasks(ctx: Context) -> str:
@@ -73,4 +81,4 @@ def _port(ctx: Context) -> str:
 def _forecast(ctx: Context) -> str:
     if find_engine(ctx.folder.path) is not None:
         return "the run's engine is up, so what it needs is taken already"
-    return forecast(ctx.config.engine, ctx.model_dir()).told()
+    return forecast(ctx.engine(), ctx.model_dir()).told()

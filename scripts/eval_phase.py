@@ -76,6 +76,7 @@ def _play_reference(ctx: Context, arm: ReferenceArm) -> EvalSummary:
                 settings=ctx.config.rollout.at(ctx.config.eval.temperature),
                 reward=reward_function(ctx),
                 evals=ctx.folder.evals,
+                samples=ctx.config.eval.samples,
                 on_progress=show(ctx),
             )
         )
@@ -108,6 +109,7 @@ def _play_served(
                 ctx.heldout(),
                 player=p,
                 evals=ctx.folder.evals,
+                samples=ctx.config.eval.samples,
                 on_progress=show(ctx),
             )
 

@@ -16,7 +16,7 @@ from typing import Any
 from fieldkit import stats
 from fieldkit.errors import BadInput
 from fieldkit.matched import Arm, ArmRow, MatchedBaseComparison, PairedRow, TaskOutcome
-from fieldkit.passk import mean_pass_at_k
+from fieldkit.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.records import StepSummary, StopReason, Task, Trajectory, read_trajectories
 from fieldkit.stats import Estimate
 from rollout.evaluate import (
@@ -86,6 +86,8 @@ class Evidence:
     """Arm → stop reason → attempts."""
     pass_at_k: Mapping[str, Mapping[int, Estimate]]
     """Arm → k → pass@k, where more than one attempt a task was played."""
+    pass_at_k_gain: Mapping[int, Estimate]
+    """k → pass@k of the newest arm less that of the reference, paired by task."""
 
     def arm(self, name: str) -> ArmRow:
         """One arm's row. Raises `BadInput` for an arm that was not evaluated."""
@@ -211,6 +213,7 @@ def compare(
         kinds=_rows_of(comparison.kinds(), newest),
         stops={name: stops_of(p.trajectories) for name, p in played.items()},
         pass_at_k={name: _pass_at_k(p) for name, p in played.items() if p.summary.samples > 1},
+        pass_at_k_gain=_pass_at_k_gain(played[reference], played[newest]) if newest else {},
     )
 
 
@@ -309,7 +312,21 @@ def stops_of(trajectories: Sequence[Trajectory]) -> dict[str, int]:
 
 
 def _pass_at_k(played: PlayedArm) -> dict[int, Estimate]:
+    attempts = _attempts(played)
+    return {k: mean_pass_at_k(attempts, k) for k in range(1, played.summary.samples + 1)}
+
+
+def _pass_at_k_gain(reference: PlayedArm, newest: PlayedArm) -> dict[int, Estimate]:
+    samples = newest.summary.samples
+    if samples == 1:
+        return {}
+    before, after = _attempts(reference), _attempts(newest)
+    return {k: pass_at_k_difference(before, after, k) for k in range(1, samples + 1)}
+
+
+def _attempts(played: PlayedArm) -> dict[str, list[bool]]:
+    """Task → whether each of its attempts passed."""
     attempts: dict[str, list[bool]] = {}
     for t in played.trajectories:
         attempts.setdefault(t.task_id, []).append(t.grade.passed)
-    return {k: mean_pass_at_k(attempts, k) for k in range(1, played.summary.samples + 1)}
+    return attempts

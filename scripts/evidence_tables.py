@@ -313,6 +313,9 @@ def pass_at_k_table(evidence: Evidence) -> Table | None:
     for name, by_k in evidence.pass_at_k.items():
         cells = [f"{numbers.percent(by_k[k].value)}{_brackets(by_k[k])}" for k in ks]
         rows.append((name, *cells))
+    if gain := evidence.pass_at_k_gain:
+        cells = [numbers.estimate(gain[k]) for k in ks]
+        rows.append((f"{evidence.newest} − {evidence.reference}, points", *cells))
     return Table(
         "pass@k",
         ("arm", *[f"pass@{k}" for k in ks]),

@@ -21,10 +21,40 @@ from scripts.run_folder import RunFolder, from_checkout
 
 SCHEMA = 1
 
-FREE_KEYS = frozenset(
-    {"run.steps", "run.minutes", "run.eval_every", "run.wandb", "engine.lifecycle"}
+LENGTH_KEYS = frozenset({"run.steps", "run.minutes", "run.eval_every", "run.wandb"})
+"""How long the night is, and who looks on."""
+
+MACHINE_KEYS = frozenset(
+    {
+        "rollout.concurrency",
+        "trainer.tokens_per_microbatch",
+        "trainer.max_segment_tokens",
+        "trainer.gradient_checkpointing",
+        *(
+            f"engine.{key}"
+            for key in (
+                "kv_cache_gib",
+                "gpu_memory_utilization",
+                "block_size",
+                "max_num_seqs",
+                "max_adapters",
+                "threads_bind",
+                "lifecycle",
+                "start_seconds",
+                "stop_seconds",
+                "memory_seconds",
+                "memory_margin_gib",
+                "trainer_gib",
+                "port",
+            )
+        ),
+    }
 )
-"""The keys of run.toml that may change after the first step: how long and who looks, not what."""
+"""How fast the night goes and what it needs of the machine, not what is sampled or learned. What a
+message about too little memory, too few files or a busy port tells a person to set is here."""
+
+FREE_KEYS = LENGTH_KEYS | MACHINE_KEYS
+"""The keys of run.toml that may change after the first step."""
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
@@ -99,7 +129,8 @@ def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunCon
         more = f" (and {len(keys) - 1} more: {', '.join(keys[1:])})" if len(keys) > 1 else ""
         raise BadInput(
             f"{folder.config}: {keys[0]} was {old!r} when the run started and is now {new!r}"
-            f"{more}; after the first step only {', '.join(sorted(FREE_KEYS))} may change. "
+            f"{more}; after the first step only {', '.join(sorted(LENGTH_KEYS))} may change, and "
+            "what fits the night to the machine (micro-batches, concurrency, the engine's memory). "
             "Put it back, or start another run with `grpo new`"
         )
     _refuse_other_data(folder, manifest, config)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fieldkit.adapter import adapter_sha
 from fieldkit.process import start_time
 from reward.credit import Crediting
 from reward.shaping import reward
@@ -41,7 +40,7 @@ def serve(
             lambda: ensure_engine(
                 ctx.folder.path,
                 ctx.model_dir(),
-                ctx.config.engine,
+                ctx.engine(),
                 adapter,
                 version,
                 ctx.say,
@@ -122,8 +121,3 @@ def show(ctx: Context, what: str = "episodes") -> OnProgress:
         progress(ctx.tell, what, p.finished, p.total, **figures)
 
     return on_progress
-
-
-def sha_of_step(ctx: Context, n: int) -> str:
-    """The hash of step `n`'s adapter as it lies there now."""
-    return adapter_sha(ctx.folder.adapter(n))

@@ -89,6 +89,7 @@ credit = "episode"     # as published; "turn" learned several times faster on th
 [trainer]
 lr = 5e-6
 kl_coef = 0.05
+gradient_checkpointing = true   # an 8,192-token episode of a 7B model would not fit without
 
 [engine]
 lifecycle = "restart"  # engine and trainer share the memory, so never both at once

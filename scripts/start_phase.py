@@ -76,7 +76,8 @@ def _drop_what_was_started_otherwise(ctx: Context) -> None:
 def evaluation_identity(ctx: Context) -> dict[str, str]:
     """What every evaluation of this run has in common: the tasks, and the limits of an episode."""
     settings = ctx.config.rollout.at(ctx.config.eval.temperature)
-    return {"tasks_sha": tasks_sha(ctx.heldout()), "settings_sha": settings_sha(settings, 1)}
+    sha = settings_sha(settings, ctx.config.eval.samples)
+    return {"tasks_sha": tasks_sha(ctx.heldout()), "settings_sha": sha}
 
 
 def _write_step_zero(ctx: Context, adapter: AdapterInfo) -> None:

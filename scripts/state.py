@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, NoReturn
 
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files import read_json
+from fieldkit.journal import Entry
 from fieldkit.records import Signal
 from reward.pool import Convergence, converged, read_history
-from scripts.config import RunConfig
+from scripts.config import NightSettings, RunConfig
 from scripts.loop import Phase, RunFiles, next_phase
 from scripts.manifest import bound_changes, check_host, read_manifest, refuse_change
 from scripts.plan import Measured, planned_steps, scaled_eval_seconds
@@ -47,11 +49,25 @@ def read_files(folder: RunFolder, config: RunConfig) -> RunFiles:
     )
 
 
-def look(folder: RunFolder, config: RunConfig) -> tuple[Phase, int]:
-    """The next phase, and the number of steps that are planned now."""
+def look(folder: RunFolder, config: RunConfig, deadline: float | None = None) -> tuple[Phase, int]:
+    """The next phase, and the number of steps that are planned now. deadline: `steps_planned`'s."""
     files = read_files(folder, config)
-    steps = steps_planned(folder, config, files)
+    steps = steps_planned(folder, config, files, deadline)
     return next_phase(files, steps, config.run.eval_every), steps
+
+
+def as_told(
+    run: NightSettings, entries: Sequence[Entry], loop: int | None = None
+) -> tuple[NightSettings, float | None]:
+    """[run] with the limits that a loop was started with, and its deadline in Unix seconds.
+
+    What was typed (`--steps 3`) is in the journal and not in run.toml. loop: the pid of the loop
+    that is asked about; None: the newest. Where the journal has none, run.toml counts.
+    """
+    started = [e for e in entries if e.event == "loop_start" and loop in (None, e.pid)]
+    limits = started[-1].data.get("limits", {}) if started else {}
+    known = {f.name for f in fields(NightSettings)}
+    return replace(run, **{k: v for k, v in limits.items() if k in known}), limits.get("until")
 
 
 def steps_planned(
@@ -59,15 +75,22 @@ def steps_planned(
 ) -> int:
     """Steps in all: as set, or as many as fit into the minutes at the speed measured so far.
 
-    deadline: Unix time by which everything has to be done, in place of the minutes.
+    deadline: Unix time by which everything has to be done, in place of the minutes. It moves on
+    while a bundle is sampled; a bundle that is there is trained on all the same, which is the
+    shorter part of its step.
     """
-    return planned_steps(
+    planned = planned_steps(
         config.run.steps,
         config.run.minutes,
         read_measured(folder, files),
         eval_every=config.run.eval_every,
         deadline_in=None if deadline is None else deadline - time.time(),
     )
+    if not files.bundle_ready or (deadline is None and config.run.steps != "auto"):
+        return planned
+    under_way = files.newest + 1
+    most = under_way if config.run.steps == "auto" else min(config.run.steps, under_way)
+    return max(planned, most)
 
 
 def read_measured(folder: RunFolder, files: RunFiles) -> Measured:

@@ -5,8 +5,8 @@
 set -euo pipefail
 
 # program:package, as Debian and Ubuntu name them
-PROGRAMS=(bwrap:bubblewrap prlimit:util-linux choom:util-linux unshare:util-linux mount:mount
-          tar:tar git:git)
+PROGRAMS=(bwrap:bubblewrap nsenter:util-linux prlimit:util-linux choom:util-linux
+          setpriv:util-linux mount:mount tar:tar git:git)
 
 missing_programs() { for p in "${PROGRAMS[@]}"; do command -v "${p%%:*}" > /dev/null || echo "$p"; done; }
 words() { sed "s/$1//" <<< "$missing" | sort -u | paste -sd ' '; }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from scripts.events import detail, progress
 from scripts.rollout_phase import next_step
 from scripts.summary import step_summary
 from scripts.timings import read_timings, write_timings
+from trainer.settings import TrainerSettings
 
 _PARTS = {
     "read": "trainer_load",
@@ -48,7 +49,7 @@ def train(ctx: Context) -> Done:
             f"`grpo rollout {ctx.folder.name}` samples it"
         )
     with ctx.watch.part("reclaim"):
-        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))
+        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.engine(), ctx.say))
     sweep_temporaries(ctx.folder.step(n))
     trained = _run_trainer(ctx, n)
     summary = _finish(ctx, n, trained)
@@ -79,7 +80,7 @@ def _command(ctx: Context, n: int) -> list[str]:
     folder, parent = ctx.folder, n - 1
     settings = folder.log / f"trainer-settings-{n:03d}.json"
     settings.parent.mkdir(exist_ok=True)
-    write_json(settings, asdict(ctx.config.trainer))
+    write_json(settings, asdict(_settings(ctx, n)))
     paths: dict[str, Path] = {
         "--bundle": folder.bundle(n),
         "--adapter-init": folder.adapter(parent),
@@ -92,6 +93,16 @@ def _command(ctx: Context, n: int) -> list[str]:
         paths["--optimizer-state"] = folder.trainer_state(parent)
     words = [word for flag, path in paths.items() for word in (flag, str(path))]
     return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
+
+
+def _settings(ctx: Context, n: int) -> TrainerSettings:
+    """[trainer] for step n. Which dtype is the faster one is measured in the first step only: a
+    machine that is busy for a moment must not change the arithmetic in the middle of a night."""
+    settings, earlier = ctx.trainer(), ctx.folder.step(n - 1) / "train.json"
+    if settings.dtype != "auto" or not earlier.is_file():
+        return settings
+    bits = read_json(earlier)["train"].get("training_bits")
+    return replace(settings, dtype={16: "bf16", 32: "fp32"}.get(bits, "auto"))
 
 
 def _tell_line(ctx: Context, line: str) -> None:

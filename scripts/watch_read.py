@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from scripts.loop import Phase, RunFiles
 from scripts.manifest import read_manifest
 from scripts.plan import expected_step_seconds, planned_steps, seconds_left
 from scripts.run_folder import RunFolder
-from scripts.state import read_measured
+from scripts.state import as_told, read_measured
 from scripts.timings import read_timings
 from scripts.watch_activity import Activity, State, activity, lives
 from scripts.watch_processes import LOOP, Memory, Program, Programs, read_memory
@@ -303,22 +303,23 @@ class Watcher:
         if doing.phase == Phase.EVAL and eval_partial is not None:
             return Progress(self._partial(eval_partial).n, self._heldout(config), "episodes")
         if doing.phase == Phase.TRAIN and (expected := self._training_seconds(n - 1)):
-            return Progress(time.time() - doing.since, expected, "s")
+            # The clock may have been set back since it began.
+            return Progress(max(0.0, time.time() - doing.since), expected, "s")
         return None
 
     def _partial(self, path: Path) -> _Partial:
         return self._read(path, _read_partial, _Partial())
 
     def _heldout(self, config: RunConfig) -> int:
-        """Tasks that an evaluation plays."""
+        """Episodes that an evaluation plays."""
         manifest = self._manifest()
         n = int(manifest["data"]["heldout"]["n"]) if manifest else 0
-        return min(n, config.eval.tasks) if config.eval.tasks else n
+        return config.eval.samples * (min(n, config.eval.tasks) if config.eval.tasks else n)
 
     def _training_seconds(self, n: int) -> float:
         """What training step `n` took; 0 where it was not measured."""
         segments = read_timings(self.folder.timings(n), n).segments
-        return sum(s.ended - s.began for s in segments if s.phase == Phase.TRAIN)
+        return sum(s.wall for s in segments if s.phase == Phase.TRAIN)
 
     def _said(self) -> str:
         logs = sorted(self.folder.log.glob("loop-*.log"))
@@ -347,11 +348,7 @@ class _Night:
 
 def _night(config: RunConfig, entries: Sequence[Entry], loop: int | None) -> _Night:
     """As the loop that holds the lock was told, else as run.toml says."""
-    started = [e for e in entries if e.event == "loop_start" and e.pid == loop]
-    limits = started[-1].data.get("limits", {}) if started else {}
-    known = {f.name for f in fields(NightSettings)}
-    settings = replace(config.run, **{k: v for k, v in limits.items() if k in known})
-    return _Night(settings, limits.get("until"))
+    return _Night(*as_told(config.run, entries if loop is not None else (), loop))
 
 
 def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:

@@ -179,8 +179,9 @@ def _naming_the_budget(segments: Micro) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as e:
         rows, width = len(segments), max(s.n_inputs for s in segments)
+        # One segment is a micro-batch of its own under any budget.
+        smaller = f"tokens_per_microbatch to {rows * width // 2}, or " if rows > 1 else ""
         raise Shortage(
             f"task {segments[0].task_id}: a micro-batch of {rows} x {width} tokens does not fit "
-            f"the GPU; set tokens_per_microbatch to {rows * width // 2}, or "
-            "gradient_checkpointing to true"
+            f"the GPU; set {smaller}gradient_checkpointing to true"
         ) from e

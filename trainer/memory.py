@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fieldkit.adapter import read_header
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files import read_json
 from fieldkit.memory import GIB, available
-from trainer.batch import Segment
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings
+
+if TYPE_CHECKING:
+    from trainer.batch import Segment
 
 # Bytes that one token keeps in one layer for the backward pass, per unit of hidden and of MLP
 # width, with a 2-byte base. Fitted to the peak of a 135 M Llama with LoRA on q and v in bf16
@@ -44,8 +46,7 @@ def require_memory(
     """
     now = available()
     room = now.gpu if on_gpu and now.gpu is not None else now.host
-    fixed = weight_bytes(model_dir, item_bytes) + _FIXED_BYTES + _LOGIT_BUFFERS
-    per_token = activation_bytes(model_dir, item_bytes, settings.gradient_checkpointing)
+    fixed, per_token = _needs(model_dir, settings, item_bytes)
     rows, width = max(
         ((len(b), max(s.n_inputs for s in b)) for b in batches), key=lambda shape: math.prod(shape)
     )
@@ -64,6 +65,20 @@ def require_memory(
         f"{(fixed + rows * width * per_token) / GIB:.1f} GiB, {room / GIB:.1f} GiB are "
         f"available; {remedy}"
     )
+
+
+def forecast(
+    model_dir: Path, settings: TrainerSettings, item_bytes: int, longest_segment: int
+) -> int:
+    """Bytes that the largest micro-batch of any bundle will need: asked in the evening."""
+    fixed, per_token = _needs(model_dir, settings, item_bytes)
+    return fixed + max(settings.tokens_per_microbatch, longest_segment) * per_token
+
+
+def _needs(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> tuple[int, int]:
+    """Bytes whatever the batch, and bytes for each of its tokens."""
+    fixed = weight_bytes(model_dir, item_bytes) + _FIXED_BYTES + _LOGIT_BUFFERS
+    return fixed, activation_bytes(model_dir, item_bytes, settings.gradient_checkpointing)
 
 
 def weight_bytes(model_dir: Path, item_bytes: int) -> int:

@@ -8,7 +8,7 @@ draws anything, and no number is computed that another module has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from scripts.manifest import read_manifest
 from scripts.page import read_steps
 from scripts.report.flips import Flips, read_flips
 from scripts.run_folder import RunFolder, from_checkout
-from scripts.state import look
+from scripts.state import as_told, look
 from scripts.timings import StepTimings, read_timings
 
 T = TypeVar("T")
@@ -111,6 +111,8 @@ def read_material(
         r.gaps.append(Gap("the night", f"it has not started: `grpo run {folder.name}` starts it"))
     if evidence is None and heldout and steps:
         evidence = r.read("matched tables", lambda: collect(folder.evals, heldout, steps), None)
+    no_entries: tuple[Entry, ...] = ()
+    journal = r.read("journal", Journal(folder.journal).read, no_entries)
     return Material(
         name=folder.name,
         path=folder.path,
@@ -121,9 +123,9 @@ def read_material(
         summaries=_summaries(folder.evals, r),
         flips=_flips(folder.evals, evidence, steps, heldout, r),
         pool=r.read("pool", lambda: _pool(folder, config), None),
-        plan=_plan(folder, config),
+        plan=_plan(folder, config, journal),
         manifest=manifest or {},
-        journal=r.read("journal", Journal(folder.journal).read, ()),
+        journal=journal,
         gaps=tuple(r.gaps),
     )
 
@@ -162,11 +164,14 @@ def _pool(folder: RunFolder, config: RunConfig) -> Pool:
     return Pool(history, converged(history, ids, config.pool), forecast(history, ids))
 
 
-def _plan(folder: RunFolder, config: RunConfig) -> Plan | None:
-    """None on another host, after run.toml was changed, where data are gone, or where an older
+def _plan(folder: RunFolder, config: RunConfig, journal: Sequence[Entry]) -> Plan | None:
+    """What the newest loop was told to do: `--steps 3` is done after three, whatever run.toml says.
+
+    None on another host, after run.toml was changed, where data are gone, or where an older
     version's manifest lacks a key: the page can be read all the same."""
     try:
-        phase, steps = look(folder, config)
+        night, deadline = as_told(config.run, journal)
+        phase, steps = look(folder, replace(config, run=night), deadline)
     except (FieldkitError, OSError, KeyError):
         return None
     return Plan(phase, steps)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from fieldkit.power import detectable_change, mcnemar_power, tasks_needed
+from fieldkit.power import MOST_TASKS, detectable_change, mcnemar_power, tasks_needed
 from fieldkit.stats import mcnemar_p_value
 
 
@@ -60,6 +60,13 @@ def test_the_tasks_needed_reach_the_power_and_one_fewer_does_not() -> None:
     assert n is not None
     assert mcnemar_power(n, 0.10, 0.05) >= 0.8
     assert mcnemar_power(n - 1, 0.10, 0.05) < 0.8
+
+
+def test_the_search_goes_up_to_its_last_number() -> None:
+    n = tasks_needed(0.0533, 0.0467)
+    assert n is not None
+    assert MOST_TASKS * 0.9 < n <= MOST_TASKS
+    assert tasks_needed(0.0515, 0.0485) is None
 
 
 def test_the_tasks_needed_lie_close_to_connors_formula() -> None:

@@ -121,6 +121,8 @@ def test_an_adapter_that_is_not_there_names_what_makes_one(
     run: Path, parts: tuple[Path, Path]
 ) -> None:
     change(run, str(parts[1]), "/nowhere/adapter")
+    refused(run, BAD_INPUT, "/nowhere/adapter", f"name a LoRA adapter for {parts[0]}")
+    change(run, str(parts[0]), "smol")  # the one base that `grpo sft` makes adapters for
     refused(run, BAD_INPUT, "/nowhere/adapter", "grpo sft")
 
 

@@ -20,7 +20,7 @@ from rollout.evaluate import TRAJECTORIES
 from scripts.cli import app
 from scripts.compare import Comparison, compare_arms, matched_arms
 from scripts.compare_page import html, markdown, plain, rich_page, sentences, tables, write_html
-from scripts.conditions import NO_CONDITION, SERVING_SPEED, remarks
+from scripts.conditions import NO_CONDITION, remarks
 from scripts.config import RunConfig
 from scripts.run_folder import RunFolder
 from tests.scripts.evals import arm, write_eval
@@ -227,7 +227,7 @@ def test_how_a_run_trains_or_how_fast_it_serves_is_no_reason_to_refuse(
 
 def test_what_is_no_condition_is_named_as_run_toml_names_it() -> None:
     config = RunConfig().plain()
-    for dotted in NO_CONDITION | SERVING_SPEED:
+    for dotted in NO_CONDITION:
         table, _, key = dotted.partition(".")
         assert key in config[table], dotted
 

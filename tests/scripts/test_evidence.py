@@ -126,6 +126,10 @@ def test_several_attempts_a_task_give_pass_at_k_and_pairs_of_first_attempts(
     assert evidence.arm("warm start").passed == 2
     assert evidence.pass_at_k["warm start"][1].value == pytest.approx(0.5)
     assert evidence.pass_at_k["warm start"][2].value == pytest.approx(4 / 6)
+    assert evidence.pass_at_k_gain[2].value == pytest.approx(3 / 6 - 4 / 6)
+    table = pass_at_k_table(evidence)
+    assert table is not None
+    assert table.rows[-1][0] == "step 1 − warm start, points"
 
 
 def test_the_evidence_is_plain_json(evidence: Evidence) -> None:

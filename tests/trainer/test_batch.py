@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fieldkit.errors import BadInput, Shortage
-from fieldkit.records import RolloutGroup, Sampling, Signal, replace
+from fieldkit.records import RolloutGroup, Sampling, Signal
 from tests.trainer.conftest import make_group, make_turns
 from trainer.batch import check_bundle, collect, micro_batches
 from trainer.settings import TrainerSettings
