@@ -132,6 +132,8 @@ def _numbered(value: dict[str, Any]) -> Iterator[tuple[int, Any]]:
 
 def _entry(raw: Any, where: str) -> Owned:
     known = {f.name for f in fields(Owned)}
+    if isinstance(raw, dict):
+        raw = {"parent": None, **raw}  # the first ledgers did not say who started a process
     if not isinstance(raw, dict) or set(raw) != known:
         raise BadInput(f"{where}: keys must be {', '.join(sorted(known))}")
     return Owned(**{**raw, "command": tuple(raw["command"])})

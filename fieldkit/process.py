@@ -42,8 +42,8 @@ class Owned:
     """One process in the ledger.
 
     pid and start_time (clock ticks since boot) are None between "about to start" and "started".
-    parent: pid of the starter. started_at: Unix seconds. info: what the owner of this entry wants
-    to remember, JSON-ready.
+    parent: pid of the starter; None in an early ledger, which does not tell. started_at: Unix
+    seconds. info: what the owner of this entry wants to remember, JSON-ready.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Owned:
     pid: int | None
     start_time: int | None
     boot_id: str
-    parent: int
+    parent: int | None
     command: tuple[str, ...]
     log: str
     started_at: float
@@ -78,8 +78,8 @@ def start_time(pid: int) -> int | None:
 
 def is_running(owned: Owned) -> bool:
     """Whether that very process is alive: same boot, same pid, same start time."""
-    if owned.pid is None or owned.boot_id != boot_id():
-        return False
+    if owned.pid is None or owned.start_time is None or owned.boot_id != boot_id():
+        return False  # without a start time: it ended before it could be looked at
     return start_time(owned.pid) == owned.start_time
 
 

@@ -174,9 +174,8 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof
             "a new canary for it."
         )
     if doubtful:
-        return Proof(
-            Verdict.INDISTINGUISHABLE, mean_abs, f"as close to {' and '.join(doubtful)}; {figures}"
-        )
+        told = f"as close to {' and '.join(doubtful)}, the step being within the rounding"
+        return Proof(Verdict.INDISTINGUISHABLE, mean_abs, f"{told}; {figures}")
     return Proof(Verdict.PROVEN, mean_abs, figures)
 
 

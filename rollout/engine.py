@@ -37,7 +37,7 @@ ENGINE = "engine"
 
 _ANSWER_SECONDS = 5.0  # for a question that a person waits for
 _READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
-_PROGRESS_SECONDS = 5.0
+_PROGRESS_SECONDS = 15.0
 _LOG_TAIL_BYTES = 20_000
 _ERROR_LINES = 3
 _ERROR_CHARACTERS = 400

@@ -2,8 +2,8 @@
 
 The engine is the bottleneck, so nothing waits for a neighbour: all episodes of a phase run
 together, and a finished one is on disk before it counts. When one fails for good the rest are let
-go and the phase fails; what is on disk is used by the next start. Nothing here knows what the
-episodes are for.
+go and the phase fails; what is on disk is used by the next start. What ran out of time because this
+process was stopped is played again. Nothing here knows what the episodes are for.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ from fieldkit.records import (
     encode_trajectory,
     read_trajectories,
 )
+from rollout.command import TIMED_OUT_CODE
 
-_FILES_AN_EPISODE = 8
-"""Descriptors that one episode holds at most: connection, pipes and folder of its sandbox."""
+STANDSTILL_SECONDS = 2.0
+"""An event loop that was not served for so long was stopped (a frozen container, a paused virtual
+machine, Ctrl-Z) or starved. The clock of every time limit went on meanwhile."""
+_BEAT_SECONDS = 0.5
+_REPLAYS = 2
+"""How often such an episode is played again: what runs out three times does so by itself."""
+
+_FILES_AN_EPISODE = 10
+"""Descriptors that one episode holds at most: five of its keeper, four of a command that runs, and
+one connection."""
 _FILES_BESIDE = 64
 """Those of the process itself: libraries, logs, the event loop."""
 
@@ -173,6 +182,46 @@ class PartialFile:
         self.path.unlink(missing_ok=True)
 
 
+class _Pulse:
+    """Notices that this process stood still."""
+
+    def __init__(self) -> None:
+        self._standstills = 0
+        self._last = time.monotonic()
+
+    def beat(self) -> int:
+        """How often it has stood still so far."""
+        now = time.monotonic()
+        self._standstills += now - self._last > STANDSTILL_SECONDS
+        self._last = now
+        return self._standstills
+
+    async def keep(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            self.beat()
+
+
+async def _play_awake(
+    play: Play, attempt: Attempt, on_turn: Callable[[Turn], None], pulse: _Pulse
+) -> Trajectory:
+    """Play an attempt, again where it ran out of time while this process stood still: its command
+    or its episode had less time than the policy is promised."""
+    for _ in range(_REPLAYS):
+        before = pulse.beat()
+        trajectory = await play(attempt, on_turn)
+        if pulse.beat() == before or not _ran_out_of_time(trajectory):
+            return trajectory
+    return await play(attempt, on_turn)
+
+
+def _ran_out_of_time(trajectory: Trajectory) -> bool:
+    return trajectory.stop_reason is StopReason.TIME_LIMIT or any(
+        turn.exit_code == TIMED_OUT_CODE for turn in trajectory.turns
+    )
+
+
 def take_nothing_over(trajectory: Trajectory, attempt: Attempt) -> Trajectory | None:
     """For phases that play everything anew."""
     return None
@@ -200,15 +249,17 @@ async def fly(
     at_once = concurrency or max(1, len(attempts))
     allow_open_files(_FILES_BESIDE + _FILES_AN_EPISODE * at_once)
     seats = asyncio.Semaphore(at_once)
+    pulse = _Pulse()
 
     async def play_one(attempt: Attempt) -> None:
         async with seats:
-            trajectory = await play(attempt, tally.turn)
+            trajectory = await _play_awake(play, attempt, tally.turn, pulse)
             if partial:
                 await partial.append(trajectory)
         done[attempt.task.task_id, attempt.k] = trajectory
         tally.finish(trajectory)
 
+    beating = asyncio.create_task(pulse.keep())
     try:
         async with asyncio.TaskGroup() as group:
             for attempt in attempts:
@@ -222,4 +273,6 @@ async def fly(
                 f" {partial.path}; the same command goes on from there"
             ) from first
         raise first from None
+    finally:
+        beating.cancel()
     return [done[a.task.task_id, a.k] for a in attempts]

@@ -21,6 +21,7 @@ from fieldkit.adapter import AdapterInfo
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files import read_json
 from fieldkit.memory import GIB
+from rollout.guard import MIDDLEWARE
 
 BASE_NAME = "base"
 """The name under which every server serves the model without an adapter."""
@@ -177,6 +178,7 @@ def command(
         # neither is the distribution that the policy gradient is about.
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         "--disable-uvicorn-access-log",
+        *("--middleware", MIDDLEWARE),
         *(_cpu_flags(settings) if is_cpu_build() else _cuda_flags(settings)),
     ]
     if shape is not None:

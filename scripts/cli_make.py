@@ -62,6 +62,7 @@ def sft(
     with bar() as progress:
         metrics = warm_start(settings, build_model(), avoid, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
+    print(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
 
 
 @app.command()

@@ -57,7 +57,8 @@ class Held:
 
 
 def held(journal: Sequence[Entry], done_steps: int) -> Held | None:
-    """The last loop's first forecast, held against its last phase. None where it made none.
+    """The last loop's first forecast, held against its last phase. None where it made none, and
+    where the clock was set back behind it: then nothing can be said of how it held.
 
     For a run with nothing left to do: `done_steps` is what it came to.
     """
@@ -71,7 +72,7 @@ def held(journal: Sequence[Entry], done_steps: int) -> Held | None:
             made, done, in_this_loop = entry, None, True
         elif entry.event == "phase_end":
             done = entry.time
-    if made is None or done is None:
+    if made is None or done is None or done < made.time:
         return None
     return Held(made.time, int(made.data["steps"]), float(made.data["end"]), done_steps, done)
 

@@ -137,8 +137,11 @@ class _Loop:
             if left is not None:
                 figures["seconds_left"] = left
                 self._keep_forecast(steps, left)
-        if phase is Phase.DONE and self.has_forecast:
-            self._tell_how_the_forecast_held(files.newest)
+        if phase is Phase.DONE:
+            if self.has_forecast:
+                self._tell_how_the_forecast_held(files.newest)
+            page = self.folder.path / "report.html"
+            self._note(f"the page is {page}; `grpo show {self.folder.name}` lists the attempts")
         if phase not in (Phase.DONE, Phase.CONVERGED):
             self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
         return phase

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +149,11 @@ def _show_task(
         )
     exhibits = [Exhibit(_title(place, place.of(task_id), k), played)]
     if request.random:
-        with console.status("playing a random policy"):
+        # Rich believes FORCE_COLOR that this is a terminal; a spinner in a file is a mess.
+        turning = (
+            console.status("playing a random policy") if sys.stdout.isatty() else nullcontext()
+        )
+        with turning:
             trajectory = play_random(config, model, _required(task, config, task_id), k)
         exhibits.append(Exhibit("a random policy", Played(trajectory), sampled=False))
     if request.base:

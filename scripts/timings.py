@@ -2,7 +2,8 @@
 
 A phase's clock starts when its process does, so that starting Python is seen too. The wall is
 measured on its own, from the first phase's start to the last one's end, so that the parts can be
-held against it: what no part claims shows as the difference.
+held against it: what no part claims shows as the difference. Somebody may set the machine's clock
+meanwhile: how long a phase took is measured on the clock that nobody can set.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ LOOP_VARIABLE = "GRPO_LOOP"
 
 @dataclass(frozen=True)
 class Segment:
-    """One phase's part of a step. `began` and `ended` in Unix seconds; `seconds` by part."""
+    """One phase's part of a step. `began` and `ended` in Unix seconds; `seconds` by part.
+
+    `ended` is what the clock would have shown, had nobody set it since `began`.
+    """
 
     phase: str
     loop: str
@@ -42,12 +46,17 @@ class Segment:
     ended: float
     seconds: dict[str, float]
 
+    @property
+    def wall(self) -> float:
+        return self.ended - self.began
+
 
 class Stopwatch:
     """The clock of one phase process. `began`: Unix seconds at which the process was started."""
 
     def __init__(self, began: float) -> None:
         self.began = began
+        self._boot_began = _since_boot() - (time.time() - began)
         self.seconds: dict[str, float] = {"startup": time.time() - began}
 
     @contextmanager
@@ -66,12 +75,13 @@ class Stopwatch:
     def segment(self, phase: str) -> Segment:
         """The phase as it stands now."""
         loop = os.environ.get(LOOP_VARIABLE, "")
-        return Segment(phase, loop, self.began, time.time(), dict(self.seconds))
+        ended = self.began + _since_boot() - self._boot_began
+        return Segment(phase, loop, self.began, ended, dict(self.seconds))
 
 
 @dataclass(frozen=True)
 class StepTimings:
-    """A step's segments in order."""
+    """A step's segments, in the order in which they ended."""
 
     step: int
     segments: tuple[Segment, ...] = field(default_factory=tuple)
@@ -99,7 +109,7 @@ class StepTimings:
     def eval_of(self, arm: str) -> float | None:
         """Seconds of one arm's evaluation, or None where it was not played after this step."""
         found = [s for s in self.segments if s.phase == eval_segment(arm)]
-        return found[0].ended - found[0].began if found else None
+        return found[0].wall if found else None
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -123,18 +133,16 @@ def _wall(segments: tuple[Segment, ...]) -> float:
     Where the segments belong to different loops (a night that was stopped and resumed, phases typed
     by hand) the time between them is nobody's, and the segments' own walls are added up.
     """
-    if _of_one_loop(segments):
-        return max(s.ended for s in segments) - min(s.began for s in segments)
-    return sum(s.ended - s.began for s in segments)
+    return sum(s.wall for s in segments) + _between(segments)
 
 
 def _between(segments: tuple[Segment, ...]) -> float:
     """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
-    the loop looked at what is next, and another was started."""
+    the loop looked at what is next, and another was started. Only the clock on the wall sees both
+    processes; where it was set back there is no telling, and nothing is counted."""
     if not _of_one_loop(segments):
         return 0.0
-    in_order = sorted(segments, key=lambda s: s.began)
-    return sum(max(0.0, b.began - a.ended) for a, b in itertools.pairwise(in_order))
+    return sum(max(0.0, b.began - a.ended) for a, b in itertools.pairwise(segments))
 
 
 def _of_one_loop(segments: tuple[Segment, ...]) -> bool:
@@ -145,8 +153,12 @@ def process_began() -> float:
     """Unix seconds at which this process was started."""
     ticks = start_time(os.getpid())
     assert ticks is not None
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
+    return time.time() - (_since_boot() - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _since_boot() -> float:
+    """Seconds on the clock that cannot be set; it also runs while the machine is asleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_timings(path: Path, step: int) -> StepTimings:

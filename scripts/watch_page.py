@@ -118,7 +118,8 @@ def _now(sight: Sight) -> Text:
         return Text(f"{doing.state.value}; `grpo table {sight.name}` tells what came of it")
     parts = []
     if doing.state is State.WORKING:
-        parts.append(f"{doing.phase} for {duration(sight.at - doing.since)}")
+        # The clock may have been set back since it began.
+        parts.append(f"{doing.phase} for {duration(max(0.0, sight.at - doing.since))}")
     if sight.left is not None:
         end = clock(sight.at + sight.left)
         parts.append(f"about {roughly(sight.left)} left, until {end}")

@@ -1,22 +1,39 @@
-"""`make chaos`: two hundred kills on the scripted engine, then twenty on the real vLLM.
+"""`make chaos`: two hundred kills on the scripted engine, twenty on the real vLLM, and one a step.
 
 Runs whole nights on the two-layer model until the kills are used up, checks each, and writes what
-was seen to docs/chaos.md. Ends with exit 1 at the first night that is not as it should be.
+was seen to docs/chaos.md. Last comes a night of twenty steps with one kill in each, beside the same
+night left in peace: what a kill costs. The page is written after every night, so that Ctrl-C loses
+only the one under way. Ends with exit 1 at the first night that is not as it should be.
 """
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
 
 from fieldkit.files import write_text
 from scripts.run_folder import ROOT
-from tests.chaos.night import Saboteur, Toll, alive, step_shas, survive, trained_twice
+from tests.chaos.night import (
+    OneAStep,
+    Saboteur,
+    Toll,
+    alive,
+    require_page,
+    step_ends,
+    step_shas,
+    survive,
+    trained_twice,
+)
 from tests.tiny_policy import make_tiny_policy, write_run
 
 STEPS = 6
@@ -24,27 +41,52 @@ KILLS_A_NIGHT = 40
 REAL_KILLS_A_NIGHT = 10
 
 
+@dataclass(frozen=True)
+class Price:
+    """What one kill in each of `steps` steps cost, in seconds."""
+
+    steps: int
+    toll: Toll
+    calm: float
+    killed: float
+    each: tuple[float, ...]
+    """By step: how much longer it took than in the night left in peace."""
+
+
+@dataclass
+class Seen:
+    """What was seen so far."""
+
+    scripted: list[Toll] = field(default_factory=list)
+    on_vllm: list[Toll] = field(default_factory=list)
+    price: Price | None = None
+
+
 def main(
     kills: Annotated[int, typer.Option(help="On the scripted engine.")] = 200,
     real: Annotated[int, typer.Option(help="On the real vLLM.")] = 20,
+    steps: Annotated[int, typer.Option(help="Of the night with one kill a step; 0: none.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the moments and the victims.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the table goes.")] = ROOT / "docs" / "chaos.md",
 ) -> None:
     """Kill nights until the kills are used up, and write what was seen."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too takes the engine along
+    seen = Seen()
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         here = Path(scratch)
         policy = make_tiny_policy(here / "policy")
         calm = _night(here / "calm", policy)
-        survive(calm, Saboteur(0, seed))
-        scripted = [
-            _killed(here / f"scripted-{i}", policy, n, seed + i, calm)
-            for i, n in enumerate(_parts(kills, KILLS_A_NIGHT))
-        ]
-        on_vllm = [
-            _killed(here / f"real-{i}", policy, n, seed + 1000 + i, None)
-            for i, n in enumerate(_parts(real, REAL_KILLS_A_NIGHT))
-        ]
-    write_text(out, _page(scripted, on_vllm))
+        if kills:
+            survive(calm, Saboteur(0, seed))
+        for i, n in enumerate(_parts(kills, KILLS_A_NIGHT)):
+            seen.scripted.append(_killed(here / f"scripted-{i}", policy, n, seed + i, calm))
+            write_text(out, _page(seen))
+        for i, n in enumerate(_parts(real, REAL_KILLS_A_NIGHT)):
+            seen.on_vllm.append(_killed(here / f"real-{i}", policy, n, seed + 1000 + i, None))
+            write_text(out, _page(seen))
+        if steps:
+            seen.price = _price(here, policy, steps, seed)
+            write_text(out, _page(seen))
     print(out)
 
 
@@ -53,10 +95,10 @@ def _parts(total: int, most: int) -> list[int]:
     return [min(most, total - done) for done in range(0, total, most)]
 
 
-def _night(folder: Path, policy: tuple[Path, Path]) -> Path:
+def _night(folder: Path, policy: tuple[Path, Path], steps: int = STEPS) -> Path:
     folder.mkdir()
     engine: dict[str, object] = {"lifecycle": "hotswap"}
-    return write_run(folder / "night", *policy, run={"steps": STEPS}, engine=engine)
+    return write_run(folder / "night", *policy, run={"steps": steps}, engine=engine)
 
 
 def _killed(
@@ -64,14 +106,48 @@ def _killed(
 ) -> Toll:
     """One night with so many kills, checked. calm: what it must be equal to (scripted engine)."""
     night = _night(folder, policy)
-    toll = survive(night, Saboteur(kills, seed), scripted=calm is not None)
+    toll = survive(
+        night, Saboteur(kills, seed), scripted=calm is not None, tell=_teller(folder.name)
+    )
+    _check(night, STEPS, calm)
+    _teller(folder.name)(f"over: {toll.kills} kills, {toll.seconds:.0f} s")
+    return toll
+
+
+def _price(here: Path, policy: tuple[Path, Path], steps: int, seed: int) -> Price:
+    """The same night twice: left in peace, and with one kill in every step."""
+    calm, killed = (_night(here / f"{name}-{steps}", policy, steps) for name in ("calm", "killed"))
+    peace = survive(calm, Saboteur(0, seed))
+    usual = list(_durations(calm))
+    _teller(f"calm-{steps}")(f"over: {peace.seconds:.0f} s")
+    saboteur = OneAStep(killed, steps, median(usual), seed)
+    toll = survive(killed, saboteur, tell=_teller(f"killed-{steps}"))
+    _check(killed, steps, calm)
+    _require(saboteur.hit_steps == set(range(1, steps + 1)), f"killed in {saboteur.hit_steps}")
+    _require(toll.kills == steps, f"{toll.kills} kills in {steps} steps")
+    for night in (calm, killed):
+        require_page(night, steps)
+    each = tuple(k - u for k, u in zip(_durations(killed), usual, strict=True))
+    return Price(steps, toll, peace.seconds, toll.seconds, each)
+
+
+def _durations(night: Path) -> Iterator[float]:
+    """Seconds from the end of one step to the end of the next."""
+    return (b - a for a, b in pairwise(step_ends(night)))
+
+
+def _check(night: Path, steps: int, calm: Path | None) -> None:
+    """What must hold of a night that is over."""
     shas = step_shas(night)
-    _require(len(shas) == STEPS + 1, f"{len(shas) - 1} steps of {STEPS}")
+    _require(len(shas) == steps + 1, f"{len(shas) - 1} steps of {steps}")
     _require(calm is None or shas == step_shas(calm), "another adapter than in the calm night")
     _require(trained_twice(night) == [], "a step was trained twice")
     _require(alive(night) == [], f"left running: {alive(night)}")
-    print(f"{time.strftime('%H:%M:%S')} {folder.name}: {toll.kills} kills, {toll.seconds:.0f} s")
-    return toll
+
+
+def _teller(name: str) -> Callable[[str], None]:
+    """Says lines of the night so called, for whoever waits for hours."""
+    return lambda line: print(f"{time.strftime('%H:%M:%S')} {name}: {line}", flush=True)
 
 
 def _require(holds: bool, why: str) -> None:
@@ -79,7 +155,7 @@ def _require(holds: bool, why: str) -> None:
         raise SystemExit(f"chaos: {why}")
 
 
-def _page(scripted: list[Toll], on_vllm: list[Toll]) -> str:
+def _page(seen: Seen) -> str:
     lines = [
         "# Chaos",
         "",
@@ -92,15 +168,42 @@ def _page(scripted: list[Toll], on_vllm: list[Toll]) -> str:
         "| engine | nights | kills | starts | minutes |",
         "| :-- | --: | --: | --: | --: |",
     ]
-    for name, tolls in (("scripted", scripted), ("vLLM", on_vllm)):
+    for name, tolls in (("scripted", seen.scripted), ("vLLM", seen.on_vllm)):
         kills, starts = sum(t.kills for t in tolls), sum(t.starts for t in tolls)
         minutes = sum(t.seconds for t in tolls) / 60
         lines.append(f"| {name} | {len(tolls)} | {kills} | {starts} | {minutes:.0f} |")
     for title, pick in (("victim", "victims"), ("moment", "moments")):
-        counts: Counter[str] = sum((getattr(t, pick) for t in scripted + on_vllm), Counter())
+        tolls = seen.scripted + seen.on_vllm
+        counts: Counter[str] = sum((getattr(t, pick) for t in tolls), Counter())
         lines += ["", f"| {title} | kills |", "| :-- | --: |"]
         lines += [f"| {name} | {n} |" for name, n in counts.most_common()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + (_price_lines(seen.price) if seen.price else [])) + "\n"
+
+
+def _price_lines(p: Price) -> list[str]:
+    lost = p.killed - p.calm
+    hit = ", ".join(f"{name} {n}" for name, n in p.toll.victims.most_common())
+    return [
+        "",
+        "## What a kill costs",
+        "",
+        f"A night of {p.steps} steps on the scripted engine with one kill in every step, at a",
+        f"random moment of it, beside the same night left in peace. It ended with all {p.steps}",
+        "steps, every adapter equal to the byte, a page and evidence that know of every step, and",
+        f"nothing left running. Victims: {hit}.",
+        "",
+        "| night | seconds |",
+        "| :-- | --: |",
+        f"| left in peace | {p.calm:.0f} |",
+        f"| one kill a step | {p.killed:.0f} |",
+        f"| lost | {lost:.0f} |",
+        f"| lost a kill, mean | {lost / p.steps:.1f} |",
+        f"| lost a kill, median of the steps | {median(p.each):.1f} |",
+        f"| lost a kill, most | {max(p.each):.1f} |",
+        "",
+        "Lost is what the victim had done since its last finished episode or file, and starting it",
+        "again, its engine with it where that was hit.",
+    ]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ can be read and at the end that nothing was lost, done twice or left behind.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,6 +30,7 @@ from fieldkit.adapter import adapter_sha
 from fieldkit.journal import Journal
 from fieldkit.ledger import Ledger
 from fieldkit.records import read_bundle
+from rollout.engine import stop_engine
 from scripts.processes import Family, families
 from scripts.run_folder import RunFolder
 
@@ -85,19 +87,68 @@ class Saboteur:
         self.victims = tuple(victims)
         self.longest = longest
         self.hit: Counter[str] = Counter()
+        self.delay: float | None = None
 
-    def wants(self, boundary: str) -> bool:
-        """Whether to kill right after this line, now that it is there."""
-        return self.left > 0 and self.hit[boundary] <= min(self.hit.values(), default=0)
+    def begin(self) -> None:
+        """A loop was started: every second one gets a kill at a random moment too."""
+        draws = self.left > 0 and self.rng.random() >= 0.5
+        self.delay = self.rng.uniform(0.0, self.longest) if draws else None
 
-    def random_moment(self) -> float | None:
-        """Seconds until a kill at a random moment, for every second start; None for none."""
-        if self.left <= 0 or self.rng.random() < 0.5:
-            return None
-        return self.rng.uniform(0.0, self.longest)
+    def moment(self, fresh: Sequence[str], seconds: float) -> str:
+        """What a kill now would hit; "" where none is wanted.
+
+        fresh: the journal's new lines, as `boundaries` gives them. seconds: since the start.
+        """
+        if found := next((b for b in fresh if self._wants(b)), ""):
+            return found
+        if self.left > 0 and self.delay is not None and seconds >= self.delay:
+            self.delay = None
+            return RANDOM
+        return ""
+
+    def killed(self, moment: str) -> None:
+        """A kill at this moment hit somebody."""
+        self.left -= 1
+        self.hit[moment] += moment != RANDOM
 
     def victim(self) -> Victim:
         return self.rng.choice(self.victims)
+
+    def _wants(self, boundary: str) -> bool:
+        return self.left > 0 and self.hit[boundary] <= min(self.hit.values(), default=0)
+
+
+class OneAStep(Saboteur):
+    """Kills once in every step of a night, at a random moment of it.
+
+    seconds: what a step takes in a night left in peace. A step that is over sooner than its moment
+    is hit as its trainer ends.
+    """
+
+    def __init__(self, folder: Path, steps: int, seconds: float, seed: int) -> None:
+        # The scripted engine's worker does nothing, so that its end costs nothing.
+        super().__init__(steps, seed, [v for v in Victim if v is not Victim.WORKER])
+        self.folder = RunFolder(folder)
+        self.seconds = seconds
+        self.step = 0
+        self.due: dict[int, float] = {}
+        self.hit_steps: set[int] = set()
+
+    def begin(self) -> None:
+        """A resumed step has had its kill, or its moment is still to come."""
+
+    def moment(self, fresh: Sequence[str], seconds: float) -> str:
+        step = self.step = self.folder.finished_steps()  # step-000 is among them
+        if step in self.hit_steps:
+            return ""
+        if "phase_start rollout" in fresh and step not in self.due:
+            self.due[step] = time.monotonic() + self.rng.uniform(0.0, self.seconds)
+        late = (self.folder.step(step) / "train.json").exists()
+        return RANDOM if late or time.monotonic() >= self.due.get(step, math.inf) else ""
+
+    def killed(self, moment: str) -> None:
+        self.left -= 1
+        self.hit_steps.add(self.step)
 
 
 RANDOM = "a random moment"
@@ -122,22 +173,47 @@ def loop_over(folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[by
             loop.wait()
 
 
-def survive(folder: Path, saboteur: Saboteur, *, scripted: bool = True) -> Toll:
-    """Run the night to its end through every kill; return what it suffered."""
+def survive(
+    folder: Path,
+    saboteur: Saboteur,
+    *,
+    scripted: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Toll:
+    """Run the night to its end through every kill; return what it suffered.
+
+    A night that is broken off (Ctrl-C, a failed check) takes its engine along.
+    """
     toll = Toll()
     began = time.monotonic()
     env = {**os.environ, "PYTHONPATH": str(SITE)} if scripted else dict(os.environ)
-    while True:
-        toll.starts += 1
-        with loop_over(folder, env) as loop:
-            code = _until_killed(folder, loop, saboteur, toll)
-        require_readable(folder)
-        if code == 0:
-            toll.seconds = time.monotonic() - began
-            return toll
-        if code not in KILLED_CODES:
-            tail = (folder / "said.log").read_text(errors="replace")[-2000:]
-            raise AssertionError(f"the loop ended with {code} after {toll.kills} kills:\n{tail}")
+    try:
+        while (code := _start(folder, env, saboteur, toll, tell)) != 0:
+            if code not in KILLED_CODES:
+                tail = (folder / "said.log").read_text(errors="replace")[-2000:]
+                raise AssertionError(
+                    f"the loop ended with {code} after {toll.kills} kills:\n{tail}"
+                )
+    except BaseException:
+        stop_engine(folder)
+        raise
+    toll.seconds = time.monotonic() - began
+    return toll
+
+
+def _start(
+    folder: Path,
+    env: dict[str, str],
+    saboteur: Saboteur,
+    toll: Toll,
+    tell: Callable[[str], None],
+) -> int:
+    """Run one loop to its end and see that every file is whole; its exit code."""
+    toll.starts += 1
+    with loop_over(folder, env) as loop:
+        code = _until_killed(folder, loop, saboteur, toll, tell)
+    require_readable(folder)
+    return code
 
 
 KILLED_CODES = (-signal.SIGKILL, 4, 5, 128 + signal.SIGKILL, 130)
@@ -146,31 +222,40 @@ interrupted; each of them says that the same command goes on."""
 
 
 def _until_killed(
-    folder: Path, loop: subprocess.Popen[bytes], saboteur: Saboteur, toll: Toll
+    folder: Path,
+    loop: subprocess.Popen[bytes],
+    saboteur: Saboteur,
+    toll: Toll,
+    tell: Callable[[str], None],
 ) -> int:
     """Watch one loop until it ends, by our hand or by itself; its exit code."""
-    seen = len(boundaries(folder / "journal.jsonl"))
-    delay = saboteur.random_moment()
+    journal = folder / "journal.jsonl"
+    seen, size = len(boundaries(journal)), _size(journal)
+    saboteur.begin()
     began = moved = time.monotonic()
     while loop.poll() is None:
         now = time.monotonic()
         if now - moved > PATIENCE_SECONDS:
             raise AssertionError(f"nothing new in the journal for {PATIENCE_SECONDS:.0f} s")
-        lines = boundaries(folder / "journal.jsonl")
-        fresh, seen = lines[seen:], len(lines)
-        moved = now if fresh else moved
-        moment = next((b for b in fresh if saboteur.wants(b)), "")
-        if not moment and delay is not None and now - began >= delay:
-            moment, delay = RANDOM, None
-        if moment:
+        fresh: list[str] = []
+        if (
+            now_size := _size(journal)
+        ) != size:  # a look costs nothing, reading a hundred times does
+            lines = boundaries(journal)
+            fresh, seen, size, moved = lines[seen:], len(lines), now_size, now
+        if moment := saboteur.moment(fresh, now - began):
             victim = saboteur.victim()
             if kill(folder, loop, victim):
-                saboteur.left -= 1
-                saboteur.hit[moment] += moment != RANDOM
+                saboteur.killed(moment)
                 toll.victims[victim.value] += 1
                 toll.moments[moment] += 1
+                tell(f"kill {toll.kills}, {saboteur.left} to come: {victim.value} at {moment}")
         time.sleep(POLL_SECONDS)
     return loop.returncode
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def kill(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> bool:
@@ -242,3 +327,18 @@ def trained_twice(folder: Path) -> list[Any]:
 def alive(folder: Path) -> list[str]:
     """What the run has left running."""
     return [f"{f.name} {f.pids}" for f in _families(folder)]
+
+
+def step_ends(folder: Path) -> list[float]:
+    """When every finished step was finished, in Unix seconds; step-000 first."""
+    return [p.stat().st_mtime for p in sorted(folder.glob("step-*/step.json"))]
+
+
+def require_page(folder: Path, steps: int) -> None:
+    """The morning's page is whole, and it and the evidence know of every step."""
+    page = (folder / "report.html").read_text()
+    assert page.endswith("</html>\n") or page.endswith("</html>"), "report.html breaks off"
+    assert f"Complete: {steps} steps" in page
+    evidence = json.loads((folder / "evidence.json").read_bytes())
+    assert evidence["verdict"]["headline"]
+    assert f"step {steps}" in (folder / "evidence.md").read_text()

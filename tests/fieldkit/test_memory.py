@@ -8,9 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from fieldkit import memory
 from fieldkit.errors import Shortage
 from fieldkit.memory import (
     GIB,
@@ -72,6 +75,15 @@ def test_memory_that_stays_away_is_a_shortage_that_names_the_holders() -> None:
         assert process.poll() is None
 
 
+def test_memory_that_a_stranger_took_is_a_shortage_that_names_it_and_leaves_it_alone() -> None:
+    before = available().host
+    with holder() as stranger:
+        with pytest.raises(Shortage, match=rf"Nothing was ended.*pid {stranger.pid} \("):
+            wait_until_available(before - HELD + MARGIN // 2, None, seconds=0.5, what="the engine")
+        assert stranger.poll() is None
+    wait_until_available(before - MARGIN, None, seconds=10, what="the engine, once it has gone")
+
+
 def test_what_others_take_meanwhile_is_not_missing() -> None:
     with holder() as process:
         reclaim = Reclaim.measure([process.pid])
@@ -97,6 +109,52 @@ def test_gpu_memory_is_not_asked_for_where_gpu_and_host_share_it() -> None:
         0, 2 * GIB, seconds=0, what="test", probe=lambda: Available(GIB, None)
     )
     assert now.gpu is None
+
+
+class FakeNvml:
+    """NVML of a box with two GPUs, the second of which has no memory of its own."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index > 1:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid != "GPU-first":
+            raise self.NVMLError
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
+        if gpu == 1:
+            raise self.NVMLError
+        return SimpleNamespace(free=3 * GIB, total=4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("visible", "total"),
+    [(None, 4 * GIB), ("0", 4 * GIB), ("GPU-first,1", 4 * GIB), ("1,0", None), ("", None)],
+)
+def test_the_gpu_that_is_measured_is_the_one_that_cuda_takes(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, total: int | None
+) -> None:
+    monkeypatch.setattr(memory, "_nvml", FakeNvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert memory.gpu_total() == total
+    assert (available().gpu is None) == (total is None)
+
+
+def test_what_was_held_on_a_gpu_without_memory_of_its_own_has_to_come_back_to_the_host() -> None:
+    now = available()
+    there = Reclaim(frozenset(), Available(now.host, None), held=0, held_gpu=0, others=0)
+    there.wait(margin=GIB, seconds=5, what="test")
+    gone = replace(there, held_gpu=now.host + 2 * GIB)
+    with pytest.raises(Shortage, match="needed of memory"):
+        gone.wait(margin=GIB, seconds=0, what="test")
 
 
 def test_nothing_is_signalled_by_a_shortage() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -250,3 +251,14 @@ def test_a_file_that_is_no_ledger_is_bad_input(tmp_path: Path, text: str) -> Non
     path.write_text(text)
     with pytest.raises(BadInput, match=r"ledger\.json"):
         Ledger(path).entries()
+
+
+def test_an_early_ledger_that_does_not_say_who_started_what_is_read(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    value = json.loads(ledger.path.read_text())
+    for entry in value["processes"]:
+        del entry["parent"]
+    ledger.path.write_text(json.dumps(value))
+    assert ledger.get("job") == replace(owned, parent=None)
+    ledger.record(replace(owned, name="other"))
+    assert [(e.name, e.parent) for e in ledger.entries()] == [("job", None), ("other", os.getpid())]

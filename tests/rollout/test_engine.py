@@ -229,6 +229,34 @@ def test_the_key_is_on_no_disk_and_the_marker_in_every_process(engine: SharedEng
 
 
 @pytest.mark.engine
+def test_the_server_listens_on_loopback_alone_and_answers_nobody_without_the_runs_key(
+    engine: SharedEngine,
+) -> None:
+    import httpx
+    import psutil
+
+    served = engine.ensure(engine.model.adapter(1), "stays-v1")
+    owned = find_engine(engine.run_dir)
+    assert owned is not None
+    sockets = [s for pid in family(owned.marker) for s in psutil.Process(pid).net_connections()]
+    listening = {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+    asked = {"model": served.model_name, "prompt": list(PROMPT), "max_tokens": 1}
+    for key in ({}, {"Authorization": "Bearer guessed"}):
+        with httpx.Client(base_url=served.base_url, headers=key) as stranger:
+            answers = [
+                stranger.get("/v1/models"),
+                stranger.post("/v1/completions", json=asked),
+                stranger.post("/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "/"}),
+                stranger.post("/v1/unload_lora_adapter", json={"lora_name": served.model_name}),
+                # vLLM itself leaves these open; the first of them gives completions.
+                stranger.post("/invocations", json=asked),
+                *(stranger.get(path) for path in ("/health", "/metrics", "/version", "/docs")),
+            ]
+        assert [a.status_code for a in answers] == [401] * 9
+
+
+@pytest.mark.engine
 def test_a_killed_servers_orphans_are_ended_before_the_next_start(engine: SharedEngine) -> None:
     killed = engine.ensure(engine.model.adapter(1), "killed-v1")
     owned = find_engine(engine.run_dir)

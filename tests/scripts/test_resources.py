@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from fieldkit.limits import allow_open_files
-from rollout.engine import stop_engine
+from fieldkit.memory import GIB, available
+from rollout.engine import find_engine, stop_engine
+from rollout.server import EngineSettings, is_cpu_build, memory_needed
 from tests.chaos.night import SITE, require_readable
 from tests.tiny_policy import make_tiny_policy, write_run
 
@@ -139,3 +141,33 @@ def test_a_run_that_was_copied_from_another_machine_is_not_continued_by_accident
     ended = grpo("rollout", copied)
     assert ended.returncode == NOT_OWNER, ended.stderr
     assert "grpo takeover" in ended.stderr
+
+
+def test_a_stranger_who_holds_the_engines_memory_is_named_and_left_alone(
+    started: Path, tmp_path: Path
+) -> None:
+    """The engine asks for half of the stranger's memory more than is there beside the stranger."""
+    if not is_cpu_build():
+        pytest.skip("an engine on a GPU asks the host for little")
+    folder = Path(shutil.copytree(started, tmp_path / "night"))
+    held = min(2 * GIB, available().host // 4)
+    code = f"import sys; block = b'x' * {held}; print('ready', flush=True); sys.stdin.read()"
+    text = (folder / "run.toml").read_text()
+    spare = available().host - held // 2 - memory_needed(tmp_path, EngineSettings(kv_cache_gib=0))
+    assert "kv_cache_gib = 0.25" in text
+    enough = f"kv_cache_gib = {spare / GIB:.2f}\nmemory_seconds = 1.0"
+    (folder / "run.toml").write_text(text.replace("kv_cache_gib = 0.25", enough))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"ready\n"
+        refused = grpo("rollout", folder)
+        assert stranger.poll() is None
+    assert refused.returncode == SHORTAGE, refused.stdout + refused.stderr
+    assert f"pid {stranger.pid} (" in refused.stderr
+    assert "Nothing was ended" in refused.stderr
+    assert find_engine(folder) is None
+    again = grpo("rollout", folder)
+    stop_engine(folder)
+    assert again.returncode == 0, again.stdout + again.stderr
