@@ -238,9 +238,8 @@ def _until_killed(
         if now - moved > PATIENCE_SECONDS:
             raise AssertionError(f"nothing new in the journal for {PATIENCE_SECONDS:.0f} s")
         fresh: list[str] = []
-        if (
-            now_size := _size(journal)
-        ) != size:  # a look costs nothing, reading a hundred times does
+        now_size = _size(journal)
+        if now_size != size:  # a look costs nothing; reading it a hundred times a second does
             lines = boundaries(journal)
             fresh, seen, size, moved = lines[seen:], len(lines), now_size, now
         if moment := saboteur.moment(fresh, now - began):
