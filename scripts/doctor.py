@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from fieldkit import memory
 from fieldkit.errors import FieldkitError, Unavailable
@@ -40,10 +41,11 @@ class Finding:
     text: str
 
 
-def examine(config: RunConfig | None = None) -> list[Finding]:
+def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Finding]:
     """Every check, in the order in which a person would mend things.
 
-    config: of the run that the machine is to be fit for; None: the default settings.
+    config, run: of the run that the machine is to be fit for, and its folder; None: the default
+    settings, and no run.
     """
     config = config or RunConfig()
     checks: dict[str, Callable[[], str]] = {
@@ -55,7 +57,7 @@ def examine(config: RunConfig | None = None) -> list[Finding]:
         "gpu": _gpu,
         "model": partial(_model, config.model.path),
     }
-    return [finding(name, check) for name, check in checks.items()] + _processes()
+    return [finding(name, check) for name, check in checks.items()] + _processes(run)
 
 
 def finding(name: str, check: Callable[[], str]) -> Finding:
@@ -113,19 +115,24 @@ def _model(path: str) -> str:
     return str(find_model(path))
 
 
-def _processes() -> list[Finding]:
-    """A line for each family of processes that a run has started and that lives."""
+def _processes(run: Path | None = None) -> list[Finding]:
+    """A line for each family of processes that a run has started and that lives.
+
+    What `run` itself has left is in nobody's way: the next phase uses it or ends it.
+    """
     try:
         found = families()
     except FieldkitError as e:
         return [Finding("processes", False, str(e))]
     if not found:
         return [Finding("processes", True, "no run has any")]
-    return [_process(family) for family in found]
+    return [_process(family, family.run.path == run) for family in found]
 
 
-def _process(family: Family) -> Finding:
+def _process(family: Family, own: bool) -> Finding:
     text = told(family)
+    if family.reclaimable and own:
+        return Finding("process", True, f"{text}; this run goes on with it, or ends it")
     if family.reclaimable:
         return Finding("process", False, f"{text}; `grpo doctor --reclaim` ends it")
     return Finding("process", True, text)

@@ -47,9 +47,10 @@ def examine_run(folder: RunFolder) -> list[Finding]:
 def examine_machine_for(folder: RunFolder) -> list[Finding]:
     """Every check of the machine, for this run's sandbox and model where run.toml can be read."""
     try:
-        return examine(read_config(folder.config))
+        config = read_config(folder.config)
     except FieldkitError:
-        return examine()  # what is wrong with run.toml is `examine_run`'s to say
+        config = None  # what is wrong with it is `examine_run`'s to say
+    return examine(config, folder.path)
 
 
 def _tasks(ctx: Context) -> str:

@@ -104,6 +104,9 @@ def test_what_nobody_uses_is_named_by_the_doctor_and_ended_on_demand(
     (finding,) = doctor._processes()
     assert not finding.ok
     assert finding.text.endswith("no loop uses it; `grpo doctor --reclaim` ends it")
+    (own,) = doctor._processes(found.run.path)
+    assert own.ok  # `make run` asks first, and is what goes on after a crash
+    assert own.text.endswith("this run goes on with it, or ends it")
     monkeypatch.setattr(processes, "families", lambda: [found])
     (line,) = reclaim()
     assert line.startswith("ended trainer of run old: 2 processes")
