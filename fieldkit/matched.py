@@ -121,8 +121,11 @@ class MatchedBaseComparison:
             raise BadInput(f"no arm is called {name!r}; there are {', '.join(self.names)}")
         return tuple(arm.outcomes[t] for t in self.task_ids)
 
-    def row(self, name: str) -> ArmRow:
-        """One arm's own numbers."""
+    def row(self, name: str, *, intervals: bool = True) -> ArmRow:
+        """One arm's own numbers.
+
+        intervals: False leaves those out that are bootstrapped, which is nearly all of the time.
+        """
         out = self.outcomes(name)
         n = len(out)
         passed, stopped = sum(o.passed for o in out), sum(o.stopped for o in out)
@@ -136,19 +139,24 @@ class MatchedBaseComparison:
             stopped_and_passed=sum(o.stopped and o.passed for o in out),
             assertions_passed=sum(o.assertions_passed for o in out),
             assertions_total=sum(o.assertions_total for o in out),
-            assertion_rate=stats.ratio(
-                [o.assertions_passed for o in out],
-                [o.assertions_total for o in out],
-                seed=self.seed,
+            assertion_rate=self._ratio(
+                [o.assertions_passed for o in out], [o.assertions_total for o in out], intervals
             ),
-            mean_turns=stats.mean([o.turns for o in out], seed=self.seed),
-            mean_tokens=stats.mean([o.tokens for o in out], seed=self.seed),
+            mean_turns=self._ratio([o.turns for o in out], [1] * n, intervals),
+            mean_tokens=self._ratio([o.tokens for o in out], [1] * n, intervals),
             mean_seconds=sum(o.seconds for o in out) / n,
         )
 
-    def rows(self) -> tuple[ArmRow, ...]:
-        """Every arm's own numbers, in the given order."""
-        return tuple(self.row(name) for name in self.names)
+    def _ratio(
+        self, parts: Sequence[float], totals: Sequence[float], intervals: bool
+    ) -> stats.Estimate:
+        if not intervals:
+            return stats.Estimate(sum(parts) / sum(totals), None)
+        return stats.ratio(parts, totals, seed=self.seed)
+
+    def rows(self, *, intervals: bool = True) -> tuple[ArmRow, ...]:
+        """Every arm's own numbers, in the given order; see `row`."""
+        return tuple(self.row(name, intervals=intervals) for name in self.names)
 
     def paired(self, name: str) -> PairedRow:
         """One arm against the reference."""

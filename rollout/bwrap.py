@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
@@ -39,6 +39,8 @@ _LOOK_SECONDS = 0.25  # between two looks at a box; in that time two processors 
 _BUSY_SECONDS = 0.3  # processor time after which a command goes behind others; most take 0.02
 _BEHIND = 19  # as far as nice goes: 64 processes weigh as much as one of another episode
 _GROUP_BEHIND = "5"  # a session's nice: a box weighs a third of another, and does not starve
+_CROWD = 8  # processes of a command; honest work has fewer that are busy at once
+_CROWD_BEHIND = "19"  # fifty busy pipes made others wait for seconds, behind them at 5 or 10 too
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -325,7 +327,7 @@ def _proportional(pid: int, resident: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:")
 
 
-def _put_behind(box: int, pids: Iterable[int]) -> None:
+def _put_behind(box: int, pids: Collection[int]) -> None:
     """Let the processors see to others first; what it starts from now on is behind, too.
 
     Both ways are needed: where the kernel shares out among sessions first, nice counts within a
@@ -333,7 +335,8 @@ def _put_behind(box: int, pids: Iterable[int]) -> None:
     be taken back from inside the box.
     """
     with contextlib.suppress(OSError):  # no such file, or (EAGAIN) asked for too often: next look
-        Path(f"/proc/{box}/autogroup").write_text(_GROUP_BEHIND)
+        crowded = len(pids) > _CROWD
+        Path(f"/proc/{box}/autogroup").write_text(_CROWD_BEHIND if crowded else _GROUP_BEHIND)
     for pid in pids:
         with contextlib.suppress(OSError):
             for thread in Path(f"/proc/{pid}/task").iterdir():

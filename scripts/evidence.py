@@ -59,6 +59,7 @@ class SplitRow:
     value: str
     n_tasks: int
     rows: Mapping[str, ArmRow]
+    """Without bootstrapped intervals: what a table of parts is read for is the difference."""
     paired: PairedRow | None
     """None where no newest arm has been evaluated."""
     holm_p: float | None
@@ -297,7 +298,7 @@ def _rows_of(
         SplitRow(
             value=value,
             n_tasks=len(part.task_ids),
-            rows={row.name: row for row in part.rows()},
+            rows={row.name: row for row in part.rows(intervals=False)},
             paired=paired[value],
             holm_p=p,
         )

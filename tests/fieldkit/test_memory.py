@@ -76,12 +76,12 @@ def test_memory_that_stays_away_is_a_shortage_that_names_the_holders() -> None:
 
 
 def test_memory_that_a_stranger_took_is_a_shortage_that_names_it_and_leaves_it_alone() -> None:
-    before = available().host
     with holder() as stranger:
+        needed = available().host + HELD // 2
         with pytest.raises(Shortage, match=rf"Nothing was ended.*pid {stranger.pid} \("):
-            wait_until_available(before - HELD + MARGIN // 2, None, seconds=0.5, what="the engine")
+            wait_until_available(needed, None, seconds=0.5, what="the engine")
         assert stranger.poll() is None
-    wait_until_available(before - MARGIN, None, seconds=10, what="the engine, once it has gone")
+    wait_until_available(needed, None, seconds=10, what="the engine, once it has gone")
 
 
 def test_what_others_take_meanwhile_is_not_missing() -> None:

@@ -9,6 +9,7 @@ from fieldkit.errors import BadInput
 from fieldkit.records import StepSummary, StopReason
 from rollout.settings import EpisodeSettings
 from scripts.evidence import Evidence, collect, compare, outcome, read_arms, tags_of
+from scripts.evidence_tables import pass_at_k_table
 from tests.scripts.evals import arm, step, task, tasks, trajectory, write_eval
 
 N = 24

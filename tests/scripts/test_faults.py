@@ -162,6 +162,7 @@ def set_clock(night: Night, seconds: float) -> None:
     fresh.replace(clock)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_twice_costs_the_night_nothing(calm: Night, night: Night) -> None:
     began = time.monotonic()
     with night.running() as loop:
@@ -257,6 +258,7 @@ def standing_still(pids: Iterable[int]) -> Iterator[None]:
                 process.resume()
 
 
+@pytest.mark.slow
 def test_a_machine_that_stood_still_longer_than_every_timeout_loses_nothing(
     calm: Night, night: Night
 ) -> None:
@@ -321,6 +323,7 @@ def test_a_command_whose_time_passed_while_all_stood_still_is_not_counted_as_too
 # --- kills ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keeps_the_bundle(
     calm: Night, night: Night
 ) -> None:
@@ -336,6 +339,7 @@ def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keep
     assert night.trained() == calm.trained()
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_killed_halfway_uses_every_episode_that_it_had_finished(
     calm: Night, night: Night
 ) -> None:
@@ -356,6 +360,7 @@ def test_a_rollout_that_is_killed_halfway_uses_every_episode_that_it_had_finishe
 # --- secrets --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_that_a_night_writes_or_asks_the_model_holds_a_secret_of_the_person(
     calm: Night,
 ) -> None:
