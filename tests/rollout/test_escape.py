@@ -569,7 +569,7 @@ HOGS = {
 
 
 WORST = ("busy loops in sessions", "pipes")
-"""Those that slowed others most before anything was done about it; the rest is `make test-sandbox`."""
+"""Those that slowed others most before anything was done; the rest is for `make test-sandbox`."""
 
 
 async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(opened: Open) -> None:

@@ -77,7 +77,7 @@ def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 def test_the_ledger_names_a_child_while_it_lives_and_no_longer(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / LEDGER_FILE)
-    seen: list[tuple[int | None, int, str]] = []
+    seen: list[tuple[int | None, int | None, str]] = []
 
     def look(line: str) -> None:
         (entry,) = ledger.entries()
