@@ -62,7 +62,7 @@ def page(price: FilesPrice, rounds: int) -> str:
 A step of the reference night took {price.step:.0f} s (median). It writes {JOURNAL_LINES} lines of
 the journal, {EPISODES} episodes a line each as they end, the bundle, the adapter of
 {ADAPTER_BYTES / 1e6:.1f} MB and three JSON files: {1e3 * price.durable:.0f} ms with fsync and
-{1e3 * price.careless:.0f} ms without, so {100 * price.share:.1f} % of the step. Medians of
+{1e3 * price.careless:.0f} ms without, so {100 * price.share:.2f} % of the step. Medians of
 {rounds}, in turn.
 """
 

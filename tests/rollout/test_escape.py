@@ -568,8 +568,8 @@ HOGS = {
 }
 
 
-WORST = ("busy loops in sessions", "pipes")
-"""Those that slowed others most before anything was done; the rest is for `make test-sandbox`."""
+SHORT = ("busy loops in sessions", "busy loops")
+"""Those that `make test` tries; the others, of some 10 s each, are for `make test-sandbox`."""
 
 
 async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(opened: Open) -> None:
@@ -588,7 +588,7 @@ async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(open
 @pytest.mark.parametrize(
     "hog",
     [
-        pytest.param(hog, id=name, marks=() if name in WORST else pytest.mark.slow)
+        pytest.param(hog, id=name, marks=() if name in SHORT else pytest.mark.slow)
         for name, hog in HOGS.items()
     ],
 )

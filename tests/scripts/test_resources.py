@@ -83,7 +83,9 @@ def fill(disk: Path) -> Path:
                 return filler
 
 
-@pytest.mark.parametrize("phase", ["rollout", "train", "eval"])
+@pytest.mark.parametrize(
+    "phase", ["train", *(pytest.param(p, marks=pytest.mark.slow) for p in ("rollout", "eval"))]
+)
 def test_a_disk_that_is_full_in_a_phase_is_a_shortage_and_the_same_command_goes_on(
     night: Path, phase: str
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_run_that_was_copied_from_another_machine_is_not_continued_by_accident
     assert "grpo takeover" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_stranger_who_holds_the_engines_memory_is_named_and_left_alone(
     started: Path, tmp_path: Path
 ) -> None:
