@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -78,10 +78,10 @@ def main(
         calm = _night(here / "calm", policy)
         if kills:
             survive(calm, Saboteur(0, seed))
-        for i, n in enumerate(_parts(kills, KILLS_A_NIGHT)):
+        for i, n in _nights(kills, KILLS_A_NIGHT, seen.scripted):
             seen.scripted.append(_killed(here / f"scripted-{i}", policy, n, seed + i, calm))
             write_text(out, _page(seen))
-        for i, n in enumerate(_parts(real, REAL_KILLS_A_NIGHT)):
+        for i, n in _nights(real, REAL_KILLS_A_NIGHT, seen.on_vllm):
             seen.on_vllm.append(_killed(here / f"real-{i}", policy, n, seed + 1000 + i, None))
             write_text(out, _page(seen))
         if steps:
@@ -90,9 +90,14 @@ def main(
     print(out)
 
 
-def _parts(total: int, most: int) -> list[int]:
-    """`total` in parts of at most `most`."""
-    return [min(most, total - done) for done in range(0, total, most)]
+def _nights(total: int, most: int, seen: Sequence[Toll]) -> Iterator[tuple[int, int]]:
+    """(number, kills at most) of one night after another, until `seen` has suffered `total` kills.
+
+    A night may be over before it has had all of its kills, so they are counted, not planned.
+    """
+    while (left := total - sum(t.kills for t in seen)) > 0:
+        _require(not seen or seen[-1].kills > 0, "a night was over without a kill")
+        yield len(seen), min(left, most)
 
 
 def _night(folder: Path, policy: tuple[Path, Path], steps: int = STEPS) -> Path:
