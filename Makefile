@@ -52,7 +52,7 @@ test-sandbox: $(READY) ## try to get out of the sandbox, to exhaust it, and to s
 	@$(BIN)/pytest tests/rollout/test_sandbox.py tests/rollout/test_escape.py \
 		tests/rollout/test_seccomp.py tests/rollout/test_probe.py -m '' $(ARGS)
 
-chaos: $(READY) ## kill nights 220 times and see that nothing is lost (hours)
+chaos: $(READY) ## kill nights 240 times and see that nothing is lost (hours)
 	@scripts/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)

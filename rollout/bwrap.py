@@ -40,7 +40,7 @@ _BUSY_SECONDS = 0.3  # processor time after which a command goes behind others; 
 _BEHIND = 19  # as far as nice goes: 64 processes weigh as much as one of another episode
 _GROUP_BEHIND = "5"  # a session's nice: a box weighs a third of another, and does not starve
 _CROWD = 8  # processes of a command; honest work has fewer that are busy at once
-_CROWD_BEHIND = "19"  # fifty busy pipes made others wait for seconds, behind them at 5 or 10 too
+_CROWD_BEHIND = "19"  # fifty busy pipes made others wait for seconds, at 5 too
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

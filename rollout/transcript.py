@@ -37,7 +37,7 @@ class ChatRenderer:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(model_dir))
         if self._tokenizer.chat_template is None:
             raise BadInput(f"{model_dir}: the tokenizer has no chat template")
-        self._control = _any_of(self._tokenizer)
+        self._control = _control_tokens(self._tokenizer)
         self.prefix_preserving, self.eot_id, self._bridge = self._read_template()
 
     def _read_template(self) -> tuple[bool, int, tuple[str, str]]:
@@ -113,7 +113,7 @@ class ChatRenderer:
         return tuple(ids[1:] if closed else ids)
 
 
-def _any_of(tokenizer: Any) -> re.Pattern[str]:
+def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
     """Matches every special token as it is written."""
     added = tokenizer.added_tokens_decoder.values()
     special = {t.content for t in added if t.special} | set(tokenizer.all_special_tokens)

@@ -6,11 +6,10 @@ trace. Phases trust what passed here and do not look again.
 
 from __future__ import annotations
 
-import math
 import shutil
 from pathlib import Path
 
-from fieldkit.adapter import AdapterInfo, check_adapter, read_header
+from fieldkit.adapter import AdapterInfo, check_adapter
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.memory import GIB
 from rollout.sandbox import probe
@@ -19,6 +18,7 @@ from rollout.transcript import ChatRenderer
 from scripts.config import RunConfig
 from scripts.context import DEFAULT_MODEL, Context
 from scripts.tracking_wandb import require_wandb
+from trainer.memory import weight_bytes
 
 DISK_MARGIN_BYTES = 1 * GIB
 """What must stay free on the disk beside what the run itself writes."""
@@ -86,8 +86,7 @@ def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
 def disk_needed(config: RunConfig, adapter: Path) -> int:
     """Bytes that a run writes, generously, plus the margin."""
     steps = 100 if config.run.steps == "auto" else config.run.steps
-    headers = [read_header(p) for p in adapter.glob("*.safetensors")]
-    numbers = sum(math.prod(tensor.shape) for header in headers for tensor in header.values())
+    weights = weight_bytes(adapter, _TRAINED_BYTES)
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size
-    per_step = _ADAPTER_COPIES * _TRAINED_BYTES * numbers + trajectories * _BYTES_A_TRAJECTORY
+    per_step = _ADAPTER_COPIES * weights + trajectories * _BYTES_A_TRAJECTORY
     return steps * per_step + DISK_MARGIN_BYTES

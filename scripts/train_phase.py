@@ -49,7 +49,7 @@ def train(ctx: Context) -> Done:
             f"`grpo rollout {ctx.folder.name}` samples it"
         )
     with ctx.watch.part("reclaim"):
-        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.engine(), ctx.say))
+        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))
     sweep_temporaries(ctx.folder.step(n))
     trained = _run_trainer(ctx, n)
     summary = _finish(ctx, n, trained)

@@ -82,7 +82,7 @@ def _needs(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> tuple
 
 
 def weight_bytes(model_dir: Path, item_bytes: int) -> int:
-    """Size of the base's weights once loaded."""
+    """Size of a model's or an adapter's weights once loaded, at `item_bytes` a number."""
     headers = [read_header(f) for f in sorted(model_dir.glob("*.safetensors"))]
     return item_bytes * sum(math.prod(h.shape) for header in headers for h in header.values())
 

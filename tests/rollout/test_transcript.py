@@ -21,6 +21,16 @@ def renderer(model_dir: Path) -> ChatRenderer:
     return ChatRenderer(model_dir)
 
 
+def with_template(template: str, model_dir: Path, tmp_path: Path) -> Path:
+    """The model's tokenizer in a folder of its own, with another chat template."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(model_dir / name, folder / name)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
 def test_a_grown_transcript_equals_the_template_rendered_whole(renderer: ChatRenderer) -> None:
     transcript = renderer.start("system text", "do it")
     transcript.add_completion(renderer.encode_reply("```bash\nls -la\n```"))
@@ -63,17 +73,13 @@ def test_a_reply_cut_by_length_is_closed_by_the_template_and_the_close_is_not_sa
 def test_a_template_that_drops_old_replies_is_rendered_anew(
     model_dir: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
-        shutil.copy(model_dir / name, folder / name)
     # Like templates of reasoning models: a reply loses its thinking once the conversation goes on.
-    (folder / "chat_template.jinja").write_text(
+    template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
         "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}"
         "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     )
-    renderer = ChatRenderer(folder)
+    renderer = ChatRenderer(with_template(template, model_dir, tmp_path))
     assert not renderer.prefix_preserving
     transcript = renderer.start("s", "p")
     before = transcript.prompt_ids
@@ -121,12 +127,7 @@ def test_text_from_outside_cannot_end_its_turn_and_speak_for_another(
 
 
 def test_a_template_that_refuses_the_conversation_is_named(model_dir: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
-        shutil.copy(model_dir / name, folder / name)
-    (folder / "chat_template.jinja").write_text(
-        "{{ raise_exception('System role not supported') }}"
-    )
+    refusal = "{{ raise_exception('System role not supported') }}"
+    folder = with_template(refusal, model_dir, tmp_path)
     with pytest.raises(BadInput, match=r"refuses a conversation of system, user.*System role not"):
         ChatRenderer(folder)
