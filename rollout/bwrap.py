@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
@@ -31,16 +31,13 @@ from rollout.command import (
 )
 from rollout.keeper import KEPT_SCRATCH, KEPT_WORKSPACE, Keeper
 from rollout.output import BoundedOutput
+from rollout.processors import BUSY_SECONDS, first_processor, put_behind
 from rollout.seccomp import make_filter
 
 _GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
 _STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
-_LOOK_SECONDS = 0.25  # between two looks at a box; in that time two processors fill about 1 GiB
-_BUSY_SECONDS = 0.3  # processor time after which a command goes behind others; most take 0.02
-_BEHIND = 19  # as far as nice goes: 64 processes weigh as much as one of another episode
-_GROUP_BEHIND = "5"  # a session's nice: a box weighs a third of another, and does not starve
-_CROWD = 8  # processes of a command; honest work has fewer that are busy at once
-_CROWD_BEHIND = "19"  # fifty busy pipes made others wait for seconds, at 5 too
+_LOOK_SECONDS = 0.1  # between two looks at a box; in that time two processors fill about 0.4 GiB
+_TOOLS = ("bwrap", "nsenter", "choom", "taskset", "prlimit", "setpriv", "bash", "tar")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -78,7 +75,7 @@ class BwrapSandbox:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
-        self._tools = find_tools("bwrap", "nsenter", "choom", "prlimit", "setpriv", "bash", "tar")
+        self._tools = find_tools(*_TOOLS)
         self._keeper: Keeper | None = None
 
     @property
@@ -139,7 +136,9 @@ class BwrapSandbox:
         arguments = _pipe_with(b"".join(a.encode() + b"\0" for a in box))
         try:
             argv = [
-                *[tools["choom"], "-n", "1000", "--", tools["nsenter"], *entrance, "--"],
+                *[tools["choom"], "-n", "1000", "--"],
+                *[tools["taskset"], "--cpu-list", str(first_processor())],
+                *[tools["nsenter"], *entrance, "--"],
                 *[tools["bwrap"], "--args", str(arguments)],
                 *["--json-status-fd", str(status.write_end), "--", "sh", "-c", _INIT, "sh"],
                 *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
@@ -289,8 +288,8 @@ class _Watch:
             # A process that has ended has nothing left to say; its parent has its seconds.
             with contextlib.suppress(OSError):
                 seconds[pid], resident[pid] = _used(pid)
-        if sum(seconds.values()) > _BUSY_SECONDS:
-            _put_behind(box, seconds)
+        if sum(seconds.values()) > BUSY_SECONDS:
+            put_behind(box, seconds)
         # What is shared is in the size of each that shares it: an upper bound that costs little.
         if sum(resident.values()) > self._memory_bytes:
             held = sum(_proportional(pid, size) for pid, size in resident.items())
@@ -325,19 +324,3 @@ def _proportional(pid: int, resident: int) -> int:
     except OSError:  # it forbade us to look into it (PR_SET_DUMPABLE), and gains nothing by that
         return resident
     return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:")
-
-
-def _put_behind(box: int, pids: Collection[int]) -> None:
-    """Let the processors see to others first; what it starts from now on is behind, too.
-
-    Both ways are needed: where the kernel shares out among sessions first, nice counts within a
-    session only (sched(7), autogroup); where it does not, the session's nice is void. Neither can
-    be taken back from inside the box.
-    """
-    with contextlib.suppress(OSError):  # no such file, or (EAGAIN) asked for too often: next look
-        crowded = len(pids) > _CROWD
-        Path(f"/proc/{box}/autogroup").write_text(_CROWD_BEHIND if crowded else _GROUP_BEHIND)
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), _BEHIND)

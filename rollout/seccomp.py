@@ -69,6 +69,8 @@ MACHINES = {
             "mq_open": 240,
             # The kernel's log tells of other processes.
             "syslog": 103,
+            # A box has the processors that it was given (rollout/processors.py).
+            "sched_setaffinity": 203,
         },
         foreign=0x4000_0000,  # the x32 ABI: the same calls under other numbers
     ),
@@ -94,6 +96,7 @@ MACHINES = {
             "fanotify_init": 262,
             "mq_open": 180,
             "syslog": 116,
+            "sched_setaffinity": 122,
         },
     ),
 }

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 # program:package, as Debian and Ubuntu name them
-PROGRAMS=(bwrap:bubblewrap nsenter:util-linux prlimit:util-linux choom:util-linux
+PROGRAMS=(bwrap:bubblewrap nsenter:util-linux prlimit:util-linux choom:util-linux taskset:util-linux
           setpriv:util-linux mount:mount tar:tar git:git)
 
 missing_programs() { for p in "${PROGRAMS[@]}"; do command -v "${p%%:*}" > /dev/null || echo "$p"; done; }

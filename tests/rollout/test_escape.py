@@ -568,8 +568,29 @@ HOGS = {
 }
 
 
-SHORT = ("busy loops in sessions", "busy loops")
+SHORT = ("busy loops in sessions", "pipes")
 """Those that `make test` tries; the others, of some 10 s each, are for `make test-sandbox`."""
+
+
+async def test_a_command_has_one_processor_and_can_take_no_other(opened: Open) -> None:
+    sandbox = await opened()
+    mask = "grep Cpus_allowed_list /proc/self/status"
+    said = await says(sandbox, f"nproc; {mask}; taskset -cp 0-1023 $$ 2>&1 > /dev/null; {mask}")
+    count, given, refused, kept = said.splitlines()
+    assert count == "1"
+    assert "not implemented" in refused
+    assert kept == given
+
+
+async def test_a_busy_command_shares_no_processor_with_those_that_begin(opened: Open) -> None:
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one processor for all")
+    hostile, other = await opened(), await opened()
+    mask = "cut -d ' ' -f 39 /proc/self/stat"
+    busy = "for i in 1 2 3; do while :; do :; done & done; until [ $(nice) = 19 ]; do :; done"
+    behind = {await says(hostile, f"{busy}; {mask}") for _ in range(3)}
+    begun = {await says(other, mask) for _ in range(20)}
+    assert behind.isdisjoint(begun), (behind, begun)
 
 
 async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(opened: Open) -> None:
