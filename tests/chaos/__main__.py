@@ -2,8 +2,9 @@
 
 Runs whole nights on the two-layer model until the kills are used up, checks each, and writes what
 was seen to docs/chaos.md. Last comes a night of twenty steps with one kill in each, beside the same
-night left in peace: what a kill costs. The page is written after every night, so that Ctrl-C loses
-only the one under way. Ends with exit 1 at the first night that is not as it should be.
+night left in peace: what a kill costs. The page, and docs/chaos.json with its numbers, are written
+after every night, so that Ctrl-C loses only the one under way: the same command goes on. Ends with
+exit 1 at the first night that is not as it should be.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fieldkit.files import write_text
+from fieldkit.files import read_json, write_json, write_text
 from scripts.run_folder import ROOT
 from tests.chaos.night import (
     OneAStep,
@@ -53,13 +54,44 @@ class Price:
     """By step: how much longer it took than in the night left in peace."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for: kills on each engine, the steps of the night with one in each, a seed."""
+
+    kills: int
+    real: int
+    steps: int
+    seed: int
+
+
 @dataclass
 class Seen:
     """What was seen so far."""
 
+    wanted: Wanted
     scripted: list[Toll] = field(default_factory=list)
     on_vllm: list[Toll] = field(default_factory=list)
     price: Price | None = None
+    over: bool = False
+
+    def write(self, page: Path) -> None:
+        """The page, and beside it its numbers."""
+        write_json(page.with_suffix(".json"), asdict(self))
+        write_text(page, _page(self))
+
+
+def _broken_off(page: Path, wanted: Wanted) -> Seen:
+    """What a run of the same arguments saw that was not over; nothing where there was none."""
+    numbers = page.with_suffix(".json")
+    raw = read_json(numbers) if numbers.exists() else None
+    if raw is None or raw["wanted"] != asdict(wanted) or raw["over"]:
+        return Seen(wanted)
+    scripted, on_vllm = ([_toll(t) for t in raw[name]] for name in ("scripted", "on_vllm"))
+    return Seen(wanted, scripted, on_vllm)
+
+
+def _toll(raw: dict[str, Any]) -> Toll:
+    return Toll(Counter(raw["victims"]), Counter(raw["moments"]), raw["starts"], raw["seconds"])
 
 
 def main(
@@ -71,22 +103,23 @@ def main(
 ) -> None:
     """Kill nights until the kills are used up, and write what was seen."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too takes the engine along
-    seen = Seen()
+    seen = _broken_off(out, Wanted(kills, real, steps, seed))
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         here = Path(scratch)
         policy = make_tiny_policy(here / "policy")
         calm = _night(here / "calm", policy)
-        if kills:
+        if sum(t.kills for t in seen.scripted) < kills:
             survive(calm, Saboteur(0, seed))
         for i, n in _nights(kills, KILLS_A_NIGHT, seen.scripted):
             seen.scripted.append(_killed(here / f"scripted-{i}", policy, n, seed + i, calm))
-            write_text(out, _page(seen))
+            seen.write(out)
         for i, n in _nights(real, REAL_KILLS_A_NIGHT, seen.on_vllm):
             seen.on_vllm.append(_killed(here / f"real-{i}", policy, n, seed + 1000 + i, None))
-            write_text(out, _page(seen))
+            seen.write(out)
         if steps:
             seen.price = _price(here, policy, steps, seed)
-            write_text(out, _page(seen))
+    seen.over = True
+    seen.write(out)
     print(out)
 
 
