@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import Shortage
+from fieldkit.patience import Patience
 
 GIB = 1024**3
+_LONGEST_LOOK_SECONDS = 5.0  # a look takes milliseconds; more was a standstill
 _POLL_SECONDS = 0.2  # the kernel offers no event for "memory became free"
 _PAGE_BYTES = resource.getpagesize()
 _CGROUP = Path("/sys/fs/cgroup")
@@ -262,12 +264,12 @@ def wait_until_available(
     `what` says for whom, in the error: `Shortage` with the figures and the top holders. A `gpu` of
     None, or a machine without GPU memory of its own, asks nothing of the GPU. `probe` measures.
     """
-    deadline = time.monotonic() + seconds
+    patience = Patience(seconds, _LONGEST_LOOK_SECONDS)
     while True:
         now = probe()
         if now.host >= host and (gpu is None or now.gpu is None or now.gpu >= gpu):
             return now
-        if time.monotonic() >= deadline:
+        if patience.over():
             break
         time.sleep(_POLL_SECONDS)
     on_gpu = "" if gpu is None or now.gpu is None else _short(now.gpu, gpu, "of GPU memory, ")

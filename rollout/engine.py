@@ -22,6 +22,7 @@ from typing import Any
 from fieldkit import memory
 from fieldkit.errors import FieldkitError, Unavailable
 from fieldkit.ledger import LEDGER_FILE, Ledger
+from fieldkit.patience import Patience
 from fieldkit.process import Owned, environment, family, is_running, terminate, wait_ended
 from rollout import server
 from rollout.admin import Admin
@@ -37,6 +38,8 @@ ENGINE = "engine"
 
 _ANSWER_SECONDS = 5.0  # for a question that a person waits for
 _READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
+_READY_ANSWER_SECONDS = 10.0  # for each of the two requests of such a question
+_LONGEST_LOOK_SECONDS = 30.0  # for the question and the pause after it; more was a standstill
 _PROGRESS_SECONDS = 15.0
 _LOG_TAIL_BYTES = 20_000
 _ERROR_LINES = 3
@@ -250,16 +253,15 @@ class _Engine:
 
     def _await_ready(self, owned: Owned, on_progress: Progress) -> dict[str, str]:
         """Wait until the server answers; the names it serves. Its death ends the wait."""
-        began = time.monotonic()
-        spoken = began
-        with Admin(_url(owned), _api_key(owned)) as admin:
+        patience = Patience(self.settings.start_seconds, _LONGEST_LOOK_SECONDS)
+        said = 0.0
+        with Admin(_url(owned), _api_key(owned), _READY_ANSWER_SECONDS) as admin:
             while (models := admin.models()) is None:
-                now = time.monotonic()
-                if now - began > self.settings.start_seconds:
-                    raise Unavailable(f"no answer within {self.settings.start_seconds:.0f} s")
-                if now - spoken >= _PROGRESS_SECONDS:
-                    spoken = now
-                    on_progress(f"engine: loading, {now - began:.0f} s")
+                if patience.over():
+                    raise Unavailable(f"no answer within {patience.seconds:.0f} s")
+                if patience.spent - said >= _PROGRESS_SECONDS:
+                    said = patience.spent
+                    on_progress(f"engine: loading, {patience.spent:.0f} s")
                 if wait_ended(owned, _READY_POLL_SECONDS):
                     raise Unavailable("the process ended")
         return models

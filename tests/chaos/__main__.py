@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -76,15 +76,22 @@ class Seen:
 
     def write(self, page: Path) -> None:
         """The page, and beside it its numbers."""
-        write_json(page.with_suffix(".json"), asdict(self))
+        write_json(page.with_suffix(".json"), _plain(self))
         write_text(page, _page(self))
 
 
-def _broken_off(page: Path, wanted: Wanted) -> Seen:
+def _plain(seen: Any) -> Any:
+    """As JSON has it; `dataclasses.asdict` makes another Counter of a Counter's items."""
+    if is_dataclass(seen):
+        return {f.name: _plain(getattr(seen, f.name)) for f in fields(seen)}
+    return [_plain(x) for x in seen] if isinstance(seen, list | tuple) else seen
+
+
+def broken_off(page: Path, wanted: Wanted) -> Seen:
     """What a run of the same arguments saw that was not over; nothing where there was none."""
     numbers = page.with_suffix(".json")
     raw = read_json(numbers) if numbers.exists() else None
-    if raw is None or raw["wanted"] != asdict(wanted) or raw["over"]:
+    if raw is None or raw["wanted"] != _plain(wanted) or raw["over"]:
         return Seen(wanted)
     scripted, on_vllm = ([_toll(t) for t in raw[name]] for name in ("scripted", "on_vllm"))
     return Seen(wanted, scripted, on_vllm)
@@ -103,7 +110,7 @@ def main(
 ) -> None:
     """Kill nights until the kills are used up, and write what was seen."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too takes the engine along
-    seen = _broken_off(out, Wanted(kills, real, steps, seed))
+    seen = broken_off(out, Wanted(kills, real, steps, seed))
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         here = Path(scratch)
         policy = make_tiny_policy(here / "policy")
