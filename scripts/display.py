@@ -6,6 +6,7 @@ event but progress also goes to the run's log as a line, so that the morning can
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from typing import IO, Any, Protocol
 from scripts.events import Event, EventKind
 
 _REFRESH_SECONDS = 0.25
+_QUIET_SECONDS = 60.0
+"""After so long without a line one says how far the phase is, where no panel can."""
 
 
 class Display(Protocol):
@@ -58,13 +61,20 @@ class Now:
 
 
 class PlainDisplay:
-    """One line for each event that means something; none for progress."""
+    """One line for each event that means something.
 
-    def __init__(self, out: IO[str], *, details: bool, phases: bool = True) -> None:
+    quiet: seconds after which a line of progress breaks the silence; None: progress is not shown.
+    """
+
+    def __init__(
+        self, out: IO[str], *, details: bool, phases: bool = True, quiet: float | None = None
+    ) -> None:
         self._out = out
         self._details = details
         self._phases = phases
+        self._quiet = math.inf if quiet is None else quiet
         self._now = Now()
+        self._spoke = time.monotonic()
         self._gone = False
 
     def tell(self, event: Event) -> None:
@@ -72,6 +82,8 @@ class PlainDisplay:
         text = self._line(event)
         if text is not None:
             self._write(text)
+        else:
+            self.tick()
 
     def _line(self, event: Event) -> str | None:
         clock = time.strftime("%H:%M:%S")
@@ -88,6 +100,7 @@ class PlainDisplay:
                 return None
 
     def _write(self, text: str) -> None:
+        self._spoke = time.monotonic()
         if self._gone:
             return
         try:
@@ -96,7 +109,10 @@ class PlainDisplay:
             self._gone = True  # the terminal was closed; the run's log has it all
 
     def tick(self) -> None:
-        pass
+        if time.monotonic() - self._spoke >= self._quiet:
+            far = f"{self._now.phase}: {how_far(self._now)}"
+            line = "   ".join(filter(None, (far, figures_line(self._now.figures))))
+            self._write(f"{time.strftime('%H:%M:%S')}   {line}")
 
     def close(self) -> None:
         pass
@@ -178,7 +194,7 @@ def make_display(*, details: bool) -> Display:
     """The live panel on a terminal, plain lines elsewhere. `details`: show the trainer's lines."""
     if sys.stdout.isatty():
         return LiveDisplay(details=details)
-    return PlainDisplay(sys.stdout, details=details)
+    return PlainDisplay(sys.stdout, details=details, quiet=_QUIET_SECONDS)
 
 
 def log_display(log: Path, name: str) -> PlainDisplay:
@@ -197,6 +213,12 @@ def headline(now: Now) -> str:
     if now.left is not None:
         parts.append(f"about {duration(now.left)} left")
     return " · ".join(parts)
+
+
+def how_far(now: Now) -> str:
+    """What of the phase is done, and how long it has run."""
+    counted = f"{now.done}/{now.total} {now.what}, " if now.total else ""
+    return counted + duration(time.monotonic() - now.began)
 
 
 def figures_line(figures: dict[str, float]) -> str:
@@ -221,16 +243,15 @@ def panel(now: Now) -> Any:
 
     body = Table.grid(padding=(0, 1))
     body.add_column()
-    running = duration(time.monotonic() - now.began)
     if now.total:
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
             ProgressBar(total=now.total, completed=now.done, width=40),
-            Text(f"{now.done}/{now.total} {now.what}, {running}"),
+            Text(how_far(now)),
         )
         body.add_row(bar)
     else:
-        body.add_row(Text(running))
+        body.add_row(Text(how_far(now)))
     if line := figures_line(now.figures):
         body.add_row(Text(line))
     return Panel(body, title=headline(now), title_align="left")
