@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,8 @@ import typer
 from fieldkit.files import read_json, write_json, write_text
 from scripts.run_folder import ROOT
 from tests.chaos.night import (
+    ON_VLLM,
+    SCRIPTED,
     OneAStep,
     Saboteur,
     Toll,
@@ -40,6 +42,8 @@ from tests.tiny_policy import make_tiny_policy, write_run
 STEPS = 6
 KILLS_A_NIGHT = 40
 REAL_KILLS_A_NIGHT = 10
+SCRIPTED_LONGEST, ON_VLLM_LONGEST = 12.0, 30.0
+"""By how many seconds after a loop's start its random moment comes: vLLM is not up before 15."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +155,10 @@ def _killed(
 ) -> Toll:
     """One night with so many kills, checked. calm: what it must be equal to (scripted engine)."""
     night = _night(folder, policy)
-    toll = survive(
-        night, Saboteur(kills, seed), scripted=calm is not None, tell=_teller(folder.name)
-    )
+    scripted = calm is not None
+    victims, longest = (SCRIPTED, SCRIPTED_LONGEST) if scripted else (ON_VLLM, ON_VLLM_LONGEST)
+    saboteur = Saboteur(kills, seed, victims, longest)
+    toll = survive(night, saboteur, scripted=scripted, tell=_teller(folder.name))
     _check(night, STEPS, calm)
     _teller(folder.name)(f"over: {toll.kills} kills, {toll.seconds:.0f} s")
     return toll
@@ -217,12 +222,22 @@ def _page(seen: Seen) -> str:
         kills, starts = sum(t.kills for t in tolls), sum(t.starts for t in tolls)
         minutes = sum(t.seconds for t in tolls) / 60
         lines.append(f"| {name} | {len(tolls)} | {kills} | {starts} | {minutes:.0f} |")
-    for title, pick in (("victim", "victims"), ("moment", "moments")):
-        tolls = seen.scripted + seen.on_vllm
-        counts: Counter[str] = sum((getattr(t, pick) for t in tolls), Counter())
-        lines += ["", f"| {title} | kills |", "| :-- | --: |"]
-        lines += [f"| {name} | {n} |" for name, n in counts.most_common()]
+    lines += _counted("victim", *((t.victims for t in ts) for ts in (seen.scripted, seen.on_vllm)))
+    lines += _counted("moment", *((t.moments for t in ts) for ts in (seen.scripted, seen.on_vllm)))
     return "\n".join(lines + (_price_lines(seen.price) if seen.price else [])) + "\n"
+
+
+def _counted(
+    title: str, scripted: Iterable[Counter[str]], on_vllm: Iterable[Counter[str]]
+) -> list[str]:
+    """A table of kills by `title` on either engine."""
+    one, other = (sum(counts, Counter[str]()) for counts in (scripted, on_vllm))
+    return [
+        "",
+        f"| {title} | scripted | vLLM |",
+        "| :-- | --: | --: |",
+        *(f"| {name} | {one[name]} | {other[name]} |" for name, _ in (one + other).most_common()),
+    ]
 
 
 def _price_lines(p: Price) -> list[str]:

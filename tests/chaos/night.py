@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,9 +49,18 @@ class Victim(StrEnum):
     LOOP = "loop"
     PHASE = "phase"
     TRAINER = "trainer"
-    ENGINE = "engine"
-    WORKER = "engine's worker"
+    API_SERVER = "API server"
+    ENGINE_CORE = "EngineCore"
+    WORKER = "Worker"
     ALL = "everything at once"
+
+
+ON_VLLM = tuple(Victim)
+SCRIPTED = tuple(v for v in Victim if v not in (Victim.ENGINE_CORE, Victim.WORKER))
+"""Whom a kill may hit on either engine: the scripted one is a single process."""
+
+TITLES = {Victim.ENGINE_CORE: "VLLM::EngineCore", Victim.WORKER: "VLLM::Worker"}
+"""What vLLM calls its processes; until they are up they have no title, and are not found."""
 
 
 @dataclass
@@ -69,69 +78,87 @@ class Toll:
 
 
 class Saboteur:
-    """Kills first at every kind of journal boundary in turn, then at random moments.
+    """Kills once at every kind of journal boundary and at random moments, every victim in turn.
 
-    kills: how many in all. The boundary met least often so far is the next to be hit, so that the
-    night moves on between kills and no boundary is left out.
+    kills: how many in all. longest: by how many seconds after a loop's start, or after the last
+    kill, a random moment comes. A victim that does not live at the random moment meant for it is
+    looked for at further ones, so that short lives (a trainer's) are hit too, and not always as
+    they begin.
     """
 
     def __init__(
-        self,
-        kills: int,
-        seed: int,
-        victims: Sequence[Victim] = tuple(Victim),
-        longest: float = 12.0,
+        self, kills: int, seed: int, victims: Sequence[Victim] = SCRIPTED, longest: float = 12.0
     ) -> None:
         self.left = kills
         self.rng = random.Random(seed)
-        self.victims = tuple(victims)
         self.longest = longest
-        self.hit: Counter[str] = Counter()
-        self.delay: float | None = None
+        self.victims = dict.fromkeys(victims, 0)
+        self.boundaries: set[str] = set()
+        self.now = 0.0
+        self.due: float | None = None
+        self.missed = False
 
     def begin(self) -> None:
-        """A loop was started: every second one gets a kill at a random moment too."""
-        draws = self.left > 0 and self.rng.random() >= 0.5
-        self.delay = self.rng.uniform(0.0, self.longest) if draws else None
+        """A loop was started."""
+        self._aim(0.0)
 
     def moment(self, fresh: Sequence[str], seconds: float) -> str:
         """What a kill now would hit; "" where none is wanted.
 
         fresh: the journal's new lines, as `boundaries` gives them. seconds: since the start.
         """
-        if found := next((b for b in fresh if self._wants(b)), ""):
-            return found
-        if self.left > 0 and self.delay is not None and seconds >= self.delay:
-            self.delay = None
-            return RANDOM
-        return ""
+        self.now = seconds
+        if self.left == 0:
+            return ""
+        if self.due is None:
+            return next((b for b in fresh if b not in self.boundaries), "")
+        if seconds < self.due:
+            return ""
+        self.due = seconds + self.rng.uniform(0.0, LOOK_AGAIN_SECONDS)
+        return RANDOM
 
-    def killed(self, moment: str) -> None:
-        """A kill at this moment hit somebody."""
+    def victim(self, moment: str, living: Collection[Victim]) -> Victim | None:
+        """Whom to kill: who was hit least so far; None where that one has to be waited for."""
+        chosen = self._least_hit(self.victims if moment == RANDOM else living, living)
+        self.missed = self.missed or chosen not in living
+        return chosen if chosen in living else None
+
+    def killed(self, moment: str, victim: Victim) -> None:
+        """A kill at this moment hit this victim."""
         self.left -= 1
-        self.hit[moment] += moment != RANDOM
+        self.victims[victim] += 1
+        if moment == RANDOM:
+            self.missed = False
+        else:
+            self.boundaries.add(moment)
+        self._aim(self.now)
 
-    def victim(self) -> Victim:
-        return self.rng.choice(self.victims)
+    def _aim(self, now: float) -> None:
+        """The next kill: at a boundary or at a random moment; a missed one comes first."""
+        at_random = self.missed or self.rng.random() >= 0.5
+        self.due = now + self.rng.uniform(0.0, self.longest) if at_random else None
 
-    def _wants(self, boundary: str) -> bool:
-        return self.left > 0 and self.hit[boundary] <= min(self.hit.values(), default=0)
+    def _least_hit(self, among: Iterable[Victim], living: Collection[Victim]) -> Victim:
+        return min(among, key=lambda v: (self.victims[v], v not in living, self.rng.random()))
+
+
+LOOK_AGAIN_SECONDS = 1.0
+"""By so much at most a victim that did not live is looked for later: less than a trainer lives."""
 
 
 class OneAStep(Saboteur):
-    """Kills once in every step of a night, at a random moment of it.
+    """Kills once in every step of a night, at a random moment of it, whoever then lives.
 
     seconds: what a step takes in a night left in peace. A step that is over sooner than its moment
     is hit as its trainer ends.
     """
 
     def __init__(self, folder: Path, steps: int, seconds: float, seed: int) -> None:
-        # The scripted engine's worker does nothing, so that its end costs nothing.
-        super().__init__(steps, seed, [v for v in Victim if v is not Victim.WORKER])
+        super().__init__(steps, seed)
         self.folder = RunFolder(folder)
         self.seconds = seconds
         self.step = 0
-        self.due: dict[int, float] = {}
+        self.moments: dict[int, float] = {}
         self.hit_steps: set[int] = set()
 
     def begin(self) -> None:
@@ -141,13 +168,16 @@ class OneAStep(Saboteur):
         step = self.step = self.folder.finished_steps()  # step-000 is among them
         if step in self.hit_steps:
             return ""
-        if "phase_start rollout" in fresh and step not in self.due:
-            self.due[step] = time.monotonic() + self.rng.uniform(0.0, self.seconds)
+        if "phase_start rollout" in fresh and step not in self.moments:
+            self.moments[step] = time.monotonic() + self.rng.uniform(0.0, self.seconds)
         late = (self.folder.step(step) / "train.json").exists()
-        return RANDOM if late or time.monotonic() >= self.due.get(step, math.inf) else ""
+        return RANDOM if late or time.monotonic() >= self.moments.get(step, math.inf) else ""
 
-    def killed(self, moment: str) -> None:
-        self.left -= 1
+    def victim(self, moment: str, living: Collection[Victim]) -> Victim | None:
+        return self._least_hit(living, living)
+
+    def killed(self, moment: str, victim: Victim) -> None:
+        super().killed(moment, victim)
         self.hit_steps.add(self.step)
 
 
@@ -243,9 +273,10 @@ def _until_killed(
             lines = boundaries(journal)
             fresh, seen, size, moved = lines[seen:], len(lines), now_size, now
         if moment := saboteur.moment(fresh, now - began):
-            victim = saboteur.victim()
-            if kill(folder, loop, victim):
-                saboteur.killed(moment)
+            living = {v: p for v, p in targets(folder, loop).items() if v in saboteur.victims}
+            victim = saboteur.victim(moment, living)
+            if victim is not None and _kill(living[victim]):
+                saboteur.killed(moment, victim)
                 toll.victims[victim.value] += 1
                 toll.moments[moment] += 1
                 tell(f"kill {toll.kills}, {saboteur.left} to come: {victim.value} at {moment}")
@@ -259,34 +290,46 @@ def _size(path: Path) -> int:
 
 def kill(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> bool:
     """SIGKILL the victim; False where it does not live at this moment."""
-    pids = _pids(folder, loop, victim)
+    return _kill(targets(folder, loop).get(victim, []))
+
+
+def _kill(pids: Sequence[int]) -> bool:
+    """SIGKILL all of these; False where none of them was there any more."""
+    hit = False
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
+            hit = True
         except ProcessLookupError:
             continue
-    return bool(pids)
+    return hit
 
 
-def _pids(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> list[int]:
-    if victim is Victim.LOOP:
-        return [loop.pid]
-    entries = {e.name: e for e in Ledger(RunFolder(folder).ledger).entries()}
-    phase = next((e for n, e in entries.items() if n not in ("engine", "trainer")), None)
-    match victim:
-        case Victim.PHASE:
-            found = [phase.pid] if phase else []
-        case Victim.TRAINER:
-            found = [entries["trainer"].pid] if "trainer" in entries else []
-        case Victim.ENGINE:
-            found = [entries["engine"].pid] if "engine" in entries else []
-        case Victim.WORKER:
-            leader = entries["engine"].pid if "engine" in entries else None
-            engine = [f for f in _families(folder) if f.name == "engine"]
-            found = [pid for f in engine for pid in f.pids if pid != leader]
-        case _:
-            return [loop.pid, *(pid for f in _families(folder) for pid in f.pids)]
-    return [pid for pid in found if pid is not None and psutil.pid_exists(pid)]
+def targets(folder: Path, loop: subprocess.Popen[bytes]) -> dict[Victim, list[int]]:
+    """The pids of every victim that lives now."""
+    leaders = {e.name: e.pid for e in Ledger(RunFolder(folder).ledger).entries()}
+    phase = next((pid for name, pid in leaders.items() if name not in ("engine", "trainer")), None)
+    members = [(f.name, pid) for f in _families(folder) for pid in f.pids]
+    engine = {pid: _title(pid) for name, pid in members if name == "engine"}
+    alive = {loop.pid, *(pid for _, pid in members)}
+    titled = {v: [p for p in engine if engine[p] == title] for v, title in TITLES.items()}
+    found: dict[Victim, Sequence[int | None]] = {
+        Victim.LOOP: [loop.pid],
+        Victim.PHASE: [phase],
+        Victim.TRAINER: [leaders.get("trainer")],
+        Victim.API_SERVER: [leaders.get("engine")],
+        **titled,
+        Victim.ALL: [*alive],
+    }
+    lives = {v: [p for p in pids if p in alive] for v, pids in found.items()}
+    return {v: pids for v, pids in lives.items() if pids}
+
+
+def _title(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline()).strip()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _families(folder: Path) -> list[Family]:
