@@ -35,7 +35,7 @@ run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=
 
 eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
 	@scripts/system.sh check
-	@$(BIN)/grpo eval $(RUN)
+	@$(BIN)/grpo eval $(RUN) && code=0 || code=$$?; $(BIN)/grpo stop $(RUN) || true; exit $$code
 
 test: $(READY) ## run the tests
 	@scripts/system.sh ensure

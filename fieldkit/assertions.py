@@ -7,6 +7,7 @@ its root only, and nothing in it may make the grader follow a link, block, or re
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -63,6 +64,14 @@ _BY_KIND = {
     AssertionKind.FILE_CONTENTS_MATCH_REGEX: "regex",
 }
 _NAME_BYTES = 255  # NAME_MAX of every Linux file system
+
+_OF_THE_TREE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV),
+    *(errno.EACCES, errno.EPERM),
+    errno.EAGAIN,  # another process has a lease on the file
+)
+"""How the kernel refuses what a policy can put into its tree, also between a look at a name and its
+opening. Any other error (no descriptors, a disk that fails) is the machine's."""
 
 
 # --- reading a task -------------------------------------------------------------------------------
@@ -285,9 +294,12 @@ def _read(root_fd: int, path: str, limit: int) -> bytes:
         fd = os.open(name, flags, dir_fd=folder_fd)
     finally:
         os.close(folder_fd)
-    with open(fd, "rb") as file:
-        _need_regular(os.fstat(fd).st_mode)
-        data = file.read(limit + 1)
+    try:
+        _need_regular(os.fstat(fd).st_mode)  # another may have taken its name since the look
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise _Unmet(f"is larger than {limit} bytes")
     return data
@@ -322,8 +334,9 @@ class AssertionGrader:
     def grade(self, root: Path) -> Grade:
         """One verdict per assertion about the tree at `root`, in declaration order.
 
-        Nothing may be writing to the tree. Raises `OSError` where the root cannot be read: a tree
-        that is not there is the caller's failure and must not become a grade.
+        Who writes to the tree meanwhile can fail assertions about it and do no more. Raises
+        `OSError` where the root cannot be read: a tree that is not there is the caller's failure
+        and must not become a grade.
         """
         root_fd = _open_root(root)
         try:
@@ -337,6 +350,10 @@ class AssertionGrader:
             self._require(assertion, root_fd)
         except _Unmet as e:
             detail = str(e)
+        except OSError as e:
+            if e.errno not in _OF_THE_TREE:
+                raise
+            detail = f"cannot be read ({e.strerror})"
         return AssertionResult(assertion.kind.value, assertion.path, not detail, detail)
 
     def _require(self, assertion: Assertion, root_fd: int) -> None:

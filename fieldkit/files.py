@@ -31,6 +31,17 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An `OSError` that names no file, as that of a write to an open one, names `path`."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is None:
+            e.filename = str(path)
+        raise
+
+
 def _temporary(path: Path) -> Path:
     return path.with_name(f"{path.name}{_TMP_MARK}{os.getpid()}")
 
@@ -39,7 +50,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically and durably."""
     tmp = _temporary(path)
     try:
-        with open(tmp, "wb") as f:
+        with naming(path), open(tmp, "wb") as f:
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
@@ -115,7 +126,7 @@ def append_line(path: Path, line: str) -> None:
     if "\n" in line:
         raise ValueError("a line holds no newline")
     fresh = not path.exists()
-    with open(path, "ab+") as f:
+    with naming(path), open(path, "ab+") as f:
         if f.tell() > 0:
             f.seek(-1, os.SEEK_END)
             if f.read(1) != b"\n":

@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -24,6 +25,7 @@ from fieldkit.process import (
     MARKER_VARIABLE,
     Owned,
     boot_id,
+    own_marks,
     reap_later,
     start_time,
 )
@@ -74,7 +76,7 @@ class Ledger:
         """
         owned = Owned(
             name=name,
-            marker=f"{name}-{secrets.token_hex(8)}",
+            marker=_new_marker(name),
             pid=None,
             start_time=None,
             boot_id=boot_id(),
@@ -89,7 +91,42 @@ class Ledger:
 
     def marks(self, owned: Owned) -> dict[str, str]:
         """The environment variables by which its process, and all it starts, will be known."""
-        return {MARKER_VARIABLE: owned.marker, LEDGER_VARIABLE: str(self.path.absolute())}
+        return self._marks(owned.marker)
+
+    def unannounced(self, name: str) -> dict[str, str]:
+        """Marks for a process that only writes itself down, with `enrolled`, where it may stay.
+
+        Its name may be another's until then: one that is turned away must not take its place.
+        """
+        return self._marks(_new_marker(name))
+
+    @contextlib.contextmanager
+    def enrolled(self, name: str) -> Iterator[None]:
+        """Have this very process in the ledger as `name`, where it has marks of `unannounced`."""
+        marker = own_marks().get(MARKER_VARIABLE, "")
+        if not marker.startswith(f"{name}-") or own_marks() != self._marks(marker):
+            yield
+            return
+        own = Owned(
+            name=name,
+            marker=marker,
+            pid=os.getpid(),
+            start_time=start_time(os.getpid()),
+            boot_id=boot_id(),
+            parent=os.getppid(),
+            command=tuple(sys.orig_argv),
+            log="",
+            started_at=time.time(),
+        )
+        self.record(own)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # an entry of what has ended does no harm
+                self.forget(name)
+
+    def _marks(self, marker: str) -> dict[str, str]:
+        return {MARKER_VARIABLE: marker, LEDGER_VARIABLE: str(self.path.absolute())}
 
     def started(self, owned: Owned, pid: int) -> Owned:
         """Write down the pid of what was announced."""
@@ -125,6 +162,10 @@ class Ledger:
         write_json(self.path, {"schema": _LEDGER_SCHEMA, "processes": [asdict(e) for e in entries]})
 
 
+def _new_marker(name: str) -> str:
+    return f"{name}-{secrets.token_hex(8)}"
+
+
 def _numbered(value: dict[str, Any]) -> Iterator[tuple[int, Any]]:
     processes = value.get("processes")
     return enumerate(processes if isinstance(processes, list) else [])
@@ -136,6 +177,8 @@ def _entry(raw: Any, where: str) -> Owned:
         raw = {"parent": None, **raw}  # the first ledgers did not say who started a process
     if not isinstance(raw, dict) or set(raw) != known:
         raise BadInput(f"{where}: keys must be {', '.join(sorted(known))}")
+    if not isinstance(raw["command"], list) or not isinstance(raw["info"], dict):
+        raise BadInput(f"{where}: command must be a list, info an object")
     return Owned(**{**raw, "command": tuple(raw["command"])})
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,8 @@ class Reclaim:
     """What there was before some processes were ended, so that its return can be proven after.
 
     pids: those processes. before: memory available then. held, held_gpu: bytes that they held.
-    others: bytes that all other processes held, because what they take meanwhile is not missing.
+    others: bytes that all other processes held and all shared memory, because what others take
+    meanwhile is not missing.
     """
 
     pids: frozenset[int]
@@ -177,15 +178,30 @@ class Reclaim:
             before=available(),
             held=sum(held_by(pid) for pid in ending),
             held_gpu=gpu_held_by(ending),
-            others=_private_bytes_without(ending),
+            others=_taken_without(ending),
         )
+
+    @property
+    def all_held(self) -> int:
+        """Bytes that they held, wherever."""
+        return self.held + self.held_gpu
+
+    def plain(self) -> dict[str, Any]:
+        """In a form that JSON holds, for who has to know it when the processes are gone."""
+        return {**asdict(self), "pids": sorted(self.pids)}
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Reclaim:
+        """What `plain` gave."""
+        before = Available(**value["before"])
+        return cls(**{**value, "pids": frozenset(value["pids"]), "before": before})
 
     def wait(self, *, margin: int, seconds: float, what: str) -> None:
         """Wait until all but `margin` bytes came back. Raises `Shortage` after `seconds`."""
 
         def probe() -> Available:
             now = available()
-            taken = max(0, _private_bytes_without(self.pids) - self.others)
+            taken = max(0, _taken_without(self.pids) - self.others)
             return Available(now.host + taken, now.gpu)
 
         gpu = self.before.gpu
@@ -196,14 +212,18 @@ class Reclaim:
             None if gpu is None else gpu + self.held_gpu - margin,
             seconds=seconds,
             what=what,
+            ended="Nobody else's process was ended",
             probe=probe,
         )
 
 
-def _private_bytes_without(left_out: frozenset[int]) -> int:
-    """Anonymous memory of all processes but `left_out`. One cheap read each (no smaps)."""
+def _taken_without(left_out: frozenset[int]) -> int:
+    """Anonymous memory of all processes but `left_out`, one cheap read each (no smaps), and files
+    in memory, which belong to no process.
+    """
     pids = (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
-    return sum(_private_bytes(pid) for pid in pids if pid not in left_out)
+    private = sum(_private_bytes(pid) for pid in pids if pid not in left_out)
+    return private + _meminfo("Shmem")
 
 
 def _private_bytes(pid: int) -> int:
@@ -257,12 +277,14 @@ def wait_until_available(
     *,
     seconds: float,
     what: str,
+    ended: str = "Nothing was ended",
     probe: Callable[[], Available] = available,
 ) -> Available:
     """Wait up to `seconds` until `host` and `gpu` bytes can be had; return what there is then.
 
-    `what` says for whom, in the error: `Shortage` with the figures and the top holders. A `gpu` of
-    None, or a machine without GPU memory of its own, asks nothing of the GPU. `probe` measures.
+    `what` says for whom, in the error: `Shortage` with the figures, what was `ended` and the top
+    holders. A `gpu` of None, or a machine without GPU memory of its own, asks nothing of the GPU.
+    `probe` measures.
     """
     patience = Patience(seconds, _LONGEST_LOOK_SECONDS)
     while True:
@@ -275,7 +297,7 @@ def wait_until_available(
     on_gpu = "" if gpu is None or now.gpu is None else _short(now.gpu, gpu, "of GPU memory, ")
     raise Shortage(
         f"{what}: {on_gpu}{_short(now.host, host, 'of memory')} after {seconds:.0f} s. "
-        f"Nothing was ended. The largest holders: {describe_holders()}. "
+        f"{ended}. The largest holders: {describe_holders()}. "
         "End what is not needed and run the same command again."
     )
 

@@ -25,6 +25,8 @@ MARKER_VARIABLE = "FIELDKIT_OWNER"
 """The environment variable that carries the marker."""
 LEDGER_VARIABLE = "FIELDKIT_LEDGER"
 """The one with the ledger's path: whose a process is, even where that ledger has been deleted."""
+DROPPED_UID = 65534
+"""Whom root's processes become that shall have none of its rights (nobody's number)."""
 
 _START_TIME_FIELD = 22  # of /proc/PID/stat, counted from 1: start time in clock ticks since boot
 _STATE_FIELD = 3
@@ -93,6 +95,12 @@ def environment(pid: int) -> dict[str, str]:
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
 
 
+def own_marks() -> dict[str, str]:
+    """The marks that this process was started with, for a child that gets no other environment."""
+    names = (MARKER_VARIABLE, LEDGER_VARIABLE)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def command_line(pid: int) -> bytes:
     """A process's arguments joined by NUL; empty if it is gone."""
     try:
@@ -119,7 +127,10 @@ class Handle:
 
 
 def family(marker: str) -> list[int]:
-    """Pids of all live processes of this user that carry `marker`, in ascending order."""
+    """Pids of all live processes that carry `marker`, in ascending order.
+
+    Of this user, and where this is root those that root's have become by dropping their rights.
+    """
     with _handles(marker) as handles:
         return [h.pid for h in handles]
 
@@ -136,14 +147,15 @@ class Marked:
 def marked() -> list[Marked]:
     """All live marked processes of this user, this one included, in ascending order of pid.
 
-    Only those that see the same files as we do: the path of a ledger means nothing in another root.
+    Only those that see the same files as we do: the path of a ledger means nothing in another root,
+    and so a command in a sandbox that makes itself a mark is none of them.
     """
     return [m for pid in _pids() if (m := _read_mark(pid)) is not None]
 
 
 def _read_mark(pid: int) -> Marked | None:
     try:
-        if Path(f"/proc/{pid}").stat().st_uid != os.getuid() or start_time(pid) is None:
+        if not _is_ours(pid) or start_time(pid) is None:
             return None
         if not Path(f"/proc/{pid}/root").samefile("/"):
             return None
@@ -153,6 +165,12 @@ def _read_mark(pid: int) -> Marked | None:
     if MARKER_VARIABLE not in found or LEDGER_VARIABLE not in found:
         return None
     return Marked(pid, found[MARKER_VARIABLE], Path(found[LEDGER_VARIABLE]))
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process could be ours by its user; its marks decide."""
+    user = Path(f"/proc/{pid}").stat().st_uid
+    return user == os.getuid() or (os.getuid() == 0 and user == DROPPED_UID)
 
 
 def _pids() -> list[int]:
@@ -178,7 +196,7 @@ def _open_if_marked(pid: int, marker: str) -> Handle | None:
     if pid == os.getpid():
         return None
     try:
-        if Path(f"/proc/{pid}").stat().st_uid != os.getuid():
+        if not _is_ours(pid):
             return None
         fd = os.pidfd_open(pid)
     except (FileNotFoundError, ProcessLookupError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -163,6 +164,32 @@ def converged(
         stale=tuple(found.get("stale", ())),
         never_seen=tuple(found.get("never_seen", ())),
     )
+
+
+def growth(pool: Path) -> str:
+    """The command that lets a pool file grow by as many tasks as it has, from reserve.jsonl beside
+    it; "" where there is none, or nothing in it that is not in the pool."""
+    reserve = pool.with_name("reserve.jsonl")
+    if not reserve.is_file():
+        return ""
+    members = {task_id for _, task_id in _task_ids(pool)}
+    fresh = [number for number, task_id in _task_ids(reserve) if task_id not in members]
+    if not fresh:
+        return ""
+    lines = [n for i, n in enumerate(fresh[: len(members)]) if n == fresh[0] + i]
+    files = f"{shlex.quote(str(reserve))} >> {shlex.quote(str(pool))}"
+    return f"sed -n {lines[0]},{lines[-1]}p {files}"
+
+
+def _task_ids(path: Path) -> list[tuple[int, str]]:
+    """(line, task id) of a task file. Raises `BadInput` naming file and line."""
+    found = []
+    for number, line in read_lines(path):
+        try:
+            found.append((number, str(json.loads(line)["task_id"])))
+        except (ValueError, KeyError, TypeError) as e:
+            raise BadInput(f"{path}:{number}: not a task ({type(e).__name__}: {e})") from None
+    return found
 
 
 def _check_pool(pool: Sequence[str]) -> None:

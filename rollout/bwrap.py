@@ -146,6 +146,7 @@ class BwrapSandbox:
                 *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
                 *bash_line(command, "bash"),
             ]
+            # Without the keeper's marks: of the host's runs a command has nothing to know.
             return Child(argv, output, env={}, pass_fds=(arguments, forbidden, status.write_end))
         except OSError as e:
             raise Unavailable(f"the sandbox could not be started: {e}") from e

@@ -2,22 +2,20 @@
 
 One client serves all episodes in flight. It sends the exact ids of the transcript, asks for the
 exact ids back, and checks what came: training on a completion whose ids and logprobs do not match
-would be wrong in silence. A failed request is repeated for a bounded time, and is never turned into
-an empty completion.
+would be wrong in silence. A failed request is repeated for a bounded time, one with an answer that
+cannot be used a few times, and neither is ever turned into an empty completion.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import httpx
 
@@ -36,6 +34,9 @@ _TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
 _BAD_REQUEST_STATUS = (400, 413, 422)
 _LOGPROB_SLACK = 1e-4  # a sampled token's logprob may exceed 0 by rounding only
 _BODY_SHOWN = 300  # characters of an error body that reach a message
+_UNUSABLE_ANSWERS = 4  # to one request: an engine that answers is up, and goes on answering so
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,18 @@ class ClientSettings:
     patience_seconds: float = 120.0
     """How long a request that fails is repeated, counted from its first failure."""
     request_seconds: float = 300.0
-    """How long one answer may take. With many requests queued this includes their turn."""
+    """How long one answer may take, to its last byte. With many requests queued in the engine this
+    includes their turn."""
     connections: int = 256
     """Requests in flight at most; more wait in the client."""
+
+
+class _Unusable(Unavailable):
+    """An answer that could not be trained on."""
+
+
+class _Failed(Exception):
+    """A request without an answer, which may get one when it is repeated; the text says why."""
 
 
 class EngineClient:
@@ -74,7 +84,8 @@ class EngineClient:
     model_name: "base" or an adapter's versioned name; it is the policy version of every turn.
     stop_token_ids: end-of-turn ids that end a completion (as its last id), besides the model's own
     end-of-sequence id. alive: whether the server's process lives; where it does not, a failed
-    request is not repeated. Use as an async context manager.
+    request is not repeated. clock and sleep: seconds, and how to let some pass between attempts.
+    Use as an async context manager.
     """
 
     def __init__(
@@ -86,6 +97,8 @@ class EngineClient:
         stop_token_ids: Sequence[int] = (),
         alive: Callable[[], bool] = lambda: True,
         settings: ClientSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.base_url = base_url
         self.api_key = api_key
@@ -93,15 +106,16 @@ class EngineClient:
         self._stop_token_ids = list(stop_token_ids)
         self._alive = alive
         self._settings = settings or ClientSettings()
+        self._clock = clock
+        self._sleep = sleep
+        self._seats = asyncio.Semaphore(self._settings.connections)
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers={"Authorization": f"Bearer {api_key}"},
-            timeout=httpx.Timeout(
-                self._settings.request_seconds, connect=_CONNECT_SECONDS, pool=None
-            ),
-            limits=httpx.Limits(
-                max_connections=self._settings.connections, keepalive_expiry=_KEEPALIVE_SECONDS
-            ),
+            # Its limit on reading is one on each read, which a byte now and then would meet for
+            # ever; `_post` limits the whole.
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_SECONDS),
             trust_env=False,  # a proxy from the environment has no business on loopback
         )
 
@@ -137,7 +151,7 @@ class EngineClient:
             "return_token_ids": True,
             "stop_token_ids": self._stop_token_ids,
         }
-        return completion_of(await self._complete(body), sampling.max_tokens)
+        return await self._complete(body, lambda answer: completion_of(answer, sampling.max_tokens))
 
     async def logprobs(self, prompt_ids: Sequence[int]) -> tuple[float, ...]:
         """Logprobs (natural log, at temperature 1) of `prompt_ids[1:]`, each given those before.
@@ -151,27 +165,44 @@ class EngineClient:
             "temperature": 0.0,
             "prompt_logprobs": 0,
         }
-        return prompt_logprobs_of(await self._complete(body), prompt_ids)
+        return await self._complete(body, lambda answer: prompt_logprobs_of(answer, prompt_ids))
 
-    async def _complete(self, body: dict[str, Any]) -> Any:
-        """POST until an answer comes; the JSON of the answer."""
+    async def _complete(self, body: dict[str, Any], read: Callable[[Any], T]) -> T:
+        """POST until an answer comes that `read` can use; what `read` makes of it."""
         failed_at: float | None = None
-        for attempt in itertools.count(1):
+        attempt = unusable = 0
+        while True:
+            attempt += 1
             try:
+                return read(await self._post(body))
+            except _Unusable:
+                unusable += 1
+                if unusable == _UNUSABLE_ANSWERS:
+                    raise
+            except _Failed as e:
+                now = self._clock()
+                failed_at = now if failed_at is None else failed_at
+                alive = self._alive()
+                if now - failed_at >= self._settings.patience_seconds or not alive:
+                    raise self._gave_up(attempt, now - failed_at, str(e), alive) from e
+            await self._sleep(_backoff(attempt))
+
+    async def _post(self, body: dict[str, Any]) -> Any:
+        """POST once; the JSON of the answer. Raises `_Failed` where another attempt may help."""
+        limit = self._settings.request_seconds
+        try:
+            async with self._seats, asyncio.timeout(limit):
                 response = await self._http.post("/v1/completions", json=body)
-                if response.status_code == httpx.codes.OK:
-                    return response.json()
-                reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
-                if response.status_code not in _TRANSIENT_STATUS:
-                    raise self._refused(response.status_code, reason)
-            except (httpx.TransportError, json.JSONDecodeError) as e:
-                reason = f"{type(e).__name__}: {e}"
-            now = time.monotonic()
-            failed_at = now if failed_at is None else failed_at
-            alive = self._alive()
-            if now - failed_at >= self._settings.patience_seconds or not alive:
-                raise self._gave_up(attempt, now - failed_at, reason, alive)
-            await asyncio.sleep(_backoff(attempt))
+            if response.status_code == httpx.codes.OK:
+                return response.json()
+        except TimeoutError:
+            raise _Failed(f"no whole answer within {limit:g} s") from None
+        except (httpx.RequestError, ValueError) as e:  # ValueError: a body that is no JSON
+            raise _Failed(f"{type(e).__name__}: {e}") from e
+        reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
+        if response.status_code in _TRANSIENT_STATUS:
+            raise _Failed(reason)
+        raise self._refused(response.status_code, reason)
 
     def _refused(self, status: int, reason: str) -> FieldkitError:
         kind = BadInput if status in _BAD_REQUEST_STATUS else Unavailable
@@ -197,7 +228,11 @@ def _backoff(attempt: int) -> float:
 
 def completion_of(answer: Any, max_tokens: int) -> Completion:
     """The completion in a server's answer, checked. Raises `Unavailable` for an answer that could
-    not be trained on: ids and logprobs of different number, a logprob that is none, or nothing."""
+    not be trained on: ids and logprobs of different number, a logprob that is none, fewer or more
+    ids than were asked for, or nothing.
+
+    A prompt must leave room for `max_tokens` in the engine's context, or it cuts a reply early.
+    """
     choice = _choice(answer)
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not ids or not all(isinstance(i, int) for i in ids):
@@ -211,6 +246,8 @@ def completion_of(answer: Any, max_tokens: int) -> Completion:
     finish = choice.get("finish_reason")
     if finish not in FINISH_REASONS:
         raise _unusable(f"finish_reason is {finish!r}, not one of {', '.join(FINISH_REASONS)}")
+    if finish == "length" and len(ids) < max_tokens:
+        raise _unusable(f"{len(ids)} ids, cut for their length, where {max_tokens} were allowed")
     return Completion(tuple(ids), _checked(logprobs), str(finish))
 
 
@@ -243,8 +280,8 @@ def _checked(logprobs: Sequence[Any]) -> tuple[float, ...]:
     return tuple(min(0.0, float(v)) for v in logprobs)
 
 
-def _unusable(why: str) -> Unavailable:
-    return Unavailable(
+def _unusable(why: str) -> _Unusable:
+    return _Unusable(
         f"the engine's answer cannot be used: {why}. Check with `grpo doctor` that the installed "
         "vLLM is the pinned one (requirements/)."
     )

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,10 +22,12 @@ from fieldkit.errors import FieldkitError, Unavailable
 from fieldkit.ledger import LEDGER_FILE, Ledger
 from fieldkit.patience import Patience
 from fieldkit.process import Owned, environment, family, is_running, terminate, wait_ended
+from fieldkit.shared_memory import shared_files
 from rollout import server
 from rollout.admin import Admin
 from rollout.canary import Proof, prove
 from rollout.client import EngineClient
+from rollout.leftovers import Leftovers, held_note, new_scratch, to_come_back
 from rollout.lifecycle import Lifecycle, decide, has_room, trainer_bytes
 from rollout.port import HOST, free_port
 from rollout.server import API_KEY_VARIABLE, BASE_NAME, EngineSettings, LoraShape
@@ -41,9 +41,6 @@ _READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the 
 _READY_ANSWER_SECONDS = 10.0  # for each of the two requests of such a question
 _LONGEST_LOOK_SECONDS = 30.0  # for the question and the pause after it; more was a standstill
 _PROGRESS_SECONDS = 15.0
-_LOG_TAIL_BYTES = 20_000
-_ERROR_LINES = 3
-_ERROR_CHARACTERS = 400
 
 Progress = Callable[[str], None]
 
@@ -124,13 +121,15 @@ def stop_engine(
     run_dir: Path,
     settings: EngineSettings | None = None,
     on_progress: Progress | None = None,
-) -> None:
+) -> int:
     """End the run's server with everything it started, and wait until its memory is back.
 
-    No-op without one. Raises `Shortage` if the memory stays away, `Unavailable` if a process does.
+    What a killed server left is ended too. Returns how many processes there were; no-op without
+    one. Raises `Shortage` if the memory stays away, `Unavailable` if a process does.
     """
     with _locked(run_dir):
-        _Engine(run_dir, settings or EngineSettings()).stop(on_progress or (lambda line: None))
+        engine = _Engine(run_dir, settings or EngineSettings())
+        return engine.stop(on_progress or (lambda line: None))
 
 
 def find_engine(run_dir: Path) -> Owned | None:
@@ -213,7 +212,7 @@ class _Engine:
         began = time.monotonic()
         self._require_memory(wanted)
         port = free_port(self.settings.port)
-        scratch = Path(tempfile.mkdtemp(prefix="grpo-", dir="/tmp"))
+        scratch = new_scratch()
         shape = wanted.shape
         owned = self.ledger.launch(
             ENGINE,
@@ -236,8 +235,9 @@ class _Engine:
             if missing := set(wanted.adapters) - set(models):
                 raise Unavailable(f"the server does not list {', '.join(sorted(missing))}")
             self._decide(wanted)
+            self._note_held()
         except FieldkitError as e:
-            tail = _why(Path(owned.log))
+            tail = server.last_error(Path(owned.log))
             self.stop(on_progress)
             raise Unavailable(f"vLLM did not start: {e}. {tail}Its log: {owned.log}") from e
         on_progress(f"engine: ready after {time.monotonic() - began:.0f} s")
@@ -256,7 +256,7 @@ class _Engine:
         patience = Patience(self.settings.start_seconds, _LONGEST_LOOK_SECONDS)
         said = 0.0
         with Admin(_url(owned), _api_key(owned), _READY_ANSWER_SECONDS) as admin:
-            while (models := admin.models()) is None:
+            while (models := self._look(admin, owned)) is None:
                 if patience.over():
                     raise Unavailable(f"no answer within {patience.seconds:.0f} s")
                 if patience.spent - said >= _PROGRESS_SECONDS:
@@ -265,6 +265,19 @@ class _Engine:
                 if wait_ended(owned, _READY_POLL_SECONDS):
                     raise Unavailable("the process ended")
         return models
+
+    def _look(self, admin: Admin, owned: Owned) -> dict[str, str] | None:
+        """What it serves; None while it does not answer. Notes what is its own in the meantime."""
+        models = admin.models()
+        noted: dict[str, int] = self.owned.info.get("shared", {})
+        shared = {**noted, **shared_files(family(owned.marker))}
+        if shared != noted:
+            self.note(shared=shared)
+        return models
+
+    def _note_held(self) -> None:
+        """Note what the server holds: once it has been killed that can no longer be measured."""
+        self.note(held=held_note(family(self.owned.marker)))
 
     def _swap(self, wanted: Wanted, on_progress: Progress) -> None:
         """Load what is wanted and not there; then unload what is not wanted."""
@@ -287,6 +300,7 @@ class _Engine:
                     )
                 for name in set(served) - set(wanted.adapters) - {BASE_NAME}:
                     admin.unload(name)
+                self._note_held()
 
     def _decide(self, wanted: Wanted) -> Lifecycle:
         """Settle the lifecycle once for this server (again only where the setting changed)."""
@@ -347,24 +361,29 @@ class _Engine:
 
     # -- its end -------------------------------------------------------------------------------
 
-    def stop(self, on_progress: Progress) -> None:
-        """End the server, its children and its leftovers, and see the memory come back."""
+    def stop(self, on_progress: Progress) -> int:
+        """End the server, its children and its leftovers, and see the memory come back.
+
+        Returns how many processes there were.
+        """
         owned = self.ledger.get(ENGINE)
         if owned is None:
-            return
+            return 0
         pids = family(owned.marker)
         if pids:
             on_progress("engine: stopping")
-        reclaim = memory.Reclaim.measure(pids)
+        leftovers = Leftovers.of(pids, owned.info)
+        margin = int(self.settings.memory_margin_gib * memory.GIB)
+        reclaim = to_come_back(owned, pids, margin)
         terminate(owned, self.settings.stop_seconds)
-        if scratch := owned.info.get("scratch"):
-            shutil.rmtree(scratch, ignore_errors=True)
+        leftovers.remove()
         self.ledger.forget(ENGINE)
         reclaim.wait(
-            margin=int(self.settings.memory_margin_gib * memory.GIB),
+            margin=margin,
             seconds=self.settings.memory_seconds,
             what="waiting for the engine's memory to come back",
         )
+        return len(pids)
 
 
 @contextlib.contextmanager
@@ -383,15 +402,3 @@ def _url(owned: Owned) -> str:
 def _api_key(owned: Owned) -> str:
     """Read from the server's own environment, so that the key is on no disk."""
     return environment(owned.pid or 0).get(API_KEY_VARIABLE, "")
-
-
-def _why(log: Path) -> str:
-    """The last error in a server's log with the lines that explain it, for a person to read."""
-    if not log.exists():
-        return ""
-    lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
-    at = max((i for i, line in enumerate(lines) if "Error" in line), default=None)
-    if at is None:
-        return ""
-    shown = " ".join(line.strip() for line in lines[at : at + _ERROR_LINES])
-    return f"Last error there: {shown[:_ERROR_CHARACTERS]} ... "

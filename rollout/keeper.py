@@ -2,7 +2,8 @@
 
 So a workspace has a quota of bytes and files, nobody meets it on the host by accident, and it is
 gone when the keeper is, which is when this process is, however that came about: nothing has to be
-swept after a crash, and no tree is too deep to remove. It runs none of a policy's commands.
+swept after a crash, and no tree is too deep to remove. It runs none of a policy's commands, and it
+alone of a sandbox carries the marks of the phase that started it, so that one that stays is found.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
+from fieldkit.process import DROPPED_UID, own_marks
 from rollout.child import Child, readable
 from rollout.command import SandboxSettings, new_output
 
@@ -25,7 +27,7 @@ KEPT_WORKSPACE = "/tmp/workspace"
 KEPT_SCRATCH = "/tmp/scratch"
 """Where the keeper's namespace has the episode's /tmp."""
 
-_NOBODY = 65534  # the box's user on the host where we are root, whom RLIMIT_NPROC does not bind
+_NOBODY = DROPPED_UID  # the box's user where we are root, whom RLIMIT_NPROC does not bind
 _START_SECONDS = 60.0  # to make a workspace; it takes some 10 ms, but the machine may be starved
 
 # Of every file in a seed: 2024-01-01 00:00 UTC, so that `ls -l` looks the same every time.
@@ -64,7 +66,7 @@ class Keeper:
                 self._child = Child(
                     _command_line(settings, tools, says_ready, held),
                     self._output,
-                    env={"PATH": _PATH, "LC_ALL": "C.UTF-8"},
+                    env={"PATH": _PATH, "LC_ALL": "C.UTF-8", **own_marks()},
                     stdin=archive,
                     pass_fds=(says_ready, held),
                 )

@@ -106,7 +106,9 @@ class MemoryForecast:
         if max(self.engine, self.trainer) > self.free:
             raise Shortage(
                 f"{figures}: not enough even one after the other; holders: "
-                f"{memory.describe_holders(3)}"
+                f"{memory.describe_holders(3)}; end what is not needed, or lower "
+                "engine.kv_cache_gib, engine.gpu_memory_utilization (CUDA) or "
+                "trainer.tokens_per_microbatch in run.toml"
             )
         if self.side_by_side:
             return f"{figures}: both fit side by side, so adapters can be swapped in"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
+from fieldkit.process import own_marks
 from rollout.child import Child, Ending
 from rollout.command import (
     BOX_PATH,
@@ -37,7 +38,7 @@ class PlainSandbox:
     """A workspace folder below `scratch`, and commands in it; one an episode.
 
     A command's process group ends with it. A daemon that left the group survives: there is no
-    namespace to hold it.
+    namespace to hold it. It carries the marks of the phase that ran it, so it is found.
     """
 
     def __init__(self, settings: SandboxSettings, scratch: Path) -> None:
@@ -75,7 +76,7 @@ class PlainSandbox:
             *bash_line(command, self._tools["bash"]),
         ]
         home = str(self.workspace)
-        env = {"PATH": BOX_PATH, "HOME": home, "LANG": "C.UTF-8"}
+        env = {"PATH": BOX_PATH, "HOME": home, "LANG": "C.UTF-8", **own_marks()}
         try:
             child = Child(argv, output, env=env, cwd=home)
         except OSError as e:

@@ -1,4 +1,4 @@
-"""How a vLLM server is started: its settings, command line and environment.
+"""How a vLLM server is started: its settings, command line and environment; and what its log says.
 
 Everything that depends on the build of vLLM (CPU or CUDA) is in this module, so that the rest of
 the engine is the same on both. It only describes; `rollout.engine` starts and stops.
@@ -22,6 +22,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files import read_json
 from fieldkit.memory import GIB
 from rollout.guard import MIDDLEWARE
+from rollout.leftovers import SCRATCH_VARIABLE
 
 BASE_NAME = "base"
 """The name under which every server serves the model without an adapter."""
@@ -38,6 +39,10 @@ _SECRET = re.compile(
     r"(^|_)(TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(_|$)"
 )
 """In the name of an environment variable: its value is nobody's business but the person's."""
+
+_LOG_TAIL_BYTES = 20_000
+_ERROR_LINES = 3
+_ERROR_CHARACTERS = 400
 
 # What the three processes of a server hold besides weights and KV cache (measured 1.6 GiB).
 _OVERHEAD_BYTES = 2 * GIB
@@ -224,7 +229,7 @@ def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[s
         # setproctitle would overwrite the environment block, and the ownership marker with it.
         "SPT_NOENV": "1",
         # Socket paths are limited to 107 bytes.
-        "TMPDIR": str(scratch),
+        SCRATCH_VARIABLE: str(scratch),
         "VLLM_RPC_BASE_PATH": str(scratch),
     }
     # With it each of the three processes compiles every module it imports: 85 s to start, not 40.
@@ -240,3 +245,15 @@ def _threads_bind(settings: EngineSettings) -> str:
     if settings.threads_bind != "auto":
         return settings.threads_bind
     return ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0)))
+
+
+def last_error(log: Path) -> str:
+    """The last error in a server's log with the lines that explain it, for a person to read."""
+    if not log.exists():
+        return ""
+    lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
+    at = max((i for i, line in enumerate(lines) if "Error" in line), default=None)
+    if at is None:
+        return ""
+    shown = " ".join(line.strip() for line in lines[at : at + _ERROR_LINES])
+    return f"Last error there: {shown[:_ERROR_CHARACTERS]} ... "

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ from scripts import cli_look, cli_make
 from scripts.cli_look import Run, table
 
 if TYPE_CHECKING:
+    from scripts.config import SandboxKind
     from scripts.display import Display
 
 app = typer.Typer(
@@ -34,6 +35,13 @@ app = typer.Typer(
 Events = Annotated[bool, typer.Option("--events", hidden=True)]
 SkipPreflight = Annotated[
     bool, typer.Option("--skip-preflight", help="Start even where no preflight says that it pays.")
+]
+Sandbox = Annotated[
+    Literal["bwrap", "none"],
+    typer.Option(
+        help="none: the policy's commands run as you, unprotected. No file can say it, so every"
+        " command that goes on with such a night has to."
+    ),
 ]
 
 
@@ -62,13 +70,14 @@ def run_(
     keep_engine: Annotated[
         bool, typer.Option("--keep-engine", help="Leave the server running at the end.")
     ] = False,
+    sandbox: Sandbox = "bwrap",
 ) -> None:
     """Run a night: start, evaluate, roll out, train, until done. Resumes where it stopped."""
     from scripts.run_folder import open_run
     from scripts.run_loop import LoopOptions, run_loop
 
     folder = open_run(run)
-    options = LoopOptions(steps, minutes, eval_every, until, skip_preflight, keep_engine)
+    options = LoopOptions(steps, minutes, eval_every, until, skip_preflight, keep_engine, sandbox)
     if detach:
         from scripts.detach import detach as start_detached
 
@@ -97,38 +106,43 @@ def next_(run: Run) -> None:
 
 
 @app.command()
-def start(run: Run, skip_preflight: SkipPreflight = False, events: Events = False) -> None:
+def start(
+    run: Run,
+    skip_preflight: SkipPreflight = False,
+    sandbox: Sandbox = "bwrap",
+    events: Events = False,
+) -> None:
     """Check everything, write manifest and step-000, play the preflight."""
-    _phase("start", run, events, skip_preflight=skip_preflight)
+    _phase("start", run, events, sandbox, skip_preflight=skip_preflight)
 
 
 @app.command()
-def rollout(run: Run, events: Events = False) -> None:
+def rollout(run: Run, sandbox: Sandbox = "bwrap", events: Events = False) -> None:
     """Sample the next step's bundle."""
-    _phase("rollout", run, events)
+    _phase("rollout", run, events, sandbox)
 
 
 @app.command()
-def train(run: Run, events: Events = False) -> None:
+def train(run: Run, sandbox: Sandbox = "bwrap", events: Events = False) -> None:
     """Train on the bundle that is there and finish the step."""
-    _phase("train", run, events)
+    _phase("train", run, events, sandbox)
 
 
 @app.command("eval")
-def eval_(run: Run, events: Events = False) -> None:
+def eval_(run: Run, sandbox: Sandbox = "bwrap", events: Events = False) -> None:
     """Evaluate what is missing of the start's arms, and the newest adapter; print the table."""
-    _phase("eval", run, events)
+    _phase("eval", run, events, sandbox)
     if not events:
         table(run)
 
 
 @app.command()
-def preflight(run: Run) -> None:
+def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
     """Play four tasks, K times each, with the newest adapter: rewards, advantages, stops."""
     from scripts.preflight import preflight_newest
 
     display = _display()
-    _reporting_bugs(run, lambda: preflight_newest(run, display.tell), display.close)
+    _reporting_bugs(run, lambda: preflight_newest(run, display.tell, sandbox), display.close)
 
 
 @app.command()
@@ -196,7 +210,9 @@ def _display() -> Display:
     return make_display(details=True)
 
 
-def _phase(name: str, run: str, events: bool, *, skip_preflight: bool = False) -> None:
+def _phase(
+    name: str, run: str, events: bool, sandbox: SandboxKind, *, skip_preflight: bool = False
+) -> None:
     """One phase, told to the parent (`--events`) or to the person."""
     from scripts.events import Event, EventKind, tell_parent
     from scripts.loop import Phase
@@ -206,7 +222,7 @@ def _phase(name: str, run: str, events: bool, *, skip_preflight: bool = False) -
     tell = tell_parent if display is None else display.tell
 
     def work() -> None:
-        done = run_phase(Phase(name), run, tell, skip_preflight=skip_preflight)
+        done = run_phase(Phase(name), run, tell, sandbox, skip_preflight=skip_preflight)
         tell(Event(EventKind.FINISHED, done.text))
 
     try:

@@ -183,7 +183,19 @@ def _how_again(reference: str, first: StoredArm, arm: StoredArm) -> str:
 
 def remarks(arms: Mapping[str, StoredArm]) -> tuple[str, ...]:
     """What a reader of the comparison should know, although it was not refused."""
-    return (*_newer(arms), *_same_adapter(arms), *_models(arms), *_surroundings(arms))
+    return (
+        *_unprotected(arms),
+        *_newer(arms),
+        *_same_adapter(arms),
+        *_models(arms),
+        *_surroundings(arms),
+    )
+
+
+def _unprotected(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    bare = [label for label, arm in arms.items() if conditions(arm)["sandbox.kind"] == "none"]
+    if bare:
+        yield f"Played without a sandbox (--sandbox none): {', '.join(bare)}."
 
 
 def _newer(arms: Mapping[str, StoredArm]) -> Iterator[str]:

@@ -30,6 +30,14 @@ from trainer.settings import TrainerSettings
 
 T = TypeVar("T")
 
+SandboxKind = Literal["bwrap", "none"]
+
+UNPROTECTED = (
+    "--sandbox none: there is no sandbox; the policy's commands run as you, with your files and "
+    "your network"
+)
+"""What is told in red wherever something is played like that."""
+
 
 @dataclass(frozen=True)
 class NightSettings:
@@ -146,15 +154,26 @@ LINKED: tuple[tuple[tuple[str, str], tuple[str, str]], ...] = (
 )
 
 
-def read_config(path: Path) -> RunConfig:
-    """run.toml as a `RunConfig`. Raises `BadInput` that names the file and the key."""
+def read_config(path: Path, sandbox: SandboxKind = "bwrap") -> RunConfig:
+    """run.toml as a `RunConfig`. Raises `BadInput` that names the file and the key.
+
+    sandbox: the kind that the command line says. "none" is said there and nowhere else, so that
+    nobody plays without a sandbox because of a line that somebody wrote into a file.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file; `grpo new RUN` writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise BadInput(f"{path}: not valid TOML ({e})") from None
-    return config_from_tables(tables, str(path))
+    config = config_from_tables(tables, str(path))
+    if config.sandbox.kind == "none":
+        raise BadInput(
+            f'{path}: sandbox.kind is "none", which no file may say, because the policy\'s '
+            "commands would run as you, unprotected. Leave the line out; who wants that types it: "
+            f"`grpo run {path.parent.name} --sandbox none`"
+        )
+    return replace(config, sandbox=replace(config.sandbox, kind=sandbox))
 
 
 def config_from_tables(tables: Mapping[str, Any], where: str) -> RunConfig:

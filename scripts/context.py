@@ -15,8 +15,9 @@ from fieldkit.errors import BadInput, FieldkitError, Interrupted
 from fieldkit.journal import Journal
 from fieldkit.memory import GIB
 from fieldkit.records import Task
-from scripts.config import RunConfig
-from scripts.events import Tell, note
+from scripts.config import UNPROTECTED, RunConfig
+from scripts.events import Tell, alarm, note
+from scripts.manifest import check_sandbox
 from scripts.run_folder import RunFolder, from_checkout
 from scripts.signals import Wish
 from scripts.timings import Stopwatch
@@ -32,7 +33,7 @@ DEFAULT_MODEL = "smol"
 
 @dataclass(frozen=True)
 class Done:
-    """How a phase ended: one line for the person, and the hashes of what it wrote by name."""
+    """How a phase ended: one line for the person, and the hashes of what it wrote, by path."""
 
     text: str
     wrote: dict[str, str] = field(default_factory=dict)
@@ -97,6 +98,18 @@ class Context:
     @property
     def heldout_file(self) -> Path:
         return from_checkout(self.config.data.heldout)
+
+    @property
+    def flags(self) -> str:
+        """What has to stand behind RUN in a next command, with a space before it."""
+        return " --sandbox none" if self.config.sandbox.kind == "none" else ""
+
+    def about_to_play(self) -> None:
+        """Raise `BadInput` where the run is played with another kind of sandbox, and say it where
+        there is none."""
+        check_sandbox(self.folder, self.config)
+        if self.config.sandbox.kind == "none":
+            alarm(self.tell, UNPROTECTED)
 
     def pool(self) -> tuple[Task, ...]:
         """The tasks to train on, checked."""

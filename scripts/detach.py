@@ -1,11 +1,14 @@
 """`grpo run --detach`: the loop in a session of its own, deaf to a closed terminal.
 
 It is the same command, started again without the terminal; what it says goes to a log of the run.
+It carries a mark like all that is started here, and writes itself into the ledger once it owns the
+run: one that is turned away must not stand there in the place of the loop that works.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +16,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldkit.ledger import Ledger
 from scripts.errors import raise_code
 from scripts.run_folder import RunFolder
+
+LOOP = "loop"
+"""Its name in the ledger."""
 
 _START_SECONDS = 20.0
 """How long the detached loop may take to own the run; it takes about a second."""
@@ -37,6 +44,7 @@ def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **Ledger(folder.ledger).unannounced(LOOP)},
             )
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -90,7 +90,7 @@ class PlainDisplay:
         match event.kind:
             case EventKind.PHASE:
                 return f"{clock} {headline(self._now)}" if self._phases else None
-            case EventKind.NOTE | EventKind.FINISHED:
+            case EventKind.NOTE | EventKind.ALARM | EventKind.FINISHED:
                 return f"{clock}   {event.text}"
             case EventKind.DETAIL:
                 return f"{clock}   {event.text}" if self._details else None
@@ -138,6 +138,8 @@ class LiveDisplay:
         self._now.take(event)
         if event.kind in (EventKind.NOTE, EventKind.FINISHED):
             self._guard(lambda: self._print(event.text, "bold" if self._finished(event) else ""))
+        elif event.kind is EventKind.ALARM:
+            self._guard(lambda: self._print(event.text, "bold red"))
         elif event.kind is EventKind.DETAIL and self._details:
             self._guard(lambda: self._print(event.text, "dim"))
         elif event.kind is EventKind.TABLE:
@@ -149,8 +151,10 @@ class LiveDisplay:
         return event.kind is EventKind.FINISHED
 
     def _print(self, text: str, style: str) -> None:
-        line = f"{time.strftime('%H:%M:%S')}  {text}"
-        self._console.print(line, style=style or None, markup=False, highlight=False)
+        from rich.text import Text
+
+        # A Text has its style to itself; `print(style=...)` would draw the panel in it as well.
+        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style))
 
     def tick(self) -> None:
         now = time.monotonic()

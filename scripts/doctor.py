@@ -22,7 +22,7 @@ from scripts.checks import DISK_MARGIN_BYTES
 from scripts.config import RunConfig
 from scripts.context import find_model
 from scripts.machine import gpu_names
-from scripts.processes import Family, families, told
+from scripts.processes import Family, Use, families, told
 from scripts.run_folder import ROOT
 
 MEMORY_BYTES = 8 * GIB
@@ -95,7 +95,8 @@ def _memory() -> str:
     text = f"{free / GIB:.1f} GiB available of {memory.total_host() / GIB:.1f}"
     if free < MEMORY_BYTES:
         raise Unavailable(
-            f"{text}, about {MEMORY_BYTES / GIB:.0f} wanted; holders: {memory.describe_holders()}"
+            f"{text}, about {MEMORY_BYTES / GIB:.0f} wanted; holders: {memory.describe_holders()}; "
+            "end what is not needed (`kill PID`; `grpo doctor --reclaim` ends what runs have left)"
         )
     return text
 
@@ -103,7 +104,10 @@ def _memory() -> str:
 def _disk() -> str:
     free = shutil.disk_usage(ROOT).free
     if free < 2 * DISK_MARGIN_BYTES:
-        raise Unavailable(f"{free / GIB:.1f} GiB free under {ROOT}; free some")
+        raise Unavailable(
+            f"{free / GIB:.1f} GiB free under {ROOT}, {2 * DISK_MARGIN_BYTES / GIB:.0f} wanted; "
+            f"remove what is not needed: `du -sh {ROOT}/runs/*` shows what each run takes"
+        )
     return f"{free / GIB:.1f} GiB free under {ROOT}"
 
 
@@ -120,10 +124,7 @@ def _processes(run: Path | None = None) -> list[Finding]:
 
     What `run` itself has left is in nobody's way: the next phase uses it or ends it.
     """
-    try:
-        found = families()
-    except FieldkitError as e:
-        return [Finding("processes", False, str(e))]
+    found = families()
     if not found:
         return [Finding("processes", True, "no run has any")]
     return [_process(family, family.run.path == run) for family in found]
@@ -135,4 +136,16 @@ def _process(family: Family, own: bool) -> Finding:
         return Finding("process", True, f"{text}; this run goes on with it, or ends it")
     if family.reclaimable:
         return Finding("process", False, f"{text}; `grpo doctor --reclaim` ends it")
+    if family.use is Use.UNKNOWN:
+        ledger = family.run.ledger
+        return Finding(
+            "process",
+            False,
+            f"{text} ({family.trouble}); once no loop works on that run, `mv {ledger} {ledger}.bad`"
+            " and `grpo doctor --reclaim` end it",
+        )
+    if family.is_silent:
+        stop = f"`grpo stop {family.shown_run}`"
+        when = "once its loop has ended (Ctrl-C there), " if family.use is Use.LOOP else ""
+        return Finding("process", False, f"{text}; {when}{stop} ends it")
     return Finding("process", True, text)

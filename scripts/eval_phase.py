@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 
+from fieldkit.files import sha256_file
 from rollout.engine import Served
-from rollout.evaluate import BASE_ADAPTER, EvalSummary, evaluate_arm
+from rollout.evaluate import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
 from rollout.reference import ReferenceArm, evaluate_reference
 from rollout.transcript import ChatRenderer
 from scripts.context import Context, Done
@@ -28,16 +29,18 @@ def evaluate(ctx: Context) -> Done:
     next_step(ctx)  # refuses a run that was not started
     files = read_files(ctx.folder, ctx.config)
     due = due_arms(files, steps=files.newest, eval_every=0)
-    keys: dict[str, str] = {}
+    if not due:
+        return Done("everything that is due is evaluated already")
+    ctx.about_to_play()
+    wrote: dict[str, str] = {}
     for arm in due:
         summary = _play(ctx, files, arm)
         _keep_time(ctx, _step_of(files, arm), arm)
         note(ctx.tell, told(summary))
-        keys[summary.arm] = summary.key
+        played = ctx.folder.evals / summary.key / TRAJECTORIES
+        wrote[ctx.folder.relative(played)] = sha256_file(played)
         ctx.watch = Stopwatch(time.time())
-    if not due:
-        return Done("everything that is due is evaluated already")
-    return Done(f"{len(due)} arm(s) evaluated", keys)
+    return Done(f"{len(due)} arm(s) evaluated", wrote)
 
 
 def _step_of(files: RunFiles, arm: str) -> int:

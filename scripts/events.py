@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     """`done` of `total` `text` (episodes, micro-batches, seconds); too frequent for a log."""
     NOTE = "note"
     """One line that a person wants to have read afterwards."""
+    ALARM = "alarm"
+    """One line that nobody may overlook: red on a terminal."""
     DETAIL = "detail"
     """One line for the log; a terminal shows it where the phase was typed by hand."""
     TABLE = "table"
@@ -53,6 +55,11 @@ Tell = Callable[[Event], None]
 def note(tell: Tell, text: str) -> None:
     """Tell one line."""
     tell(Event(EventKind.NOTE, text))
+
+
+def alarm(tell: Tell, text: str) -> None:
+    """Tell one line that nobody may overlook."""
+    tell(Event(EventKind.ALARM, text))
 
 
 def detail(tell: Tell, text: str) -> None:

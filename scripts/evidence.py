@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from rollout.evaluate import (
     tasks_sha,
 )
 from rollout.reference import ReferenceArm
+from scripts.manifest import read_manifest, sandbox_kind
+from scripts.run_folder import RunFolder
 
 BASE = "base"
 WARM_START = "warm start"
@@ -89,6 +91,8 @@ class Evidence:
     """Arm → k → pass@k, where more than one attempt a task was played."""
     pass_at_k_gain: Mapping[int, Estimate]
     """k → pass@k of the newest arm less that of the reference, paired by task."""
+    unprotected: tuple[str, ...] = ()
+    """The arms that were played without a sandbox."""
 
     def arm(self, name: str) -> ArmRow:
         """One arm's row. Raises `BadInput` for an arm that was not evaluated."""
@@ -127,7 +131,16 @@ def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) ->
             f" `grpo eval {evals.parent.name}`"
         )
     arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
-    return compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)
+    found = compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)
+    return replace(found, unprotected=_unprotected(evals, found.arms))
+
+
+def _unprotected(evals: Path, arms: Sequence[ArmRow]) -> tuple[str, ...]:
+    """All arms of a run or none: what was played in another kind of sandbox is never mixed in
+    (`check_sandbox`), and taken over from another run only where that was of the same kind."""
+    manifest = read_manifest(RunFolder(evals.parent))
+    bare = manifest is not None and sandbox_kind(manifest) == "none"
+    return tuple(arm.name for arm in arms) if bare else ()
 
 
 def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:

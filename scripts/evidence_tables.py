@@ -132,6 +132,17 @@ def main_table(evidence: Evidence) -> Table:
             f"Wall clock an episode: {wall}. Episodes run side by side and serving an adapter costs"
             " more than serving the base, so compare turns and tokens instead.",
         ),
+        alarm=unprotected_note(evidence.unprotected),
+    )
+
+
+def unprotected_note(arms: Sequence[str]) -> str:
+    """What is said of arms that were played without a sandbox; empty where there is none."""
+    if not arms:
+        return ""
+    return (
+        f"Played without a sandbox (--sandbox none): {', '.join(arms)}. What the model wrote ran as"
+        " a user of this machine, with that user's files and network."
     )
 
 

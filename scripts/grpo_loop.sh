@@ -4,20 +4,37 @@
 # started again. Under nohup:   nohup scripts/grpo_loop.sh RUN > loop.log 2>&1 &
 # Ctrl-C once finishes the step, twice stops now. Exit codes are those of `grpo`.
 set -euo pipefail
-RUN=${1:?usage: grpo_loop.sh RUN}
-export GRPO_LOOP=$$ # all phases of one loop: their seconds may be added up
+RUN=${1:?usage: grpo_loop.sh RUN [--sandbox none]}
 PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"
+if [ "${GRPO_LOOP:-}" != $$ ]; then # start again under the same pid, with the run's lock in hand
+    export GRPO_LOOP=$$             # all phases of one loop: their seconds may be added up
+    exec python -P -m scripts.lock "$RUN" bash "$0" "$@"
+fi
+shift # what is left is said to every phase
 
-asked=no # a trapped signal is handled when the phase that runs has ended
-trap 'asked=yes' INT
-# nohup leaves SIGHUP ignored, and a signal ignored at the start cannot be trapped: as it should be.
-trap 'asked=yes' HUP
-trap 'grpo stop "$RUN" || true' EXIT
+asked=0 phase_pid='' # how often a person asked to end; the phase that runs
+ask() {
+    asked=$((asked + 1))
+    case $asked in
+        1) echo "finishing this step; Ctrl-C again stops now (both can be resumed)" || true ;;
+        2) kill "$phase_pid" 2> /dev/null || true ;;
+    esac
+}
+trap ask INT HUP # nohup leaves HUP ignored, and a signal ignored at the start cannot be trapped
+trap 'asked=1; ask' TERM
+trap 'trap "" INT HUP TERM; grpo stop "$RUN" || true' EXIT
 
 while :; do
-    phase=$(grpo next "$RUN") || exit $?
+    phase=$(trap "" INT HUP && grpo next "$RUN") || exit $?
     [ "$phase" = done ] && break
-    [ "$asked" = yes ] && [ "$phase" != train ] && exit 130
-    grpo "$phase" "$RUN" || exit $?
+    case $asked-$phase in 0-* | 1-train) ;; *) exit 130 ;; esac
+    # In the background it is deaf to Ctrl-C, and a trap need not wait for its end. It ends with us.
+    setpriv --pdeathsig TERM grpo "$phase" "$RUN" "$@" &
+    phase_pid=$!
+    [ "$asked" -lt 2 ] || kill "$phase_pid"
+    while kill -0 "$phase_pid" 2> /dev/null; do wait "$phase_pid" || true; done
+    wait "$phase_pid" && code=0 || code=$?
+    [ "$asked" -lt 2 ] || exit 130
+    [ "$code" = 0 ] || exit "$code"
 done
 grpo table "$RUN"

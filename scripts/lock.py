@@ -1,8 +1,10 @@
 """One loop a run: an flock that dies with its holder, and a file that says who holds it.
 
 The kernel lock decides, so a crash can never leave a run locked; the text in the file (pid, start
-time, boot, host) only names the holder to a person. A phase that `grpo run` starts inherits the
-open lock instead of taking its own, so that the run stays locked until the last of them is gone.
+time, boot, host) only names the holder to a person. A phase that a loop starts inherits the open
+lock instead of taking its own, so that the run stays locked until the last of them is gone. As a
+program (`python -m scripts.lock RUN COMMAND...`) it becomes COMMAND with the lock in hand: that is
+how grpo_loop.sh has it.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
-from fieldkit.errors import NotOwner
+from fieldkit.errors import FieldkitError, NotOwner, foreseen
 from fieldkit.process import boot_id, start_time
 
 LOCK_FD_VARIABLE = "GRPO_LOCK_FD"
@@ -31,8 +35,8 @@ _POLL_SECONDS = 0.1  # flock has no timeout; the alternative is a signal, which 
 def run_lock(path: Path) -> Iterator[int]:
     """Hold the run's lock; yield the descriptor that children have to inherit.
 
-    Raises `NotOwner` naming pid and host where another process holds it. Within a phase that
-    `grpo run` started the inherited lock is used, and stays with the parent.
+    Raises `NotOwner` naming pid and host where another process holds it. Within a phase that a loop
+    started the inherited lock is used, and stays with the parent.
     """
     inherited = _inherited(path)
     if inherited is not None:
@@ -140,3 +144,26 @@ def _inherited(path: Path) -> int | None:
         return None
     same = (mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino)
     return int(given) if same else None
+
+
+def become(run: str, command: Sequence[str]) -> NoReturn:
+    """Be `command` from here on, under the same pid and with RUN's lock in its hands.
+
+    Raises `BadInput` where there is no such run, `NotOwner` where another holds it.
+    """
+    from scripts.run_folder import open_run
+
+    with run_lock(open_run(run).lock) as fd:
+        os.set_inheritable(fd, True)
+        os.environ[LOCK_FD_VARIABLE] = str(fd)
+        os.execvp(command[0], list(command))
+
+
+if __name__ == "__main__":
+    try:
+        become(sys.argv[1], sys.argv[2:])
+    except (FieldkitError, OSError) as e:
+        if (known := foreseen(e)) is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        raise SystemExit(known.exit_code) from None

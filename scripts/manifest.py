@@ -8,7 +8,6 @@ what may still change and on which host; it never looks at how far the run is.
 from __future__ import annotations
 
 import hashlib
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +52,10 @@ MACHINE_KEYS = frozenset(
 """How fast the night goes and what it needs of the machine, not what is sampled or learned. What a
 message about too little memory, too few files or a busy port tells a person to set is here."""
 
+TYPED_KEYS = frozenset({"sandbox.kind"})
+"""What run.toml cannot say. A command that plays holds it against the manifest (`check_sandbox`);
+for one that only looks it does not matter."""
+
 FREE_KEYS = LENGTH_KEYS | MACHINE_KEYS
 """The keys of run.toml that may change after the first step."""
 
@@ -96,13 +99,49 @@ def write_manifest(
 
 def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
     """Raise `NotOwner` where the run belongs to another host."""
-    host = manifest["host"]["name"]
-    if host != socket.gethostname():
-        raise NotOwner(
-            f"{folder.manifest}: run {folder.name} belongs to host {host}, this is "
-            f"{socket.gethostname()}; if nothing works on it there any more, "
-            f"`grpo takeover {folder.name}` makes it this host's"
-        )
+    from scripts import machine
+
+    host, here = manifest["host"], machine.host_identity()
+    if is_same_host(host, here):
+        return
+    theirs, ours = host["name"], here["name"]
+    if theirs == ours:  # two machines of one name, as copies of an image are
+        theirs, ours = (f"{h['name']} (machine id {h['machine_id']})" for h in (host, here))
+    raise NotOwner(
+        f"{folder.manifest}: run {folder.name} belongs to host {theirs}, this is {ours}; if "
+        f"nothing works on it there any more, `grpo takeover {folder.name}` makes it this host's"
+    )
+
+
+def is_same_host(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two host identities name one machine: by name, and by machine id where both have
+    one."""
+    ids = one.get("machine_id"), other.get("machine_id")
+    return one["name"] == other["name"] and (not all(ids) or ids[0] == ids[1])
+
+
+def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
+    """Raise `BadInput` where a started run is played with another kind of sandbox: its arms and
+    steps could not be compared any more."""
+    manifest = read_manifest(folder)
+    if manifest is None or folder.finished_steps() == 0:
+        return
+    was = sandbox_kind(manifest)
+    if was == config.sandbox.kind:
+        return
+    if was == "none":
+        how, remedy = "without a sandbox", f"say so again: `grpo run {folder.name} --sandbox none`"
+    else:
+        how, remedy = "in a sandbox", f"leave out --sandbox none: `grpo run {folder.name}`"
+    raise BadInput(
+        f"{folder.manifest}: run {folder.name} is played {how}, and what is played otherwise could "
+        f"not be compared with it; {remedy}, or start another run with `grpo new`"
+    )
+
+
+def sandbox_kind(manifest: Mapping[str, Any]) -> str:
+    """The kind of sandbox that a run is played in; "none" is none."""
+    return str(manifest.get("sandbox", "bwrap"))
 
 
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> list[str]:
@@ -112,7 +151,7 @@ def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> list[str]:
     older version did.
     """
     old = manifest["config"]
-    return [k for k in _changes(old, config) if k not in FREE_KEYS]
+    return [k for k in _changes(old, config) if k not in FREE_KEYS | TYPED_KEYS]
 
 
 def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -16,7 +16,7 @@ from fieldkit.process import start_time
 from reward.credit import Crediting
 from reward.shaping import reward
 from rollout.client import EngineClient
-from rollout.engine import Served, ensure_engine
+from rollout.engine import Served, ensure_engine, find_engine
 from rollout.environment import Environment, make_environment
 from rollout.episode import RewardFunction
 from rollout.evaluate import BASE_ADAPTER
@@ -25,7 +25,7 @@ from rollout.player import Player
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.context import Context
-from scripts.events import progress
+from scripts.events import note, progress
 
 _TELL_SECONDS = 0.2
 """Progress comes with every turn; a display needs no more than this."""
@@ -34,7 +34,11 @@ _TELL_SECONDS = 0.2
 def serve(
     ctx: Context, adapter: Path | None, version: str, keep: Mapping[str, Path] | None = None
 ) -> Served:
-    """Have the run's engine serve `adapter` (None: the base model), and journal what it took."""
+    """Have the run's engine serve `adapter` (None: the base model), and journal what it took.
+
+    A new server says how adapters will change on it where that was left to be probed, and why.
+    """
+    before = find_engine(ctx.folder.path)
     with ctx.watch.part("engine"):
         served = ctx.waiting(
             lambda: ensure_engine(
@@ -47,6 +51,8 @@ def serve(
                 keep=keep,
             )
         )
+    if ctx.config.engine.lifecycle == "auto" and (before is None or before.pid != served.pid):
+        note(ctx.tell, f"engine: lifecycle {served.reason}")
     if served.proof is not None:
         ctx.journal.append(
             "adapter_served",

@@ -7,7 +7,7 @@ It leaves the run's steps alone.
 from __future__ import annotations
 
 from fieldkit.journal import Journal
-from scripts.config import read_config
+from scripts.config import SandboxKind, read_config
 from scripts.context import Context
 from scripts.events import Tell, note
 from scripts.lock import run_lock
@@ -17,10 +17,10 @@ from scripts.start_phase import play_preflight
 from scripts.timings import Stopwatch, process_began
 
 
-def preflight_newest(run: str, tell: Tell) -> None:
+def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> None:
     """Play the preflight of RUN and show it. Raises what playing raises."""
     folder = open_run(run)
-    config = read_config(folder.config)
+    config = read_config(folder.config, sandbox)
     wish = Wish(lambda text: note(tell, text))
     with run_lock(folder.lock), listening(wish):
         ctx = Context(folder, config, tell, wish, Stopwatch(process_began()))

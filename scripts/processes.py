@@ -11,20 +11,24 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from fieldkit import memory
+from fieldkit.errors import FieldkitError
 from fieldkit.ledger import Ledger
 from fieldkit.process import (
     Marked,
     Owned,
     boot_id,
     environment,
+    is_running,
     marked,
     start_time,
     terminate,
 )
 from rollout.engine import ENGINE, served_names, stop_engine
+from rollout.leftovers import Leftovers
 from scripts.lock import is_held
 from scripts.run_folder import ROOT, RunFolder
 from scripts.timings import LOOP_VARIABLE
@@ -41,6 +45,7 @@ class Use(StrEnum):
     LOST = "no ledger names it"
     """Its run folder was deleted, or the ledger has another entry in its place."""
     ELSEWHERE = "no loop uses it, and it belongs to another checkout"
+    UNKNOWN = "its ledger cannot be read"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Family:
     """The live processes with one marker.
 
     pids: in ascending order. entry: the ledger's, None where none names them. held: bytes of host
-    and GPU memory that their end would free.
+    and GPU memory that their end would free. trouble: with the ledger; empty where it can be read.
     """
 
     run: RunFolder
@@ -57,6 +62,7 @@ class Family:
     entry: Owned | None
     use: Use
     held: int
+    trouble: str = ""
 
     @property
     def name(self) -> str:
@@ -64,12 +70,42 @@ class Family:
         return self.entry.name if self.entry else self.marker.rpartition("-")[0]
 
     @property
+    def shown_run(self) -> str:
+        """What a person types for its run."""
+        return self.run.name if self.run.path.parent == ROOT / "runs" else str(self.run.path)
+
+    @property
     def reclaimable(self) -> bool:
         return self.use in (Use.NOBODY, Use.LOST)
 
+    @property
+    def has_endpoint(self) -> bool:
+        """Whether it is an engine of which the ledger knows where it answers."""
+        return self.name == ENGINE and self.entry is not None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is an engine that is loading and has never answered yet."""
+        return (
+            self.entry is not None
+            and self.has_endpoint
+            and "lifecycle" not in self.entry.info  # settled by its first answer
+            and is_running(self.entry)
+        )
+
+    @cached_property
+    def served(self) -> list[str] | None:
+        """What an engine says that it serves; None where nothing answers within seconds."""
+        return served_names(self.run.path)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is an engine that ought to answer and does not."""
+        return self.has_endpoint and not self.is_starting and self.served is None
+
 
 def families() -> list[Family]:
-    """Every family of this user, by run. Raises `BadInput` for a ledger that cannot be read."""
+    """Every family of this user, by run; those of a ledger that cannot be read among them."""
     found: dict[tuple[Path, str], list[Marked]] = defaultdict(list)
     for process in marked():
         found[process.ledger, process.marker].append(process)
@@ -81,8 +117,11 @@ def families() -> list[Family]:
 
 def _family(ledger: Path, marker: str, pids: tuple[int, ...]) -> Family:
     run = RunFolder(ledger.parent)
-    entry = next((e for e in Ledger(ledger).entries() if e.marker == marker), None)
     held = sum(memory.held_by(pid) for pid in pids) + memory.gpu_held_by(pids)
+    try:
+        entry = next((e for e in Ledger(ledger).entries() if e.marker == marker), None)
+    except (FieldkitError, OSError) as e:
+        return Family(run, pids, marker, None, Use.UNKNOWN, held, str(e))
     return Family(run, pids, marker, entry, _use(run, entry), held)
 
 
@@ -109,40 +148,41 @@ def _loop_lives(entry: Owned) -> bool:
 def told(family: Family) -> str:
     """A family in one line, without what to do about it."""
     pids = f"pid {family.pids[0]}" + (f" and {n} more" if (n := len(family.pids) - 1) else "")
-    parts = [f"{family.name} of run {_shown(family.run)}, {pids}"]
+    parts = [f"{family.name} of run {family.shown_run}, {pids}"]
     if family.entry is not None:
         since = time.strftime("%a %H:%M", time.localtime(family.entry.started_at))
         parts.append(f"since {since}")
     parts.append(f"{family.held / memory.GIB:.1f} GiB")
-    if family.name == ENGINE and family.entry is not None:
-        parts.append(_endpoint(family.run))
+    if family.has_endpoint:
+        parts.append(_endpoint(family))
     return ", ".join([*parts, family.use.value])
 
 
-def _endpoint(run: RunFolder) -> str:
-    names = served_names(run.path)
+def _endpoint(family: Family) -> str:
+    if family.is_starting:
+        return "is starting"
+    names = family.served
     return "does not answer" if names is None else f"serves {', '.join(sorted(names))}"
-
-
-def _shown(run: RunFolder) -> str:
-    return run.name if run.path.parent == ROOT / "runs" else str(run.path)
 
 
 def reclaim() -> list[str]:
     """End every family that is reclaimable; one line for each.
 
-    Raises `Unavailable` for a process that survives SIGKILL, `Shortage` where an engine's memory
-    does not come back.
+    One that cannot be ended keeps no other. Raises afterwards: `Unavailable` for a process that
+    survives SIGKILL, `Shortage` where an engine's memory does not come back.
     """
-    lines = []
+    lines: list[str] = []
+    failed: list[FieldkitError] = []
     for family in families():
-        if not family.reclaimable:
-            continue
-        if family.name == ENGINE and family.entry is not None:
-            stop_engine(family.run.path)
-        else:
-            _end(family)
-        lines.append(f"ended {told_briefly(family)}")
+        if family.reclaimable:
+            try:
+                _end(family)
+            except FieldkitError as e:
+                failed.append(e)
+            else:
+                lines.append(f"ended {told_briefly(family)}")
+    if failed:
+        raise type(failed[0])("\n".join([*lines, *map(str, failed)]))
     return lines
 
 
@@ -150,13 +190,20 @@ def told_briefly(family: Family) -> str:
     """What it was, for a line about its end."""
     n = len(family.pids)
     return (
-        f"{family.name} of run {_shown(family.run)}: {n} process{'es' if n > 1 else ''}, "
+        f"{family.name} of run {family.shown_run}: {n} process{'es' if n > 1 else ''}, "
         f"{family.held / memory.GIB:.1f} GiB"
     )
 
 
 def _end(family: Family) -> None:
+    if family.has_endpoint:
+        stop_engine(family.run.path)
+        return
+    # Only an engine has a scratch folder of its own; others have that of who started them.
+    leftovers = Leftovers.of(family.pids, {}) if family.name == ENGINE else None
     terminate(family.entry or _unnamed(family), GRACE_SECONDS)
+    if leftovers is not None:
+        leftovers.remove()
     if family.entry is not None:
         Ledger(family.run.ledger).forget(family.entry.name)
 

@@ -22,11 +22,13 @@ def rollout(ctx: Context) -> Done:
     n = next_step(ctx)
     if ctx.folder.bundle(n).is_file():
         return Done(f"step {n}: the bundle is there already")
+    ctx.about_to_play()
     ctx.folder.step(n).mkdir(exist_ok=True)
     groups = _play(ctx, n)
     timings = read_timings(ctx.folder.timings(n), n).with_segment(ctx.watch.segment("rollout"))
     write_timings(ctx.folder.timings(n), timings)
-    return Done(_told(n, groups), {"bundle_sha": sha256_file(ctx.folder.bundle(n))})
+    bundle = ctx.folder.bundle(n)
+    return Done(_told(n, groups), {ctx.folder.relative(bundle): sha256_file(bundle)})
 
 
 def next_step(ctx: Context) -> int:
@@ -34,8 +36,8 @@ def next_step(ctx: Context) -> int:
     done = ctx.folder.finished_steps()
     if done == 0:
         raise BadInput(
-            f"{ctx.folder.path}: not started yet; `grpo start {ctx.folder.name}` checks it and "
-            f"writes step-000 (`grpo run {ctx.folder.name}` does everything)"
+            f"{ctx.folder.path}: not started yet; `grpo start {ctx.folder.name}{ctx.flags}` checks "
+            f"it and writes step-000 (`grpo run {ctx.folder.name}{ctx.flags}` does everything)"
         )
     return done
 

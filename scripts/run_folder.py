@@ -63,6 +63,11 @@ class RunFolder:
         return self.path / "evals"
 
     @property
+    def changed(self) -> Path:
+        """Where goes what is not as it was written."""
+        return self.path / "changed"
+
+    @property
     def preflight(self) -> Path:
         return self.path / "preflight.json"
 
@@ -86,6 +91,10 @@ class RunFolder:
 
     def timings(self, n: int) -> Path:
         return self.step(n) / "timings.json"
+
+    def relative(self, path: Path) -> str:
+        """How the journal names something in this folder."""
+        return str(path.relative_to(self.path))
 
     def version(self, n: int) -> str:
         """The engine's name for step `n`'s adapter: new for every step, so no cache is stale."""

@@ -16,14 +16,15 @@ from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.journal import Journal
 from fieldkit.ledger import Ledger
 from scripts.children import run_child
-from scripts.config import RunConfig, read_config
+from scripts.config import UNPROTECTED, RunConfig, SandboxKind, read_config
+from scripts.detach import LOOP
 from scripts.display import Both, Display, log_display
 from scripts.errors import raise_code
-from scripts.events import Event, EventKind, detail, note, read_event, table
+from scripts.events import Event, EventKind, alarm, detail, note, read_event, table
 from scripts.forecast import FORECAST, held, next_time
 from scripts.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.loop import Phase, drive, next_phase
-from scripts.manifest import free_changes, read_manifest
+from scripts.manifest import check_sandbox, free_changes, read_manifest
 from scripts.plan import seconds_left
 from scripts.run_folder import RunFolder
 from scripts.signals import Wish, listening
@@ -41,6 +42,7 @@ class LoopOptions:
     until: str | None = None
     skip_preflight: bool = False
     keep_engine: bool = False
+    sandbox: SandboxKind = "bwrap"
 
     def words(self) -> list[str]:
         """The same as words of a command line."""
@@ -51,32 +53,42 @@ class LoopOptions:
         for key in ("skip_preflight", "keep_engine"):
             if getattr(self, key):
                 words.append(f"--{key.replace('_', '-')}")
-        return words
+        return words + self.sandbox_words()
+
+    def sandbox_words(self) -> list[str]:
+        """What every command that goes on with this night has to be told again."""
+        return [] if self.sandbox == "bwrap" else ["--sandbox", self.sandbox]
 
 
 def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     """Run phases until everything that was asked for is done.
 
     Raises `PoolConverged` when the pool is exhausted, `Interrupted` when the person stopped it, and
-    whatever a phase raised. The engine is stopped in the end, however it ends.
+    whatever a phase raised. The engine is stopped in the end, however it ends; what that raises is
+    raised where nothing else is.
     """
-    config = with_options(read_config(folder.config), options)
+    config = with_options(read_config(folder.config, options.sandbox), options)
+    check_sandbox(folder, config)
     if config.run.wandb:
         from scripts.tracking_wandb import require_wandb
 
         require_wandb()
     both = Both(display, log_display(folder.log, "loop"))
     wish = Wish(lambda text: note(both.tell, text))
-    with run_lock(folder.lock) as lock_fd, listening(wish):
+    enrolled = Ledger(folder.ledger).enrolled(LOOP)
+    with run_lock(folder.lock) as lock_fd, listening(wish), enrolled:
         loop = _Loop(folder, config, options, both, wish, lock_fd)
         loop.journal_start()
+        if options.sandbox == "none":
+            alarm(both.tell, UNPROTECTED)
+        trouble = None
         try:
             left = drive(loop.look, loop.do, lambda: wish.finish)
         finally:
             if not options.keep_engine:
-                loop.stop_engine()
+                trouble = loop.stop_engine()
             both.close()
-    loop.end(left)
+    loop.end(left, trouble)
 
 
 def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
@@ -199,7 +211,7 @@ class _Loop:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
         if phase is Phase.START and self.options.skip_preflight:
             words.append("--skip-preflight")
-        return [*words, "--events"]
+        return [*words, *self.options.sandbox_words(), "--events"]
 
     def _hear(self, line: str) -> None:
         event = read_event(line)
@@ -211,24 +223,30 @@ class _Loop:
         elif event.kind is not EventKind.PHASE:  # it was told already, with more to it
             self.display.tell(event)
 
-    def stop_engine(self) -> None:
-        """End the engine that the phases left running; a failure here hides no other."""
-        from rollout.engine import find_engine, stop_engine
+    def stop_engine(self) -> FieldkitError | None:
+        """End the engine that the phases left running, and what is left of a killed one.
 
-        if find_engine(self.folder.path) is None:
-            return
+        Returns what went wrong: a failure here hides no other, and nothing that is finished.
+        """
+        from rollout.engine import stop_engine
+
         try:
-            stop_engine(self.folder.path, self.config.engine, lambda t: note(self.display.tell, t))
+            stop_engine(self.folder.path, self.config.engine, self._note)
         except FieldkitError as e:
-            note(self.display.tell, f"engine: {e}")
+            self._note(f"engine: {e}")
+            return e
+        return None
 
-    def end(self, left: Phase) -> None:
-        """Say how it ended; raise what the exit code shall say."""
+    def end(self, left: Phase, trouble: FieldkitError | None) -> None:
+        """Say how it ended; raise what the exit code shall say. trouble: with the engine's end."""
         self.journal.append("loop_end", next=left.value)
         if left is Phase.CONVERGED:
             raise_converged(self.folder, self.config)
         if left is not Phase.DONE:
             raise Interrupted(self._resume_hint())
+        if trouble is not None:
+            raise type(trouble)(f"everything is finished and saved; {trouble}") from trouble
 
     def _resume_hint(self) -> str:
-        return f"stopped; `grpo run {self.folder.name}` goes on from here"
+        command = " ".join(["grpo run", self.folder.name, *self.options.sandbox_words()])
+        return f"stopped; `{command}` goes on from here"

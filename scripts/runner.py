@@ -15,7 +15,7 @@ from typing import Any
 
 from fieldkit.errors import foreseen
 from fieldkit.journal import Journal
-from scripts.config import read_config
+from scripts.config import SandboxKind, read_config
 from scripts.context import Context, Done
 from scripts.events import Event, EventKind, Tell
 from scripts.lock import run_lock
@@ -24,6 +24,7 @@ from scripts.manifest import check_host, read_manifest
 from scripts.run_folder import RunFolder, open_run
 from scripts.signals import Wish, listening
 from scripts.timings import Stopwatch, process_began
+from scripts.verify import put_aside_changes
 
 BUG = 1
 """Exit code of what nobody foresaw."""
@@ -41,17 +42,21 @@ TRACKED = (Phase.TRAIN, Phase.EVAL)
 """The phases that end with figures for the trackers."""
 
 
-def run_phase(phase: Phase, run: str, tell: Tell, **options: Any) -> Done:
+def run_phase(
+    phase: Phase, run: str, tell: Tell, sandbox: SandboxKind = "bwrap", **options: Any
+) -> Done:
     """Do one phase of RUN under its lock and journal it. Raises what the phase raises."""
     work = _load(phase)
     folder = open_run(run)
-    config = read_config(folder.config)
+    config = read_config(folder.config, sandbox)
     wish = Wish(lambda text: tell(Event(EventKind.NOTE, text)))
     watch = Stopwatch(process_began())
     with run_lock(folder.lock), listening(wish):
         _refuse_foreign(folder)
         ctx = Context(folder, config, tell, wish, watch, **options)
         tell(Event(EventKind.PHASE, phase.value))
+        with watch.part("verify"):
+            put_aside_changes(folder, tell)
         done = journalled(folder, phase.value, lambda: work(ctx))
         if phase in TRACKED:
             _track(ctx)

@@ -22,6 +22,7 @@ from rollout.synth import demonstration_plans
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
 from scripts.progress import Progress
+from scripts.run_folder import in_checkout
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ def warm_start(
     write_json(
         out / "sft.json",
         {
+            "command": command(settings, out),
             "settings": asdict(settings),
             "model": model_dir.name,
             "demos_sha256": sha256_file(kept),
@@ -184,3 +186,10 @@ def warm_start(
         },
     )
     return metrics
+
+
+def command(settings: SftSettings, out: Path) -> str:
+    """What makes the adapter at `out` again, canary included; typed in the checkout."""
+    folder = in_checkout(out.resolve())
+    made = f"grpo sft {folder} --demos {settings.demos} --seed {settings.seed}"
+    return f"{made} && grpo prove {folder}"

@@ -19,7 +19,13 @@ from rollout.preflight import Preflight, Verdict, explain, preflight, render_row
 from scripts.checks import check_run
 from scripts.context import Context, Done
 from scripts.events import table
-from scripts.manifest import bound_changes, read_manifest, write_manifest
+from scripts.manifest import (
+    bound_changes,
+    check_sandbox,
+    read_manifest,
+    sandbox_kind,
+    write_manifest,
+)
 from scripts.play import crediting, player, renderer, serve, show
 from scripts.table import Table
 from scripts.text import as_text
@@ -30,6 +36,7 @@ PREFLIGHT_SCHEMA = 1
 
 def start(ctx: Context) -> Done:
     """Start the run. A run that is started as run.toml says is left as it is."""
+    check_sandbox(ctx.folder, ctx.config)
     if _is_started(ctx):
         return Done("started already")
     with ctx.watch.part("checks"):
@@ -45,7 +52,7 @@ def start(ctx: Context) -> Done:
     write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(ctx.watch.segment("start")))
     write_text(ctx.folder.summary(0), encode(_summary(ctx, adapter)) + "\n")
     text = f"step 0 is adapter {adapter.sha[:12]}, rank {adapter.rank}"
-    return Done(text, {"adapter_sha": adapter.sha})
+    return Done(text, {ctx.folder.relative(ctx.folder.adapter(0)): adapter.sha})
 
 
 def _is_started(ctx: Context) -> bool:
@@ -57,10 +64,13 @@ def _is_started(ctx: Context) -> bool:
 
 
 def _drop_evaluations_of_other_settings(ctx: Context, identity: dict[str, str]) -> None:
-    """Remove arms that were played on other tasks or limits: beside ours they would be compared."""
+    """Remove arms that were played on other tasks, limits or kind of sandbox: beside ours they
+    would be compared."""
+    before = read_manifest(ctx.folder)
+    elsewhere = before is not None and sandbox_kind(before) != ctx.config.sandbox.kind
     for path in sorted(ctx.folder.evals.glob("*/eval.json")):
         value = read_json(path)
-        if any(value.get(key) != sha for key, sha in identity.items()):
+        if elsewhere or any(value.get(key) != sha for key, sha in identity.items()):
             ctx.journal.append("dropped", eval=path.parent.name, why="of other settings")
             shutil.rmtree(path.parent)
 
@@ -109,6 +119,7 @@ def _summary(ctx: Context, adapter: AdapterInfo) -> StepSummary:
 
 def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
     """Play a few groups with step `n`'s adapter, show their rewards, and keep the figures."""
+    ctx.about_to_play()
     chat = renderer(ctx)
     served = serve(ctx, adapter, ctx.folder.version(n))
 
@@ -136,5 +147,6 @@ def require_signal(ctx: Context, report: Preflight) -> None:
     """Raise `BadInput` where no group's rewards differ: a night would learn nothing."""
     if report.verdict is Verdict.NO_SIGNAL:
         raise BadInput(
-            f"{explain(report)} `grpo start {ctx.folder.name} --skip-preflight` starts it anyway"
+            f"{explain(report)} `grpo start {ctx.folder.name}{ctx.flags} --skip-preflight` starts "
+            "it anyway"
         )

@@ -15,12 +15,12 @@ from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files import read_json
 from fieldkit.journal import Entry
 from fieldkit.records import Signal
-from reward.pool import Convergence, converged, read_history
+from reward.pool import Convergence, converged, growth, read_history
 from scripts.config import NightSettings, RunConfig
 from scripts.loop import Phase, RunFiles, next_phase
 from scripts.manifest import bound_changes, check_host, read_manifest, refuse_change
 from scripts.plan import Measured, planned_steps, scaled_eval_seconds
-from scripts.run_folder import RunFolder, from_checkout
+from scripts.run_folder import RunFolder, from_checkout, in_checkout
 from scripts.timings import StepTimings, read_timings
 
 
@@ -130,9 +130,13 @@ def pool_state(folder: RunFolder, config: RunConfig) -> Convergence:
 
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     """Raise `PoolConverged` with the evidence and what to do next."""
+    pool, newest = from_checkout(config.data.pool), folder.adapter(folder.finished_steps() - 1)
+    command = growth(pool)
     raise PoolConverged(
-        f"{pool_state(folder, config).message}. Everything is saved; steps go on when "
-        f"{from_checkout(config.data.pool)} has grown"
+        f"{pool_state(folder, config).message}. Everything is saved. "
+        f"{f'`{command}`' if command else f'Add tasks to {pool}'}, then `grpo run {folder.name}` "
+        "goes on; or `grpo new` another run, on other tasks, with [model] adapter = "
+        f'"{in_checkout(newest)}"'
     )
 
 

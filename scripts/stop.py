@@ -17,6 +17,14 @@ from scripts.run_folder import RunFolder
 def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> str:
     """Stop the engine and what a crash left of it. Raises `NotOwner` while a loop works."""
     with run_lock(folder.lock):
-        running = find_engine(folder.path)
-        stop_engine(folder.path, config.engine, say)
-    return f"run {folder.name}: engine stopped" if running else f"run {folder.name}: no engine"
+        running = find_engine(folder.path) is not None
+        ended = stop_engine(folder.path, config.engine, say)
+    return f"run {folder.name}: {_told(running, ended)}"
+
+
+def _told(running: bool, ended: int) -> str:
+    if running:
+        return "engine stopped"
+    if not ended:
+        return "no engine"
+    return f"ended what a killed engine left ({ended} process{'es' if ended > 1 else ''})"

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
+    from rich.text import Text
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column headings, rows as wide as the headings, and notes below."""
+    """A title, column headings, rows as wide as the headings, and notes below.
+
+    alarm: a note that nobody may overlook: red on a terminal, the last one below the table.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    alarm: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -34,7 +39,7 @@ class Table:
         lines = [f"{'#' * level} {self.title}", "", _line(self.columns)]
         lines.append(_line([":--", *["--:"] * (len(self.columns) - 1)]))
         lines += [_line(row) for row in self.rows]
-        for note in self.notes:
+        for note in (*self.notes, *([f"**{self.alarm}**"] if self.alarm else [])):
             lines += ["", note]
         return "\n".join(lines) + "\n"
 
@@ -47,7 +52,7 @@ class Table:
             title=self.title,
             title_justify="left",
             title_style="bold",
-            caption="\n".join(self.notes) or None,
+            caption=self._caption(),
             caption_justify="left",
             box=box.SIMPLE_HEAD,
         )
@@ -57,6 +62,14 @@ class Table:
         for row in self.rows:
             table.add_row(*[_narrow(cell) for cell in row])
         return table
+
+    def _caption(self) -> Text | None:
+        from rich.text import Text
+
+        lines = [Text.from_markup(note) for note in self.notes]
+        if self.alarm:
+            lines.append(Text(self.alarm, "not dim not italic bold red"))
+        return Text("\n").join(lines) if lines else None
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from fieldkit.files import write_json
 from fieldkit.journal import Journal
 from scripts.lock import run_lock
 from scripts.machine import hardware, host_identity
-from scripts.manifest import read_manifest
+from scripts.manifest import is_same_host, read_manifest
 from scripts.run_folder import RunFolder
 
 
@@ -22,7 +22,7 @@ def takeover(folder: RunFolder) -> str:
         if manifest is None:
             raise BadInput(f"{folder.path}: not started yet, so no host owns it; `grpo run` it")
         old, new = manifest["host"], host_identity()
-        if old["name"] == new["name"]:
+        if is_same_host(old, new):
             return f"run {folder.name} is this host's already ({new['name']})"
         changed = {**manifest, "host": new, "hardware": hardware()}
         Journal(folder.journal).append("takeover", old=old, new=new)

@@ -23,9 +23,12 @@ from scripts.children import run_child
 from scripts.context import Context, Done
 from scripts.errors import KILLED, raise_code
 from scripts.events import detail, progress
+from scripts.machine import gpu_names
 from scripts.rollout_phase import next_step
 from scripts.summary import step_summary
 from scripts.timings import read_timings, write_timings
+from trainer.batch import collect, micro_batches
+from trainer.memory import Budget, smaller_budget
 from trainer.settings import TrainerSettings
 
 _PARTS = {
@@ -46,14 +49,14 @@ def train(ctx: Context) -> Done:
     if not ctx.folder.bundle(n).is_file():
         return Done(
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
-            f"`grpo rollout {ctx.folder.name}` samples it"
+            f"`grpo rollout {ctx.folder.name}{ctx.flags}` samples it"
         )
     with ctx.watch.part("reclaim"):
         ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))
     sweep_temporaries(ctx.folder.step(n))
     trained = _run_trainer(ctx, n)
     summary = _finish(ctx, n, trained)
-    return Done(_told(summary), {"adapter_sha": summary.adapter_sha})
+    return Done(_told(summary), {ctx.folder.relative(ctx.folder.adapter(n)): summary.adapter_sha})
 
 
 def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
@@ -70,7 +73,7 @@ def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
     )
     wall = time.monotonic() - began
     ctx.check_stop()
-    _refuse_failure(code, n, log)
+    _refuse_failure(ctx, code, n, log)
     trained = read_json(ctx.folder.step(n) / "train.json")
     _count_seconds(ctx, trained["seconds"], wall)
     return dict(trained)
@@ -122,16 +125,63 @@ def _tell_line(ctx: Context, line: str) -> None:
         detail(ctx.tell, f"trainer: {value['text']}")
 
 
-def _refuse_failure(code: int, n: int, log: Path) -> None:
+def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
     """Raise what the trainer's exit code stands for; 0 raises nothing."""
     if code == KILLED:
         raise Shortage(
             f"step {n}: the trainer was killed (exit 137), which is how the kernel ends a program "
-            "when memory is short. The bundle is kept. Lower trainer.tokens_per_microbatch, or set "
-            "engine.lifecycle to restart so that the engine is gone while the trainer runs; then "
-            f"run the same command again. Its log: {log}"
+            f"when memory is short. The bundle is kept. {_what_is_smaller(ctx, n)}; then run the "
+            f"same command again. Its log: {log}"
         )
     raise_code(code, _last_error(log) if code else "", f"step {n}: the trainer", log)
+
+
+def _what_is_smaller(ctx: Context, n: int) -> str:
+    """What makes step n's trainer smaller, with the token budget that fits, in words."""
+    settings = _settings(ctx, n)
+    segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
+    others = []
+    if not settings.gradient_checkpointing:
+        others.append("trainer.gradient_checkpointing = true")
+    if ctx.config.engine.lifecycle != "restart":
+        others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
+    other = f"set {' or '.join(others)}" if others else "free memory"
+    if not segments:
+        return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
+    batches = micro_batches(segments, settings)
+    budget = smaller_budget(ctx.model_dir(), batches, settings, _item_bytes(settings))
+    return _told_budget(budget, settings.tokens_per_microbatch, other)
+
+
+def _told_budget(budget: Budget, present: int, other: str) -> str:
+    """What to set it to and why. present: what it is; other: what else helps."""
+    if budget.smaller is not None:
+        now = (
+            f"and about {budget.fits} fit into the memory that is available now"
+            if budget.fits < budget.largest
+            else "which should fit into the memory that is available now, by an estimate that was "
+            "too low or did not know what else ran"
+        )
+        return (
+            f"Its largest micro-batch had {budget.largest} tokens, {now}: set "
+            f"trainer.tokens_per_microbatch = {budget.smaller} (it is {present}), or {other}"
+        )
+    why = (
+        f"about {budget.fits} fit into the memory that is available now"
+        if budget.fits < budget.longest
+        else "its largest micro-batch was no larger than that"
+    )
+    return (
+        "No trainer.tokens_per_microbatch is small enough: the longest segment alone has "
+        f"{budget.longest} tokens, and {why}. What helps is to {other}"
+    )
+
+
+def _item_bytes(settings: TrainerSettings) -> int:
+    """Bytes of a weight as the trainer loads it; where it tries out which is faster, the most."""
+    if settings.dtype == "auto":
+        return 2 if settings.serving_dtype == "bfloat16" and gpu_names() else 4
+    return 2 if settings.dtype == "bf16" else 4
 
 
 def _last_error(log: Path) -> str:

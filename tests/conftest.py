@@ -16,6 +16,7 @@ import pytest
 from rollout.engine import Served, ensure_engine, stop_engine
 from rollout.server import EngineSettings
 from tests.tiny_model import make_adapter, make_tiny_model
+from tests.tiny_policy import make_tiny_policy
 
 ENGINE_SETTINGS = EngineSettings(
     dtype="float32",
@@ -79,6 +80,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return TinyModel(
         make_tiny_model(tmp_path_factory.mktemp("tiny")), tmp_path_factory.mktemp("adapters")
     )
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The model that was taught two replies, and an adapter for it; nights only read them."""
+    return make_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="session")

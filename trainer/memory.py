@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,7 @@ def require_memory(
     now = available()
     room = now.gpu if on_gpu and now.gpu is not None else now.host
     fixed, per_token = _needs(model_dir, settings, item_bytes)
-    rows, width = max(
-        ((len(b), max(s.n_inputs for s in b)) for b in batches), key=lambda shape: math.prod(shape)
-    )
+    rows, width = _largest(batches)
     if fixed + rows * width * per_token <= room:
         return
     fits = max(0, (room - fixed) // per_token)
@@ -65,6 +64,51 @@ def require_memory(
         f"{(fixed + rows * width * per_token) / GIB:.1f} GiB, {room / GIB:.1f} GiB are "
         f"available; {remedy}"
     )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a trainer that was ended for memory could be set to. All in tokens, padding included."""
+
+    largest: int
+    """The largest micro-batch of the bundle under the present settings."""
+    longest: int
+    """The longest segment: no micro-batch that holds it can be smaller."""
+    fits: int
+    """What fits into the memory that is available now, by the estimate."""
+
+    @property
+    def smaller(self) -> int | None:
+        """A tokens_per_microbatch that makes the largest micro-batch smaller; None where none does.
+
+        What was killed did not fit, whatever the estimate says, so half of it at most.
+        """
+        tokens = min(self.fits, max(self.longest, self.largest // 2))
+        return tokens if self.longest <= tokens < self.largest else None
+
+
+def smaller_budget(
+    model_dir: Path,
+    batches: Sequence[Sequence[Segment]],
+    settings: TrainerSettings,
+    item_bytes: int,
+) -> Budget:
+    """What to set after a kill, asked when the trainer is gone; loads nothing.
+
+    The host's memory is what the kernel kills for, so that is what is looked at.
+    """
+    fixed, per_token = _needs(model_dir, settings, item_bytes)
+    return Budget(
+        largest=math.prod(_largest(batches)),
+        longest=max(s.n_inputs for b in batches for s in b),
+        fits=max(0, (available().host - fixed) // per_token),
+    )
+
+
+def _largest(batches: Sequence[Sequence[Segment]]) -> tuple[int, int]:
+    """Rows and width of the micro-batch with the most tokens."""
+    shapes = ((len(b), max(s.n_inputs for s in b)) for b in batches)
+    return max(shapes, key=math.prod)
 
 
 def forecast(

@@ -30,6 +30,7 @@ from tests.chaos.night import (
     OneAStep,
     Saboteur,
     Toll,
+    Victim,
     alive,
     require_page,
     step_ends,
@@ -124,14 +125,23 @@ def main(
         for i, n in _nights(kills, KILLS_A_NIGHT, seen.scripted):
             seen.scripted.append(_killed(here / f"scripted-{i}", policy, n, seed + i, calm))
             seen.write(out)
+        _require_all_hit(SCRIPTED, seen.scripted, kills)
         for i, n in _nights(real, REAL_KILLS_A_NIGHT, seen.on_vllm):
             seen.on_vllm.append(_killed(here / f"real-{i}", policy, n, seed + 1000 + i, None))
             seen.write(out)
+        _require_all_hit(ON_VLLM, seen.on_vllm, real)
         if steps:
             seen.price = _price(here, policy, steps, seed)
     seen.over = True
     seen.write(out)
     print(out)
+
+
+def _require_all_hit(victims: Sequence[Victim], seen: Sequence[Toll], kills: int) -> None:
+    """Each of them, where there were kills enough for twice as many."""
+    hit = sum((t.victims for t in seen), Counter[str]())
+    never = [v.value for v in victims if hit[v.value] == 0]
+    _require(not never or kills < 2 * len(victims), f"never hit: {', '.join(never)}")
 
 
 def _nights(total: int, most: int, seen: Sequence[Toll]) -> Iterator[tuple[int, int]]:

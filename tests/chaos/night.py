@@ -29,10 +29,11 @@ import psutil
 from fieldkit.adapter import adapter_sha
 from fieldkit.journal import Journal
 from fieldkit.ledger import Ledger
-from fieldkit.records import read_bundle
+from fieldkit.records import read_bundle, read_trajectories
 from rollout.engine import stop_engine
 from scripts.processes import Family, families
 from scripts.run_folder import RunFolder
+from trainer.checkpoint import state_sha
 
 SITE = Path(__file__).parent / "site"
 """Before everything else on PYTHONPATH it puts the scripted engine in vLLM's place."""
@@ -288,7 +289,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def kill(folder: Path, loop: subprocess.Popen[bytes], victim: Victim) -> bool:
+def kill(folder: Path, loop: subprocess.Popen[Any], victim: Victim) -> bool:
     """SIGKILL the victim; False where it does not live at this moment."""
     return _kill(targets(folder, loop).get(victim, []))
 
@@ -305,7 +306,7 @@ def _kill(pids: Sequence[int]) -> bool:
     return hit
 
 
-def targets(folder: Path, loop: subprocess.Popen[bytes]) -> dict[Victim, list[int]]:
+def targets(folder: Path, loop: subprocess.Popen[Any]) -> dict[Victim, list[int]]:
     """The pids of every victim that lives now."""
     leaders = {e.name: e.pid for e in Ledger(RunFolder(folder).ledger).entries()}
     phase = next((pid for name, pid in leaders.items() if name not in ("engine", "trainer")), None)
@@ -346,9 +347,13 @@ def require_readable(folder: Path) -> None:
             json.loads(path.read_bytes())
     for path in folder.rglob("trajectory_bundle.jsonl"):
         read_bundle(path)
+    for path in folder.glob("evals/*/trajectories.jsonl"):
+        read_trajectories(path)
     for path in folder.glob("step-*/step.json"):
         summary = json.loads(path.read_bytes())
         assert adapter_sha(path.parent / "adapter") == summary["adapter_sha"], path
+        if sha := summary["optimizer_sha"]:
+            assert state_sha(path.parent / "trainer_state") == sha, path
     Journal(folder / "journal.jsonl").read()
 
 
@@ -358,12 +363,12 @@ def step_shas(folder: Path) -> list[str]:
     return [str(json.loads(p.read_bytes())["adapter_sha"]) for p in steps]
 
 
-def trained_twice(folder: Path) -> list[Any]:
-    """Adapters that two train phases say they finished."""
+def trained_twice(folder: Path) -> list[str]:
+    """Adapters, by path, that two train phases say they finished."""
     entries = Journal(folder / "journal.jsonl").read()
     ended = [e.data for e in entries if e.event == "phase_end" and e.data.get("phase") == "train"]
-    wrote = Counter(e.get("wrote", {}).get("adapter_sha") for e in ended if e.get("exit") == 0)
-    return [sha for sha, n in wrote.items() if sha is not None and n > 1]
+    wrote = Counter(path for e in ended for path in e.get("wrote", {}))
+    return [path for path, n in wrote.items() if n > 1]
 
 
 def alive(folder: Path) -> list[str]:

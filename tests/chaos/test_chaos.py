@@ -13,7 +13,7 @@ import pytest
 
 from fieldkit.records import read_bundle
 from tests.chaos.night import Saboteur, Toll, alive, step_shas, survive, trained_twice
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -31,8 +31,7 @@ class Nights:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> Nights:
-    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
+def nights(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Nights:
     calm, killed = (tmp_path_factory.mktemp(name) / "night" for name in ("calm", "killed"))
     for folder in (calm, killed):
         write_run(folder, *policy, run={"steps": STEPS}, engine={"lifecycle": "hotswap"})

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +155,51 @@ def test_a_link_on_the_way_does_not_prove_absence(tree: Path, tmp_path: Path) ->
     assert not verdict(tree, not_exists("away/c.txt"))[0]
 
 
+@pytest.mark.parametrize(
+    ("links", "path", "why"),
+    [
+        ({"up": ".."}, "up/secret", "up is a symbolic link"),
+        ({"up": "../secret"}, "up", "is a symbolic link, not a file"),
+        ({"notes/up": "../b.csv"}, "notes/up", "is a symbolic link, not a file"),
+        ({"here": "."}, "here/b.csv", "here is a symbolic link"),
+        ({"loop": "loop"}, "loop", "is a symbolic link, not a file"),
+        ({"loop": "loop"}, "loop/b.csv", "loop is a symbolic link"),
+        ({"a": "b", "b": "a"}, "a/b.csv", "a is a symbolic link"),
+        ({"odd": b"caf\xe9/\xff"}, "odd", "is a symbolic link, not a file"),
+    ],
+)
+def test_a_link_is_followed_nowhere_not_even_within_the_tree(
+    tree: Path, links: dict[str, str | bytes], path: str, why: str
+) -> None:
+    (tree.parent / "secret").write_text("x,y\n")
+    for name, target in links.items():
+        (tree / name).symlink_to(os.fsdecode(target))
+    for assertion in (exists(path), contains(path, "x"), matches(path, "x")):
+        assert verdict(tree, assertion) == (False, why)
+    assert not verdict(tree, not_exists(path))[0]
+
+
+def test_a_hard_link_is_the_file_that_it_is(tree: Path) -> None:
+    outside = tree.parent / "outside"
+    outside.write_text("x,y\n1,2\n")
+    outside.chmod(0o400)
+    (tree / "b.csv").unlink()
+    (tree / "b.csv").hardlink_to(outside)
+    (tree / "again").hardlink_to(outside)
+    before = outside.stat()
+    assert verdict(tree, unchanged("b.csv")) == (True, "")
+    assert verdict(tree, contains("again", "1,2")) == (True, "")
+    assert outside.stat() == before
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["null", "zero", "full", "urandom", "tty"])
+def test_a_device_is_neither_opened_nor_read(name: str) -> None:
+    for assertion in (exists(name), contains(name, "x"), matches(name, "x")):
+        assert verdict(Path("/dev"), assertion) == (False, "is a device, not a file")
+    assert verdict(Path("/dev"), not_exists(name)) == (False, "is still there")
+
+
 @pytest.mark.timeout(20)
 def test_a_pipe_does_not_block_the_grader(tree: Path) -> None:
     os.mkfifo(tree / "pipe")
@@ -163,12 +215,68 @@ def test_a_socket_is_no_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert "a socket" in verdict(tree, exists("sock"))[1]
 
 
-def test_a_huge_file_is_not_read(tree: Path) -> None:
-    with open(tree / "big", "wb") as f:
+def terabyte(path: Path) -> None:
+    """Leave a sparse file."""
+    with open(path, "wb") as f:
         f.truncate(2**40)
+
+
+def test_a_huge_file_is_not_read(tree: Path) -> None:
+    terabyte(tree / "big")
     passed, detail = verdict(tree, matches("big", "x"))
     assert not passed
     assert "larger than" in detail
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory, where many files are made and removed fastest."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def deep(memory: Path) -> Iterator[Path]:
+    """A file below 3,000 folders, which is longer than any path may be."""
+    fd = os.open(memory, os.O_PATH)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_PATH, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(os.open("bottom.txt", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    yield memory
+    subprocess.run(["rm", "-rf", memory / "d"], check=True)  # too deep for shutil
+
+
+def test_a_file_3000_folders_deep_is_graded(deep: Path) -> None:
+    bottom = "d/" * 3000 + "bottom.txt"
+    assert verdict(deep, exists(bottom)) == (True, "")
+    assert verdict(deep, contains(bottom, "x")) == (False, "does not contain 'x'")
+    assert verdict(deep, not_exists("d/" * 3001 + "bottom.txt")) == (True, "")
+
+
+def test_100000_files_beside_those_that_are_asked_for_are_not_looked_at(memory: Path) -> None:
+    fd = os.open(memory, os.O_RDONLY)
+    for i in range(100_000):
+        os.mknod(f"{i}.txt", dir_fd=fd)
+    os.close(fd)
+    begun = time.process_time()
+    assert verdict(memory, exists("99999.txt")) == (True, "")
+    assert verdict(memory, contains("99999.txt", "x")) == (False, "does not contain 'x'")
+    assert verdict(memory, not_exists("100000.txt")) == (True, "")
+    graded = time.process_time()
+    assert len(list(memory.iterdir())) == 100_000
+    assert graded - begun < time.process_time() - graded, "to list them takes as long"
+
+
+def test_a_name_that_is_not_utf8_is_no_file_that_a_task_can_ask_for(tree: Path) -> None:
+    for name in (b"caf\xe9.txt", b"\xff\xfe", b"a\nb\x1b[2J", b"notes/\x80"):
+        Path(os.fsdecode(os.fsencode(tree) + b"/" + name)).write_text("odd")
+    assert verdict(tree, exists("café.txt")) == (False, "no such file")
+    assert verdict(tree, not_exists("café.txt")) == (True, "")
+    assert verdict(tree, unchanged("notes/a.txt")) == (True, "")
 
 
 def test_a_file_that_is_no_text_fails_text_assertions(tree: Path) -> None:
@@ -184,6 +292,126 @@ def test_permissions_count_the_same_for_every_grader(tree: Path) -> None:
     for assertion in (exists("notes/a.txt"), not_exists("notes/zzz")):
         assert verdict(tree, assertion) == (False, "a folder on the way cannot be searched")
     (tree / "notes").chmod(0o755)
+
+
+def swap_before_open(name: str, swap: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `swap` done where it hurts: `name` was looked at and is about to be opened."""
+    really, waiting = os.open, [swap]
+
+    def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == name and waiting:
+            waiting.pop()()
+        return really(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [
+        (lambda path: None, "cannot be read (No such file or directory)"),
+        (lambda path: path.symlink_to("/etc/passwd"), "cannot be read (Too many levels of"),
+        (lambda path: path.symlink_to(path.name), "cannot be read (Too many levels of"),
+        (os.mkfifo, "is a pipe, not a file"),
+        (os.mkdir, "is a folder, not a file"),
+        (lambda path: bind(path), "cannot be read (No such device or address)"),
+        (lambda path: path.write_text("swapped"), "does not contain 'x,y'"),
+        (lambda path: terabyte(path), "larger than"),
+    ],
+    ids=["nothing", "link", "loop", "pipe", "folder", "socket", "file", "terabyte"],
+)
+def test_a_file_that_is_swapped_before_it_is_opened_is_an_unmet_assertion(
+    tree: Path, put: Callable[[Path], Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tree / "b.csv"
+
+    def swap() -> None:
+        file.unlink()
+        put(file)
+
+    swap_before_open("b.csv", swap, monkeypatch)
+    before = open_descriptors()
+    passed, detail = verdict(tree, contains("b.csv", "x,y"))
+    assert not passed
+    assert why in detail
+    assert open_descriptors() == before
+
+
+def bind(path: Path) -> None:
+    """Leave a socket at `path`."""
+    with socket.socket(socket.AF_UNIX) as s, contextlib.chdir(path.parent):
+        s.bind(path.name)  # a socket's path may have 107 bytes
+
+
+@pytest.mark.parametrize(
+    "put",
+    [lambda path: None, lambda path: path.symlink_to("/etc"), Path.touch, os.mkfifo],
+    ids=["nothing", "link", "file", "pipe"],
+)
+def test_a_folder_that_is_swapped_before_it_is_entered_is_an_unmet_assertion(
+    tree: Path, put: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swap() -> None:
+        shutil.rmtree(tree / "notes")
+        put(tree / "notes")
+
+    swap_before_open("notes", swap, monkeypatch)
+    passed, detail = verdict(tree, not_exists("notes/passwd"))
+    assert not passed
+    assert "cannot be read" in detail
+
+
+HOLDER = """
+import fcntl, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+with open(sys.argv[1], "r+") as file:
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.timeout(20)
+def test_a_file_under_somebodys_lease_is_not_waited_for(tree: Path) -> None:
+    line = [sys.executable, "-c", HOLDER, str(tree / "b.csv")]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        passed, detail = verdict(tree, contains("b.csv", "x"))
+        assert not passed
+        assert "cannot be read (Resource temporarily unavailable)" in detail
+
+
+@pytest.fixture
+def last_descriptors() -> Iterator[Callable[[int], None]]:
+    """Lets this process open so many files more, and no other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+
+    def leave(count: int) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, open_descriptors())) + 1, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/", os.O_PATH))
+        for _ in range(count):
+            os.close(taken.pop())
+
+    yield leave
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for fd in taken:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_too_few_descriptors_are_the_machines_failure_and_no_grade(
+    tree: Path, left: int, last_descriptors: Callable[[int], None]
+) -> None:
+    task = info(not_exists("notes/c.txt"), contains("notes/a.txt", "one"))
+    grader = AssertionGrader(parse_assertions(task, "t"), parse_seed(task, "t"))
+    last_descriptors(left)
+    with pytest.raises(OSError, match="Too many open files"):
+        grader.grade(tree)
 
 
 def test_a_catastrophic_regex_is_stopped(tree: Path) -> None:

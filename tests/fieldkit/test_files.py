@@ -24,6 +24,7 @@ from fieldkit.files import (
     write_json,
     write_text,
 )
+from tests.fieldkit.conftest import PAGE, PAGES
 
 
 def _names(folder: Path) -> list[str]:
@@ -139,6 +140,31 @@ def test_dropping_a_torn_tail_tells_how_much_it_was(tmp_path: Path) -> None:
     assert drop_torn_tail(path) == 3
     assert drop_torn_tail(path) == 0
     assert path.read_bytes() == b"one\n"
+
+
+def test_a_full_disk_keeps_the_old_file_and_is_named(disk: Path) -> None:
+    file = disk / "a"
+    write_bytes(file, b"old")
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_bytes(file, bytes(PAGES * PAGE))
+    assert caught.value.filename == str(file)
+    assert file.read_bytes() == b"old"
+    assert _names(disk) == ["a"]
+
+
+def test_a_disk_that_fills_up_within_a_line_is_named_and_keeps_every_whole_line(disk: Path) -> None:
+    file, line = disk / "l.jsonl", "x" * (PAGE - 100)
+    for _ in range(PAGES):
+        append_line(file, line)
+    with pytest.raises(OSError, match="No space left") as caught:
+        append_line(file, line)
+    assert caught.value.filename == str(file)
+    whole = list(read_lines(file))
+    assert len(whole) == PAGES
+    assert file.stat().st_size == PAGES * PAGE, "the last line is torn"
+    (disk / "l.jsonl").write_bytes(file.read_bytes()[PAGE - 99 :])  # room for one line
+    append_line(file, "last")
+    assert [text for _, text in read_lines(file)] == [line] * (PAGES - 1) + ["last"]
 
 
 def test_a_line_that_holds_a_newline_is_refused(tmp_path: Path) -> None:

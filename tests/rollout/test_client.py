@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,6 +58,7 @@ def test_a_completion_is_the_ids_and_logprobs_of_the_answer() -> None:
         (answer(logprobs=(-0.5, None)), "logprob 1 is None"),
         (answer(logprobs=(0.5, -1.0)), "logprob 0 is 0.5"),
         (answer(ids=tuple(range(9)), logprobs=(-1.0,) * 9), "9 ids where at most 8"),
+        (answer(finish="length"), "2 ids, cut for their length, where 8 were allowed"),
         (answer(finish="abort"), "finish_reason is 'abort'"),
         ({"choices": []}, "expected one choice"),
         ({"error": "x"}, "expected one choice"),
@@ -96,20 +99,21 @@ Respond = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def flaky_server(
-    respond: Respond, port: int = 0
+    respond: Respond, port: int = 0, *, keep: bool = False
 ) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """A server that hands its n-th request (from 0) to `respond`; yields URL and bodies seen."""
+    """A server that hands its n-th request (from 0) to `respond`; yields URL and bodies seen.
+
+    keep: a connection stays open after an answer, until `respond` closes it.
+    """
     bodies: list[dict[str, Any]] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1])
-            for line in head.split(b"\r\n")
-            if line.lower().startswith(b"content-length")
-        )
-        bodies.append(json.loads(await reader.readexactly(length)))
-        await respond(len(bodies) - 1, writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while not writer.is_closing():
+                bodies.append(await read_request(reader))
+                await respond(len(bodies) - 1, writer)
+                if not keep:
+                    break
         writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", port)
@@ -118,11 +122,38 @@ async def flaky_server(
         yield f"http://127.0.0.1:{port}", bodies
 
 
-async def reply(writer: asyncio.StreamWriter, status: str, value: Any) -> None:
+async def read_request(reader: asyncio.StreamReader) -> Any:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    )
+    return json.loads(await reader.readexactly(length))
+
+
+async def reply(
+    writer: asyncio.StreamWriter, status: str, value: Any, connection: str = "close"
+) -> None:
     body = json.dumps(value).encode()
-    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    writer.write(head.encode() + body)
+    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: {connection}"
+    writer.write(head.encode() + b"\r\n\r\n" + body)
     await writer.drain()
+
+
+class FakeTime:
+    """A clock that only `sleep` moves on; `slept` is how long each time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.slept.append(seconds)
 
 
 async def test_a_dropped_connection_and_a_server_error_are_repeated() -> None:
@@ -209,7 +240,188 @@ async def test_an_engine_that_hangs_is_given_up_and_asked_again() -> None:
         EngineClient(url, "key", "v0", settings=settings) as client,
     ):
         assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
-    assert len(bodies) == 2
+    assert len(bodies) >= 2
+
+
+async def fine(n: int, writer: asyncio.StreamWriter) -> None:
+    await reply(writer, "200 OK", answer())
+
+
+def says(status: str, value: Any = None) -> Respond:
+    """Answers so each time."""
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await reply(writer, status, value)
+
+    return respond
+
+
+def sends(raw: bytes) -> Respond:
+    """Writes so much of an answer, and closes."""
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(raw)
+        await writer.drain()
+
+    return respond
+
+
+async def hangs(n: int, writer: asyncio.StreamWriter) -> None:
+    """Says nothing and does not close."""
+    await asyncio.Event().wait()
+
+
+async def trickles(n: int, writer: asyncio.StreamWriter) -> None:
+    """Sends a byte now and then for as long as somebody listens."""
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+FAULTS: dict[str, tuple[Respond, str]] = {
+    "500": (says("500 Internal Server Error"), "HTTP 500"),
+    "502": (says("502 Bad Gateway"), "HTTP 502"),
+    "503": (says("503 Service Unavailable"), "HTTP 503"),
+    "504": (says("504 Gateway Timeout"), "HTTP 504"),
+    "408": (says("408 Request Timeout"), "HTTP 408"),
+    "429": (says("429 Too Many Requests"), "HTTP 429"),
+    "no word": (nothing, "RemoteProtocolError"),
+    "hangs": (hangs, "no whole answer within 0.3 s"),
+    "trickles": (trickles, "no whole answer within 0.3 s"),
+    "breaks off": (
+        sends(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"),
+        "without sending complete",
+    ),
+    "half a JSON": (sends(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{"), "JSONDecodeError"),
+    "no text": (sends(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n\xff\xfe"), "Error"),
+    "no gzip": (
+        sends(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 9\r\n\r\nnot gzip!"),
+        "DecodingError",
+    ),
+    "no HTTP": (sends(b"\0" * 100), "RemoteProtocolError"),
+    "fewer ids": (says("200 OK", answer(finish="length")), "2 ids, cut for their length"),
+    "fewer logprobs": (says("200 OK", answer(logprobs=(-0.5,))), "2 sampled ids but 1 logprobs"),
+    "NaN": (says("200 OK", answer(logprobs=(-0.5, float("nan")))), "logprob 1 is nan"),
+    "nothing sampled": (says("200 OK", answer(ids=(), logprobs=())), "does not return sampled"),
+    "no choice": (says("200 OK", {}), "expected one choice"),
+}
+each_fault = pytest.mark.parametrize(("fault", "reason"), FAULTS.values(), ids=FAULTS)
+
+
+def settings_for(reason: str) -> ClientSettings:
+    """Impatient with one answer only where the fault is that none comes."""
+    return ClientSettings(
+        patience_seconds=5, request_seconds=0.3 if "no whole answer" in reason else 300
+    )
+
+
+@each_fault
+async def test_a_fault_that_passes_is_met_by_the_same_request_again(
+    fault: Respond, reason: str
+) -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await (fault if n < 2 else fine)(n, writer)
+
+    settings = settings_for(reason)
+    time = FakeTime()
+    async with (
+        flaky_server(respond) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings, clock=time, sleep=time.sleep) as client,
+    ):
+        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
+    assert len(bodies) >= 3
+    assert bodies == [bodies[0]] * len(bodies)
+
+
+@each_fault
+async def test_a_fault_that_stays_is_unavailable_after_a_bounded_time_and_no_completion(
+    fault: Respond, reason: str
+) -> None:
+    settings = settings_for(reason)
+    time = FakeTime()
+    async with (
+        flaky_server(fault) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings, clock=time, sleep=time.sleep) as client,
+    ):
+        with pytest.raises(Unavailable, match=reason):
+            await client.sample(PROMPT, SAMPLING, seed=3)
+    assert 2 < len(bodies) < 10
+    assert time.seconds < 15
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["while it is idle", "when it is used again"])
+async def test_a_kept_connection_that_the_engine_drops_costs_nothing(idle: bool) -> None:
+    peers: list[Any] = []
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        peers.append(writer.get_extra_info("peername"))
+        if n == 1 and not idle:
+            writer.close()
+            return
+        await reply(writer, "200 OK", answer(), connection="keep-alive")
+        if idle:
+            writer.close()
+
+    async with (
+        flaky_server(respond, keep=True) as (url, _),
+        EngineClient(url, "key", "v0") as client,
+    ):
+        for _ in range(3):
+            assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
+    used_again = [before == after for before, after in itertools.pairwise(peers)]
+    assert used_again == ([False, False] if idle else [True, False, True])
+
+
+async def test_an_engine_that_refuses_connections_for_90_seconds_is_waited_for() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    time = FakeTime()
+    async with contextlib.AsyncExitStack() as restarted:
+
+        async def sleep(seconds: float) -> None:
+            await time.sleep(seconds)
+            if time.seconds >= 90 > time.seconds - seconds:
+                await restarted.enter_async_context(flaky_server(fine, port))
+
+        url = f"http://127.0.0.1:{port}"
+        async with EngineClient(url, "key", "v0", clock=time, sleep=sleep) as client:
+            assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
+    assert 90 <= time.seconds < 105
+    assert max(time.slept) <= 10
+    assert len(time.slept) < 20
+
+
+async def test_requests_that_failed_together_do_not_come_back_together() -> None:
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await (fine if n % 2 else nothing)(n, writer)
+
+    waits: list[float] = []
+    async with flaky_server(respond) as (url, _):
+        for _ in range(20):
+            time = FakeTime()
+            async with EngineClient(url, "key", "v0", clock=time, sleep=time.sleep) as client:
+                await client.sample(PROMPT, SAMPLING, seed=3)
+            waits += time.slept
+    assert len(waits) == 20
+    assert 0.25 <= min(waits) < max(waits) <= 0.5
+    assert max(waits) - min(waits) > 0.05
+
+
+async def test_a_request_that_waits_for_its_turn_in_the_client_does_not_run_out_of_time() -> None:
+    async def slow(n: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.5)
+        await fine(n, writer)
+
+    settings = ClientSettings(request_seconds=1.5, connections=1)
+    async with (
+        flaky_server(slow) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings) as client,
+    ):
+        await asyncio.gather(*(client.sample(PROMPT, SAMPLING, seed=i) for i in range(4)))
+    assert len(bodies) == 4, "none was asked for again"
 
 
 async def test_a_refused_request_is_not_repeated() -> None:

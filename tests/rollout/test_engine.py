@@ -19,16 +19,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fieldkit.adapter import CANARY_FILE, adapter_sha, read_adapter
 from fieldkit.errors import BadInput, Shortage, Unavailable
 from fieldkit.memory import GIB, Available
-from fieldkit.process import environment, family
+from fieldkit.process import command_line, environment, family
 from fieldkit.records import Sampling
+from fieldkit.shared_memory import PLACE, shared_files
 from rollout.canary import Verdict, prove
 from rollout.client import EngineClient
-from rollout.engine import Served, ensure_engine, find_engine, release_memory, stop_engine
+from rollout.engine import (
+    ENGINE,
+    Served,
+    ensure_engine,
+    find_engine,
+    release_memory,
+    stop_engine,
+)
 from rollout.lifecycle import Lifecycle, decide
 from rollout.server import (
     API_KEY_VARIABLE,
@@ -40,6 +49,8 @@ from rollout.server import (
 from rollout.server import (
     environment as server_environment,
 )
+from scripts import processes
+from scripts.processes import Use, families, told
 from tests.conftest import SharedEngine, TinyModel
 
 PROMPT = (1, 4093, 198, 504, 2365, 6354, 16438, 28, 339, 5248, 253, 1838)
@@ -233,7 +244,6 @@ def test_the_server_listens_on_loopback_alone_and_answers_nobody_without_the_run
     engine: SharedEngine,
 ) -> None:
     import httpx
-    import psutil
 
     served = engine.ensure(engine.model.adapter(1), "stays-v1")
     owned = find_engine(engine.run_dir)
@@ -266,6 +276,83 @@ def test_a_killed_servers_orphans_are_ended_before_the_next_start(engine: Shared
     assert served.pid != killed.pid
     assert family(owned.marker) == []
     assert served_names(served) == {BASE_NAME, "killed-v1"}
+
+
+@pytest.mark.engine
+def test_a_worker_that_is_left_alone_is_seen_and_reclaimed_without_a_trace(
+    engine: SharedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """API server, EngineCore and resource tracker are killed at once, as for memory."""
+    served = engine.ensure(engine.model.adapter(1), "reclaimed-v1")
+    owned = find_engine(engine.run_dir)
+    assert owned is not None
+    shared = [PLACE / name for name in shared_files(family(owned.marker))]
+    assert len(shared) >= 2  # blocks between EngineCore and Worker
+    (worker,) = [p for p in family(owned.marker) if b"VLLM::Worker" in command_line(p)]
+    killed = [psutil.Process(p) for p in family(owned.marker) if p != worker]
+    assert served.pid in [p.pid for p in killed]
+    psutil.Process(worker).suspend()  # or it would see its parent die and end itself
+    for process in killed:
+        process.kill()
+    psutil.wait_procs(killed, timeout=30)
+
+    monkeypatch.setattr(processes, "ROOT", engine.run_dir.parent)
+    (left,) = [f for f in families() if f.marker == owned.marker]
+    assert (left.pids, left.name, left.use) == ((worker,), ENGINE, Use.NOBODY)
+    assert left.held > 2**20
+    assert "does not answer, no loop uses it" in told(left)
+    monkeypatch.setattr(processes, "families", lambda: [left])
+    (line,) = processes.reclaim()
+    assert line.startswith("ended engine of run")
+    assert family(owned.marker) == []
+    assert [path for path in shared if path.exists()] == []
+    assert not Path(owned.info["scratch"]).exists()
+    assert find_engine(engine.run_dir) is None
+
+
+@pytest.mark.engine
+def test_a_server_that_is_killed_whole_leaves_no_shared_memory_after_the_next_stop(
+    engine: SharedEngine,
+) -> None:
+    engine.ensure(engine.model.adapter(1), "killed-v1")
+    owned = find_engine(engine.run_dir)
+    assert owned is not None
+    shared = [PLACE / name for name in shared_files(family(owned.marker))]
+    whole = [psutil.Process(p) for p in family(owned.marker)]
+    for process in whole:
+        process.suspend()
+    for process in whole:
+        process.kill()
+    psutil.wait_procs(whole, timeout=30)
+    assert [path for path in shared if path.exists()], "it was removed by somebody else"
+    assert stop_engine(engine.run_dir, engine.settings) == 0
+    assert [path for path in shared if path.exists()] == []
+    assert not Path(owned.info["scratch"]).exists()
+
+
+@pytest.mark.engine
+def test_an_adapter_that_is_not_the_proven_one_gets_one_fresh_server_and_then_exit_4(
+    engine: SharedEngine, proven: Path, tmp_path: Path
+) -> None:
+    """Adapter 1 beside a canary that says its hash, with the logprobs of adapter 3."""
+    wrong = shutil.copytree(engine.model.adapter(1), tmp_path / "wrong")
+    canary = json.loads((proven / CANARY_FILE).read_text())
+    (wrong / CANARY_FILE).write_text(json.dumps(canary | {"adapter_sha": adapter_sha(wrong)}))
+    before = engine.ensure(engine.model.adapter(2), "before-v2")
+    pids: list[int] = []
+
+    def tell(line: str) -> None:
+        owned = find_engine(engine.run_dir)
+        if owned is not None and owned.pid is not None and "stopping" in line:
+            pids.append(owned.pid)
+
+    with pytest.raises(Unavailable, match="answers with the previous adapter") as failed:
+        ensure_engine(engine.run_dir, engine.model.folder, engine.settings, wrong, "wrong-v9", tell)
+    assert failed.value.exit_code == 4
+    assert len(pids) == 2
+    assert pids[0] == before.pid
+    assert pids[1] != before.pid
+    assert find_engine(engine.run_dir) is None
 
 
 @pytest.mark.engine

@@ -548,6 +548,11 @@ async def test_a_crash_leaves_no_core_and_starts_no_program_of_the_host(opened: 
     assert limits.split()[-3:] == ["1", "1", "bytes"]
 
 
+HOG_BYTES = 2 * 2**30
+"""What a hog may have of memory: less than by default, so that a machine of 8 GiB can try it."""
+TOUCH = """perl -e 'while (1) { my $x = ""; vec($x, BYTES - 1, 8) = 1; undef $x }'"""
+"""Takes so much memory, touches all of it, gives it back, and again."""
+
 HOGS = {
     "busy loops": "for i in $(seq 50); do while :; do :; done & done; touch begun; wait",
     "busy loops in sessions": (
@@ -565,6 +570,13 @@ HOGS = {
         "touch begun; while :; do mkdir d; touch d/$(seq -s ' d/' 1900); rm -rf d; done 2>&-"
     ),
     "output just below a flood": ("touch begun; while :; do seq 200; sleep 0.001; done"),
+    "memory just below the limit": (
+        f"touch begun; {TOUCH.replace('BYTES', str(HOG_BYTES - 64 * 2**20))}"
+    ),
+    "memory of many processes just below the limit": (
+        f"for i in $(seq 40); do {TOUCH.replace('BYTES', str(HOG_BYTES // 45))} & done; "
+        "touch begun; wait"
+    ),
 }
 
 
@@ -615,7 +627,8 @@ async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(open
 )
 async def test_no_command_slows_another_episode_by_more_than_twice(opened: Open, hog: str) -> None:
     """What else the machine does may fall on one side, but not each time; a hog does."""
-    hostile, other = await opened(command_seconds=240), await opened({"a.txt": b"hello\n" * 100})
+    hostile = await opened(command_seconds=240, memory_bytes=HOG_BYTES)
+    other = await opened({"a.txt": b"hello\n" * 100})
     ratios: list[float] = []
     while len(ratios) < 3 and min(ratios, default=9) > 2:
         ratios.append(await slowdown(hostile, hog, other))

@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest_asyncio
 
 import rollout.bwrap
 from fieldkit.errors import Unavailable
+from fieldkit.process import LEDGER_VARIABLE, MARKER_VARIABLE, family, marked
+from rollout.child import Child
 from rollout.sandbox import Sandbox, SandboxSettings, make_sandbox
 
 REPOSITORY = Path(__file__).parents[2]
@@ -214,6 +218,86 @@ async def test_the_environment_is_the_boxes_own(
     assert "HOME=/workspace\n" in result.output
 
 
+@pytest.fixture
+def phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """This process as the phase of a run, by its marks; the marker."""
+    marks = {MARKER_VARIABLE: f"rollout-{tmp_path.name}", LEDGER_VARIABLE: str(tmp_path / "ledger")}
+    for name, value in marks.items():
+        monkeypatch.setenv(name, value)
+    yield marks[MARKER_VARIABLE]
+    for pid in family(marks[MARKER_VARIABLE]):
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_the_keeper_carries_the_marks_of_its_phase_and_the_box_does_not(
+    opened: Opened, phase: str
+) -> None:
+    sandbox = await opened()
+    known = {m.pid for m in marked() if m.marker == phase}
+    assert int(sandbox._keeper.entrance[1]) in known
+    assert set(family(phase)) == known
+    result = await sandbox.run("env; tr '\\0' '\\n' < /proc/1/environ; sleep 0.01")
+    assert "PATH=" in result.output
+    assert phase not in result.output
+    assert MARKER_VARIABLE not in result.output
+    assert LEDGER_VARIABLE not in result.output
+
+
+async def test_the_box_drops_what_its_caller_has_in_the_environment(
+    opened: Opened, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller is given an empty one; were that forgotten, the box would still keep it out."""
+
+    class Generous(Child):
+        def __init__(self, *args: Any, env: Mapping[str, str], **more: Any) -> None:
+            super().__init__(*args, env={**os.environ, **env}, **more)
+
+    monkeypatch.setattr(rollout.bwrap, "Child", Generous)
+    result = await (await opened()).run("env; tr '\\0' '\\n' < /proc/1/environ")
+    assert "PATH=" in result.output
+    assert phase not in result.output
+
+
+async def test_what_runs_in_a_box_is_none_of_the_phases_family(opened: Opened, phase: str) -> None:
+    sandbox = await opened()
+    before = family(phase)
+    running = asyncio.create_task(sandbox.run("touch begun; sleep 86408.25"))
+    while not (sandbox.workspace / "begun").exists():
+        await asyncio.sleep(0.01)
+    assert processes_with("86408.25")
+    assert family(phase) == before
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_command_that_gives_itself_a_mark_is_not_taken_for_ours(
+    opened: Opened, phase: str, tmp_path: Path
+) -> None:
+    sandbox = await opened()
+    forged = f"{MARKER_VARIABLE}=engine-86409 {LEDGER_VARIABLE}={tmp_path}/ledger"
+    running = asyncio.create_task(sandbox.run(f"{forged} bash -c 'touch begun; sleep 86409.25'"))
+    while not (sandbox.workspace / "begun").exists():
+        await asyncio.sleep(0.01)
+    assert processes_with("86409.25")
+    assert "engine-86409" not in {m.marker for m in marked()}
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_daemon_of_a_plain_command_is_found_by_the_marks_of_its_phase(
+    opened: Opened, phase: str
+) -> None:
+    """Nothing ends it with its command, so somebody has to be able to find it."""
+    sandbox = await opened(kind="none")
+    # The command goes on when the daemon has left its group, or it would end with it.
+    left = "setsid bash -c 'echo left > gate; exec sleep 86410.25'"
+    await sandbox.run(f"mkfifo gate\n{left} >/dev/null 2>&1 & read < gate")
+    (daemon,) = processes_with("86410.25")
+    assert daemon in [m.pid for m in marked() if m.marker == phase]
+
+
 @pytest.mark.parametrize(
     "place", ["/etc/passwd", "/root", "/home", "/var", "/sys", "/work", "/run"]
 )
@@ -334,21 +418,48 @@ def children_of(pid: int) -> set[str]:
     return set(" ".join(listed).split())
 
 
+TREES = {
+    "3000 folders deep": """perl -e 'for (1..3000) { mkdir "d" or die; chdir "d" or die }'""",
+    "100000 files": "mkdir d; cd d; seq 100000 | xargs touch",
+    "no permissions": "mkdir -p no/in; touch no/in/a; chmod 000 no/in/a no/in no",
+    "links to outside": "ln -s OUTSIDE a; ln -s OUTSIDE/file b; ln -s ../../outside c; ln -s / d",
+    "links in loops": "ln -s . here; ln -s .. up; ln -s loop loop; ln -s a b; ln -s b a",
+    "hard links": "touch one; mkdir d; ln one two; ln one d/one; ln OUTSIDE/file d/file; true",
+    "pipes and devices": "mkfifo pipe; mknod zero c 1 5; mknod disk b 7 0; true",
+    "a socket": "perl -MSocket -e 'socket S, 1, 1, 0; bind S, pack_sockaddr_un(q(s)) or die'",
+    "a sparse terabyte": "truncate -s 1T big",
+    "names that are no text": r"touch -- $'\xff\xfe' $'caf\xe9' $'a\nb' -rf; mkdir -- -r $'d\x80'",
+}
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory, where many files are made and removed fastest."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 @both_kinds
-async def test_any_tree_can_be_removed(opened: Opened, kind: str, tmp_path: Path) -> None:
-    sandbox = await opened(kind=kind, workspace_inodes=10_000)
-    result = await sandbox.run(
-        "mkdir -p locked/in; chmod 000 locked/in locked\n"
-        """perl -e 'for (1..3000) { mkdir "d" or die; chdir "d" or die }'"""
-    )
-    assert result.exit_code == 0
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+async def test_any_tree_can_be_removed(kind: str, tree: str, memory: Path) -> None:
+    (memory / "outside").mkdir()
+    (memory / "outside" / "file").write_text("kept\n")
+    children = children_of(os.getpid())
+    changes = {"workspace_inodes": 110_000, "file_bytes": 2**41, "command_seconds": 4 * GENEROUS}
+    sandbox = make_sandbox(settings(kind=kind, **changes), memory / "scratch")
+    await sandbox.open({})
+    result = await sandbox.run(tree.replace("OUTSIDE", str(memory / "outside")))
+    assert result.exit_code == 0, result.output
     await sandbox.close()
-    assert list(tmp_path.glob("scratch/*")) == []
+    assert list(memory.glob("scratch/*")) == []
+    assert children_of(os.getpid()) == children
+    assert (memory / "outside" / "file").read_text() == "kept\n"
 
 
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
+from rollout.child import Child
 from rollout.sandbox import SandboxSettings, make_sandbox
 
 async def main():
@@ -402,6 +513,7 @@ async def test_32_episodes_run_at_once(opened: Opened) -> None:
 ORDINARY = """
 import asyncio, os, sys
 from pathlib import Path
+from rollout.child import Child
 from rollout.sandbox import SandboxSettings, make_sandbox, probe
 
 async def main():

@@ -75,6 +75,14 @@ def test_a_value_of_the_wrong_type_is_named(run: Path) -> None:
     refused(run, BAD_INPUT, "rollout.group_size")
 
 
+def test_a_file_cannot_leave_out_the_sandbox(run: Path) -> None:
+    change(run, "[model]", '[sandbox]\nkind = "none"\n\n[model]')
+    refused(run, BAD_INPUT, "run.toml: sandbox.kind", "`grpo run r --sandbox none`")
+    ended = grpo("run", run, "--sandbox", "none")
+    assert ended.returncode == BAD_INPUT, "nor where it is typed as well: it is said in one place"
+    assert not (run / "manifest.json").exists()
+
+
 def test_text_that_is_no_toml_is_named_with_its_line(run: Path) -> None:
     change(run, "[model]", "[model")
     refused(run, BAD_INPUT, "run.toml", "line")

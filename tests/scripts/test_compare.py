@@ -191,6 +191,14 @@ def test_a_key_that_changes_what_is_played_is_named_with_both_values(
     assert sum(line.startswith("  ") for line in said.splitlines()) == 2, "one key and one remedy"
 
 
+def test_arms_without_a_sandbox_are_compared_with_each_other_and_named(runs: Path) -> None:
+    for name in ("a", "b"):
+        change(runs / name, "sandbox", "kind", "none")
+    said = "Played without a sandbox (--sandbox none): a@2, b@2."
+    assert said in told(runs / "a", runs / "b")
+    assert said in markdown(compare_arms([f"{runs}/a", f"{runs}/b"]))
+
+
 def test_every_arm_that_does_not_match_is_listed_with_every_key(runs: Path) -> None:
     shutil.copytree(runs / "a", runs / "c")
     change(runs / "b", "rollout", "max_turns", 6)

@@ -30,6 +30,13 @@ def test_a_key_lands_in_its_settings(tmp_path: Path) -> None:
     assert isinstance(config.trainer.lr, float)
 
 
+def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
+    path = write(tmp_path, "[sandbox]\ncommand_seconds = 3\n")
+    assert read_config(path).sandbox.kind == "bwrap"
+    assert read_config(path, "none").sandbox.kind == "none"
+    assert read_config(path, "none").sandbox.command_seconds == 3.0
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -49,6 +56,7 @@ def test_a_key_lands_in_its_settings(tmp_path: Path) -> None:
         ("[engine]\nlifecycle = 'hotswp'", "did you mean 'hotswap'?"),
         ("[reward]\nkind = 'shape'", "did you mean 'shaped'?"),
         ("[sandbox]\nkind = 'docker'", "sandbox.kind: expected one of 'bwrap', 'none'"),
+        ("[sandbox]\nkind = 'none'", "types it: `grpo run"),
         ("[rollout]\ngroup_size = 1", "group_size"),
         ("[rollout]\ntemperature = nan", "temperature"),
         ("[trainer]\nlr = -1.0", "lr"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from scripts.evidence_tables import (
     write_page,
 )
 from scripts.table import Table
+from scripts.text import as_text
 from tests.scripts.evals import step, tasks
 from tests.scripts.test_evidence import N, night
 
@@ -145,3 +147,33 @@ def test_the_terminal_page_fits_a_narrow_window_without_breaking_an_interval(
     assert max(map(len, text.splitlines())) <= 120
     assert text.count("[") == text.count("]")
     assert all(("[" in line) == ("]" in line) for line in text.splitlines())
+
+
+def test_arms_that_were_played_without_a_sandbox_are_named_wherever_the_figures_are(
+    evals: Path, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    shutil.copytree(evals, tmp_path / "evals")
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "sandbox": "none"}))
+    bare = collect(tmp_path / "evals", tasks(N), steps)
+    line = (
+        "Played without a sandbox (--sandbox none): do-nothing, oracle, base, warm start, step 1,"
+        " step 2."
+    )
+    assert f"**{line}" in markdown(bare, steps, "first night")
+    assert plain_page(bare, steps)["unprotected"] == tuple(a.name for a in bare.arms)
+    assert line in as_text(main_table(bare).rich()), "what the evening shows"
+    console = Console(width=250, file=io.StringIO(), color_system="standard", force_terminal=True)
+    with console.capture() as captured:
+        console.print(rich_page(bare, steps))
+    assert f"\x1b[1;31m{line}" in captured.get()
+
+
+def test_nothing_is_said_of_a_sandbox_that_was_there(
+    evals: Path, evidence: Evidence, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    assert evidence.unprotected == (), "no manifest says otherwise"
+    shutil.copytree(evals, tmp_path / "evals")
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "sandbox": "bwrap"}))
+    boxed = collect(tmp_path / "evals", tasks(N), steps)
+    assert boxed.unprotected == ()
+    assert "without a sandbox" not in markdown(boxed, steps, "first night")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from rich.console import Console
 from fieldkit.journal import Entry, Journal
 from fieldkit.ledger import Ledger
 from fieldkit.process import family
-from fieldkit.records import Trajectory, read_bundle, read_trajectories
+from fieldkit.records import Signal, Trajectory, read_bundle, read_trajectories
 from rollout.engine import stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.forecast import FORECAST, held
@@ -331,12 +332,25 @@ def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keep
         night.until(loop, lambda: kill(night.folder.path, loop, Victim.TRAINER))
         assert loop.wait() == SHORTAGE
     assert "the trainer was killed (exit 137)" in night.said
-    assert "Lower trainer.tokens_per_microbatch" in night.said
+    told = re.search(
+        r"largest micro-batch had (\d+) .* trainer.tokens_per_microbatch = (\d+) \(it is (\d+)\)",
+        night.said,
+    )
+    assert told is not None, night.said
+    largest, smaller, present = map(int, told.groups())
+    assert longest_episode(night) <= smaller < largest <= present
     assert "run the same command again" in night.said
     bundle = night.folder.bundle(1).read_bytes()
     assert night.run() == 0, night.said
     assert night.folder.bundle(1).read_bytes() == bundle
     assert night.trained() == calm.trained()
+
+
+def longest_episode(night: Night) -> int:
+    """Of those that the step trains on, in tokens."""
+    trained = [g for g in read_bundle(night.folder.bundle(1)) if g.signal is Signal.LEARNABLE]
+    last = [t.turns[-1] for g in trained for t in g.trajectories]
+    return max(len(turn.prompt_ids) + len(turn.completion_ids) for turn in last) - 1
 
 
 @pytest.mark.slow

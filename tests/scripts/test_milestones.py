@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fieldkit.records import StepSummary
+from scripts.evidence import collect
+from scripts.evidence_tables import late_table
 from scripts.milestones import milestones
-from tests.scripts.evals import step
+from tests.scripts.evals import arm, step, write_eval
+from tests.scripts.report.night import HELD_OUT, after, make_night, summary, tasks
 
 # the measured night on the easy corpus: stop rates and turns of eleven steps
 STOPS = (0.16, 0.28, 0.38, 0.41, 0.56, 0.94, 1.0, 0.91, 1.0, 1.0, 1.0)
@@ -56,3 +61,19 @@ def test_a_figure_that_did_not_move_dates_nothing() -> None:
 
 def test_a_night_without_a_step_has_no_milestone() -> None:
     assert milestones([step(0, "a")]).sentences == ("No step has been played yet.",)
+
+
+def test_the_step_after_which_nothing_can_be_told_from_luck_is_where_it_could_have_stopped(
+    tmp_path: Path,
+) -> None:
+    """A night of eight steps, evaluated after the second and after the fourth as well."""
+    evals, on = make_night(tmp_path, n_steps=8).folder.evals, tasks(HELD_OUT)
+    early = arm("sha-2", on, passes=10, turns=9, stops=4)
+    write_eval(evals, early, on, arm="step 2")
+    write_eval(evals, after(on, "sha-4", lost=2), on, arm="step 4")
+    table = late_table(collect(evals, on, [summary(n, 8) for n in range(9)]))
+    assert table is not None
+    assert table.notes == (
+        "After step 2: stops up, turns down; the rest can be luck.",
+        "It could have stopped at step 4: nothing after it can be told from luck.",
+    )

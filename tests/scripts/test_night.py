@@ -8,7 +8,6 @@ one by `grpo run`), and the tests read what it left.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from rollout.engine import find_engine
 from scripts.run_folder import ROOT
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.chaos.night import KILLED_CODES, Victim, alive, kill, require_readable, trained_twice
+from tests.tiny_policy import write_run
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -38,7 +37,7 @@ class Night:
     def json(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text())
 
-    def journal(self, event: str, **fields: str) -> list[dict[str, Any]]:
+    def journal(self, event: str, **fields: object) -> list[dict[str, Any]]:
         """The journal's entries of this kind, in order."""
         lines = (self.folder / "journal.jsonl").read_text().splitlines()
         entries = [json.loads(line) for line in lines]
@@ -77,23 +76,21 @@ def run_through(folder: Path, loop_of: tuple[str, ...] = GRPO_RUN) -> Night:
     return Night(folder, said)
 
 
-def kill_at(folder: Path, line_with: str) -> None:
-    """SIGKILL the loop as soon as it says a line with these words in it."""
+def kill_at(folder: Path, line_with: str, victim: Victim) -> None:
+    """SIGKILL the victim as soon as the loop says a line with these words, and let the loop end."""
     with running(folder, GRPO_RUN) as loop:
         assert loop.stdout is not None
         said = []
         for line in loop.stdout:
             said.append(line)
             if line_with in line:
-                loop.send_signal(signal.SIGKILL)
+                assert kill(folder, loop, victim), f"no {victim} lives"
                 break
         else:
             pytest.fail(f"it never said {line_with!r}:\n{''.join(said)}")
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_tiny_policy(tmp_path_factory.mktemp("policy"))
+        said.append(loop.stdout.read())
+        assert loop.wait() in (0, *KILLED_CODES), "".join(said)
+    require_readable(folder)
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +104,15 @@ def restarted(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def killed(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Night:
-    """A night under hot-swap whose loop was killed while step 1 was being trained, run again."""
+    """A night under hot-swap that was killed twice and run again: the loop while step 1 was being
+    trained, and vLLM's EngineCore as step 2 began."""
     folder = tmp_path_factory.mktemp("nights") / "killed"
     engine = {"lifecycle": "hotswap", "kv_cache_gib": 0.25, "max_model_len": 512}
     write_run(folder, *policy, engine={**engine, "dtype": "float32"})
-    kill_at(folder, f"step 1/{STEPS} · train")
+    kill_at(folder, f"step 1/{STEPS} · train", Victim.LOOP)
     assert (folder / "step-001" / "trajectory_bundle.jsonl").is_file()
     assert not (folder / "step-001" / "step.json").exists()
+    kill_at(folder, f"step 2/{STEPS} · rollout", Victim.ENGINE_CORE)
     return run_through(folder)
 
 
@@ -157,8 +156,12 @@ def test_the_morning_has_a_table_a_verdict_and_a_curve(night: Night) -> None:
     assert (night.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_engine_is_left_behind(night: Night) -> None:
-    assert find_engine(night.folder) is None
+def test_nothing_is_left_behind(night: Night) -> None:
+    assert alive(night.folder) == []
+
+
+def test_no_step_is_trained_twice(night: Night) -> None:
+    assert trained_twice(night.folder) == []
 
 
 def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted: Night) -> None:
@@ -170,8 +173,9 @@ def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted
 def test_a_killed_loop_goes_on_with_the_engine_and_the_bundle_that_were_there(
     killed: Night,
 ) -> None:
-    assert len(list((killed.folder / "log").glob("engine-*.log"))) == 1
-    rollouts = killed.journal("phase_end", phase="rollout")
+    engines = list((killed.folder / "log").glob("engine-*.log"))
+    assert len(engines) == 2, "one, and one more after the EngineCore was killed"
+    rollouts = killed.journal("phase_end", phase="rollout", exit=0)
     assert len(rollouts) == STEPS, "the bundle of the step that was killed was played twice"
 
 

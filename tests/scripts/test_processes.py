@@ -16,8 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fieldkit.errors import Unavailable
 from fieldkit.ledger import LEDGER_FILE, Ledger
-from fieldkit.process import Owned, family, start_time
+from fieldkit.process import Owned, command_line, family, start_time, terminate
+from rollout.engine import ENGINE
+from rollout.leftovers import SCRATCH_VARIABLE, new_scratch
 from scripts import doctor, processes
 from scripts.processes import Use, families, reclaim, told
 
@@ -36,6 +39,16 @@ RENAMED = """
 import ctypes
 libc = ctypes.CDLL(None)
 libc.prctl(15, b"VLLM::EngineCor", 0, 0, 0)
+"""
+
+
+# The server has a block of shared memory, and writes its name beside the log before it is up.
+SHARING = """
+import pathlib
+from multiprocessing.shared_memory import SharedMemory
+if not (note := pathlib.Path("shared")).exists():
+    block = SharedMemory(create=True, size=4096)
+    note.write_text(block.name)
 """
 
 
@@ -75,6 +88,12 @@ def mine(checkout: Path) -> list[processes.Family]:
 
 def gone(pids: tuple[int, ...]) -> bool:
     return all(start_time(pid) is None for pid in pids)
+
+
+def reclaim_only(monkeypatch: pytest.MonkeyPatch, found: processes.Family) -> list[str]:
+    """Reclaim one family, whatever else this machine has."""
+    monkeypatch.setattr(processes, "families", lambda: [found])
+    return reclaim()
 
 
 @contextmanager
@@ -149,6 +168,90 @@ def test_a_family_whose_run_folder_was_deleted_is_found_and_ended(
     reclaim()
     assert gone(found.pids)
     assert not run.exists()
+
+
+def test_an_engine_whose_run_folder_was_deleted_leaves_neither_memory_nor_folder(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = new_scratch()
+    monkeypatch.setenv(SCRATCH_VARIABLE, str(scratch))
+    run = checkout / "runs" / "deleted"
+    start(run, name=ENGINE, prelude=SHARING)
+    shared = Path("/dev/shm") / (run / "shared").read_text()
+    shutil.rmtree(run)
+    (found,) = mine(checkout)
+    for pid in found.pids:  # the tracker first: it must not clean up behind the others
+        if b"resource_tracker" in command_line(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert shared.exists()
+    monkeypatch.setattr(processes, "families", lambda: [found])
+    reclaim()
+    assert gone(found.pids)
+    assert not shared.exists()
+    assert not scratch.exists()
+
+
+def test_a_trainer_does_not_own_the_folder_that_it_was_given(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`TMPDIR=/tmp/grpo-mine grpo run`: of the person's own folder nothing is removed."""
+    own = new_scratch()
+    monkeypatch.setenv(SCRATCH_VARIABLE, str(own))
+    run = checkout / "runs" / "deleted"
+    start(run)
+    shutil.rmtree(run)
+    (found,) = mine(checkout)
+    monkeypatch.setattr(processes, "families", lambda: [found])
+    reclaim()
+    assert gone(found.pids)
+    own.rmdir()
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": 9}', '{"schema": 1, "processes": [{}]}'])
+def test_a_ledger_that_cannot_be_read_keeps_no_other_run_from_being_cleaned_up(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    runs = checkout / "runs"
+    start(runs / "broken")
+    start(runs / "old")
+    (runs / "broken" / LEDGER_FILE).write_text(text)
+    broken, old = sorted(mine(checkout), key=lambda f: f.run.name)
+    assert (broken.use, broken.reclaimable) == (Use.UNKNOWN, False)
+    monkeypatch.setattr(doctor, "families", lambda: [broken, old])
+    bad = [f.text for f in doctor._processes() if not f.ok]
+    assert len(bad) == 2
+    ledger = runs / "broken" / LEDGER_FILE
+    assert f"its ledger cannot be read ({ledger}" in bad[0]
+    assert f"`mv {ledger} {ledger}.bad` and `grpo doctor --reclaim` end it" in bad[0]
+    monkeypatch.setattr(processes, "families", lambda: [broken, old])
+    (line,) = reclaim()
+    assert "old" in line
+    assert gone(old.pids)
+    assert not gone(broken.pids)
+    ledger.rename(f"{ledger}.bad")  # as it said
+    (broken,) = mine(checkout)
+    assert reclaim_only(monkeypatch, broken)
+    assert gone(broken.pids)
+
+
+def test_one_that_cannot_be_ended_keeps_no_other(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(checkout / "runs" / "stuck")
+    start(checkout / "runs" / "then")
+    stuck, then = sorted(mine(checkout), key=lambda f: f.run.name)
+
+    def refuse(owned: Owned, grace: float) -> list[int]:
+        """A process that hangs in the kernel cannot be made here."""
+        if owned.marker == stuck.marker:
+            raise Unavailable("stuck in the kernel")
+        return terminate(owned, grace)
+
+    monkeypatch.setattr(processes, "families", lambda: [stuck, then])
+    monkeypatch.setattr(processes, "terminate", refuse)
+    with pytest.raises(Unavailable, match=r"ended trainer of run then.*\nstuck in the kernel"):
+        reclaim()
+    assert gone(then.pids)
 
 
 def test_what_a_loop_uses_is_left_alone(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ that is filled, made read-only, or left; then the same command once there is roo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.files import read_lines
 from fieldkit.limits import allow_open_files
 from fieldkit.memory import GIB, available
 from rollout.engine import find_engine, stop_engine
@@ -72,15 +75,14 @@ def night(started: Path, disk: Path) -> Path:
     return Path(shutil.copytree(started, disk / "night"))
 
 
-def fill(disk: Path) -> Path:
-    """Fill a disk to the last byte; the file that does it."""
+def fill(disk: Path, leave: int = 0) -> Path:
+    """Fill a disk but for its last `leave` bytes (of whole pages); the file that does it."""
     filler = disk / "filler"
-    with open(filler, "wb", buffering=0) as f:
+    with open(filler, "wb", buffering=0) as f, contextlib.suppress(OSError):
         while True:
-            try:
-                f.write(b"\0" * 65536)
-            except OSError:
-                return filler
+            f.write(b"\0" * 65536)
+    os.truncate(filler, filler.stat().st_size - leave)
+    return filler
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,96 @@ def test_a_disk_that_is_full_in_a_phase_is_a_shortage_and_the_same_command_goes_
     filler.unlink()
     again = grpo(phase, night)
     assert again.returncode == 0, again.stdout + again.stderr
+
+
+@pytest.fixture(scope="module")
+def played(started: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose first rollout is done, with no engine left."""
+    folder = Path(shutil.copytree(started, tmp_path_factory.mktemp("played") / "night"))
+    ended = grpo("rollout", folder)
+    stop_engine(folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(played: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose first step is done."""
+    folder = Path(shutil.copytree(played, tmp_path_factory.mktemp("trained") / "night"))
+    ended = grpo("train", folder)
+    stop_engine(folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def turns(run: Path) -> set[str]:
+    """Every turn of a finished episode, by the seconds that it took, which no other has."""
+    lines = (line for file in run.rglob("*.jsonl") for _, line in read_lines(file))
+    return {found for line in lines for found in re.findall(r'"seconds":([-.e\d]+)', line)}
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+# Of the two-layer model an adapter has 8 pages, its config 1, an optimizer state 16, what the
+# canary knows 3; eight episodes have 4, and what a phase writes before all that 3 or 4.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "phase", "pages", "names"),
+    [
+        ("started", "rollout", 5, "step-001/trajectories.partial.jsonl"),
+        ("started", "rollout", 8, "step-001/trajectory_bundle.jsonl"),
+        ("played", "train", 4, "adapter/adapter_model.safetensors"),
+        ("played", "train", 8, "adapter/adapter_model.safetensors"),
+        ("played", "train", 16, "trainer_state/optimizer.safetensors"),
+        ("played", "train", 24, "trainer_state/optimizer.safetensors"),
+        ("played", "train", 29, "adapter/canary.json"),
+        ("trained", "eval", 2, "trajectories.partial.jsonl"),
+        ("trained", "eval", 4, "eval.json"),
+    ],
+)
+def test_a_disk_that_fills_up_in_the_middle_of_a_phase_is_told_with_the_file_and_costs_no_episode(
+    request: pytest.FixtureRequest, disk: Path, before: str, phase: str, pages: int, names: str
+) -> None:
+    earlier = request.getfixturevalue(before)
+    night = Path(shutil.copytree(earlier, disk / "night"))
+    filler = fill(disk, leave=pages * PAGE)
+    full = grpo(phase, night)
+    assert full.returncode == SHORTAGE, full.stdout + full.stderr
+    assert f"{names}: no space left on this disk" in full.stderr
+    filler.unlink()
+    kept = turns(night)
+    assert (kept > turns(earlier)) == (phase != "train")
+    again = grpo(phase, night)
+    assert again.returncode == 0, again.stdout + again.stderr
+    require_readable(night)
+    assert kept <= turns(night)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [4, 7, 10])
+def test_a_disk_without_room_for_another_file_in_the_start_is_a_shortage_and_it_starts_again(
+    started: Path, tmp_path: Path, files: int
+) -> None:
+    """Full of files and not of bytes: a start asks for a gigabyte before it writes anything."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not mount("-t", "tmpfs", "-o", f"size=2G,nr_inodes={files}", "grpo-test", place):
+        pytest.skip("mounting a file system needs root")
+    try:
+        night = place / "night"
+        night.mkdir()
+        shutil.copyfile(started / "run.toml", night / "run.toml")
+        full = grpo("start", night)
+        assert full.returncode == SHORTAGE, full.stdout + full.stderr
+        assert f"{night}" in full.stderr
+        assert "no space left on this disk" in full.stderr
+        assert mount("-o", "remount,nr_inodes=1000", place)
+        again = grpo("start", night)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert (night / "step-000" / "step.json").is_file()
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_run_folder_that_cannot_be_written_is_named(night: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
 from fieldkit.adapter import check_adapter
-from fieldkit.files import read_json
-from fieldkit.records import Trajectory
+from fieldkit.files import read_json, sha256_text
+from fieldkit.records import Trajectory, encode_trajectory, plain
 from rollout.canary import read_canary
+from scripts.cli import app
+from scripts.config import DataSettings
+from scripts.model import build_model
 from scripts.prove import prove
-from scripts.run_folder import ROOT
-from scripts.sft import SftSettings, as_example, play_demonstrations, warm_start
+from scripts.run_folder import ROOT, from_checkout
+from scripts.sft import SftSettings, as_example, command, play_demonstrations, warm_start
 from tests.tiny_model import make_tiny_model
 from tests.tiny_policy import write_tasks
 
@@ -69,17 +73,45 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     info = check_adapter(out, model)
     assert (info.rank, info.alpha) == (4, 8)
     said = read_json(out / "sft.json")
-    assert said["settings"]["demos"] == 16
+    assert said["settings"] == plain(SETTINGS)
+    assert said["command"] == f"grpo sft {out} --demos 16 --seed 1 && grpo prove {out}"
     assert (tmp_path / "warm.work" / "demos-16-seed1.jsonl").is_file()
 
     prove(out, model, avoid[0], "float32")
     assert read_canary(out / "canary.json").adapter_sha == info.sha
 
 
-def test_the_committed_adapter_was_made_with_the_defaults() -> None:
-    said = read_json(ROOT / "adapters" / "smol-warm" / "sft.json")
+COMMITTED = ROOT / "adapters" / "smol-warm"
+
+
+def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_names() -> None:
+    said = read_json(COMMITTED / "sft.json")
     defaults = SftSettings()
-    assert said["settings"]["demos"] == defaults.demos
-    assert said["settings"]["seed"] == defaults.seed
-    assert said["settings"]["demo"]["stop_share"] == defaults.demo.stop_share
+    assert said["settings"] == plain(defaults)
+    assert said["command"] == command(defaults, COMMITTED)
+    assert said["command"].startswith("grpo sft adapters/smol-warm ")
     assert 0.04 <= said["demos_that_stop"] / defaults.demos <= 0.06
+
+
+def test_the_command_is_one_that_grpo_understands() -> None:
+    """Both halves of it, to the last word; what they then do has tests of its own."""
+    grpo = typer.main.get_group(app)
+    out = Path("adapters/x")
+    for half in command(SftSettings(demos=16, seed=7), ROOT / out).split(" && "):
+        name, *words = half.removeprefix("grpo ").split()
+        understood = grpo.commands[name].make_context(name, words).params
+        assert understood.get("out", understood.get("adapter")) == out
+        assert (understood.get("demos", 16), understood.get("seed", 7)) == (16, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_committed_adapter_s_demonstrations_are_played_again_to_the_byte(
+    tmp_path: Path,
+) -> None:
+    """Two minutes. The tokenizer, the tasks, the sandbox and the seeds are those of the time."""
+    data = DataSettings()
+    avoid = [from_checkout(data.pool), from_checkout(data.heldout)]
+    demos = play_demonstrations(SftSettings(), build_model(), avoid, tmp_path, silent)
+    kept = "".join(encode_trajectory(d) + "\n" for d in demos)
+    assert sha256_text(kept) == read_json(COMMITTED / "sft.json")["demos_sha256"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.journal import Journal
+from fieldkit.records import Signal, encode, encode_group
 from scripts.config import RunConfig
 from scripts.loop import Phase
 from scripts.run_loop import LoopOptions, with_options
-from scripts.state import as_told, look, read_files
-from tests.scripts.report.night import Night, make_night
+from scripts.state import as_told, look, raise_converged, read_files
+from tests.scripts.report.night import Night, group, make_night, summary, tasks, write_tasks
 
 STEPS = 3
 
@@ -101,3 +105,75 @@ def test_what_was_typed_is_known_from_the_journal(night: Night) -> None:
     )
     told, deadline = as_told(run, journal.read())
     assert (told.steps, deadline) == (3, 9.0)
+
+
+# --- a pool that teaches nothing any more ---------------------------------------------------------
+
+CONVERGED = 3
+POOL = 4
+
+
+def silence(night: Night, *steps: int) -> Night:
+    """The groups of these steps without signal: every rollout passed."""
+    for n in steps:
+        before = summary(n, STEPS)
+        night.folder.summary(n).write_text(encode(replace(before, groups={"SATURATED": 2})))
+        drawn = [f"p{(2 * n + i) % POOL:03d}" for i in range(2)]
+        groups = [replace(group(n, t), signal=Signal.SATURATED, advantages=(0, 0)) for t in drawn]
+        night.folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
+    return night
+
+
+@pytest.fixture
+def exhausted(night: Night) -> Night:
+    """A night of nine steps whose pool has taught its last in the third, run.toml included."""
+    config = changed(silence(night, STEPS - 1, STEPS).config, "run", steps=9)
+    data = config.data
+    night.folder.config.write_text(
+        f"[run]\nsteps = 9\neval_every = 0\n"
+        f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
+    )
+    return Night(night.folder, config)
+
+
+def grpo(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `grpo` with these words."""
+    command = [sys.executable, "-P", "-m", "scripts.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_pool_whose_newest_groups_are_silent_ends_the_night(exhausted: Night) -> None:
+    assert look(exhausted.folder, exhausted.config) == (Phase.CONVERGED, 9)
+
+
+def test_one_silent_step_is_no_evidence_about_the_pool(night: Night) -> None:
+    config = changed(silence(night, STEPS).config, "run", steps=9)
+    assert look(night.folder, config)[0] is Phase.ROLLOUT
+
+
+@pytest.mark.parametrize("command", ["next", "run"])
+def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_on(
+    exhausted: Night, command: str
+) -> None:
+    ended = grpo(command, str(exhausted.folder.path))
+    assert ended.returncode == PoolConverged.exit_code == CONVERGED, ended.stderr
+    assert "of 4 tasks 4 saturated" in ended.stderr
+    assert f"Add tasks to {exhausted.config.data.pool}" in ended.stderr
+    assert "`grpo run night` goes on" in ended.stderr
+    assert f'[model] adapter = "{exhausted.folder.adapter(STEPS)}"' in ended.stderr
+    assert ended.stdout == "" or command == "run"
+
+
+def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhausted: Night) -> None:
+    pool = Path(exhausted.config.data.pool)
+    reserve = write_tasks(pool.with_name("reserve.jsonl"), tasks(6, "r"))
+    for size in (8, 10):
+        with pytest.raises(PoolConverged, match="sed -n") as said:
+            raise_converged(exhausted.folder, exhausted.config)
+        (command,) = re.findall("`(sed [^`]*)`", str(said.value))
+        subprocess.run(["bash", "-c", command], check=True)
+        assert len(pool.read_text().splitlines()) == size
+        assert look(exhausted.folder, exhausted.config)[0] is Phase.ROLLOUT
+    assert pool.read_text().endswith(reserve.read_text())
+    with pytest.raises(PoolConverged, match=f"Add tasks to {pool}"):
+        raise_converged(exhausted.folder, exhausted.config)

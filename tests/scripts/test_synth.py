@@ -36,6 +36,21 @@ def test_every_oracle_passes_and_doing_nothing_passes_no_task(name: str, tmp_pat
     assert share <= NOTHING_LIMIT
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_oracle_of_the_reserve_passes_and_doing_nothing_passes_no_task(
+    tmp_path: Path,
+) -> None:
+    reserve = read_tasks(DATA / "reserve.jsonl")
+    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 1000
+
+
+def test_the_oracles_of_a_share_of_the_reserve_pass(tmp_path: Path) -> None:
+    """Every 25th of its thousand tasks; all of them are a slow case."""
+    reserve = read_tasks(DATA / "reserve.jsonl")[::25]
+    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 40
+
+
 def test_the_heldout_set_is_kept_apart_from_what_is_trained_on() -> None:
     check_disjoint(DATA / "pool.jsonl", DATA / "heldout.jsonl")
     check_disjoint(DATA / "reserve.jsonl", DATA / "heldout.jsonl")

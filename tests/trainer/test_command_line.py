@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -154,6 +155,15 @@ def test_what_the_document_s_trainer_prints_is_printed(
         "wall",
     ):
         assert figure in done.stdout, figure
+    x = r"-?\d+\.\d+"
+    for line in (
+        r"used 4/7 rollouts; groups: \d+ learnable, .*; \d+ sampled tokens, \d+ scored",
+        rf" kl={x} grad_norm={x}",
+        rf"sampler-trainer mean\|Δlogprob\|={x}e[+-]\d+ max={x}e[+-]\d+ clipped={x}%",
+        rf"as served l2={x}, {x}% of the moved weights change",
+        rf"reference {x} s, gradient {x} s \(\d+ tokens/s\), canary {x} s, wall {x} s",
+    ):
+        assert re.search(line, done.stdout), f"{line} in\n{done.stdout}"
 
 
 def test_the_bundle_is_left_as_it_was(

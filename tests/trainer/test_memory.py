@@ -13,7 +13,13 @@ from fieldkit.memory import Available
 from tests.trainer.conftest import make_group
 from trainer import memory
 from trainer.batch import Segment, collect, micro_batches
-from trainer.memory import activation_bytes, require_memory, weight_bytes
+from trainer.memory import (
+    Budget,
+    activation_bytes,
+    require_memory,
+    smaller_budget,
+    weight_bytes,
+)
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings()
@@ -83,3 +89,55 @@ def test_checkpointing_and_a_narrow_base_need_less(tiny_model: Path) -> None:
     full = activation_bytes(tiny_model, 4, checkpointing=False)
     assert activation_bytes(tiny_model, 2, checkpointing=False) * 2 == full
     assert activation_bytes(tiny_model, 4, checkpointing=True) < full
+
+
+# --- after a kill ---------------------------------------------------------------------------------
+
+
+def budget(
+    tiny_model: Path,
+    batches: tuple[tuple[Segment, ...], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    fit: int,
+) -> Budget:
+    """The answer where so many tokens fit into the memory that is available."""
+    per_token = activation_bytes(tiny_model, 4, checkpointing=False)
+    with_room(monkeypatch, needed(tiny_model) + fit * per_token)
+    return smaller_budget(tiny_model, batches, SETTINGS, 4)
+
+
+def test_after_a_kill_the_budget_is_what_fits_and_makes_every_micro_batch_as_small(
+    tiny_model: Path, batches: tuple[tuple[Segment, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = batches[0][0].n_inputs
+    found = budget(tiny_model, batches, monkeypatch, fit=longest + 3)
+    assert found.smaller == longest + 3
+    smaller = TrainerSettings(tokens_per_microbatch=found.smaller)
+    segments = [s for batch in batches for s in batch]
+    for batch in micro_batches(segments, smaller):
+        assert len(batch) * max(s.n_inputs for s in batch) <= longest + 3
+
+
+def test_what_was_killed_although_it_should_have_fitted_gets_half_of_what_it_used(
+    tiny_model: Path, batches: tuple[tuple[Segment, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = budget(tiny_model, batches, monkeypatch, fit=10**6)
+    assert found.fits == 10**6
+    assert found.smaller == found.largest // 2
+    assert found.longest < found.largest // 2
+    assert found.largest <= SETTINGS.tokens_per_microbatch
+
+
+def test_there_is_no_smaller_budget_where_the_longest_segment_does_not_fit(
+    tiny_model: Path, batches: tuple[tuple[Segment, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = batches[0][0].n_inputs
+    assert budget(tiny_model, batches, monkeypatch, fit=longest - 1).smaller is None
+    assert budget(tiny_model, batches, monkeypatch, fit=longest).smaller == longest
+
+
+def test_there_is_no_smaller_budget_than_one_segment_at_a_time(
+    tiny_model: Path, batches: tuple[tuple[Segment, ...], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = tuple((s,) for batch in batches for s in batch)
+    assert budget(tiny_model, alone, monkeypatch, fit=10**6).smaller is None

@@ -1,0 +1,153 @@
+"""What was changed since it was written is noticed, put aside and done again.
+
+One night on the two-layer model and the scripted engine stands before its second training; the
+others are that night with something in it changed by hand. Each has to end as if nobody had.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.journal import Journal
+from rollout.engine import stop_engine
+from scripts.config import read_config
+from scripts.events import Event
+from scripts.loop import Phase
+from scripts.run_folder import RunFolder
+from scripts.state import look
+from scripts.verify import put_aside_changes
+from tests.chaos.night import GRPO_RUN, SITE, alive, require_readable, step_shas
+from tests.tiny_policy import write_run
+
+pytestmark = pytest.mark.timeout(600)
+
+ENV = {**os.environ, "PYTHONPATH": str(SITE)}
+
+
+def grpo(*words: str, exit_code: int = 0) -> str:
+    """Run a command of grpo; what it said."""
+    command = [*GRPO_RUN[:-1], *words]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == exit_code, said
+    return said
+
+
+@dataclass(frozen=True)
+class Nights:
+    """The night before its second training, and how it ends where nobody touches it."""
+
+    halfway: Path
+    shas: list[str]
+
+    def again(self, where: Path) -> RunFolder:
+        return RunFolder(shutil.copytree(self.halfway, where / "night"))
+
+
+@pytest.fixture(scope="module")
+def nights(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Nights:
+    halfway = write_run(tmp_path_factory.mktemp("halfway") / "night", *policy)
+    grpo("run", str(halfway), "--steps", "1")
+    grpo("rollout", str(halfway))
+    stop_engine(halfway)
+    calm = shutil.copytree(halfway, tmp_path_factory.mktemp("calm") / "night")
+    grpo("run", str(calm))
+    return Nights(halfway, step_shas(calm))
+
+
+def flip(path: Path, where: Callable[[bytes], int] = lambda b: len(b) // 2) -> None:
+    """Change one byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[where(bytes(content))] ^= 1
+    path.write_bytes(content)
+
+
+def a_digit_of_a_logprob(bundle: bytes) -> int:
+    return bundle.index(b'"logprobs":[-') + len('"logprobs":[-0.')
+
+
+def put_aside(folder: RunFolder) -> list[str]:
+    entries = Journal(folder.journal).read()
+    return [str(e.data["changed"]) for e in entries if e.event == "put_aside"]
+
+
+def look_next(folder: RunFolder) -> Phase:
+    return look(folder, read_config(folder.config))[0]
+
+
+def test_what_was_changed_is_done_again_and_the_night_ends_as_if_it_had_not(
+    nights: Nights, tmp_path: Path
+) -> None:
+    night = nights.again(tmp_path)
+    flip(night.bundle(2), a_digit_of_a_logprob)
+    flip(night.adapter(1) / "adapter_model.safetensors")
+    played = next(night.evals.glob("*/trajectories.jsonl"))
+    flip(played)
+    said = grpo("run", str(night.path))
+    assert f"{night.relative(night.adapter(1))} is not as it was written" in said
+    changed = {night.relative(p) for p in (night.bundle(2), night.adapter(1), played)}
+    assert set(put_aside(night)) == changed
+    assert step_shas(night.path) == nights.shas
+    require_readable(night.path)
+    assert alive(night.path) == []
+
+
+def test_a_changed_optimizer_state_is_trained_again(nights: Nights, tmp_path: Path) -> None:
+    night = nights.again(tmp_path)
+    flip(night.trainer_state(1) / "optimizer.safetensors")
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == ["step-001/trainer_state"]
+    assert look_next(night) is Phase.TRAIN
+
+
+def test_what_is_put_aside_can_be_looked_at(nights: Nights, tmp_path: Path) -> None:
+    night = nights.again(tmp_path)
+    flip(night.adapter(1) / "adapter_model.safetensors")
+    wrong = (night.adapter(1) / "adapter_model.safetensors").read_bytes()
+    put_aside_changes(night, lambda event: None)
+    (aside,) = night.changed.glob("step-001-adapter-*")
+    assert (aside / "adapter_model.safetensors").read_bytes() == wrong
+    assert not night.summary(1).exists()
+
+
+def test_a_kill_between_two_moves_is_made_good(nights: Nights, tmp_path: Path) -> None:
+    night = nights.again(tmp_path)
+    flip(night.adapter(1) / "adapter_model.safetensors")
+    night.summary(1).unlink()  # the first move
+    put_aside_changes(night, lambda event: None)
+    assert not (night.step(1) / "train.json").exists()
+    assert not night.adapter(1).exists()
+
+
+def test_an_adapter_that_is_gone_is_trained_again(nights: Nights, tmp_path: Path) -> None:
+    night = nights.again(tmp_path)
+    shutil.rmtree(night.adapter(1))
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == ["step-001/adapter"]
+    assert look_next(night) is Phase.TRAIN
+
+
+def test_what_nobody_touched_stays_where_it_is(nights: Nights, tmp_path: Path) -> None:
+    night = nights.again(tmp_path)
+    told: list[Event] = []
+    put_aside_changes(night, told.append)
+    assert told == []
+    assert not night.changed.exists()
+
+
+def test_the_adapter_that_the_run_starts_from_cannot_be_made_again(
+    nights: Nights, tmp_path: Path
+) -> None:
+    night = nights.again(tmp_path)
+    flip(night.adapter(0) / "adapter_model.safetensors")
+    with pytest.raises(BadInput, match=r"step-000/adapter.*changed afterwards.*Copy the adapter"):
+        put_aside_changes(night, lambda event: None)
+    assert night.adapter(0).is_dir()

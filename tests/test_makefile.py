@@ -1,0 +1,60 @@
+"""What `make` does around the commands that it types for a person."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import NotOwner
+from rollout.engine import find_engine, stop_engine
+from scripts.lock import run_lock
+from scripts.run_folder import ROOT
+from tests.chaos.night import GRPO_RUN, SITE
+from tests.tiny_policy import make_tiny_policy, write_run
+
+
+def make(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `make` with these words on the set-up that the tests run in."""
+    command = ["make", f"VENV={sys.prefix}", f"--old-file={sys.prefix}/.ready", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was started and has played nothing."""
+    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
+    folder = write_run(tmp_path_factory.mktemp("nights") / "night", *policy)
+    words = [*GRPO_RUN[:-1], "start", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def night(started: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of it, which leaves no engine behind."""
+    yield (folder := shutil.copytree(started, tmp_path / "night"))
+    stop_engine(folder)
+
+
+def test_make_eval_shows_the_table_and_leaves_no_engine_behind(night: Path) -> None:
+    done = make("eval", f"RUN={night}", PYTHONPATH=str(SITE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tasks passed" in done.stdout
+    assert "run night: engine stopped" in done.stdout
+    assert find_engine(night) is None
+
+
+def test_make_eval_ends_as_the_evaluation_did(night: Path) -> None:
+    """`make` says the code of a command that failed; here the run is another loop's."""
+    with run_lock(night / "lock"):
+        done = make("eval", f"RUN={night}", PYTHONPATH=str(SITE))
+    assert f"Error {NotOwner.exit_code}" in done.stderr
