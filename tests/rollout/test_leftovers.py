@@ -41,12 +41,14 @@ IMPOSSIBLE = replace(AT_ONCE, memory_margin_gib=-1e6)
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
-    """A run folder whose processes do not outlive the test."""
+    """A run folder whose processes do not outlive the test, nor does what they share."""
     folder = tmp_path / "run"
     folder.mkdir()
     yield folder
     for owned in Ledger(folder / LEDGER_FILE).entries():
         terminate(owned, 0.0)
+    if (log := folder / "engine.log").exists():
+        (PLACE / log.read_text().strip()).unlink(missing_ok=True)
 
 
 @pytest.fixture

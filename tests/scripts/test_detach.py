@@ -19,7 +19,7 @@ from scripts.detach import detach
 from scripts.lock import run_lock
 from scripts.run_folder import RunFolder
 from tests.chaos.night import GRPO_RUN, SITE, alive
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 
 def test_a_run_that_cannot_start_is_reported_to_the_person_who_typed_it(tmp_path: Path) -> None:
@@ -37,9 +37,11 @@ def test_a_run_that_another_loop_owns_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_a_detached_night_survives_the_closed_terminal(tmp_path: Path) -> None:
+def test_a_detached_night_survives_the_closed_terminal(
+    policy: tuple[Path, Path], tmp_path: Path
+) -> None:
     """One without a step, on the scripted engine: started, evaluated, and over by itself."""
-    folder = RunFolder(write_run(tmp_path / "night", *make_tiny_policy(tmp_path / "policy")))
+    folder = RunFolder(write_run(tmp_path / "night", *policy))
     started = subprocess.run(
         [*GRPO_RUN, str(folder.path), "--steps", "0", "--detach"],
         capture_output=True,

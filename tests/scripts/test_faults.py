@@ -39,7 +39,7 @@ from scripts.watch_page import frame
 from scripts.watch_read import Watcher
 from tests.chaos.night import GRPO_RUN, SITE, Victim, alive, kill, require_readable
 from tests.scripts.report.night import make_night
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -116,9 +116,8 @@ class Night:
 
 
 @pytest.fixture(scope="module")
-def evening(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evening(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A night that has played what it starts from, and no step yet."""
-    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
     folder = write_run(
         tmp_path_factory.mktemp("evening") / "night",
         *policy,

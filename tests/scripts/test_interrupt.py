@@ -24,7 +24,7 @@ from scripts.lock import holder, is_held
 from scripts.run_folder import ROOT
 from tests.chaos.night import GRPO_RUN, alive, require_readable, trained_twice
 from tests.scripts.test_faults import Night
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -69,9 +69,8 @@ class Foreground(Night):
 
 
 @pytest.fixture(scope="module")
-def evening(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evening(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A night that has played what it starts from, and no step yet."""
-    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
     folder = write_run(
         tmp_path_factory.mktemp("evening") / "night",
         *policy,

@@ -20,17 +20,12 @@ from fieldkit.journal import Journal
 from rollout.engine import find_engine, stop_engine
 from scripts.run_folder import RunFolder
 from tests.chaos.night import GRPO_RUN, SITE
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
 
 BAD_INPUT = 2
 MUTE = {"max_new_tokens": 1}
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_tiny_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from scripts.run_loop import LoopOptions
 from tests.chaos.night import SITE
 from tests.scripts.test_bad_input import BAD_INPUT, grpo
 from tests.tiny_model import make_adapter, make_tiny_model
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 NONE = ("--sandbox", "none")
 BARE_ARMS = "Played without a sandbox (--sandbox none): do-nothing, oracle, base, warm start"
@@ -68,7 +68,7 @@ def red_lines(said: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def started(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = make_tiny_model(tmp_path_factory.mktemp("model"))
     adapter = make_adapter(tmp_path_factory.mktemp("adapter") / "a", model)
     run = write_run(tmp_path_factory.mktemp("nights") / "r", model, adapter)
@@ -130,9 +130,10 @@ def test_a_loop_in_the_background_and_the_way_on_after_a_stop_are_told_it_too() 
 
 
 @pytest.fixture(scope="module")
-def evening(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str]:
+def evening(
+    policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[RunFolder, str]:
     """A night up to its first evaluation, and what a person saw of it on a terminal."""
-    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
     path = write_run(tmp_path_factory.mktemp("nights") / "bare", *policy, run={"steps": 1})
     code, said = on_a_terminal("run", path, "--steps", "0", *NONE, env=SCRIPTED)
     assert code == 0, said
