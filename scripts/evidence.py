@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fieldkit import stats
 from fieldkit.errors import BadInput
+from fieldkit.journal import Journal
 from fieldkit.matched import Arm, ArmRow, MatchedBaseComparison, PairedRow, TaskOutcome
 from fieldkit.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.records import StepSummary, StopReason, Task, Trajectory, read_trajectories
@@ -93,6 +94,8 @@ class Evidence:
     """k → pass@k of the newest arm less that of the reference, paired by task."""
     unprotected: tuple[str, ...] = ()
     """The arms that were played without a sandbox."""
+    taken_over: Mapping[str, str] = field(default_factory=dict)
+    """Arm → the run beside this one that played it, on a server of its own."""
 
     def arm(self, name: str) -> ArmRow:
         """One arm's row. Raises `BadInput` for an arm that was not evaluated."""
@@ -132,7 +135,11 @@ def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) ->
         )
     arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
     found = compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)
-    return replace(found, unprotected=_unprotected(evals, found.arms))
+    return replace(
+        found,
+        unprotected=_unprotected(evals, found.arms),
+        taken_over=_taken_over(evals, found.arms),
+    )
 
 
 def _unprotected(evals: Path, arms: Sequence[ArmRow]) -> tuple[str, ...]:
@@ -141,6 +148,13 @@ def _unprotected(evals: Path, arms: Sequence[ArmRow]) -> tuple[str, ...]:
     manifest = read_manifest(RunFolder(evals.parent))
     bare = manifest is not None and sandbox_kind(manifest) == "none"
     return tuple(arm.name for arm in arms) if bare else ()
+
+
+def _taken_over(evals: Path, arms: Sequence[ArmRow]) -> dict[str, str]:
+    there = {arm.name for arm in arms}
+    entries = Journal(RunFolder(evals.parent).journal).read()
+    taken = {e.data["arm"]: e.data["run"] for e in entries if e.event == "arm_taken_over"}
+    return {arm: run for arm, run in taken.items() if arm in there}
 
 
 def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:

@@ -131,8 +131,20 @@ def main_table(evidence: Evidence) -> Table:
             f"{DIFFERENCES_NOTE} {SCOPE_NOTE}",
             f"Wall clock an episode: {wall}. Episodes run side by side and serving an adapter costs"
             " more than serving the base, so compare turns and tokens instead.",
+            *_taken_over_note(evidence.taken_over),
         ),
         alarm=unprotected_note(evidence.unprotected),
+    )
+
+
+def _taken_over_note(taken_over: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of arms that another run played; nothing where there is none."""
+    if not taken_over:
+        return ()
+    arms = ", ".join(f"{arm} (run {run})" for arm, run in taken_over.items())
+    return (
+        f"Not played in this run, but taken over from one on the same model, tasks and limits: "
+        f"{arms}.",
     )
 
 

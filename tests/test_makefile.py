@@ -16,7 +16,7 @@ from rollout.engine import find_engine, stop_engine
 from scripts.lock import run_lock
 from scripts.run_folder import ROOT
 from tests.chaos.night import GRPO_RUN, SITE
-from tests.tiny_policy import make_tiny_policy, write_run
+from tests.tiny_policy import write_run
 
 
 def make(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -28,9 +28,8 @@ def make(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def started(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was started and has played nothing."""
-    policy = make_tiny_policy(tmp_path_factory.mktemp("policy"))
     folder = write_run(tmp_path_factory.mktemp("nights") / "night", *policy)
     words = [*GRPO_RUN[:-1], "start", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

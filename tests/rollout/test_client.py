@@ -156,21 +156,6 @@ class FakeTime:
         self.slept.append(seconds)
 
 
-async def test_a_dropped_connection_and_a_server_error_are_repeated() -> None:
-    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
-        if n == 1:
-            await reply(writer, "503 Service Unavailable", {})
-        elif n == 2:
-            await reply(writer, "200 OK", answer())
-        # The first request is answered by closing the connection.
-
-    async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
-        completion = await client.sample(PROMPT, SAMPLING, seed=3)
-    assert completion.ids == (5, 6)
-    assert len(bodies) == 3
-    assert bodies[0] == bodies[2]
-
-
 async def nothing(n: int, writer: asyncio.StreamWriter) -> None:
     """Closes the connection without a word."""
 
@@ -210,37 +195,6 @@ async def test_an_engine_that_refuses_connections_for_a_while_is_waited_for() ->
         assert not done, "a refused connection ended the request"
         async with flaky_server(respond, port):
             assert (await waiting).ids == (5, 6)
-
-
-async def test_an_answer_that_breaks_off_in_the_middle_is_asked_for_again() -> None:
-    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
-        if n == 0:
-            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{"choices": [')
-            await writer.drain()
-        elif n == 1:
-            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"choices": ')
-            await writer.drain()
-        else:
-            await reply(writer, "200 OK", answer())
-
-    async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
-        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
-    assert len(bodies) == 3
-
-
-async def test_an_engine_that_hangs_is_given_up_and_asked_again() -> None:
-    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
-        if n == 0:
-            await asyncio.sleep(5)
-        await reply(writer, "200 OK", answer())
-
-    settings = ClientSettings(request_seconds=0.3)
-    async with (
-        flaky_server(respond) as (url, bodies),
-        EngineClient(url, "key", "v0", settings=settings) as client,
-    ):
-        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
-    assert len(bodies) >= 2
 
 
 async def fine(n: int, writer: asyncio.StreamWriter) -> None:

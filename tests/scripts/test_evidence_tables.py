@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fieldkit.journal import Journal
 from fieldkit.records import StepSummary
 from scripts.evidence import Evidence, collect
 from scripts.evidence_tables import (
@@ -166,6 +167,20 @@ def test_arms_that_were_played_without_a_sandbox_are_named_wherever_the_figures_
     with console.capture() as captured:
         console.print(rich_page(bare, steps))
     assert f"\x1b[1;31m{line}" in captured.get()
+
+
+def test_arms_that_another_run_played_are_named_with_it(
+    evals: Path, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    shutil.copytree(evals, tmp_path / "evals")
+    own = collect(tmp_path / "evals", tasks(N), steps)
+    assert "taken over" not in markdown(own, steps, "first night")
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("arm_taken_over", arm="base", key="k", run="monday")
+    journal.append("arm_taken_over", arm="step 7", key="l", run="monday")
+    found = collect(tmp_path / "evals", tasks(N), steps)
+    assert found.taken_over == {"base": "monday"}
+    assert "same model, tasks and limits: base (run monday)." in markdown(found, steps, "x")
 
 
 def test_nothing_is_said_of_a_sandbox_that_was_there(
