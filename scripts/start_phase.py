@@ -7,6 +7,8 @@ run starts and what its KL refers to; its step.json comes last. Nothing here tra
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from scripts.manifest import (
     write_manifest,
 )
 from scripts.play import crediting, player, renderer, serve, show
+from scripts.run_folder import RunFolder
 from scripts.table import Table
 from scripts.text import as_text
 from scripts.timings import StepTimings, write_timings
@@ -42,17 +45,31 @@ def start(ctx: Context) -> Done:
     with ctx.watch.part("checks"):
         adapter = check_run(ctx)
     _drop_what_was_started_otherwise(ctx)
-    with ctx.watch.part("manifest"):
-        identity = evaluation_identity(ctx)
-        _drop_evaluations_of_other_settings(ctx, identity)
-        write_manifest(ctx.folder, ctx.config, ctx.model_dir(), identity)
-        _write_step_zero(ctx, adapter)
-    if ctx.config.run.preflight and not ctx.skip_preflight:
-        require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
-    write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(ctx.watch.segment("start")))
-    write_text(ctx.folder.summary(0), encode(_summary(ctx, adapter)) + "\n")
+    with _all_or_nothing(ctx.folder):
+        with ctx.watch.part("manifest"):
+            identity = evaluation_identity(ctx)
+            _drop_evaluations_of_other_settings(ctx, identity)
+            write_manifest(ctx.folder, ctx.config, ctx.model_dir(), identity)
+            _write_step_zero(ctx, adapter)
+        if ctx.config.run.preflight and not ctx.skip_preflight:
+            require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
+        segment = ctx.watch.segment("start")
+        write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(segment))
+        write_text(ctx.folder.summary(0), encode(_summary(ctx, adapter)) + "\n")
     text = f"step 0 is adapter {adapter.sha[:12]}, rank {adapter.rank}"
     return Done(text, {ctx.folder.relative(ctx.folder.adapter(0)): adapter.sha})
+
+
+@contextmanager
+def _all_or_nothing(folder: RunFolder) -> Iterator[None]:
+    """A start that fails (a busy port, too little memory, no signal) leaves no manifest and no
+    step-000: the run is as if nobody had started it."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder.step(0), ignore_errors=True)
+        folder.manifest.unlink(missing_ok=True)
+        raise
 
 
 def _is_started(ctx: Context) -> bool:

@@ -150,10 +150,10 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
         return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
     batches = micro_batches(segments, settings)
     budget = smaller_budget(ctx.model_dir(), batches, settings, _item_bytes(settings))
-    return _told_budget(budget, settings.tokens_per_microbatch, other)
+    return told_budget(budget, settings.tokens_per_microbatch, other)
 
 
-def _told_budget(budget: Budget, present: int, other: str) -> str:
+def told_budget(budget: Budget, present: int, other: str) -> str:
     """What to set it to and why. present: what it is; other: what else helps."""
     if budget.smaller is not None:
         now = (

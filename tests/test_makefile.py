@@ -18,6 +18,8 @@ from scripts.run_folder import ROOT
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.tiny_policy import write_run
 
+pytestmark = pytest.mark.timeout(1200)
+
 
 def make(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `make` with these words on the set-up that the tests run in."""

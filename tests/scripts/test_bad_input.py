@@ -150,18 +150,13 @@ def taken_port() -> Iterator[int]:
 def test_a_busy_port_is_named_before_a_server_is_started(run: Path, taken_port: int) -> None:
     change(run, "[engine]", f"[engine]\nport = {taken_port}")
     change(run, "preflight = false", "preflight = true")
-    ended = grpo("start", run)
-    assert ended.returncode == UNAVAILABLE, ended.stdout + ended.stderr
-    assert str(taken_port) in ended.stderr
-    assert not (run / "step-000" / "step.json").exists()
+    refused(run, UNAVAILABLE, str(taken_port))
 
 
 def test_more_memory_than_there_is_is_said_before_a_server_is_started(run: Path) -> None:
     change(run, "kv_cache_gib = 0.25", "kv_cache_gib = 100000\nmemory_seconds = 1")
     change(run, "preflight = false", "preflight = true")
-    ended = grpo("start", run)
-    assert ended.returncode == SHORTAGE, ended.stdout + ended.stderr
-    assert not (run / "step-000" / "step.json").exists()
+    refused(run, SHORTAGE)
 
 
 def test_a_malformed_bundle_line_is_named(run: Path) -> None:

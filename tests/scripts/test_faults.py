@@ -34,12 +34,14 @@ from rollout.transcript import ChatRenderer
 from scripts.forecast import FORECAST, held
 from scripts.run_folder import ROOT, RunFolder
 from scripts.timings import Segment, StepTimings, Stopwatch, read_timings
+from scripts.train_phase import told_budget
 from scripts.watch_activity import State
 from scripts.watch_page import frame
 from scripts.watch_read import Watcher
 from tests.chaos.night import GRPO_RUN, SITE, Victim, alive, kill, require_readable
 from tests.scripts.report.night import make_night
 from tests.tiny_policy import write_run
+from trainer.memory import Budget
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -343,6 +345,30 @@ def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keep
     assert night.run() == 0, night.said
     assert night.folder.bundle(1).read_bytes() == bundle
     assert night.trained() == calm.trained()
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (
+            Budget(largest=4000, longest=900, fits=1500),
+            "4000 tokens, and about 1500 fit into the memory that is available now: set "
+            "trainer.tokens_per_microbatch = 1500 (it is 4096)",
+        ),
+        (Budget(largest=4000, longest=900, fits=9000), "too low or did not know what else ran"),
+        (Budget(largest=4000, longest=900, fits=9000), "tokens_per_microbatch = 2000 (it is 4096)"),
+        (
+            Budget(largest=4000, longest=900, fits=800),
+            "No trainer.tokens_per_microbatch is small enough: the longest segment alone has 900 "
+            "tokens, and about 800 fit",
+        ),
+        (Budget(largest=900, longest=900, fits=9000), "micro-batch was no larger than that"),
+    ],
+)
+def test_the_token_budget_after_a_kill_is_told_with_its_reason(budget: Budget, says: str) -> None:
+    told = told_budget(budget, 4096, "set trainer.gradient_checkpointing = true")
+    assert says in told
+    assert told.endswith(" set trainer.gradient_checkpointing = true")
 
 
 def longest_episode(night: Night) -> int:

@@ -26,6 +26,8 @@ from tests.scripts.test_bad_input import BAD_INPUT, grpo
 from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import write_run
 
+pytestmark = pytest.mark.timeout(1200)
+
 NONE = ("--sandbox", "none")
 BARE_ARMS = "Played without a sandbox (--sandbox none): do-nothing, oracle, base, warm start"
 RED = "\x1b[1;31m"
