@@ -135,11 +135,14 @@ def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) ->
         )
     arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
     found = compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)
-    return replace(
-        found,
-        unprotected=_unprotected(evals, found.arms),
-        taken_over=_taken_over(evals, found.arms),
-    )
+    try:
+        return replace(
+            found,
+            unprotected=_unprotected(evals, found.arms),
+            taken_over=_taken_over(evals, found.arms),
+        )
+    except BadInput:  # of manifest or journal: who opens the page is told, and the figures stand
+        return found
 
 
 def _unprotected(evals: Path, arms: Sequence[ArmRow]) -> tuple[str, ...]:

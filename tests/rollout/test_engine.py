@@ -310,6 +310,7 @@ def test_a_worker_that_is_left_alone_is_seen_and_reclaimed_without_a_trace(
     assert find_engine(engine.run_dir) is None
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_server_that_is_killed_whole_leaves_no_shared_memory_after_the_next_stop(
     engine: SharedEngine,
@@ -330,6 +331,7 @@ def test_a_server_that_is_killed_whole_leaves_no_shared_memory_after_the_next_st
     assert not Path(owned.info["scratch"]).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_an_adapter_that_is_not_the_proven_one_gets_one_fresh_server_and_then_exit_4(
     engine: SharedEngine, proven: Path, tmp_path: Path

@@ -36,6 +36,7 @@ def test_a_run_that_another_loop_owns_is_refused(tmp_path: Path) -> None:
         detach(folder, [])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_detached_night_survives_the_closed_terminal(
     policy: tuple[Path, Path], tmp_path: Path

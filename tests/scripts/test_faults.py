@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -306,14 +306,21 @@ print(json.dumps([t.stop_reason, t.grade.passed, [turn.exit_code for turn in t.t
 """
 
 
+def sleeps(pid: int) -> bool:
+    """Whether a descendant of this process is a `sleep`."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # others come and go
+            if "sleep" in child.name():
+                return True
+    return False
+
+
 def test_a_command_whose_time_passed_while_all_stood_still_is_not_counted_as_too_slow(
     tmp_path: Path,
 ) -> None:
     words = [sys.executable, "-c", PLAY, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as rollout:
-        while not any(
-            "sleep" in p.name() for p in psutil.Process(rollout.pid).children(recursive=True)
-        ):
+        while not sleeps(rollout.pid):
             assert rollout.poll() is None, "it ended before its command was seen"
             time.sleep(0.01)
         with standing_still([rollout.pid]):

@@ -175,6 +175,7 @@ def test_the_shell_loop_owns_its_run_from_the_first_phase_to_the_last(night: For
     assert not is_held(night.folder.lock)
 
 
+@pytest.mark.slow
 def test_the_shell_loop_stops_now_where_it_is_killed_as_a_refused_one_is_told(
     night: Foreground,
 ) -> None:

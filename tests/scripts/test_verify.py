@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -41,26 +40,19 @@ def grpo(*words: str, exit_code: int = 0) -> str:
     return said
 
 
-@dataclass(frozen=True)
-class Nights:
-    """The night before its second training, and how it ends where nobody touches it."""
-
-    halfway: Path
-    shas: list[str]
-
-    def again(self, where: Path) -> RunFolder:
-        return RunFolder(shutil.copytree(self.halfway, where / "night"))
-
-
 @pytest.fixture(scope="module")
-def nights(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Nights:
-    halfway = write_run(tmp_path_factory.mktemp("halfway") / "night", *policy)
-    grpo("run", str(halfway), "--steps", "1")
-    grpo("rollout", str(halfway))
-    stop_engine(halfway)
-    calm = shutil.copytree(halfway, tmp_path_factory.mktemp("calm") / "night")
-    grpo("run", str(calm))
-    return Nights(halfway, step_shas(calm))
+def halfway(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The night before its second training."""
+    folder = write_run(tmp_path_factory.mktemp("halfway") / "night", *policy)
+    grpo("run", str(folder), "--steps", "1")
+    grpo("rollout", str(folder))
+    stop_engine(folder)
+    return folder
+
+
+@pytest.fixture
+def night(halfway: Path, tmp_path: Path) -> RunFolder:
+    return RunFolder(shutil.copytree(halfway, tmp_path / "night"))
 
 
 def flip(path: Path, where: Callable[[bytes], int] = lambda b: len(b) // 2) -> None:
@@ -83,10 +75,12 @@ def look_next(folder: RunFolder) -> Phase:
     return look(folder, read_config(folder.config))[0]
 
 
+@pytest.mark.slow
 def test_what_was_changed_is_done_again_and_the_night_ends_as_if_it_had_not(
-    nights: Nights, tmp_path: Path
+    night: RunFolder, tmp_path: Path
 ) -> None:
-    night = nights.again(tmp_path)
+    calm = shutil.copytree(night.path, tmp_path / "calm" / "night")
+    grpo("run", str(calm))
     flip(night.bundle(2), a_digit_of_a_logprob)
     flip(night.adapter(1) / "adapter_model.safetensors")
     played = next(night.evals.glob("*/trajectories.jsonl"))
@@ -95,21 +89,19 @@ def test_what_was_changed_is_done_again_and_the_night_ends_as_if_it_had_not(
     assert f"{night.relative(night.adapter(1))} is not as it was written" in said
     changed = {night.relative(p) for p in (night.bundle(2), night.adapter(1), played)}
     assert set(put_aside(night)) == changed
-    assert step_shas(night.path) == nights.shas
+    assert step_shas(night.path) == step_shas(calm)
     require_readable(night.path)
     assert alive(night.path) == []
 
 
-def test_a_changed_optimizer_state_is_trained_again(nights: Nights, tmp_path: Path) -> None:
-    night = nights.again(tmp_path)
+def test_a_changed_optimizer_state_is_trained_again(night: RunFolder) -> None:
     flip(night.trainer_state(1) / "optimizer.safetensors")
     put_aside_changes(night, lambda event: None)
     assert put_aside(night) == ["step-001/trainer_state"]
     assert look_next(night) is Phase.TRAIN
 
 
-def test_what_is_put_aside_can_be_looked_at(nights: Nights, tmp_path: Path) -> None:
-    night = nights.again(tmp_path)
+def test_what_is_put_aside_can_be_looked_at(night: RunFolder) -> None:
     flip(night.adapter(1) / "adapter_model.safetensors")
     wrong = (night.adapter(1) / "adapter_model.safetensors").read_bytes()
     put_aside_changes(night, lambda event: None)
@@ -118,8 +110,7 @@ def test_what_is_put_aside_can_be_looked_at(nights: Nights, tmp_path: Path) -> N
     assert not night.summary(1).exists()
 
 
-def test_a_kill_between_two_moves_is_made_good(nights: Nights, tmp_path: Path) -> None:
-    night = nights.again(tmp_path)
+def test_a_kill_between_two_moves_is_made_good(night: RunFolder) -> None:
     flip(night.adapter(1) / "adapter_model.safetensors")
     night.summary(1).unlink()  # the first move
     put_aside_changes(night, lambda event: None)
@@ -127,26 +118,21 @@ def test_a_kill_between_two_moves_is_made_good(nights: Nights, tmp_path: Path) -
     assert not night.adapter(1).exists()
 
 
-def test_an_adapter_that_is_gone_is_trained_again(nights: Nights, tmp_path: Path) -> None:
-    night = nights.again(tmp_path)
+def test_an_adapter_that_is_gone_is_trained_again(night: RunFolder) -> None:
     shutil.rmtree(night.adapter(1))
     put_aside_changes(night, lambda event: None)
     assert put_aside(night) == ["step-001/adapter"]
     assert look_next(night) is Phase.TRAIN
 
 
-def test_what_nobody_touched_stays_where_it_is(nights: Nights, tmp_path: Path) -> None:
-    night = nights.again(tmp_path)
+def test_what_nobody_touched_stays_where_it_is(night: RunFolder) -> None:
     told: list[Event] = []
     put_aside_changes(night, told.append)
     assert told == []
     assert not night.changed.exists()
 
 
-def test_the_adapter_that_the_run_starts_from_cannot_be_made_again(
-    nights: Nights, tmp_path: Path
-) -> None:
-    night = nights.again(tmp_path)
+def test_the_adapter_that_the_run_starts_from_cannot_be_made_again(night: RunFolder) -> None:
     flip(night.adapter(0) / "adapter_model.safetensors")
     with pytest.raises(BadInput, match=r"step-000/adapter.*changed afterwards.*Copy the adapter"):
         put_aside_changes(night, lambda event: None)
