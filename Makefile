@@ -10,6 +10,7 @@ READY := $(VENV)/.ready
 RUN ?= tonight
 PRESET ?= smol
 NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+BARE = $(findstring --sandbox none,$(ARGS))
 CODE := fieldkit reward rollout trainer scripts tests
 
 # What a set-up depends on: when one of these changes it is done again.
@@ -30,12 +31,12 @@ run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=
 	@scripts/system.sh check
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
-	@$(BIN)/grpo doctor $(RUN)
+	@$(BIN)/grpo doctor $(RUN) $(BARE)
 	@$(BIN)/grpo run $(RUN) $(NIGHT)
 
 eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
 	@scripts/system.sh check
-	@$(BIN)/grpo eval $(RUN) && code=0 || code=$$?; $(BIN)/grpo stop $(RUN) || true; exit $$code
+	@$(BIN)/grpo eval $(RUN) $(BARE) && code=0 || code=$$?; $(BIN)/grpo stop $(RUN) || true; exit $$code
 
 test: $(READY) ## run the tests
 	@scripts/system.sh ensure

@@ -35,7 +35,8 @@ class SandboxSettings:
     """What a command may use."""
 
     kind: Literal["bwrap", "none"] = "bwrap"
-    """"none" runs commands as this user on this machine: limits, but no isolation."""
+    """"none" runs commands as this user on this machine: limits, but no isolation. No run.toml can
+    say it, only `--sandbox none`."""
     command_seconds: float = 10.0
     """Wall seconds a command."""
     output_chars: int = 600

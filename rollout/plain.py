@@ -1,7 +1,7 @@
 """Commands with no sandbox around them, for machines that forbid one.
 
 They run as this user, in a folder of the host, with the same limits on time and output, and see
-whatever this user sees. Chosen only by the explicit setting kind = "none", which a run's manifest
+whatever this user sees. Chosen only by `--sandbox none` on the command line, which a run's manifest
 records; nothing falls back to it.
 """
 

@@ -77,8 +77,8 @@ async def _try_out(settings: SandboxSettings) -> None:
 
 
 _NO_SANDBOX = (
-    'Without any, `kind = "none"` under [sandbox] in run.toml runs the policy\'s commands '
-    "as you, unprotected."
+    "Without any, `--sandbox none` behind `grpo run RUN` runs the policy's commands as you, "
+    "unprotected."
 )
 
 

@@ -124,8 +124,8 @@ def make_filter(machine: str | None = None) -> bytes:
     if name not in MACHINES:
         raise Unavailable(
             f"the sandbox has no system call filter for {name} (it has: {', '.join(MACHINES)}); "
-            'without any, `kind = "none"` under [sandbox] in run.toml runs the policy\'s commands '
-            "as you, unprotected"
+            "without any, `--sandbox none` behind `grpo run RUN` runs the policy's commands as "
+            "you, unprotected"
         )
     m = MACHINES[name]
     program = [_load(_ARCHITECTURE), *_unless(_IF_EQUAL, m.audit, REFUSED), _load(_NUMBER)]

@@ -12,13 +12,13 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fieldkit.errors import FieldkitError, Interrupted, foreseen
 from scripts import cli_look, cli_make
-from scripts.cli_look import Run, table
+from scripts.cli_look import Run, Sandbox, table
 
 if TYPE_CHECKING:
     from scripts.config import SandboxKind
@@ -35,13 +35,6 @@ app = typer.Typer(
 Events = Annotated[bool, typer.Option("--events", hidden=True)]
 SkipPreflight = Annotated[
     bool, typer.Option("--skip-preflight", help="Start even where no preflight says that it pays.")
-]
-Sandbox = Annotated[
-    Literal["bwrap", "none"],
-    typer.Option(
-        help="none: the policy's commands run as you, unprotected. No file can say it, so every"
-        " command that goes on with such a night has to."
-    ),
 ]
 
 
@@ -173,23 +166,26 @@ def doctor(
     reclaim: Annotated[
         bool, typer.Option("--reclaim", help="End what runs have left behind.")
     ] = False,
+    sandbox: Sandbox = "bwrap",
 ) -> None:
     """Check this machine; exit 4 where something would stop a night."""
     from fieldkit.errors import Unavailable
+    from rollout.command import SandboxSettings
     from scripts import doctor as check_up
+    from scripts.config import RunConfig
 
     if reclaim:
         from scripts import processes
 
         print("\n".join(processes.reclaim()) or "nothing to reclaim")
     if run is None:
-        findings = check_up.examine()
+        findings = check_up.examine(RunConfig(sandbox=SandboxSettings(kind=sandbox)))
     else:
         from scripts.doctor_run import examine_machine_for, examine_run
         from scripts.run_folder import open_run
 
         folder = open_run(run)
-        findings = [*examine_machine_for(folder), *examine_run(folder)]
+        findings = [*examine_machine_for(folder, sandbox), *examine_run(folder)]
     for finding in findings:
         print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,6 +16,13 @@ from fieldkit.errors import BadInput
 app = typer.Typer()
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A name below runs/, or a path.")]
+Sandbox = Annotated[
+    Literal["bwrap", "none"],
+    typer.Option(
+        help="none: the policy's commands run as you, unprotected. No file can say it, so every"
+        " command that goes on with such a night has to."
+    ),
+]
 
 
 @app.command()
@@ -105,6 +112,7 @@ def show(
     tokens: Annotated[bool, typer.Option("--tokens", help="Every token and its logprob.")] = False,
     random: Annotated[bool, typer.Option("--random", help="A random policy beside it.")] = False,
     base: Annotated[bool, typer.Option("--base", help="The base model beside it.")] = False,
+    sandbox: Sandbox = "bwrap",
 ) -> None:
     """Show one attempt turn by turn as the model saw it, or list the attempts there are."""
     from rich.console import Console
@@ -112,7 +120,9 @@ def show(
     from scripts.show import Request
     from scripts.show import show as show_attempt
 
-    show_attempt(Request(run, task, step, arm, k, tokens, random, base), Console(highlight=False))
+    show_attempt(
+        Request(run, task, step, arm, k, tokens, random, base, sandbox), Console(highlight=False)
+    )
 
 
 @app.command()

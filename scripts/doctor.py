@@ -87,7 +87,7 @@ def _programs(settings: SandboxSettings) -> str:
 
 def _sandbox(settings: SandboxSettings) -> str:
     probe(settings)
-    return "OFF: kind = none" if settings.kind == "none" else "bubblewrap works here"
+    return "OFF: --sandbox none" if settings.kind == "none" else "bubblewrap works here"
 
 
 def _memory() -> str:

@@ -15,7 +15,7 @@ from rollout.engine import find_engine
 from rollout.lifecycle import forecast
 from rollout.port import free_port
 from scripts.checks import check_disk, check_start_adapter, check_tasks, disk_needed
-from scripts.config import read_config
+from scripts.config import SandboxKind, read_config
 from scripts.context import Context
 from scripts.doctor import Finding, examine, finding
 from scripts.run_folder import RunFolder
@@ -44,10 +44,10 @@ def examine_run(folder: RunFolder) -> list[Finding]:
     ]
 
 
-def examine_machine_for(folder: RunFolder) -> list[Finding]:
+def examine_machine_for(folder: RunFolder, sandbox: SandboxKind) -> list[Finding]:
     """Every check of the machine, for this run's sandbox and model where run.toml can be read."""
     try:
-        config = read_config(folder.config)
+        config = read_config(folder.config, sandbox)
     except FieldkitError:
         config = None  # what is wrong with it is `examine_run`'s to say
     return examine(config, folder.path)

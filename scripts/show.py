@@ -26,7 +26,7 @@ from rollout.seeds import eval_seed
 from rollout.tasks import SHELL_ENV, decode_tasks
 from scripts import numbers
 from scripts.attempts import Archive, Place, Played
-from scripts.config import RunConfig, read_config
+from scripts.config import UNPROTECTED, RunConfig, SandboxKind, read_config
 from scripts.context import DEFAULT_MODEL, Context
 from scripts.conversation import Exhibit, conversation
 from scripts.display import PlainDisplay
@@ -59,6 +59,7 @@ class Request:
     tokens: bool = False
     random: bool = False
     base: bool = False
+    sandbox: SandboxKind = "bwrap"
 
     def __post_init__(self) -> None:
         if self.step is not None and self.arm is not None:
@@ -137,7 +138,9 @@ def _show_task(
     request: Request, task_id: str, archive: Archive, place: Place, console: Console
 ) -> None:
     k = request.k or 0
-    config = read_config(archive.folder.config)
+    config = read_config(archive.folder.config, request.sandbox)
+    if request.sandbox == "none" and (request.random or request.base):
+        console.print(Text(UNPROTECTED, "bold red"))
     played = archive.attempt(place, task_id, k)
     task = find_task(config, task_id)
     model = model_dir(archive.folder, config)

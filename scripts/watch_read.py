@@ -8,7 +8,6 @@ cannot be read at the moment is named, and the rest is shown.
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,8 @@ from scripts.config import NightSettings, RunConfig, read_config
 from scripts.evidence import BASE, WARM_START, step_name
 from scripts.lock import holder
 from scripts.loop import Phase, RunFiles
-from scripts.manifest import read_manifest
+from scripts.machine import host_identity
+from scripts.manifest import is_same_host, read_manifest
 from scripts.plan import expected_step_seconds, planned_steps, seconds_left
 from scripts.run_folder import RunFolder
 from scripts.state import as_told, read_measured
@@ -214,8 +214,9 @@ class Watcher:
     def _elsewhere(self) -> str:
         """The host that the run belongs to, where it is not this one."""
         manifest = self._try(self._manifest, None)
-        host = str(manifest["host"]["name"]) if manifest else ""
-        return host if host != socket.gethostname() else ""
+        if manifest is None or is_same_host(manifest["host"], host_identity()):
+            return ""
+        return str(manifest["host"]["name"])
 
     def _running(self, host: str, loop: int | None, doing: Activity) -> tuple[Program, ...]:
         """What lives here. A phase that was typed by hand holds the lock itself."""

@@ -89,9 +89,9 @@ def sandbox_off(manifest: Mapping[str, Any]) -> Warning_ | None:
         return None
     return Warning_(
         "The sandbox was off",
-        'sandbox.kind is "none".',
+        "It was played with `--sandbox none`.",
         "Commands that the model wrote ran as you, with your files and your network.",
-        'Set [sandbox] kind = "bwrap" in run.toml; `grpo doctor` says whether this machine can.',
+        "Start another run without --sandbox none; `grpo doctor` says whether bwrap works here.",
     )
 
 

@@ -101,7 +101,7 @@ making and the removal of its box.
 {rows}
 
 Medians of {rounds}, the two kinds in turn, command by command. "sandbox" is the default,
-bubblewrap; "none" is `kind = "none"` under `[sandbox]`: limits, but no isolation.
+bubblewrap; "none" is `--sandbox none`: limits, but no isolation.
 
 | `notes` is 20 files of 40 lines | what was run |
 | :-- | :-- |

@@ -199,6 +199,13 @@ def test_arms_without_a_sandbox_are_compared_with_each_other_and_named(runs: Pat
     assert said in markdown(compare_arms([f"{runs}/a", f"{runs}/b"]))
 
 
+def test_an_arm_is_played_again_without_a_sandbox_as_the_first_one_was(runs: Path) -> None:
+    change(runs / "a", "sandbox", "kind", "none")
+    edit(runs / "a", lambda manifest: manifest.__setitem__("sandbox", "none"))
+    assert "--skip-preflight --sandbox none`" in refusal(runs / "a", runs / "b")
+    assert "--sandbox" not in refusal(runs / "b", runs / "a")
+
+
 def test_every_arm_that_does_not_match_is_listed_with_every_key(runs: Path) -> None:
     shutil.copytree(runs / "a", runs / "c")
     change(runs / "b", "rollout", "max_turns", 6)
