@@ -257,11 +257,14 @@ def _gpu_holders() -> list[Holder]:
 
 
 def _name(pid: int) -> str:
+    """A process's command, or its title, as one line that changes nothing in a terminal."""
+    process = Path(f"/proc/{pid}")
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        return " ".join(words).strip()[:60] or Path(f"/proc/{pid}/comm").read_text().strip()
+        text = (process / "cmdline").read_bytes() or (process / "comm").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
+    words = text.decode(errors="replace").replace("\0", " ").split()
+    return "".join(c if c.isprintable() else "?" for c in " ".join(words))[:60]
 
 
 def describe_holders(count: int = 5) -> str:

@@ -390,7 +390,8 @@ def last_descriptors() -> Iterator[Callable[[int], None]]:
     taken: list[int] = []
 
     def leave(count: int) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, open_descriptors())) + 1, hard))
+        highest = max(map(int, open_descriptors()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + count, hard))
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.open("/", os.O_PATH))

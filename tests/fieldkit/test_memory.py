@@ -60,6 +60,18 @@ def test_a_holder_is_seen_with_what_only_its_end_would_free() -> None:
     assert held_by(process.pid) == 0
 
 
+def test_a_holder_is_named_in_one_line_whatever_it_calls_itself() -> None:
+    with subprocess.Popen(
+        ["first\n\x1b[2J\tsecond\r"],
+        executable="/bin/cat",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        (name,) = (h.name for h in top_holders(count=10_000) if h.pid == process.pid)
+        process.communicate()
+    assert name == "first ?[2J second"
+
+
 def test_what_a_process_held_is_proven_to_come_back() -> None:
     with holder() as process:
         reclaim = Reclaim.measure([process.pid])
