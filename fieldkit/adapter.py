@@ -128,6 +128,25 @@ def read_adapter(path: Path) -> AdapterInfo:
     )
 
 
+def base_name(model: str) -> str:
+    """What a model is called, from its folder or hub id: the last part, also of a hub cache's path
+    (`…/models--ORG--NAME/snapshots/REVISION`)."""
+    path = Path(model)
+    cached = (part for part in path.parts if part.startswith("models--"))
+    return next((part.rpartition("--")[-1] for part in cached), path.name)
+
+
+def other_base(info: AdapterInfo, model: str) -> str | None:
+    """What the adapter says that it was trained on, where that is not called like `model` (a folder
+    or a hub id); None where the names agree or the adapter has none.
+
+    Names are no proof: a folder may be called anything, and two bases of one shape may share
+    adapters on purpose. So this is for a person to judge, and `check_adapter` does not ask it.
+    """
+    named = base_name(info.base_model)
+    return named if named and named.casefold() != base_name(model).casefold() else None
+
+
 def check_adapter(path: Path, model_dir: Path) -> AdapterInfo:
     """Check an adapter's tensors against the model folder it is for.
 

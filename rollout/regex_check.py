@@ -61,6 +61,23 @@ def regex_fault(pattern: str) -> str | None:
     return None
 
 
+def only_texts(pattern: str) -> tuple[str, ...]:
+    r"""The texts in which a valid pattern is found, where it spells a whole file out: plain
+    characters between `\A` or `^` and `\Z` or `$` (which allows a last newline too). Empty where
+    the pattern leaves anything open."""
+    tree = parser.parse(pattern)
+    nodes = list(tree)
+    if len(nodes) < 2 or tree.state.flags & (re.I | re.M):
+        return ()
+    first, *middle, last = nodes
+    begins = first in ((ops.AT, ops.AT_BEGINNING_STRING), (ops.AT, ops.AT_BEGINNING))
+    if not begins or any(op is not ops.LITERAL for op, _ in middle):
+        return ()
+    text = "".join(chr(code) for _, code in middle)
+    by_end = {(ops.AT, ops.AT_END_STRING): (text,), (ops.AT, ops.AT_END): (text, text + "\n")}
+    return by_end.get(last, ())
+
+
 # --- texts to attack with -------------------------------------------------------------------------
 
 

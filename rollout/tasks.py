@@ -20,7 +20,7 @@ from fieldkit.assertions import Assertion, AssertionKind, parse_assertions, pars
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, decode
 from rollout.environment import system_prompt
-from rollout.regex_check import regex_fault
+from rollout.regex_check import only_texts, regex_fault
 
 SHELL_ENV = "clawgym"
 """The environment whose tasks carry a workspace and file assertions."""
@@ -218,6 +218,7 @@ def assertion_faults(
             faults.append(f"{a.path}: {fault}")
     faults += _existence_faults(assertions)
     faults += _unchanged_faults(assertions, seed)
+    faults += _contents_faults(assertions)
     return faults
 
 
@@ -264,6 +265,20 @@ def _unchanged_faults(assertions: Sequence[Assertion], seed: Mapping[str, bytes]
                     f"nothing can make it true: {claim.kind} of {claim.path} does not hold in the"
                     " seed, and the file must stay unchanged"
                 )
+    return faults
+
+
+def _contents_faults(assertions: Sequence[Assertion]) -> list[str]:
+    """What is said of a file that another assertion spells out has to hold in that text."""
+    faults: list[str] = []
+    for one, other in combinations(assertions, 2):
+        pairs = [(one, other), (other, one)] if one.path == other.path else []
+        texts = ((only_texts(whole.regex), claim) for whole, claim in pairs if whole.regex)
+        if any(t and not any(_holds(claim, x.encode()) for x in t) for t, claim in texts):
+            faults.append(
+                f"nothing can make it true: two assertions about {one.path} ask for contents that"
+                " exclude each other"
+            )
     return faults
 
 

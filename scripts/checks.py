@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fieldkit.adapter import AdapterInfo, check_adapter
+from fieldkit.adapter import CONFIG_FILE, AdapterInfo, base_name, check_adapter, other_base
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.memory import GIB
 from rollout.sandbox import probe
@@ -70,6 +70,19 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
             f"adapter for {ctx.config.model.path}"
         )
     return check_adapter(path, ctx.model_dir())
+
+
+def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
+    """What a person should look at before trusting that the adapter is one of this model."""
+    model = str(ctx.model_dir())
+    other = other_base(adapter, model)
+    if other is None:
+        return None
+    return (
+        f"{adapter.path / CONFIG_FILE} says that it was trained on {other}, and its shapes fit "
+        f"{base_name(model)} too; if that is another model, the start table shows the adapter "
+        "below its base"
+    )
 
 
 def check_disk(ctx: Context, adapter: AdapterInfo) -> None:

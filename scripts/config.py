@@ -137,6 +137,11 @@ class RunConfig:
     engine: EngineSettings = field(default_factory=EngineSettings)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
 
+    @property
+    def flags(self) -> str:
+        """What has to stand behind RUN in a next command, with a space before it."""
+        return " --sandbox none" if self.sandbox.kind == "none" else ""
+
     def plain(self) -> dict[str, Any]:
         """The resolved form: every key with its value, JSON-ready."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}

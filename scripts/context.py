@@ -99,11 +99,6 @@ class Context:
     def heldout_file(self) -> Path:
         return from_checkout(self.config.data.heldout)
 
-    @property
-    def flags(self) -> str:
-        """What has to stand behind RUN in a next command, with a space before it."""
-        return " --sandbox none" if self.config.sandbox.kind == "none" else ""
-
     def about_to_play(self) -> None:
         """Raise `BadInput` where the run is played with another kind of sandbox, and say it where
         there is none."""

@@ -213,6 +213,8 @@ def headline(now: Now) -> str:
     parts = []
     if now.steps:
         parts.append(f"step {now.step}/{now.steps}")
+    elif now.step:
+        parts.append(f"step {now.step}")  # how many there will be is known once one was measured
     parts.append(now.phase)
     if now.left is not None:
         parts.append(f"about {duration(now.left)} left")

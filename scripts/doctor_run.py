@@ -14,7 +14,7 @@ from fieldkit.memory import GIB
 from rollout.engine import find_engine
 from rollout.lifecycle import forecast
 from rollout.port import free_port
-from scripts.checks import check_disk, check_start_adapter, check_tasks, disk_needed
+from scripts.checks import check_disk, check_start_adapter, check_tasks, disk_needed, doubt
 from scripts.config import SandboxKind, read_config
 from scripts.context import Context
 from scripts.doctor import Finding, examine, finding
@@ -60,7 +60,8 @@ def _tasks(ctx: Context) -> str:
 
 def _adapter(ctx: Context) -> str:
     adapter = check_start_adapter(ctx)
-    return f"{adapter.path}: rank {adapter.rank}, fits {ctx.model_dir()}"
+    said = f"{adapter.path}: rank {adapter.rank}, fits {ctx.model_dir()}"
+    return said if (but := doubt(ctx, adapter)) is None else f"{said}; but {but}"
 
 
 def _disk(ctx: Context) -> str:

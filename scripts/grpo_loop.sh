@@ -22,7 +22,13 @@ ask() {
 }
 trap ask INT HUP # nohup leaves HUP ignored, and a signal ignored at the start cannot be trapped
 trap 'asked=1; ask' TERM
-trap 'trap "" INT HUP TERM; grpo stop "$RUN" || true' EXIT
+finish() { # nothing of an engine outlives the loop; what went wrong before has the first word
+    local code=$? stopped=0
+    trap '' INT HUP TERM
+    grpo stop "$RUN" || stopped=$?
+    exit $((code ? code : stopped))
+}
+trap finish EXIT
 
 while :; do
     phase=$(trap "" INT HUP && grpo next "$RUN") || exit $?

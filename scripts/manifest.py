@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fieldkit.adapter import AdapterInfo, other_base
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files import read_json, sha256_file, sha256_text, write_json
 from scripts.config import RunConfig, changed_keys
@@ -71,12 +72,16 @@ def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def write_manifest(
-    folder: RunFolder, config: RunConfig, model_dir: Path, evaluation: Mapping[str, str]
+    folder: RunFolder,
+    config: RunConfig,
+    model_dir: Path,
+    adapter: AdapterInfo,
+    evaluation: Mapping[str, str],
 ) -> dict[str, Any]:
     """Write the manifest of a run that starts here and now; return it.
 
-    `evaluation`: tasks_sha and settings_sha of the arms that belong to this run. Reads the model's
-    weights once for their hashes.
+    `adapter`: the one it starts from. `evaluation`: tasks_sha and settings_sha of the arms that
+    belong to this run. Reads the model's weights once for their hashes.
     """
     from scripts import machine
 
@@ -87,6 +92,7 @@ def write_manifest(
         "config": config.plain(),
         "versions": machine.versions(),
         "model": {"dir": str(model_dir), "files": model_hashes(model_dir)},
+        "adapter": {"sha": adapter.sha, "other_base": other_base(adapter, str(model_dir))},
         "data": {"pool": _pool_identity(config), "heldout": _heldout_identity(config)},
         "evaluation": dict(evaluation),
         "hardware": machine.hardware(),

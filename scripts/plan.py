@@ -67,6 +67,22 @@ def planned_steps(
     return max(done, min(most, done + fits))
 
 
+def seconds_allotted(
+    steps: int | Literal["auto"],
+    minutes: float,
+    measured: Measured,
+    *,
+    deadline_in: float | None = None,
+) -> float | None:
+    """Seconds until the night has to be over, by the limits it was given; None where it has a
+    number of steps and no limit in time. All that is known before a step was measured."""
+    if deadline_in is not None:
+        return max(0.0, deadline_in)
+    if steps != "auto":
+        return None
+    return max(0.0, minutes * 60 - sum(measured.step_seconds) - measured.other_seconds)
+
+
 def expected_step_seconds(step_seconds: Sequence[float]) -> float:
     """Seconds the next step will take: the mean of the last few."""
     recent = step_seconds[-_RECENT:]

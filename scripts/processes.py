@@ -21,17 +21,14 @@ from fieldkit.process import (
     Marked,
     Owned,
     boot_id,
-    environment,
     is_running,
     marked,
-    start_time,
     terminate,
 )
 from rollout.engine import ENGINE, served_names, stop_engine
 from rollout.leftovers import Leftovers
 from scripts.lock import is_held
 from scripts.run_folder import ROOT, RunFolder
-from scripts.timings import LOOP_VARIABLE
 
 GRACE_SECONDS = 10.0
 """How long what nobody uses may take to end in good order."""
@@ -128,21 +125,9 @@ def _family(ledger: Path, marker: str, pids: tuple[int, ...]) -> Family:
 def _use(run: RunFolder, entry: Owned | None) -> Use:
     if entry is None:
         return Use.LOST
-    if is_held(run.lock) or _loop_lives(entry):
+    if is_held(run.lock):
         return Use.LOOP
     return Use.NOBODY if run.path.is_relative_to(ROOT) else Use.ELSEWHERE
-
-
-def _loop_lives(entry: Owned) -> bool:
-    """Whether the loop that the process was started under is alive.
-
-    grpo_loop.sh holds no lock between two phases, but what its phases start inherits its pid.
-    """
-    if entry.pid is None or entry.start_time is None:
-        return False
-    loop = environment(entry.pid).get(LOOP_VARIABLE, "")
-    began = start_time(int(loop)) if loop.isdigit() else None
-    return began is not None and began <= entry.start_time
 
 
 def told(family: Family) -> str:

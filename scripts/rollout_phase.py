@@ -35,9 +35,10 @@ def next_step(ctx: Context) -> int:
     """The number of the step under way. Raises `BadInput` where the run was not started."""
     done = ctx.folder.finished_steps()
     if done == 0:
+        run = f"{ctx.folder.name}{ctx.config.flags}"
         raise BadInput(
-            f"{ctx.folder.path}: not started yet; `grpo start {ctx.folder.name}{ctx.flags}` checks "
-            f"it and writes step-000 (`grpo run {ctx.folder.name}{ctx.flags}` does everything)"
+            f"{ctx.folder.path}: not started yet; `grpo start {run}` checks it and writes step-000 "
+            f"(`grpo run {run}` does everything)"
         )
     return done
 

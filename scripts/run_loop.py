@@ -25,7 +25,7 @@ from scripts.forecast import FORECAST, held, next_time
 from scripts.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.loop import Phase, drive, next_phase
 from scripts.manifest import check_sandbox, free_changes, read_manifest
-from scripts.plan import seconds_left
+from scripts.plan import Measured, seconds_allotted, seconds_left
 from scripts.run_folder import RunFolder
 from scripts.signals import Wish, listening
 from scripts.state import raise_converged, read_files, read_measured, steps_planned
@@ -141,14 +141,17 @@ class _Loop:
         files = read_files(self.folder, self.config)
         steps = steps_planned(self.folder, self.config, files, self.deadline)
         phase = next_phase(files, steps, self.config.run.eval_every)
-        figures = {"steps": float(steps)} if files.started else {}
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
-        figures["step"] = float(max(0, step))
-        if files.started:
-            left = seconds_left(steps, read_measured(self.folder, files))
-            if left is not None:
-                figures["seconds_left"] = left
-                self._keep_forecast(steps, left)
+        figures = {"step": float(max(0, step))}
+        measured = read_measured(self.folder, files)
+        if self.config.run.steps != "auto" or measured.step_seconds:
+            figures["steps"] = float(steps)
+        if (left := seconds_left(steps, measured)) is not None:
+            self._keep_forecast(steps, left)
+        else:
+            left = self._allotted(measured)
+        if left is not None:
+            figures["seconds_left"] = left
         if phase is Phase.DONE:
             if self.has_forecast:
                 self._tell_how_the_forecast_held(files.newest)
@@ -157,6 +160,11 @@ class _Loop:
         if phase not in (Phase.DONE, Phase.CONVERGED):
             self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
         return phase
+
+    def _allotted(self, measured: Measured) -> float | None:
+        run, deadline = self.config.run, self.deadline
+        deadline_in = None if deadline is None else deadline - time.time()
+        return seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
 
     def _keep_forecast(self, steps: int, left: float) -> None:
         """Write down the first forecast of this loop, to be held against the end."""

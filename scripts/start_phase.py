@@ -18,9 +18,9 @@ from fieldkit.files import read_json, whole_dir, write_json, write_text
 from fieldkit.records import Outcome, StepSummary, encode
 from rollout.evaluate import settings_sha, tasks_sha
 from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
-from scripts.checks import check_run
+from scripts.checks import check_run, doubt
 from scripts.context import Context, Done
-from scripts.events import table
+from scripts.events import alarm, table
 from scripts.manifest import (
     bound_changes,
     check_sandbox,
@@ -44,12 +44,14 @@ def start(ctx: Context) -> Done:
         return Done("started already")
     with ctx.watch.part("checks"):
         adapter = check_run(ctx)
+        if (about_the_base := doubt(ctx, adapter)) is not None:
+            alarm(ctx.tell, about_the_base)
     _drop_what_was_started_otherwise(ctx)
     with _all_or_nothing(ctx.folder):
         with ctx.watch.part("manifest"):
             identity = evaluation_identity(ctx)
             _drop_evaluations_of_other_settings(ctx, identity)
-            write_manifest(ctx.folder, ctx.config, ctx.model_dir(), identity)
+            write_manifest(ctx.folder, ctx.config, ctx.model_dir(), adapter, identity)
             _write_step_zero(ctx, adapter)
         if ctx.config.run.preflight and not ctx.skip_preflight:
             require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
@@ -164,6 +166,6 @@ def require_signal(ctx: Context, report: Preflight) -> None:
     """Raise `BadInput` where no group's rewards differ: a night would learn nothing."""
     if report.verdict is Verdict.NO_SIGNAL:
         raise BadInput(
-            f"{explain(report)} `grpo start {ctx.folder.name}{ctx.flags} --skip-preflight` starts "
-            "it anyway"
+            f"{explain(report)} `grpo start {ctx.folder.name}{ctx.config.flags} --skip-preflight` "
+            "starts it anyway"
         )

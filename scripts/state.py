@@ -132,11 +132,11 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     """Raise `PoolConverged` with the evidence and what to do next."""
     pool, newest = from_checkout(config.data.pool), folder.adapter(folder.finished_steps() - 1)
     command = growth(pool)
+    grow = f"`{command}`" if command else f"Add tasks to {pool}"
     raise PoolConverged(
         f"{pool_state(folder, config).message}. Everything is saved. "
-        f"{f'`{command}`' if command else f'Add tasks to {pool}'}, then `grpo run {folder.name}` "
-        "goes on; or `grpo new` another run, on other tasks, with [model] adapter = "
-        f'"{in_checkout(newest)}"'
+        f"{grow}, then `grpo run {folder.name}{config.flags}` goes on; or `grpo new` another run, "
+        f'on other tasks, with [model] adapter = "{in_checkout(newest)}"'
     )
 
 

@@ -31,7 +31,7 @@ from scripts.lock import holder
 from scripts.loop import Phase, RunFiles
 from scripts.machine import host_identity
 from scripts.manifest import is_same_host, read_manifest
-from scripts.plan import expected_step_seconds, planned_steps, seconds_left
+from scripts.plan import expected_step_seconds, planned_steps, seconds_allotted, seconds_left
 from scripts.run_folder import RunFolder
 from scripts.state import as_told, read_measured
 from scripts.timings import read_timings
@@ -259,19 +259,19 @@ class Watcher:
             converged=False,
         )
         measured = read_measured(self.folder, files)
+        run = night.settings
+        deadline_in = None if night.deadline is None else night.deadline - now
         planned = planned_steps(
-            night.settings.steps,
-            night.settings.minutes,
-            measured,
-            eval_every=night.settings.eval_every,
-            deadline_in=None if night.deadline is None else night.deadline - now,
+            run.steps, run.minutes, measured, eval_every=run.eval_every, deadline_in=deadline_in
         )
-        if files.newest >= planned:
+        if (left := seconds_left(planned, measured)) is None:
+            left = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
+            underway = left or 0.0
+        elif files.newest >= planned:
             underway = measured.final_eval_seconds
         else:
-            walls = measured.step_seconds
-            underway = expected_step_seconds(walls) if walls else 0.0
-        return planned, seconds_left(planned, measured), underway
+            underway = expected_step_seconds(measured.step_seconds)
+        return planned, left, underway
 
     def _step_began(self, n: int, doing: Activity) -> float:
         """When the step under way began: its rollout's start, where it is being trained on."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fieldkit.adapter import base_name
 from fieldkit.records import Outcome, StepSummary
 from reward.advantages import group_size_warning
 from scripts.config import RunConfig
@@ -71,6 +72,7 @@ def warnings(
     """Everything that is found. `steps`: those with rollouts, oldest first."""
     checks = (
         sandbox_off(manifest),
+        base_in_doubt(manifest),
         kl_spike(steps),
         reward_without_work(found, evidence),
         length_collapse(steps),
@@ -92,6 +94,21 @@ def sandbox_off(manifest: Mapping[str, Any]) -> Warning_ | None:
         "It was played with `--sandbox none`.",
         "Commands that the model wrote ran as you, with your files and your network.",
         "Start another run without --sandbox none; `grpo doctor` says whether bwrap works here.",
+    )
+
+
+def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
+    """The adapter that it started from names another base."""
+    other = manifest.get("adapter", {}).get("other_base")  # runs from before 22 November have none
+    if other is None:
+        return None
+    return Warning_(
+        "The adapter may be one of another model",
+        f"Its adapter_config.json says that it was trained on {other}; the run served and trained"
+        f" it on {base_name(manifest['model']['dir'])}.",
+        "Where these are two models of one shape, the night began from a damaged policy. Where"
+        " they are one model under two names, nothing is wrong.",
+        "Compare base and start in the table: an adapter of this model is not below its base.",
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fieldkit.adapter import adapter_sha, check_adapter, read_adapter
+from fieldkit.adapter import adapter_sha, check_adapter, other_base, read_adapter
 from fieldkit.errors import BadInput
 
 HIDDEN, KV, RANK = 8, 4, 2
@@ -119,6 +120,30 @@ def test_what_cannot_be_served_and_trained_alike_is_refused_by_name(
     folder = write_adapter(tmp_path / "adapter", lora_tensors(), **config)
     with pytest.raises(BadInput, match=named):
         read_adapter(folder)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Somewhere",
+        "/home/me/models/somewhere/",
+        "org/somewhere",
+        "/cache/hub/models--org--somewhere/snapshots/0123abcd",
+    ],
+)
+def test_an_adapter_is_of_a_base_that_is_called_like_its_own(adapter: Path, model: str) -> None:
+    assert other_base(read_adapter(adapter), model) is None
+
+
+@pytest.mark.parametrize(
+    "model", ["org/somewhere-else", "/somewhere/model", "hub/models--somewhere--x/snapshots/1", ""]
+)
+def test_a_base_of_another_name_is_told(adapter: Path, model: str) -> None:
+    assert other_base(read_adapter(adapter), model) == "somewhere"
+
+
+def test_an_adapter_that_names_no_base_raises_no_doubt(adapter: Path) -> None:
+    assert other_base(replace(read_adapter(adapter), base_model=""), "org/model") is None
 
 
 @pytest.mark.parametrize("missing", ["adapter_model.safetensors", "adapter_config.json"])

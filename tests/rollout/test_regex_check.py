@@ -1,10 +1,11 @@
 """Patterns that would hang a grader, and innocent ones that look like them."""
 
+import re
 import time
 
 import pytest
 
-from rollout.regex_check import regex_fault
+from rollout.regex_check import only_texts, regex_fault
 
 CATASTROPHIC = [
     r"^(a+)+$",
@@ -57,3 +58,38 @@ def test_an_innocent_pattern_is_let_through_quickly(pattern: str) -> None:
     began = time.process_time()
     assert regex_fault(pattern) is None
     assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (r"\Atotal: 12\n\Z", ("total: 12\n",)),
+        (r"^a\.b$", ("a.b", "a.b\n")),
+        (r"\A\Z", ("",)),
+        (r"\A(?:ab)[c]\Z", ("abc",)),
+    ],
+)
+def test_a_pattern_that_spells_a_file_out_gives_its_text(
+    pattern: str, texts: tuple[str, ...]
+) -> None:
+    assert only_texts(pattern) == texts
+    assert all(re.search(pattern, text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "one",
+        "^one",
+        r"one\Z",
+        "",
+        "^",
+        r"\Aone.\Z",
+        r"(?i)^one$",
+        r"(?m)^one$",
+        "^one$|two",
+        "^(o)$",
+    ],
+)
+def test_a_pattern_that_leaves_anything_open_gives_none(pattern: str) -> None:
+    assert only_texts(pattern) == ()

@@ -79,6 +79,9 @@ def test_a_last_line_without_its_newline_is_a_task(tmp_path: Path) -> None:
         (with_assertions(unchanged("nowhere.txt")), "not in workspace_seed"),
         (with_assertions(unchanged("notes.txt"), contains("notes.txt", "x!")), "stay unchanged"),
         (with_assertions(matches("notes.txt", "^x"), unchanged("notes.txt")), "stay unchanged"),
+        (with_assertions(matches("a", r"\Aone\n\Z"), matches("a", r"^two$")), "exclude each other"),
+        (with_assertions(contains("a", "x"), matches("a", r"^one\n$")), "exclude each other"),
+        (with_assertions(matches("a", r"\A\Z"), matches("a", ".")), "exclude each other"),
         (
             with_assertions(exists("a"), files=[{"path": "../x", "kind": "text", "content": ""}]),
             "..",
@@ -110,6 +113,10 @@ def test_a_bad_task_is_reported_with_its_line_and_the_reason(
         [exists("a/b"), exists("a/c"), absent("a/d")],
         [absent("a"), exists("ab")],
         [matches("a", r"^(\d+,)*\d+\n$"), contains("a", "1,2")],
+        [matches("a", r"^one$"), matches("a", r"\Aone\n\Z"), contains("a", "on")],
+        [matches("a", r"\Aone\Z"), matches("b", r"\Atwo\Z"), exists("a")],
+        [matches("a", r"(?m)^one$"), matches("a", r"(?m)^two$")],
+        [matches("a", r"(?i)\Aone\Z"), matches("a", r"\AONE\Z")],
     ],
 )
 def test_assertions_that_can_hold_together_are_let_through(

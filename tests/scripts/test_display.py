@@ -31,6 +31,13 @@ def test_a_phase_is_announced_with_step_and_time_left() -> None:
     assert said(out) == ["step 3/20 · rollout · about 21 min 30 s left"]
 
 
+def test_how_many_steps_there_will_be_is_not_said_before_it_is_known() -> None:
+    out = io.StringIO()
+    figures = {"step": 1.0, "seconds_left": 2000.0}
+    PlainDisplay(out, details=False).tell(Event(EventKind.PHASE, "rollout", figures=figures))
+    assert said(out) == ["step 1 · rollout · about 33 min 20 s left"]
+
+
 def test_after_a_quiet_minute_a_line_says_how_far_the_phase_is() -> None:
     out = io.StringIO()
     display = PlainDisplay(out, details=False, quiet=0.0)

@@ -6,6 +6,7 @@ What the machine cannot be made to lack here (memory, a whole disk) is asked for
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fieldkit.adapter import CONFIG_FILE
+from fieldkit.files import read_json, write_json
 from fieldkit.ledger import LEDGER_FILE, Ledger
 from fieldkit.process import Owned
 from rollout.engine import ENGINE, stop_engine
@@ -211,3 +214,23 @@ def test_a_run_that_does_not_fit_the_memory_is_bad_and_says_what_to_lower(
     assert said.code == UNAVAILABLE
     assert "not enough even one after the other" in said.bad("forecast")
     assert "lower engine.kv_cache_gib" in said.bad("forecast")
+
+
+def test_an_adapter_that_names_another_base_is_told_with_what_will_show_it(
+    parts: tuple[Path, Path], checkout: Path, ask: Doctor
+) -> None:
+    model, adapter = parts
+    other = checkout / "adapter"
+    shutil.copytree(adapter, other)
+    config = read_json(other / CONFIG_FILE)
+    write_json(other / CONFIG_FILE, config | {"base_model_name_or_path": "org/Other-7B"})
+    (line,) = (said for said in ask(run_with((model, other), checkout)).lines if " fits " in said)
+    assert line.startswith("ok   adapter")
+    assert f"says that it was trained on Other-7B, and its shapes fit {model.name} too" in line
+
+
+def test_an_adapter_that_names_this_base_is_told_without_a_doubt(
+    parts: tuple[Path, Path], checkout: Path, ask: Doctor
+) -> None:
+    (line,) = (said for said in ask(run_with(parts, checkout)).lines if " fits " in said)
+    assert "trained on" not in line

@@ -24,7 +24,7 @@ from rollout.engine import ENGINE
 from scripts.detach import LOOP, detach
 from scripts.lock import run_lock
 from scripts.processes import Family, Use, families
-from scripts.run_folder import RunFolder
+from scripts.run_folder import ROOT, RunFolder
 from scripts.stop import stop_idle_engine
 from tests.scripts.report.night import make_night
 from tests.scripts.test_processes import start
@@ -65,6 +65,11 @@ def wants_memory(night: RunFolder, seconds: float) -> None:
 
 def grpo_run(night: RunFolder) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-P", "-m", "scripts.cli", "run", str(night.path)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def grpo_loop(night: RunFolder) -> subprocess.CompletedProcess[str]:
+    words = [str(ROOT / "scripts" / "grpo_loop.sh"), str(night.path)]
     return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
@@ -109,6 +114,16 @@ def test_memory_that_does_not_come_back_at_the_end_is_a_shortage_and_all_is_save
     assert family(marker) == []
     assert Journal(night.journal).read()[-1].event == "loop_end"
     assert grpo_run(night).returncode == 0
+
+
+def test_the_loop_in_bash_ends_with_the_same_shortage_and_then_well(night: RunFolder) -> None:
+    wants_memory(night, 0)
+    marker = start(night.path, name=ENGINE).marker
+    ended = grpo_loop(night)
+    assert ended.returncode == SHORTAGE, ended.stdout + ended.stderr
+    assert "largest holders: pid " in ended.stderr
+    assert family(marker) == []
+    assert grpo_loop(night).returncode == 0
 
 
 # -- the loop that goes on in the background ---------------------------------------------------

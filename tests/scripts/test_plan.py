@@ -12,6 +12,7 @@ from scripts.plan import (
     expected_step_seconds,
     planned_steps,
     scaled_eval_seconds,
+    seconds_allotted,
     seconds_left,
 )
 
@@ -85,6 +86,15 @@ def test_the_time_left_is_steps_and_the_last_evaluation() -> None:
     assert seconds_left(5, measured(100, 100, final=60)) == pytest.approx(360)
     assert seconds_left(5, measured()) is None
     assert seconds_left(1, measured(100, 100)) == 0
+
+
+def test_before_a_step_was_measured_the_time_left_is_what_the_night_was_given() -> None:
+    unmeasured = measured(other=300)
+    assert seconds_left(1, unmeasured) is None
+    assert seconds_allotted("auto", 45, unmeasured) == 45 * 60 - 300
+    assert seconds_allotted("auto", 4, unmeasured) == 0
+    assert seconds_allotted(20, 45, unmeasured, deadline_in=3600) == 3600
+    assert seconds_allotted(20, 45, unmeasured) is None
 
 
 def test_a_deadline_leaves_time_for_the_last_evaluation_and_the_page() -> None:

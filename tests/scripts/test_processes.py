@@ -293,16 +293,3 @@ def test_a_stranger_who_got_the_pid_of_an_entry_is_neither_listed_nor_touched(
         assert mine(checkout) == []
         assert stranger.poll() is None
         stranger.kill()
-
-
-def test_between_two_phases_of_the_loop_in_bash_its_server_is_in_use(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", WORKER]) as loop:
-        monkeypatch.setenv("GRPO_LOOP", str(loop.pid))
-        owned = start(checkout / "runs" / "tonight")
-        (found,) = mine(checkout)
-        assert found.use is Use.LOOP
-        loop.kill()
-    (found,) = mine(checkout)
-    assert (found.use, found.marker) == (Use.NOBODY, owned.marker)

@@ -15,6 +15,7 @@ import pytest
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.journal import Journal
 from fieldkit.records import Signal, encode, encode_group
+from rollout.command import SandboxSettings
 from scripts.config import RunConfig
 from scripts.loop import Phase
 from scripts.run_loop import LoopOptions, with_options
@@ -177,3 +178,9 @@ def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhauste
     assert pool.read_text().endswith(reserve.read_text())
     with pytest.raises(PoolConverged, match=f"Add tasks to {pool}"):
         raise_converged(exhausted.folder, exhausted.config)
+
+
+def test_without_a_sandbox_the_command_that_is_named_says_so_too(exhausted: Night) -> None:
+    unprotected = replace(exhausted.config, sandbox=SandboxSettings(kind="none"))
+    with pytest.raises(PoolConverged, match="`grpo run night --sandbox none` goes on"):
+        raise_converged(exhausted.folder, unprotected)

@@ -117,6 +117,16 @@ def test_a_sandbox_that_is_off_is_a_warning_whatever_else_went_well() -> None:
     assert "bwrap" in off.remedy
 
 
+def test_an_adapter_that_names_another_base_is_a_warning() -> None:
+    model = {"dir": "/cache/hub/models--org--Big-Instruct/snapshots/0123"}
+    assert w.base_in_doubt({"model": model, "adapter": {"other_base": None}}) is None
+    assert w.base_in_doubt({"model": model}) is None
+    other = w.base_in_doubt({"model": model, "adapter": {"other_base": "Big"}})
+    assert other is not None
+    assert "trained on Big;" in other.seen
+    assert "on Big-Instruct." in other.seen
+
+
 def test_a_night_of_steps_without_signal_is_a_warning() -> None:
     night = steps(reward=[0.3] * 4)
     silent = [replace(s, outcome=Outcome.NO_SIGNAL) for s in night[:2]]
