@@ -26,6 +26,7 @@ from reward.shaping import RewardSettings
 from rollout.command import SandboxSettings
 from rollout.server import EngineSettings
 from rollout.settings import RolloutSettings
+from scripts.run_folder import RunFolder
 from trainer.settings import TrainerSettings
 
 T = TypeVar("T")
@@ -176,7 +177,7 @@ def read_config(path: Path, sandbox: SandboxKind = "bwrap") -> RunConfig:
         raise BadInput(
             f'{path}: sandbox.kind is "none", which no file may say, because the policy\'s '
             "commands would run as you, unprotected. Leave the line out; who wants that types it: "
-            f"`grpo run {path.parent.name} --sandbox none`"
+            f"`grpo run {RunFolder(path.parent).typed} --sandbox none`"
         )
     return replace(config, sandbox=replace(config.sandbox, kind=sandbox))
 

@@ -145,7 +145,7 @@ def _process(family: Family, own: bool) -> Finding:
             " and `grpo doctor --reclaim` end it",
         )
     if family.is_silent:
-        stop = f"`grpo stop {family.shown_run}`"
+        stop = f"`grpo stop {family.run.typed}`"
         when = "once its loop has ended (Ctrl-C there), " if family.use is Use.LOOP else ""
         return Finding("process", False, f"{text}; {when}{stop} ends it")
     return Finding("process", True, text)

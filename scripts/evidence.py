@@ -131,7 +131,7 @@ def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) ->
     if WARM_START not in names.values():
         raise BadInput(
             f"{evals}: the warm start has no finished evaluation on these {len(tasks)} tasks; run"
-            f" `grpo eval {evals.parent.name}`"
+            f" `grpo eval {RunFolder(evals.parent).typed}`"
         )
     arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
     found = compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)

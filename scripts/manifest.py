@@ -115,7 +115,7 @@ def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
         theirs, ours = (f"{h['name']} (machine id {h['machine_id']})" for h in (host, here))
     raise NotOwner(
         f"{folder.manifest}: run {folder.name} belongs to host {theirs}, this is {ours}; if "
-        f"nothing works on it there any more, `grpo takeover {folder.name}` makes it this host's"
+        f"nothing works on it there any more, `grpo takeover {folder.typed}` makes it this host's"
     )
 
 
@@ -136,9 +136,9 @@ def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
     if was == config.sandbox.kind:
         return
     if was == "none":
-        how, remedy = "without a sandbox", f"say so again: `grpo run {folder.name} --sandbox none`"
+        how, remedy = "without a sandbox", f"say so again: `grpo run {folder.typed} --sandbox none`"
     else:
-        how, remedy = "in a sandbox", f"leave out --sandbox none: `grpo run {folder.name}`"
+        how, remedy = "in a sandbox", f"leave out --sandbox none: `grpo run {folder.typed}`"
     raise BadInput(
         f"{folder.manifest}: run {folder.name} is played {how}, and what is played otherwise could "
         f"not be compared with it; {remedy}, or start another run with `grpo new`"

@@ -106,8 +106,8 @@ def new_run(folder: RunFolder, preset: str) -> None:
         raise BadInput(f"--preset {preset}: unknown; known: {', '.join(PRESETS)}")
     if folder.config.exists():
         raise BadInput(
-            f"{folder.config}: is there already; `grpo run {folder.name}` goes on with it, or take "
-            "another name"
+            f"{folder.config}: is there already; `grpo run {folder.typed}` goes on with it, or "
+            "take another name"
         )
     folder.path.mkdir(parents=True, exist_ok=True)
     write_text(folder.config, PRESETS[preset])

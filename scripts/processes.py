@@ -67,11 +67,6 @@ class Family:
         return self.entry.name if self.entry else self.marker.rpartition("-")[0]
 
     @property
-    def shown_run(self) -> str:
-        """What a person types for its run."""
-        return self.run.name if self.run.path.parent == ROOT / "runs" else str(self.run.path)
-
-    @property
     def reclaimable(self) -> bool:
         return self.use in (Use.NOBODY, Use.LOST)
 
@@ -133,7 +128,7 @@ def _use(run: RunFolder, entry: Owned | None) -> Use:
 def told(family: Family) -> str:
     """A family in one line, without what to do about it."""
     pids = f"pid {family.pids[0]}" + (f" and {n} more" if (n := len(family.pids) - 1) else "")
-    parts = [f"{family.name} of run {family.shown_run}, {pids}"]
+    parts = [f"{family.name} of run {family.run.typed}, {pids}"]
     if family.entry is not None:
         since = time.strftime("%a %H:%M", time.localtime(family.entry.started_at))
         parts.append(f"since {since}")
@@ -175,7 +170,7 @@ def told_briefly(family: Family) -> str:
     """What it was, for a line about its end."""
     n = len(family.pids)
     return (
-        f"{family.name} of run {family.shown_run}: {n} process{'es' if n > 1 else ''}, "
+        f"{family.name} of run {family.run.typed}: {n} process{'es' if n > 1 else ''}, "
         f"{family.held / memory.GIB:.1f} GiB"
     )
 

@@ -40,7 +40,7 @@ def replay_run(
         tables.append(_table(f"Evaluation {name} under {what}", summarise(scored)))
     if not tables:
         raise BadInput(
-            f"{folder.path}: nothing has been played yet; `grpo rollout {folder.name}` plays"
+            f"{folder.path}: nothing has been played yet; `grpo rollout {folder.typed}` plays"
         )
     return tables
 

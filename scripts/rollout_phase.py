@@ -12,6 +12,7 @@ from fieldkit.records import RolloutGroup, Signal
 from rollout.phase import roll_out
 from rollout.seeds import plan_tasks
 from scripts.context import Context, Done
+from scripts.manifest import bound_changes, read_manifest, refuse_change
 from scripts.play import crediting, player, renderer, serve, show
 from scripts.summary import bundle_figures
 from scripts.timings import read_timings, write_timings
@@ -32,14 +33,20 @@ def rollout(ctx: Context) -> Done:
 
 
 def next_step(ctx: Context) -> int:
-    """The number of the step under way. Raises `BadInput` where the run was not started."""
-    done = ctx.folder.finished_steps()
-    if done == 0:
-        run = f"{ctx.folder.name}{ctx.config.flags}"
+    """The number of the step under way.
+
+    Raises `BadInput` where the run was not started, or run.toml or the data were changed since.
+    """
+    done, manifest = ctx.folder.finished_steps(), read_manifest(ctx.folder)
+    changed = bound_changes(manifest, ctx.config) if manifest else []
+    if manifest is None or done == 0 or (done == 1 and changed):
+        run = f"{ctx.folder.typed}{ctx.config.flags}"
+        since = f" with {changed[0]} as it is now" if done and changed else ""
         raise BadInput(
-            f"{ctx.folder.path}: not started yet; `grpo start {run}` checks it and writes step-000 "
-            f"(`grpo run {run}` does everything)"
+            f"{ctx.folder.path}: not started yet{since}; `grpo start {run}` checks it and writes "
+            f"step-000 (`grpo run {run}` does everything)"
         )
+    refuse_change(ctx.folder, manifest, ctx.config)
     return done
 
 

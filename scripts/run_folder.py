@@ -7,6 +7,7 @@ Nothing here reads or writes what the files hold.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,11 @@ class RunFolder:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def typed(self) -> str:
+        """What a person types for RUN."""
+        return self.name if self.path.parent == ROOT / "runs" else shlex.quote(str(self.path))
 
     @property
     def config(self) -> Path:

@@ -156,7 +156,7 @@ class _Loop:
             if self.has_forecast:
                 self._tell_how_the_forecast_held(files.newest)
             page = self.folder.path / "report.html"
-            self._note(f"the page is {page}; `grpo show {self.folder.name}` lists the attempts")
+            self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")
         if phase not in (Phase.DONE, Phase.CONVERGED):
             self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
         return phase

@@ -263,5 +263,5 @@ def play_base(
                 return await p.play(task, k, functools.partial(eval_seed, task.task_id, k))
 
         trajectory = ctx.run_async(play())
-        ctx.say(f"the engine stays up; `grpo stop {folder.name}` ends it")
+        ctx.say(f"the engine stays up; `grpo stop {folder.typed}` ends it")
     return trajectory

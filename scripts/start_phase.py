@@ -166,6 +166,6 @@ def require_signal(ctx: Context, report: Preflight) -> None:
     """Raise `BadInput` where no group's rewards differ: a night would learn nothing."""
     if report.verdict is Verdict.NO_SIGNAL:
         raise BadInput(
-            f"{explain(report)} `grpo start {ctx.folder.name}{ctx.config.flags} --skip-preflight` "
+            f"{explain(report)} `grpo start {ctx.folder.typed}{ctx.config.flags} --skip-preflight` "
             "starts it anyway"
         )

@@ -135,7 +135,7 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     grow = f"`{command}`" if command else f"Add tasks to {pool}"
     raise PoolConverged(
         f"{pool_state(folder, config).message}. Everything is saved. "
-        f"{grow}, then `grpo run {folder.name}{config.flags}` goes on; or `grpo new` another run, "
+        f"{grow}, then `grpo run {folder.typed}{config.flags}` goes on; or `grpo new` another run, "
         f'on other tasks, with [model] adapter = "{in_checkout(newest)}"'
     )
 

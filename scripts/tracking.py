@@ -182,4 +182,4 @@ def track(
         try:
             bring()
         except Exception as e:  # whatever a tracker does, the night goes on
-            note(tell, f"{name}: {e or repr(e)}; `grpo track {folder.name}` makes up for it")
+            note(tell, f"{name}: {e or repr(e)}; `grpo track {folder.typed}` makes up for it")

@@ -49,7 +49,7 @@ def train(ctx: Context) -> Done:
     if not ctx.folder.bundle(n).is_file():
         return Done(
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
-            f"`grpo rollout {ctx.folder.name}{ctx.config.flags}` samples it"
+            f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
     with ctx.watch.part("reclaim"):
         ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))

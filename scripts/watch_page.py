@@ -109,13 +109,13 @@ def _now(sight: Sight) -> Text:
     """One line: since when, what is left, where; or why it stands still and what to type."""
     doing = sight.activity
     if doing.state is State.FRESH:
-        return Text(f"{doing.state.value}; `grpo run {sight.name}` starts it")
+        return Text(f"{doing.state.value}; `grpo run {sight.typed}` starts it")
     if doing.state in (State.IDLE, State.STOPPED):
         why = shortened(visible(doing.why), WHY_CHARS) or doing.state.value
         style = "red" if doing.state is State.STOPPED else ""
-        return Text(why, style=style) + Text(f"\n`grpo run {sight.name}` goes on")
+        return Text(why, style=style) + Text(f"\n`grpo run {sight.typed}` goes on")
     if sight.is_over:
-        return Text(f"{doing.state.value}; `grpo table {sight.name}` tells what came of it")
+        return Text(f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it")
     parts = []
     if doing.state is State.WORKING:
         # The clock may have been set back since it began.

@@ -71,11 +71,13 @@ class Episode:
 class Sight:
     """One look at a run.
 
+    typed: what a person types for RUN.
     steps: every finished step, step-000 first. planned: steps in all. left: seconds until
     everything is done. said: the loop's last line. host: where it runs, if that is not here.
     """
 
     name: str
+    typed: str
     at: float
     activity: Activity
     progress: Progress | None
@@ -162,6 +164,7 @@ class Watcher:
         eval_partial = self._try(self._eval_partial, None)
         return Sight(
             name=self.folder.name,
+            typed=self.folder.typed,
             at=now,
             activity=doing,
             progress=self._try(lambda: self._progress(config, doing, steps, eval_partial), None),

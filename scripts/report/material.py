@@ -62,6 +62,8 @@ class Material:
     """One run as the page needs it. None, or empty, where `gaps` says why."""
 
     name: str
+    typed: str
+    """What a person types for RUN."""
     path: Path
     config: RunConfig
     steps: tuple[StepSummary, ...]
@@ -108,13 +110,14 @@ def read_material(
     heldout = r.read("held-out tasks", lambda: _heldout(config), no_tasks)
     manifest = r.read("manifest", lambda: read_manifest(folder), None)
     if manifest is None and not r.gaps:
-        r.gaps.append(Gap("the night", f"it has not started: `grpo run {folder.name}` starts it"))
+        r.gaps.append(Gap("the night", f"it has not started: `grpo run {folder.typed}` starts it"))
     if evidence is None and heldout and steps:
         evidence = r.read("matched tables", lambda: collect(folder.evals, heldout, steps), None)
     no_entries: tuple[Entry, ...] = ()
     journal = r.read("journal", Journal(folder.journal).read, no_entries)
     return Material(
         name=folder.name,
+        typed=folder.typed,
         path=folder.path,
         config=config,
         steps=steps,

@@ -6,6 +6,7 @@ No case gets as far as a server. Whatever is refused has written nothing but its
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_a_value_of_the_wrong_type_is_named(run: Path) -> None:
 
 def test_a_file_cannot_leave_out_the_sandbox(run: Path) -> None:
     change(run, "[model]", '[sandbox]\nkind = "none"\n\n[model]')
-    refused(run, BAD_INPUT, "run.toml: sandbox.kind", "`grpo run r --sandbox none`")
+    refused(run, BAD_INPUT, "run.toml: sandbox.kind", f"`grpo run {run} --sandbox none`")
     ended = grpo("run", run, "--sandbox", "none")
     assert ended.returncode == BAD_INPUT, "nor where it is typed as well: it is said in one place"
     assert not (run / "manifest.json").exists()
@@ -157,6 +158,25 @@ def test_more_memory_than_there_is_is_said_before_a_server_is_started(run: Path)
     change(run, "kv_cache_gib = 0.25", "kv_cache_gib = 100000\nmemory_seconds = 1")
     change(run, "preflight = false", "preflight = true")
     refused(run, SHORTAGE)
+
+
+@pytest.mark.parametrize("phase", ["rollout", "train", "eval"])
+def test_a_phase_that_is_typed_by_hand_refuses_a_run_that_was_started_otherwise(
+    run: Path, phase: str
+) -> None:
+    assert grpo("start", run).returncode == 0
+    change(run, "lr = 0.001", "lr = 0.002")
+    ended = grpo(phase, run)
+    assert ended.returncode == BAD_INPUT, ended.stderr
+    assert f"not started yet with trainer.lr as it is now; `grpo start {run}`" in ended.stderr
+    change(run, "lr = 0.002", "lr = 0.001")
+    shutil.copytree(run / "step-000", run / "step-001")
+    summary = json.loads((run / "step-000" / "step.json").read_text())
+    (run / "step-001" / "step.json").write_text(json.dumps(summary | {"step": 1}))
+    change(run, "lr = 0.001", "lr = 0.003")
+    ended = grpo(phase, run)
+    assert ended.returncode == BAD_INPUT, ended.stderr
+    assert "trainer.lr was 0.001 when the run started and is now 0.003" in ended.stderr
 
 
 def test_a_malformed_bundle_line_is_named(run: Path) -> None:

@@ -22,7 +22,7 @@ from fieldkit.files import read_json, write_json
 from fieldkit.ledger import LEDGER_FILE, Ledger
 from fieldkit.process import Owned
 from rollout.engine import ENGINE, stop_engine
-from scripts import cli, doctor, processes
+from scripts import cli, doctor, processes, run_folder
 from tests.rollout.test_leftovers import IMPOSSIBLE
 from tests.scripts.test_processes import gone, loop_of, mine, start
 from tests.tiny_model import make_adapter, make_tiny_model
@@ -52,6 +52,7 @@ Doctor = Callable[..., Said]
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A checkout whose processes are all that the doctor finds, and do not outlive the test."""
     monkeypatch.setattr(processes, "ROOT", tmp_path)
+    monkeypatch.setattr(run_folder, "ROOT", tmp_path)
     for module in (doctor, processes):
         monkeypatch.setattr(module, "families", lambda: mine(tmp_path))
     monkeypatch.setattr(doctor, "MEMORY_BYTES", 0)  # whoever else uses this machine

@@ -143,7 +143,7 @@ def test_the_evidence_is_plain_json(evidence: Evidence) -> None:
 def test_a_missing_warm_start_says_what_to_type(tmp_path: Path) -> None:
     evals = tmp_path / "first" / "evals"
     night(evals)
-    with pytest.raises(BadInput, match="grpo eval first"):
+    with pytest.raises(BadInput, match=f"grpo eval {tmp_path}/first"):
         collect(evals, tasks(N), [step(0, "another-sha")])
 
 

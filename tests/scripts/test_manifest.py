@@ -59,7 +59,7 @@ def test_a_run_of_a_machine_of_the_same_name_is_another_hosts_until_it_is_taken_
     manifest = edit(night, host={**here, "machine_id": "2222"})
     with pytest.raises(NotOwner) as error:
         check_host(night.folder, manifest)
-    for said in ("machine id 2222", "machine id 1111", f"`grpo takeover {night.folder.name}`"):
+    for said in ("machine id 2222", "machine id 1111", f"`grpo takeover {night.folder.typed}`"):
         assert said in str(error.value)
     takeover(night.folder)
     taken = read_manifest(night.folder)
@@ -84,7 +84,7 @@ def config(night: Night, kind: SandboxKind) -> RunConfig:
 @pytest.mark.parametrize(
     ("was", "now", "says"),
     [
-        ("none", "bwrap", "say so again: `grpo run night --sandbox none`"),
+        ("none", "bwrap", "say so again: `grpo run {} --sandbox none`"),
         ("bwrap", "none", "leave out --sandbox none"),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_started_run_is_not_played_in_another_kind_of_sandbox(
     check_sandbox(night.folder, config(night, was))
     with pytest.raises(BadInput) as error:
         check_sandbox(night.folder, config(night, now))
-    assert says in str(error.value)
+    assert says.format(night.folder.typed) in str(error.value)
     assert str(night.folder.manifest) in str(error.value)
 
 

@@ -21,7 +21,7 @@ from fieldkit.ledger import LEDGER_FILE, Ledger
 from fieldkit.process import Owned, command_line, family, start_time, terminate
 from rollout.engine import ENGINE
 from rollout.leftovers import SCRATCH_VARIABLE, new_scratch
-from scripts import doctor, processes
+from scripts import doctor, processes, run_folder
 from scripts.processes import Use, families, reclaim, told
 
 # A server with a worker; each says its pid when it is ready to be killed.
@@ -56,6 +56,7 @@ if not (note := pathlib.Path("shared")).exists():
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A checkout of its own, whose processes do not outlive the test."""
     monkeypatch.setattr(processes, "ROOT", tmp_path)
+    monkeypatch.setattr(run_folder, "ROOT", tmp_path)
     yield tmp_path
     for process in psutil.process_iter(["environ"]):
         if str(tmp_path) in (process.info["environ"] or {}).get("FIELDKIT_LEDGER", ""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,12 @@ def test_a_step_that_is_missing_in_the_middle_is_named_with_what_to_do(tmp_path:
     finish(folder, 0, 1, 3)
     with pytest.raises(BadInput, match="step-003 is finished but step-002 is not; put step-002"):
         folder.finished_steps()
+
+
+def test_what_a_person_types_for_a_run_finds_it_again(tmp_path: Path) -> None:
+    inside = resolve_run("tonight")
+    outside = RunFolder(tmp_path / "my disk" / "tonight")
+    assert inside.typed == "tonight"
+    for folder in (inside, outside):
+        (word,) = shlex.split(folder.typed)
+        assert resolve_run(word) == folder

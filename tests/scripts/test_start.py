@@ -92,7 +92,7 @@ def test_a_preflight_without_signal_refuses_the_night_and_says_what_to_do(
     assert refused.returncode == BAD_INPUT
     assert "0 of 4 groups have rewards that differ" in refused.stderr
     assert "A night would learn nothing: raise rollout.temperature" in refused.stderr
-    assert "`grpo start night --skip-preflight` starts it anyway" in refused.stderr
+    assert f"`grpo start {folder.typed} --skip-preflight` starts it anyway" in refused.stderr
     assert "Preflight of step 0" in refused.stdout, "the rewards are shown before it is refused"
     assert not folder.manifest.exists()
     assert not folder.step(0).exists()

@@ -160,7 +160,7 @@ def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_o
     assert ended.returncode == PoolConverged.exit_code == CONVERGED, ended.stderr
     assert "of 4 tasks 4 saturated" in ended.stderr
     assert f"Add tasks to {exhausted.config.data.pool}" in ended.stderr
-    assert "`grpo run night` goes on" in ended.stderr
+    assert f"`grpo run {exhausted.folder.typed}` goes on" in ended.stderr
     assert f'[model] adapter = "{exhausted.folder.adapter(STEPS)}"' in ended.stderr
     assert ended.stdout == "" or command == "run"
 
@@ -182,5 +182,5 @@ def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhauste
 
 def test_without_a_sandbox_the_command_that_is_named_says_so_too(exhausted: Night) -> None:
     unprotected = replace(exhausted.config, sandbox=SandboxSettings(kind="none"))
-    with pytest.raises(PoolConverged, match="`grpo run night --sandbox none` goes on"):
+    with pytest.raises(PoolConverged, match="/night --sandbox none` goes on"):
         raise_converged(exhausted.folder, unprotected)

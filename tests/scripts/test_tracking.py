@@ -129,7 +129,7 @@ def test_a_summary_that_cannot_be_read_is_told_and_ends_nothing(tmp_path: Path) 
     track(night.folder, RunConfig(), told.append)
     (line,) = told
     assert line.text.startswith(f"TensorBoard: {night.folder.summary(2)}:1: ")
-    assert line.text.endswith("`grpo track night` makes up for it")
+    assert line.text.endswith(f"`grpo track {night.folder.typed}` makes up for it")
 
 
 def test_a_disk_that_takes_no_file_is_told_and_ends_nothing(tmp_path: Path) -> None:

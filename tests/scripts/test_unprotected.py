@@ -97,7 +97,7 @@ def test_the_manifest_says_that_there_is_no_sandbox(bare: RunFolder) -> None:
 def test_what_plays_has_to_be_told_each_time(bare: RunFolder, command: str) -> None:
     ended = grpo(command, bare.path)
     assert ended.returncode == BAD_INPUT, ended.stdout + ended.stderr
-    assert "`grpo run r --sandbox none`" in ended.stderr
+    assert f"`grpo run {bare.typed} --sandbox none`" in ended.stderr
     assert not (bare.ledger.exists() and '"engine"' in bare.ledger.read_text())
 
 

@@ -84,7 +84,7 @@ def test_a_stopped_run_says_why_and_what_to_type(tmp_path: Path) -> None:
     Journal(folder.journal).append("phase_end", phase="train", exit=5, error="1 GiB is missing")
     page = "\n".join(drawn(Watcher(folder).look()))
     assert "exit 5: 1 GiB is missing" in page
-    assert "`grpo run night` goes on" in page
+    assert f"`grporun{folder.path}`goeson" in re.sub(r"[│\s]", "", page)
 
 
 def test_trouble_is_told(tmp_path: Path) -> None:

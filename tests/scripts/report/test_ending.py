@@ -40,7 +40,7 @@ def test_an_interrupted_night_says_what_is_next_and_what_goes_on(tmp_path: Path)
     m = replace(material(tmp_path), plan=Plan(Phase.ROLLOUT, 20))
     end = ending(m)
     assert end.sentence == "Not finished: 8 of 20 steps are done; next: rollout."
-    assert "`grpo run night` goes on" in next_steps(m, end)[0]
+    assert f"`grpo run {m.typed}` goes on" in next_steps(m, end)[0]
 
 
 def test_an_error_counts_only_while_it_is_the_last_thing_that_happened(tmp_path: Path) -> None:

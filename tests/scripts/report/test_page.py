@@ -158,7 +158,9 @@ def test_a_run_that_was_never_started_has_a_page_that_says_so(tmp_path: Path) ->
     empty = replace(night, folder=replace(night.folder, path=tmp_path / "other"))
     empty.folder.path.mkdir()
     shown = page_of(empty)
-    assert "it has not started: grpo run other starts it" in shown.text.replace("  ", " ")
+    assert f"it has not started: grpo run {empty.folder.path} starts it" in shown.text.replace(
+        "  ", " "
+    )
     assert [i for i in shown.ids if i in SECTIONS] == list(SECTIONS)
 
 
@@ -180,7 +182,7 @@ def test_a_half_done_run_shows_where_it_started_and_how_far_it_is(tmp_path: Path
     shown = page_of(night)
     assert "No trained adapter has been evaluated yet" in shown.text
     assert "Not finished: 7 of 8 steps are done; next: train." in shown.text
-    assert "grpo run night" in shown.text
+    assert f"grpo run {night.folder.path}" in shown.text
 
 
 def test_a_run_that_ended_by_an_error_opens_with_the_error(tmp_path: Path) -> None:
