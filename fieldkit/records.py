@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from fieldkit.errors import BadInput
 from fieldkit.files import read_lines
@@ -249,8 +250,8 @@ def _dumps(value: Any) -> str:
 
 def _loads(text: str, where: str) -> Any:
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as e:
+        value = from_json(text)
+    except ValueError as e:
         raise BadInput(f"{where}: not valid JSON ({e})") from None
     if not isinstance(value, dict):
         raise BadInput(f"{where}: expected an object, found {type(value).__name__}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -181,12 +182,24 @@ def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
     return found
 
 
+@contextmanager
+def _without_garbage() -> Iterator[None]:
+    """For what makes many objects that live until the page is written: the collector, which would
+    walk through them again and again to find nothing, leaves them alone, now and later (statsmodels
+    calls it each time)."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def read_played(folder: Path) -> PlayedArm:
     """One finished evaluation. Raises `BadInput` where summary and trajectories do not agree."""
-    summary, trajectories = read_eval(folder), read_trajectories(folder / TRAJECTORIES)
-    # They live until the page is written. statsmodels collects garbage in every call, and would
-    # walk through thousands of attempts to find none.
-    gc.freeze()
+    summary = read_eval(folder)
+    with _without_garbage():
+        trajectories = read_trajectories(folder / TRAJECTORIES)
     if len(trajectories) != summary.n_trajectories:
         raise BadInput(
             f"{folder / TRAJECTORIES}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
