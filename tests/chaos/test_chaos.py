@@ -17,7 +17,7 @@ from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
 
-STEPS = 3
+STEPS = 2
 KILLS = 10
 
 

@@ -621,7 +621,7 @@ async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(open
 @pytest.mark.parametrize(
     "hog",
     [
-        pytest.param(hog, id=name, marks=() if name in SHORT else pytest.mark.slow)
+        pytest.param(hog, id=name, marks=() if name in SHORT else pytest.mark.exhausting)
         for name, hog in HOGS.items()
     ],
 )
