@@ -256,5 +256,5 @@ class _Loop:
             raise type(trouble)(f"everything is finished and saved; {trouble}") from trouble
 
     def _resume_hint(self) -> str:
-        command = " ".join(["grpo run", self.folder.name, *self.options.sandbox_words()])
+        command = " ".join(["grpo run", self.folder.typed, *self.options.sandbox_words()])
         return f"stopped; `{command}` goes on from here"
