@@ -33,6 +33,11 @@ class Measured:
     final_eval_seconds: float
     eval_seconds: float = 0.0
 
+    @property
+    def gone(self) -> float:
+        """Seconds of the night that are over."""
+        return sum(self.step_seconds) + self.other_seconds
+
 
 def planned_steps(
     steps: int | Literal["auto"],
@@ -56,8 +61,7 @@ def planned_steps(
     most = 10**9 if steps == "auto" else steps
     if done == 0:
         return min(1, most)
-    gone = sum(measured.step_seconds) + measured.other_seconds
-    left = minutes * 60 - gone if deadline_in is None else deadline_in - PAGE_SECONDS
+    left = minutes * 60 - measured.gone if deadline_in is None else deadline_in - PAGE_SECONDS
     expected = expected_step_seconds(measured.step_seconds)
     if eval_every:
         expected += measured.eval_seconds / eval_every
@@ -80,7 +84,7 @@ def seconds_allotted(
         return max(0.0, deadline_in)
     if steps != "auto":
         return None
-    return max(0.0, minutes * 60 - sum(measured.step_seconds) - measured.other_seconds)
+    return max(0.0, minutes * 60 - measured.gone)
 
 
 def expected_step_seconds(step_seconds: Sequence[float]) -> float:

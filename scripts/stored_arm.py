@@ -20,7 +20,7 @@ from rollout.evaluate import BASE_ADAPTER
 from scripts.evidence import PlayedArm, read_played
 from scripts.manifest import read_manifest, sandbox_kind
 from scripts.page import read_steps
-from scripts.run_folder import ROOT, RunFolder, open_run
+from scripts.run_folder import RunFolder, open_run
 from scripts.state import evaluations
 
 WARM, BASE = "warm", "base"
@@ -150,13 +150,13 @@ def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) 
     played already are taken over from it.
     """
     path = like.path.parent / name
-    word = name if path.parent == ROOT / "runs" else str(path)
+    word = RunFolder(path).typed
     base = f" and path = {_toml(model)}" if model else ""
     bare = " --sandbox none" if sandbox_kind(read_manifest(like) or {}) == "none" else ""
     new = shlex.quote(str(path))
     return (
         f"`mkdir {new} && cp {shlex.quote(str(like.config))} {new}/`, set [model] adapter ="
-        f" {_toml(str(adapter))}{base} in the copy, `grpo run {shlex.quote(word)} --steps 0"
+        f" {_toml(str(adapter))}{base} in the copy, `grpo run {word} --steps 0"
         f" --skip-preflight{bare}`"
     ), f"{word}@{WARM}"
 

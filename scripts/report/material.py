@@ -62,8 +62,6 @@ class Material:
     """One run as the page needs it. None, or empty, where `gaps` says why."""
 
     name: str
-    typed: str
-    """What a person types for RUN."""
     path: Path
     config: RunConfig
     steps: tuple[StepSummary, ...]
@@ -77,6 +75,11 @@ class Material:
     manifest: Mapping[str, Any]
     journal: tuple[Entry, ...]
     gaps: tuple[Gap, ...]
+
+    @property
+    def typed(self) -> str:
+        """What a person types for RUN."""
+        return RunFolder(self.path).typed
 
     @property
     def played(self) -> tuple[StepSummary, ...]:
@@ -117,7 +120,6 @@ def read_material(
     journal = r.read("journal", Journal(folder.journal).read, no_entries)
     return Material(
         name=folder.name,
-        typed=folder.typed,
         path=folder.path,
         config=config,
         steps=steps,
