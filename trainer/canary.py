@@ -51,12 +51,12 @@ def canary_values(
 ) -> dict[str, Any]:
     """Logprobs at T = 1 under base, previous (None without one) and live adapter, and the noise.
 
-    Converts the policy (loaded in `dtype` or float32) to `dtype` in place, adapter included, as the
-    server does, and ends up with it in float32 or on another attention kernel: the last use of a
-    loaded policy. Noise is the mean |difference| per token between two computations that are equal
-    but for rounding.
+    Converts the policy's weights (loaded in `dtype` or float32) to `dtype` in place, adapter
+    included, as the server does, and ends up with them in float32 or on another attention kernel:
+    the last use of a loaded policy. Noise is the mean |difference| per token between two
+    computations that are equal but for rounding.
     """
-    policy.model.to(dtype)
+    policy.convert(dtype)
     new = _score(policy, ids)
     with policy.without_adapter():
         base = _score(policy, ids)
@@ -129,7 +129,7 @@ def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: list[list[float
     less than what separates two programs, but never nothing.
     """
     if policy.dtype != torch.float32 and _float32_fits(policy):
-        policy.model.float()
+        policy.convert(torch.float32)
     else:
         policy.use_attention("eager")
     other = _score(policy, ids)

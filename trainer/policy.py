@@ -21,6 +21,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files import read_json
 from fieldkit.lora_snapshot import live_lora
 from trainer.batch import MicroBatch
+from trainer.fit import check_dtype, check_logits
 from trainer.logprobs import token_logprobs
 
 _DTYPES = {
@@ -30,9 +31,6 @@ _DTYPES = {
     "fp32": torch.float32,
     "float32": torch.float32,
 }
-
-# Settings with which logits are more than W·h. Value: what leaves them plain.
-_LOGIT_TRANSFORMS = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
 
 # The matmul that dtype "auto" times: about one MLP layer of a small model over 512 tokens.
 _PROBE_SHAPE = (512, 1024, 2048)
@@ -78,6 +76,12 @@ class Policy:
     def without_adapter(self) -> AbstractContextManager[None]:
         """Score the bare base inside the block."""
         return self.model.disable_adapter()  # type: ignore[operator, no-any-return]
+
+    def convert(self, dtype: torch.dtype) -> None:
+        """Every weight to `dtype`, in place, base and adapter. Buffers stay as they were loaded:
+        rotary frequencies are float32 in a server of any dtype, and `nn.Module.to` rounds them."""
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.to(dtype)
 
     def use_attention(self, kernel: str) -> None:
         """Switch the attention implementation ("sdpa" or "eager")."""
@@ -127,16 +131,11 @@ def training_dtype(setting: str, served: torch.dtype) -> torch.dtype:
 
     auto: bf16 where that is what is served, on a GPU. On a CPU both are timed on one matmul then:
     without bf16 instructions bf16 is several times slower, with them several times faster, so it is
-    measured and not assumed. Raises `BadInput` for bf16 under a server of another dtype: the canary
-    could not be computed from weights that are rounded already.
+    measured and not assumed. Raises as `check_dtype`.
     """
     if setting == "auto":
         return _fastest(served)
-    if _DTYPES[setting] not in (served, torch.float32):
-        raise BadInput(
-            f"the server computes in {dtype_name(served)} and the trainer is set to {setting}; "
-            "set the trainer's dtype to fp32 or auto"
-        )
+    check_dtype(setting, dtype_name(served))
     return _DTYPES[setting]
 
 
@@ -187,6 +186,4 @@ def _require_plain_logits(causal: Any, output: Any) -> None:
     name = type(causal).__name__
     if not isinstance(output, nn.Linear) or output.bias is not None or output.weight.requires_grad:
         raise BadInput(f"{name}: its output layer is no plain frozen linear layer; not supported")
-    for key, neutral in _LOGIT_TRANSFORMS.items():
-        if getattr(causal.config, key, neutral) not in (neutral, None):
-            raise BadInput(f"{name}: config.{key} changes the logits; not supported")
+    check_logits(name, lambda key: getattr(causal.config, key, None))

@@ -26,11 +26,14 @@ IDS = [[3, 14, 15, 92, 65, 35, 89, 79], [2, 71, 82, 81, 82]]
 
 
 def served(model: Path, adapter: Path | None, ids: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """What a server answers that casts base and adapter to one dtype: logprobs of ids[1:]."""
+    """What a server answers that casts the weights of base and adapter to one dtype and computes
+    rotary angles in float32: logprobs of ids[1:]."""
     base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     if adapter is not None:
         base = PeftModel.from_pretrained(base, str(adapter))
-    base = base.to(dtype).eval()
+    for parameter in base.parameters():
+        parameter.data = parameter.data.to(dtype)
+    base.eval()
     with torch.no_grad():
         logits = base(input_ids=torch.tensor([ids])).logits[0].float()
     targets = torch.tensor(ids[1:])
