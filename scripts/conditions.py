@@ -16,7 +16,7 @@ from fieldkit.errors import BadInput
 from rollout.settings import EpisodeSettings
 from scripts.config import RunConfig
 from scripts.machine import versions
-from scripts.manifest import MACHINE_KEYS, model_identity
+from scripts.manifest import MACHINE_KEYS, model_identity, typed_to_play
 from scripts.stored_arm import BASE, StoredArm, replay
 
 TABLES = ("engine", "sandbox")
@@ -135,6 +135,21 @@ def _seeds(first: StoredArm, other: StoredArm) -> Iterator[Mismatch]:
         yield Mismatch("sampling seeds", f"not the same on {n} of {len(common)} tasks")
 
 
+def same_conditions(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether an arm of the same tasks and limits is one thing under two manifests: model, engine,
+    sandbox, and the program that played it."""
+    return (
+        theirs["model"]["files"] == mine["model"]["files"]
+        and program_version(theirs) == program_version(mine)
+        and _tables(theirs) == _tables(mine)
+    )
+
+
+def _tables(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = {f"{t}.{k}": v for t in TABLES for k, v in manifest["config"].get(t, {}).items()}
+    return {key: value for key, value in found.items() if key not in NO_CONDITION}
+
+
 def _version(arm: StoredArm) -> str | None:
     return program_version(arm.played_by or {})
 
@@ -203,7 +218,7 @@ def _newer(arms: Mapping[str, StoredArm]) -> Iterator[str]:
         if arm.newer is not None:
             yield (
                 f"{label} is the newest adapter of its run that was evaluated; step {arm.newer} is"
-                f" newer, and `grpo eval {arm.word}` plays it."
+                f" newer, and `grpo eval {typed_to_play(arm.word, arm.manifest)}` plays it."
             )
 
 

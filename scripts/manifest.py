@@ -2,7 +2,7 @@
 
 It holds the resolved settings, the hashes of model and data, and the machine, so that a night can
 be told from its folder alone and cannot quietly become another experiment half-way. It decides
-what may still change and on which host; it never looks at how far the run is.
+what may still change, and on which host and in which sandbox.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from fieldkit.adapter import AdapterInfo, other_base
 from fieldkit.errors import BadInput, NotOwner
-from fieldkit.files import read_json, sha256_file, sha256_text, write_json
-from scripts.config import RunConfig, changed_keys
+from fieldkit.files import read_json, sha256_file, sha256_text
+from scripts.config import RunConfig, changed_keys, play_flags
 from scripts.run_folder import RunFolder, from_checkout
 
 SCHEMA = 1
@@ -71,21 +71,21 @@ def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
     return value
 
 
-def write_manifest(
+def new_manifest(
     folder: RunFolder,
     config: RunConfig,
     model_dir: Path,
     adapter: AdapterInfo,
     evaluation: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Write the manifest of a run that starts here and now; return it.
+    """The manifest of a run that starts here and now; whoever calls writes it.
 
     `adapter`: the one it starts from. `evaluation`: tasks_sha and settings_sha of the arms that
     belong to this run. Reads the model's weights once for their hashes.
     """
     from scripts import machine
 
-    manifest = {
+    return {
         "schema": SCHEMA,
         "run": folder.name,
         "created": time.time(),
@@ -99,8 +99,6 @@ def write_manifest(
         "sandbox": config.sandbox.kind,
         "host": machine.host_identity(),
     }
-    write_json(folder.manifest, manifest)
-    return manifest
 
 
 def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
@@ -136,9 +134,11 @@ def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
     if was == config.sandbox.kind:
         return
     if was == "none":
-        how, remedy = "without a sandbox", f"say so again: `grpo run {folder.typed} --sandbox none`"
+        how = "without a sandbox"
+        remedy = f"say so again: `grpo run {typed_to_play(folder.typed, manifest)}`"
     else:
-        how, remedy = "in a sandbox", f"leave out --sandbox none: `grpo run {folder.typed}`"
+        how = "in a sandbox"
+        remedy = f"leave out --sandbox none: `grpo run {folder.typed}`"
     raise BadInput(
         f"{folder.manifest}: run {folder.name} is played {how}, and what is played otherwise could "
         f"not be compared with it; {remedy}, or start another run with `grpo new`"
@@ -148,6 +148,14 @@ def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
 def sandbox_kind(manifest: Mapping[str, Any]) -> str:
     """The kind of sandbox that a run is played in; "none" is none."""
     return str(manifest.get("sandbox", "bwrap"))
+
+
+def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
+    """RUN in a next command that plays: with the flag that a run without a sandbox needs each time.
+
+    word: RUN as a person types it. manifest: None where the run was not started.
+    """
+    return word + play_flags(sandbox_kind(manifest or {}))
 
 
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> list[str]:

@@ -3,27 +3,21 @@
 The base model's arm is the slowest part of an evening, and it is the same for every run on the same
 model, tasks and limits. An arm is taken over only where everything that could change it agrees; the
 journal says where it came from. Rewards are made again from the grades, with this run's settings.
+What another run has lost (a committed night comes without its transcripts) is played here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.records import read_trajectories
-from rollout.evaluate import (
-    SUMMARY,
-    TRAJECTORIES,
-    EvalSummary,
-    eval_key,
-    read_eval,
-    summarise,
-    write_arm,
-)
-from scripts.conditions import TABLES, program_version
+from rollout.evaluate import SUMMARY, EvalSummary, eval_key, summarise, write_arm
+from scripts.conditions import same_conditions
 from scripts.context import Context
+from scripts.evidence import PlayedArm, read_played
 from scripts.manifest import read_manifest
 from scripts.play import reward_function
 from scripts.run_folder import RunFolder
@@ -39,21 +33,19 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
         return None
     for other in sorted(ctx.folder.path.parent.glob(f"*/evals/{key}/{SUMMARY}")):
         run = RunFolder(other.parents[2])
-        if not _same_conditions(mine, run):
+        found = _played_alike(mine, run, other.parent)
+        if found is None:
             continue
-        found = read_eval(other.parent)
         score = reward_function(ctx)
-        trajectories = [
-            replace(t, reward=score(t.grade, len(t.turns)))
-            for t in read_trajectories(other.parent / TRAJECTORIES)
-        ]
+        trajectories = [replace(t, reward=score(t.grade, len(t.turns))) for t in found.trajectories]
         summary = summarise(
             trajectories,
             arm=arm,
             tasks=ctx.heldout(),
             settings=settings,
-            samples=found.samples,
-            seconds=found.seconds,
+            samples=found.summary.samples,
+            seconds=found.summary.seconds,
+            n_kept=found.summary.n_kept,
         )
         write_arm(ctx.folder.evals / key, trajectories, summary)
         ctx.journal.append("arm_taken_over", arm=arm, key=key, run=run.name)
@@ -61,13 +53,13 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
     return None
 
 
-def _same_conditions(mine: Mapping[str, Any], other: RunFolder) -> bool:
+def _played_alike(mine: Mapping[str, Any], run: RunFolder, arm: Path) -> PlayedArm | None:
+    """The other run's arm; None where it was played otherwise, or cannot be read: a run of another
+    version, or one whose transcripts are not there, is only passed over."""
     try:
-        theirs = read_manifest(other)
-    except BadInput:  # of another version; it is only passed over
-        return False
-    if theirs is None or theirs["model"]["files"] != mine["model"]["files"]:
-        return False
-    if program_version(theirs) != program_version(mine):
-        return False
-    return all(theirs["config"].get(t) == mine["config"].get(t) for t in TABLES)
+        theirs = read_manifest(run)
+        if theirs is None or not same_conditions(mine, theirs):
+            return None
+        return read_played(arm)
+    except (BadInput, OSError):
+        return None

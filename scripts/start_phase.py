@@ -7,27 +7,29 @@ run starts and what its KL refers to; its step.json comes last. Nothing here tra
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fieldkit.adapter import AdapterInfo, copy_adapter
 from fieldkit.errors import BadInput
-from fieldkit.files import read_json, whole_dir, write_json, write_text
+from fieldkit.files import whole_dir, write_json, write_text
 from fieldkit.records import Outcome, StepSummary, encode
 from rollout.evaluate import settings_sha, tasks_sha
 from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
 from scripts.checks import check_run, doubt
+from scripts.conditions import same_conditions
 from scripts.context import Context, Done
 from scripts.events import alarm, table
 from scripts.manifest import (
     bound_changes,
     check_sandbox,
+    new_manifest,
     read_manifest,
-    sandbox_kind,
-    write_manifest,
 )
+from scripts.numbers import counted
 from scripts.play import crediting, player, renderer, serve, show
 from scripts.run_folder import RunFolder
 from scripts.table import Table
@@ -47,11 +49,13 @@ def start(ctx: Context) -> Done:
         if (about_the_base := doubt(ctx, adapter)) is not None:
             alarm(ctx.tell, about_the_base)
     _drop_what_was_started_otherwise(ctx)
-    with _all_or_nothing(ctx.folder):
+    before = read_manifest(ctx.folder)
+    with _all_or_nothing(ctx.folder, before):
         with ctx.watch.part("manifest"):
             identity = evaluation_identity(ctx)
-            _drop_evaluations_of_other_settings(ctx, identity)
-            write_manifest(ctx.folder, ctx.config, ctx.model_dir(), adapter, identity)
+            now = new_manifest(ctx.folder, ctx.config, ctx.model_dir(), adapter, identity)
+            _drop_evaluations_of_other_conditions(ctx, before, now)
+            write_json(ctx.folder.manifest, now)
             _write_step_zero(ctx, adapter)
         if ctx.config.run.preflight and not ctx.skip_preflight:
             require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
@@ -63,43 +67,61 @@ def start(ctx: Context) -> Done:
 
 
 @contextmanager
-def _all_or_nothing(folder: RunFolder) -> Iterator[None]:
-    """A start that fails (a busy port, too little memory, no signal) leaves no manifest and no
-    step-000: the run is as if nobody had started it."""
+def _all_or_nothing(folder: RunFolder, before: dict[str, Any] | None) -> Iterator[None]:
+    """A start that fails (a busy port, too little memory, no signal) leaves no step-000, and the
+    manifest that was there before, if any: that one tells how the evaluations were played."""
     try:
         yield
     except BaseException:
         shutil.rmtree(folder.step(0), ignore_errors=True)
-        folder.manifest.unlink(missing_ok=True)
+        if before is None:
+            folder.manifest.unlink(missing_ok=True)
+        else:
+            write_json(folder.manifest, before)
         raise
 
 
 def _is_started(ctx: Context) -> bool:
+    """Whether there is nothing left to start. Raises `BadInput` where steps are finished and nobody
+    can tell of what."""
     manifest = read_manifest(ctx.folder)
     finished = ctx.folder.finished_steps()
+    if finished > 1 and manifest is None:
+        raise BadInput(
+            f"{ctx.folder.manifest}: no such file, and {counted(finished - 1, 'step')} of training "
+            "are finished under it: it says which settings, model and tasks they belong to. Put it "
+            "back, or start another run with `grpo new`"
+        )
     if finished > 1:
         return True
     return finished == 1 and manifest is not None and not bound_changes(manifest, ctx.config)
 
 
-def _drop_evaluations_of_other_settings(ctx: Context, identity: dict[str, str]) -> None:
-    """Remove arms that were played on other tasks, limits or kind of sandbox: beside ours they
-    would be compared."""
-    before = read_manifest(ctx.folder)
-    elsewhere = before is not None and sandbox_kind(before) != ctx.config.sandbox.kind
-    for path in sorted(ctx.folder.evals.glob("*/eval.json")):
-        value = read_json(path)
-        if elsewhere or any(value.get(key) != sha for key, sha in identity.items()):
-            ctx.journal.append("dropped", eval=path.parent.name, why="of other settings")
-            shutil.rmtree(path.parent)
+def _drop_evaluations_of_other_conditions(
+    ctx: Context, before: Mapping[str, Any] | None, now: Mapping[str, Any]
+) -> None:
+    """Remove arms, finished or not, that were not played as this run will play: beside its own they
+    would be compared. before: the manifest under which they were played."""
+    if (
+        before is not None
+        and before["evaluation"] == now["evaluation"]
+        and same_conditions(before, now)
+    ):
+        return
+    for path in sorted(p for p in ctx.folder.evals.glob("*") if p.is_dir()):
+        _drop(ctx, path, "played under other conditions")
 
 
 def _drop_what_was_started_otherwise(ctx: Context) -> None:
     """Remove step-000 and a rollout under way that belong to other settings; no step is lost."""
     for n in (0, 1):
         if ctx.folder.step(n).exists():
-            ctx.journal.append("dropped", step=n, why="unfinished, or of other settings")
-            shutil.rmtree(ctx.folder.step(n))
+            _drop(ctx, ctx.folder.step(n), "unfinished, or of other settings")
+
+
+def _drop(ctx: Context, folder: Path, why: str) -> None:
+    ctx.journal.append("dropped", removed=[ctx.folder.relative(folder)], why=why)
+    shutil.rmtree(folder)
 
 
 def evaluation_identity(ctx: Context) -> dict[str, str]:

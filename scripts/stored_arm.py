@@ -17,8 +17,9 @@ from fieldkit.errors import BadInput
 from fieldkit.journal import Journal
 from fieldkit.records import StepSummary
 from rollout.evaluate import BASE_ADAPTER
+from scripts.config import play_flags
 from scripts.evidence import PlayedArm, read_played
-from scripts.manifest import read_manifest, sandbox_kind
+from scripts.manifest import read_manifest, sandbox_kind, typed_to_play
 from scripts.page import read_steps
 from scripts.run_folder import RunFolder, open_run
 from scripts.state import evaluations
@@ -66,7 +67,7 @@ def read_arm(text: str) -> StoredArm:
             f"{folder.path}: not started yet, so nothing of it was evaluated; `grpo run {word}`"
             " does everything"
         )
-    run = _Run(word, folder, steps, evaluations(folder, manifest))
+    run = _Run(word, folder, steps, evaluations(folder, manifest), typed_to_play(word, manifest))
     arm, step = run.find(wanted)
     sha = BASE_ADAPTER if step is None else steps[step].adapter_sha
     evaluation = folder.evals / str(run.evaluated[sha]["key"])
@@ -92,6 +93,8 @@ class _Run:
     steps: Sequence[StepSummary]
     evaluated: Mapping[str, Mapping[str, Any]]
     """Adapter hash → its finished evaluation under the run's present settings."""
+    to_play: str
+    """`word` in a command that plays."""
 
     def find(self, wanted: str | None) -> tuple[str, int | None]:
         """The arm's name, and the step whose adapter it is (None: the base model)."""
@@ -112,8 +115,8 @@ class _Run:
             if step.adapter_sha in self.evaluated:
                 return step.step
         raise BadInput(
-            f"{self.folder.path}: no adapter of this run has a finished evaluation; `grpo eval"
-            f" {self.word}` plays its start and its newest one"
+            f"{self.folder.path}: no adapter of this run has a finished evaluation; "
+            f"`grpo eval {self.to_play}` plays its start and its newest one"
         )
 
     def _number(self, wanted: str) -> int:
@@ -129,13 +132,13 @@ class _Run:
     def _never_played(self, arm: str) -> BadInput:
         what = f"{self.word}@{arm}: it has no finished evaluation"
         if arm in (WARM, BASE) or int(arm) == len(self.steps) - 1:
-            return BadInput(f"{what}; `grpo eval {self.word}` plays it")
+            return BadInput(f"{what}; `grpo eval {self.to_play}` plays it")
         there = [s.step for s in self.steps if s.adapter_sha in self.evaluated]
         named = dict.fromkeys(WARM if self._is_start(n) else str(n) for n in there)
         how, name = replay(self.folder, self.folder.adapter(int(arm)), f"{self.folder.name}-{arm}")
         return BadInput(
-            f"{what} (there are: {', '.join(named) or 'none'}), and `grpo eval {self.word}` plays"
-            f" the newest step only. To play it: {how}; then its name is {name}"
+            f"{what} (there are: {', '.join(named) or 'none'}), and `grpo eval {self.to_play}`"
+            f" plays the newest step only. To play it: {how}; then its name is {name}"
         )
 
     def _is_start(self, step: int) -> bool:
@@ -152,12 +155,12 @@ def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) 
     path = like.path.parent / name
     word = RunFolder(path).typed
     base = f" and path = {_toml(model)}" if model else ""
-    bare = " --sandbox none" if sandbox_kind(read_manifest(like) or {}) == "none" else ""
+    flags = play_flags(sandbox_kind(read_manifest(like) or {}))
     new = shlex.quote(str(path))
     return (
         f"`mkdir {new} && cp {shlex.quote(str(like.config))} {new}/`, set [model] adapter ="
         f" {_toml(str(adapter))}{base} in the copy, `grpo run {word} --steps 0"
-        f" --skip-preflight{bare}`"
+        f" --skip-preflight{flags}`"
     ), f"{word}@{WARM}"
 
 

@@ -84,3 +84,24 @@ def test_an_arm_that_was_played_otherwise_is_left_alone(
     now = folder(tmp_path / "new", model, **tables)
     assert take_over(now, "base", BASE_ADAPTER) is None
     assert not now.folder.evals.exists()
+
+
+def test_where_an_engine_listens_and_how_much_it_holds_is_no_condition(tmp_path: Path) -> None:
+    play_base(folder(tmp_path / "old", MODEL))
+    now = folder(tmp_path / "new", MODEL, engine={"port": 8123, "kv_cache_gib": 2.0})
+    assert take_over(now, "base", BASE_ADAPTER) is not None
+
+
+@pytest.mark.parametrize("lost", ["all of it", "its last line"])
+def test_an_arm_whose_transcripts_are_not_there_is_played_here(tmp_path: Path, lost: str) -> None:
+    """A committed night comes without them; so the README's own could not be played again."""
+    old = folder(tmp_path / "old", MODEL)
+    play_base(old)
+    (played,) = old.folder.evals.glob("*/trajectories.jsonl")
+    if lost == "all of it":
+        played.unlink()
+    else:
+        played.write_text(played.read_text()[:-1])
+    now = folder(tmp_path / "new", MODEL)
+    assert take_over(now, "base", BASE_ADAPTER) is None
+    assert not now.folder.evals.exists()

@@ -9,17 +9,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.journal import Journal
 from rollout.engine import find_engine, stop_engine
+from scripts.config import read_config
+from scripts.context import Context
 from scripts.run_folder import RunFolder
+from scripts.signals import Wish
+from scripts.start_phase import start
+from scripts.timings import Stopwatch
 from tests.chaos.night import GRPO_RUN, SITE
+from tests.scripts.report.night import make_night
 from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
@@ -108,3 +117,76 @@ def test_a_night_is_started_without_a_preflight_where_the_person_says_so(
     assert "Preflight" not in started.stdout
     assert folder.finished_steps() == 1
     assert find_engine(folder.path) is None, "nothing was played, so nothing needed a server"
+
+
+# --- settings that change between two starts ------------------------------------------------------
+
+
+def begin(folder: RunFolder, *, preflight: bool = False) -> None:
+    """What `grpo start` does, in this process."""
+    config = read_config(folder.config)
+    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(time.time()))
+    ctx.skip_preflight = not preflight
+    start(ctx)
+
+
+def play(folder: RunFolder) -> list[Path]:
+    """Leave one finished arm and one that is being played, as far as `start` looks at them."""
+    finished, partly = folder.evals / "aaaa" / "eval.json", folder.evals / "bbbb" / "partial.jsonl"
+    for path in (finished, partly):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    return [finished, partly]
+
+
+def change(folder: RunFolder, old: str, new: str) -> None:
+    text = folder.config.read_text()
+    assert old in text
+    folder.config.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("lr = ", "lr = 1", True),
+        ("[model]", "[sandbox]\noutput_chars = 77\n\n[model]", False),
+        ("max_turns = 2", "max_turns = 1", False),
+    ],
+    ids=["what is learned", "what a command may print", "how long an attempt is"],
+)
+def test_a_start_with_changed_settings_keeps_the_arms_that_would_be_played_alike(
+    evening: Callable[..., RunFolder], old: str, new: str, kept: bool
+) -> None:
+    folder = evening()
+    begin(folder)
+    arms = play(folder)
+    change(folder, old, new)
+    begin(folder)
+    assert [path.exists() for path in arms] == [kept, kept]
+    dropped = [e.data["removed"] for e in Journal(folder.journal).read() if e.event == "dropped"]
+    assert (["evals/aaaa"] in dropped, ["evals/bbbb"] in dropped) == (not kept, not kept)
+
+
+def test_a_start_that_fails_leaves_the_arms_and_what_says_how_they_were_played(
+    evening: Callable[..., RunFolder],
+) -> None:
+    folder = evening()
+    begin(folder)
+    before, arms = folder.manifest.read_text(), play(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        change(folder, "lr = ", "lr = 1")
+        change(folder, "[engine]", f"[engine]\nport = {taken.getsockname()[1]}")
+        with pytest.raises(Unavailable, match="is busy"):
+            begin(folder, preflight=True)
+    assert folder.manifest.read_text() == before
+    assert all(path.exists() for path in arms)
+    assert folder.finished_steps() == 0
+
+
+def test_a_night_whose_manifest_is_gone_is_refused_and_not_started_for_ever(
+    tmp_path: Path,
+) -> None:
+    night = make_night(tmp_path)
+    night.folder.manifest.unlink()
+    with pytest.raises(BadInput, match=r"manifest\.json: no such file, and 8 steps .* Put it back"):
+        begin(night.folder)
