@@ -159,6 +159,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise BadInput(f"{path}:{number}: not UTF-8 ({e})") from None
 
 
+def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number from 1, bytes) of every line, also of a last one without its newline: a
+    file written by hand may end so."""
+    with open(path, "rb") as f:
+        for number, raw in enumerate(f, start=1):
+            yield number, raw.removesuffix(b"\n")
+
+
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with open(path, "rb") as f:

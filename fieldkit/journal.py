@@ -1,8 +1,8 @@
 """An append-only record of what happened in a folder, one fsynced JSON line an event.
 
 It exists so that a person (and a report) can tell afterwards which process did what, when, and how
-it ended, even when the machine went down in between. Nothing decides by it: what is done is told
-by the files themselves.
+it ended, even when the machine went down in between. What is done is told by the files themselves;
+the journal may hold the hashes that they had.
 """
 
 from __future__ import annotations

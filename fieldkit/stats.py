@@ -1,8 +1,9 @@
 """Is the difference real? Tests and intervals for two policies played on the same tasks.
 
 Everything is paired by task and taken from SciPy or statsmodels where they have it; what they lack
-names its source. Each function takes plain sequences in one order of tasks and is deterministic.
-SciPy is imported on first use. Nothing here knows what an arm, an adapter or a task is.
+names its source (the bootstrap over tasks is our own, see `_bootstrap`). Each function takes plain
+sequences in one order of tasks and is deterministic. SciPy is imported on first use. Nothing here
+knows what an arm, an adapter or a task is.
 """
 
 from __future__ import annotations

@@ -62,11 +62,11 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
     return tuple((r - mean) / divisor for r in rewards)
 
 
-def group_size_warning(group_size: int) -> str | None:
+def group_size_warning(group_size: int, scale: Scale = "std") -> str | None:
     """What a person should know about a small K, or None. K < 2 is not a warning but an error."""
     if group_size < 2:
         check_rewards((0.0,) * group_size)
-    if group_size == 2:
+    if group_size == 2 and scale == "std":
         return (
             "with K = 2 the size of a difference is erased (every unequal pair gives ±0.71);"
             f" use {MIN_GROUP_FOR_SPREAD} or more, or the mean scale"

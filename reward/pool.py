@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files import read_lines
+from fieldkit.files import read_lines, read_raw_lines
 from fieldkit.records import SCHEMA, RolloutGroup, Signal
 
 BUNDLE_NAME = "trajectory_bundle.jsonl"
@@ -177,14 +177,16 @@ def growth(pool: Path) -> str:
     if not fresh:
         return ""
     lines = [n for i, n in enumerate(fresh[: len(members)]) if n == fresh[0] + i]
-    files = f"{shlex.quote(str(reserve))} >> {shlex.quote(str(pool))}"
-    return f"sed -n {lines[0]},{lines[-1]}p {files}"
+    end = shlex.quote(str(pool))
+    open_line = "" if pool.read_bytes().endswith(b"\n") else f"echo >> {end} && "
+    return f"{open_line}sed -n {lines[0]},{lines[-1]}p {shlex.quote(str(reserve))} >> {end}"
 
 
 def _task_ids(path: Path) -> list[tuple[int, str]]:
-    """(line, task id) of a task file. Raises `BadInput` naming file and line."""
+    """(line, task id) of a task file; a last line without its newline counts, as it does where the
+    tasks are read. Raises `BadInput` naming file and line."""
     found = []
-    for number, line in read_lines(path):
+    for number, line in read_raw_lines(path):
         try:
             found.append((number, str(json.loads(line)["task_id"])))
         except (ValueError, KeyError, TypeError) as e:

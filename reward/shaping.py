@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from fieldkit.errors import BadInput
 from fieldkit.grade import AssertionResult, Grade
-from reward.advantages import group_advantages, group_size_warning
+from reward.advantages import Scale, group_advantages, group_size_warning
 
 
 class RewardKind(StrEnum):
@@ -72,9 +72,16 @@ class ExplainRow:
     note: str
 
 
-def explain(settings: RewardSettings, group_size: int = 4) -> tuple[ExplainRow, ...]:
-    """The corner cases a person should see before a night: what these settings pay for."""
-    return (*_episode_rows(settings), *_price_rows(settings), *_group_rows(settings, group_size))
+def explain(
+    settings: RewardSettings, group_size: int = 4, scale: Scale = "std"
+) -> tuple[ExplainRow, ...]:
+    """The corner cases a person should see before a night: what these settings pay for. scale: how
+    a group's rewards become advantages."""
+    return (
+        *_episode_rows(settings),
+        *_price_rows(settings),
+        *_group_rows(settings, group_size, scale),
+    )
 
 
 def _grade(passed: int, total: int) -> Grade:
@@ -143,32 +150,32 @@ def _price_rows(settings: RewardSettings) -> list[ExplainRow]:
     ]
 
 
-def _group_rows(settings: RewardSettings, group_size: int) -> list[ExplainRow]:
+def _group_rows(settings: RewardSettings, group_size: int, scale: Scale) -> list[ExplainRow]:
     """How a group's spread becomes advantages, and where it is erased."""
+    spread = {
+        "std": "the spread is erased: a hair or a mile apart, the pair gives about ±0.71",
+        "mean": "the spread is kept: each gets half of what lies between them, up and down",
+    }[scale]
     full = _grade(1, 1)
     last = settings.max_turns
     far = (reward(full, 1, settings), reward(_grade(0, 1), last, settings))
     near = (reward(full, max(1, last - 1), settings), reward(full, last, settings))
     rows = [
         ExplainRow("K = 1", None, "an error: one rollout has nothing to be compared with"),
-        _group_row("K = 2, far apart", far),
-        _group_row("K = 2, one turn apart", near),
-        ExplainRow(
-            "K = 2, any two that differ",
-            None,
-            "the spread is erased: a hair or a mile apart, the pair gives about ±0.71",
-        ),
-        _group_row("K = 4, two good, two bad", (*near, *far[1:] * 2)),
-        _group_row("K = 4, all the same", near[:1] * 4),
+        _group_row("K = 2, far apart", far, scale),
+        _group_row("K = 2, one turn apart", near, scale),
+        ExplainRow("K = 2, any two that differ", None, spread),
+        _group_row("K = 4, two good, two bad", (*near, *far[1:] * 2), scale),
+        _group_row("K = 4, all the same", near[:1] * 4, scale),
     ]
-    warning = group_size_warning(group_size)
+    warning = group_size_warning(group_size, scale)
     if warning:
         rows.append(ExplainRow(f"your K = {group_size}", None, f"WARNING: {warning}"))
     return rows
 
 
-def _group_row(case: str, rewards: tuple[float, ...]) -> ExplainRow:
-    advantages = group_advantages(rewards)
+def _group_row(case: str, rewards: tuple[float, ...], scale: Scale) -> ExplainRow:
+    advantages = group_advantages(rewards, scale)
     return ExplainRow(
         case,
         None,

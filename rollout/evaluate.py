@@ -1,8 +1,9 @@
 """One arm on the held-out set: every task played by one adapter, kept, and summed up.
 
-An arm is played once: its folder is named after everything that could change the result, and an
-arm whose folder is complete is only read. Seeds depend on task, attempt and turn alone, so arms
-are matched. Tables come from the trajectories; the summary holds what they are checked against.
+An arm is played once: its folder is named after adapter, tasks and limits of an episode (model,
+engine and sandbox are the manifest's to hold), and an arm whose folder is complete is only read.
+Seeds depend on task, attempt and turn alone, so arms are matched. Tables come from the
+trajectories; the summary holds what they are checked against.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A restart always works and costs a start each step. A swap costs a fraction of a second, but needs
 a server that offers the calls for it and memory for engine and trainer side by side. Both are
-probed on the server that runs, and the reason is kept in words for the log and the manifest.
+probed on the server that runs, and the reason is kept in words for the log and the journal.
 """
 
 from __future__ import annotations

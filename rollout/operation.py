@@ -3,7 +3,7 @@
 Each operation draws names and contents and returns one `Piece`: a sentence, the files that must be
 there, the oracle's commands, commands that look before and check after, and the assertions. Oracle
 commands are what a careful person would type; that they work is not believed but checked in the
-sandbox, for every task, by `rollout.synth`. Operations marked `held_out` occur in held-out tasks
+sandbox, for every task, by `scripts.synth`. Operations marked `held_out` occur in held-out tasks
 only.
 """
 

@@ -47,6 +47,16 @@ _ERROR_CHARACTERS = 400
 # What the three processes of a server hold besides weights and KV cache (measured 1.6 GiB).
 _OVERHEAD_BYTES = 2 * GIB
 
+_POSITIVE = (
+    "max_model_len",
+    "kv_cache_gib",
+    "gpu_memory_utilization",
+    "block_size",
+    "max_num_seqs",
+    "max_adapters",
+    "start_seconds",
+)
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -83,6 +93,13 @@ class EngineSettings:
     forecast says (`trainer.memory`); nothing, where no trainer is about."""
     port: int = 0
     """TCP port on loopback; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise BadInput(f"engine.{name}: must be above 0, got {getattr(self, name)!r}")
+        if not 0 <= self.port < 2**16:
+            raise BadInput(f"engine.port: {self.port} must lie in 1..65535, or be 0 for a free one")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import regex
 
 from fieldkit.assertions import Assertion, AssertionKind, parse_assertions, parse_seed
 from fieldkit.errors import BadInput
+from fieldkit.files import read_raw_lines
 from fieldkit.records import Task, decode
 from rollout.environment import system_prompt
 from rollout.regex_check import only_texts, regex_fault
@@ -148,14 +149,9 @@ def _decode(raw: bytes, where: str) -> Task:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Every line, also a last one without its newline: a file written by hand may end so."""
     if not path.is_file():
         raise BadInput(f"{path}: no such file; `grpo synth` writes the default task sets")
-    lines = path.read_bytes().split(b"\n")
-    for number, raw in enumerate(lines, start=1):
-        if number == len(lines) and not raw:
-            return
-        yield number, raw
+    return read_raw_lines(path)
 
 
 def _without(where: str, error: BadInput) -> str:

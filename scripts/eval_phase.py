@@ -32,15 +32,15 @@ def evaluate(ctx: Context) -> Done:
     if not due:
         return Done("everything that is due is evaluated already")
     ctx.about_to_play()
-    wrote: dict[str, str] = {}
     for arm in due:
         summary = _play(ctx, files, arm)
         _keep_time(ctx, _step_of(files, arm), arm)
         note(ctx.tell, told(summary))
         played = ctx.folder.evals / summary.key / TRAJECTORIES
-        wrote[ctx.folder.relative(played)] = sha256_file(played)
+        wrote = {ctx.folder.relative(played): sha256_file(played)}
+        ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote)
         ctx.watch = Stopwatch(time.time())
-    return Done(f"{len(due)} arm(s) evaluated", wrote)
+    return Done(f"{len(due)} arm(s) evaluated")
 
 
 def _step_of(files: RunFiles, arm: str) -> int:
@@ -86,8 +86,8 @@ def _play_reference(ctx: Context, arm: ReferenceArm) -> EvalSummary:
 
 
 def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
-    """The arm's server; the base model is served by one that holds the starting adapter too, so
-    that both are played under the same conditions."""
+    """The arm's server; the base model is served by one that holds the newest adapter too (in the
+    evening the starting one), so that both are played under the same conditions."""
     if arm == Arm.BASE:
         keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
         return serve(ctx, None, "base", keep)

@@ -98,9 +98,16 @@ def scaled_eval_seconds(seconds: float, turns_then: float, turns_now: float) -> 
     return seconds * turns_now / turns_then if turns_then > 0 else seconds
 
 
-def seconds_left(steps: int, measured: Measured) -> float | None:
-    """Seconds until step `steps` is finished and evaluated; None before a step was measured."""
+def seconds_left(steps: int, measured: Measured, eval_every: int = 0) -> float | None:
+    """Seconds until step `steps` is finished and evaluated, with the evaluations on the way, one in
+    `eval_every` steps; None before a step was measured."""
     if not measured.step_seconds:
         return None
-    todo = max(0, steps - len(measured.step_seconds))
-    return todo * expected_step_seconds(measured.step_seconds) + measured.final_eval_seconds
+    done = len(measured.step_seconds)
+    if done >= steps:
+        return measured.final_eval_seconds
+    first = done if measured.final_eval_seconds else done + 1  # the newest one may be due itself
+    on_the_way = sum(n % eval_every == 0 for n in range(first, steps)) if eval_every else 0
+    evaluation = max(measured.final_eval_seconds, measured.eval_seconds)
+    training = (steps - done) * expected_step_seconds(measured.step_seconds)
+    return training + (on_the_way + 1) * evaluation

@@ -164,12 +164,27 @@ def _is_evaluated(files: RunFiles) -> bool:
 
 
 def _eval_seconds(folder: RunFolder, files: RunFiles, timings: Sequence[StepTimings]) -> float:
-    """What evaluating the newest adapter takes now, from the last adapter that was evaluated."""
+    """What evaluating the newest adapter takes now, from the last adapter that was evaluated.
+
+    An arm that was taken over from another run, or of which an earlier start had played a part, has
+    cost this night less than it takes to play: there the arm's own seconds count.
+    """
     for n in range(files.newest, -1, -1):
         seconds = timings[n].eval_of(files.adapters[n])
         if seconds is not None:
-            return scaled_eval_seconds(seconds, *_turns(folder, n, files.newest))
+            whole = max(seconds, _seconds_to_play(folder, files.adapters[n]))
+            return scaled_eval_seconds(whole, *_turns(folder, n, files.newest))
     return 0.0
+
+
+def _seconds_to_play(folder: RunFolder, adapter_sha: str) -> float:
+    """What all episodes of an adapter's finished arm take, by eval.json."""
+    manifest = read_manifest(folder)
+    arm = evaluations(folder, manifest).get(adapter_sha) if manifest else None
+    if arm is None:
+        return 0.0
+    played = arm["n_trajectories"] - arm["n_kept"]
+    return float(arm["seconds"] * arm["n_trajectories"] / max(1, played))
 
 
 def _turns(folder: RunFolder, then: int, now: int) -> tuple[float, float]:

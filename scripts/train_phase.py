@@ -99,13 +99,17 @@ def _command(ctx: Context, n: int) -> list[str]:
 
 
 def _settings(ctx: Context, n: int) -> TrainerSettings:
-    """[trainer] for step n. Which dtype is the faster one is measured in the first step only: a
-    machine that is busy for a moment must not change the arithmetic in the middle of a night."""
-    settings, earlier = ctx.trainer(), ctx.folder.step(n - 1) / "train.json"
-    if settings.dtype != "auto" or not earlier.is_file():
+    """[trainer] for step n. Which dtype is the faster one is measured once: a machine that is busy
+    for a moment must not change the arithmetic in the middle of a night."""
+    settings = ctx.trainer()
+    if settings.dtype != "auto":
         return settings
-    bits = read_json(earlier)["train"].get("training_bits")
-    return replace(settings, dtype={16: "bf16", 32: "fp32"}.get(bits, "auto"))
+    for earlier in range(n - 1, 0, -1):  # a step without signal measured nothing
+        file = ctx.folder.step(earlier) / "train.json"
+        bits = read_json(file)["train"].get("training_bits") if file.is_file() else None
+        if bits is not None:
+            return replace(settings, dtype={16: "bf16", 32: "fp32"}[bits])
+    return settings
 
 
 def _tell_line(ctx: Context, line: str) -> None:

@@ -3,23 +3,24 @@
 A disk that forgets, a hand that edits, a copy that broke off: what is not as it was written is
 moved to changed/ in the run folder, where a person can look at it, and the loop, which goes by what
 is there, does it again. step.json and train.json tell the hashes of a step's result, the journal
-those of a bundle under way and of evaluations. Bundles of finished steps are evidence; nothing is
-built on them, so one is looked at only where its step has to be trained again.
+those of a bundle under way and of the transcripts of an evaluation. Of the bundles of finished
+steps only convergence is read, so one is looked at only where its step has to be trained again.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fieldkit.adapter import adapter_sha
 from fieldkit.errors import BadInput
-from fieldkit.files import fsync_dir, read_json, sha256_file
+from fieldkit.files import fsync_dir, read_json, read_lines, sha256_file
 from fieldkit.journal import Journal
+from fieldkit.records import decode_group
 from scripts.events import Tell, note
 from scripts.run_folder import RunFolder
 from trainer.checkpoint import MARKER_FILE, state_sha
@@ -27,11 +28,12 @@ from trainer.checkpoint import MARKER_FILE, state_sha
 
 @dataclass(frozen=True)
 class Change:
-    """Something that is not as it was written, and with it what came of it, in the order in which
-    it has to go: what makes a step exist first, so that a kill leaves no step without a result."""
+    """Something that cannot be built on, and with it what came of it, in the order in which it has
+    to go: what makes a step exist first, so that a kill leaves no step without a result."""
 
     what: Path
     goes: tuple[Path, ...]
+    why: str = "not as it was written"
 
 
 def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
@@ -43,15 +45,16 @@ def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
     if n_done == 0:
         return
     _require_start(folder)
-    changes = [*_evals(folder), *_step(folder, n_done)]
+    journalled = _journalled(folder)
+    changes = [*_evals(folder, journalled), *_step(folder, n_done, journalled)]
     if n_done > 1:
-        changes += _step(folder, n_done - 1)
+        changes += _step(folder, n_done - 1, journalled)
     for change in changes:
         _put_aside(folder, change)
         note(
             tell,
-            f"{folder.relative(change.what)} is not as it was written: put aside in "
-            f"{folder.changed}, and made again",
+            f"{folder.relative(change.what)} is {change.why}: put aside in {folder.changed}, and "
+            "made again",
         )
 
 
@@ -66,7 +69,7 @@ def _require_start(folder: RunFolder) -> None:
         )
 
 
-def _step(folder: RunFolder, n: int) -> Iterator[Change]:
+def _step(folder: RunFolder, n: int, journalled: Mapping[str, str]) -> Iterator[Change]:
     """Changes of step `n`, whose result may be finished, half or not there yet."""
     said = _said(folder, n)
     result = (
@@ -74,15 +77,27 @@ def _step(folder: RunFolder, n: int) -> Iterator[Change]:
         (folder.trainer_state(n), said.get("optimizer_sha"), state_sha),
     )
     wrong = [path for path, sha, of in result if sha is not None and _hash(of, path) != sha]
+    marks = (folder.summary(n), folder.step(n) / MARKER_FILE)
+    all_of_it = (*marks, *(path for path, _, _ in result))
     if wrong:
-        marks = (folder.summary(n), folder.step(n) / MARKER_FILE)
-        yield Change(wrong[0], (*marks, *(path for path, _, _ in result)))
+        yield Change(wrong[0], all_of_it)
     elif folder.summary(n).exists():
         return
     bundle = folder.bundle(n)
-    sha = said.get("bundle_sha") or _journalled(folder).get(folder.relative(bundle))
-    if bundle.exists() and sha is not None and sha256_file(bundle) != sha:
-        yield Change(bundle, (bundle,))
+    if not bundle.exists():
+        return
+    sha = said.get("bundle_sha") or journalled.get(folder.relative(bundle))
+    if sha is not None and sha256_file(bundle) != sha:
+        yield Change(bundle, (*all_of_it, bundle))
+    elif _sampled_by(bundle) not in (None, read_json(folder.summary(n - 1))["adapter_sha"]):
+        # Trained again, a step need not come to the same bytes: on a GPU it does not.
+        yield Change(bundle, (*all_of_it, bundle), f"not sampled by the adapter of step {n - 1}")
+
+
+def _sampled_by(bundle: Path) -> str | None:
+    """The adapter that a bundle's first line names; None where it has none."""
+    number, line = next(read_lines(bundle), (0, ""))
+    return decode_group(line, f"{bundle}:{number}").trajectories[0].adapter_sha if line else None
 
 
 def _said(folder: RunFolder, n: int) -> dict[str, Any]:
@@ -93,19 +108,21 @@ def _said(folder: RunFolder, n: int) -> dict[str, Any]:
     return {}
 
 
-def _evals(folder: RunFolder) -> Iterator[Change]:
-    for name, sha in _journalled(folder).items():
+def _evals(folder: RunFolder, journalled: Mapping[str, str]) -> Iterator[Change]:
+    for name, sha in journalled.items():
         path = folder.path / name
         if path.is_relative_to(folder.evals) and path.exists() and sha256_file(path) != sha:
             yield Change(path, (path.parent,))
 
 
 def _journalled(folder: RunFolder) -> dict[str, str]:
-    """The newest hash of every file that a phase said it wrote, by path in the run folder."""
+    """The newest hash of every file that a phase said it wrote, by path in the run folder. What was
+    moved or removed since is not the one that comes in its place."""
     found: dict[str, str] = {}
     for entry in Journal(folder.journal).read():
-        if entry.event == "phase_end":
-            found |= entry.data.get("wrote", {})
+        found |= entry.data.get("wrote", {})
+        for gone in (*entry.data.get("moved", ()), *entry.data.get("removed", ())):
+            found = {p: sha for p, sha in found.items() if not Path(p).is_relative_to(gone)}
     return found
 
 

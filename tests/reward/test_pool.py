@@ -12,6 +12,7 @@ from reward.pool import (
     PoolSettings,
     converged,
     forecast,
+    growth,
     history_of,
     read_history,
 )
@@ -152,3 +153,9 @@ def test_too_few_passes_give_no_forecast() -> None:
     history, pool = passes([10, 5], 40)
     assert forecast(history, pool).step is None
     assert forecast(history, pool).shares == ((1, 0.25), (2, 0.125))
+
+
+def test_an_empty_reserve_has_nothing_for_a_pool_to_grow_by(tmp_path: Path) -> None:
+    (tmp_path / "pool.jsonl").write_text('{"task_id": "p0"}')
+    (tmp_path / "reserve.jsonl").write_text("")
+    assert growth(tmp_path / "pool.jsonl") == ""

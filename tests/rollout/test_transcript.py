@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,3 +134,30 @@ def test_a_template_that_refuses_the_conversation_is_named(model_dir: Path, tmp_
     folder = with_template(refusal, model_dir, tmp_path)
     with pytest.raises(BadInput, match=r"refuses a conversation of system, user.*System role not"):
         ChatRenderer(folder)
+
+
+def test_it_speaks_as_the_tokenizer_that_transformers_would_pick(
+    model_dir: Path, renderer: ChatRenderer
+) -> None:
+    from transformers import AutoTokenizer
+
+    picked: Any = AutoTokenizer.from_pretrained(str(model_dir))
+    talk = [
+        {"role": "system", "content": "Work in the folder."},
+        {"role": "user", "content": "write 'Grüße  \t\n' into a.txt 🙂"},
+        {"role": "assistant", "content": "```bash\necho 1234 >> a.txt\n```"},
+        {"role": "user", "content": "exit code 0\n"},
+    ]
+    ids = picked.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
+    assert renderer.opening_ids(talk) == tuple(ids)
+    assert renderer.decode(ids) == picked.decode(ids, skip_special_tokens=True)
+
+
+def test_a_phase_that_only_plays_does_not_import_torch(model_dir: Path) -> None:
+    """It would take longer than all the rest of what the phase begins with."""
+    code = (
+        "import sys; from pathlib import Path; from rollout.transcript import ChatRenderer;"
+        f"ChatRenderer(Path({str(model_dir)!r})); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -88,6 +88,16 @@ def test_the_time_left_is_steps_and_the_last_evaluation() -> None:
     assert seconds_left(1, measured(100, 100)) == 0
 
 
+def test_the_time_left_holds_every_evaluation_that_is_still_to_come() -> None:
+    """The newest adapter is evaluated; the last one is not, nor are those on the way."""
+    now = Measured((100.0,) * 5, 0, 0.0, eval_seconds=60)
+    assert seconds_left(7, now) == pytest.approx(2 * 100 + 60)
+    assert seconds_left(12, now, eval_every=5) == pytest.approx(7 * 100 + 2 * 60)
+    due = Measured((100.0,) * 5, 0, 60, eval_seconds=60)
+    assert seconds_left(12, due, eval_every=5) == pytest.approx(7 * 100 + 3 * 60)
+    assert seconds_left(5, due, eval_every=5) == 60
+
+
 def test_before_a_step_was_measured_the_time_left_is_what_the_night_was_given() -> None:
     unmeasured = measured(other=300)
     assert seconds_left(1, unmeasured) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -19,8 +20,17 @@ from rollout.command import SandboxSettings
 from scripts.config import RunConfig
 from scripts.loop import Phase
 from scripts.run_loop import LoopOptions, with_options
-from scripts.state import as_told, look, raise_converged, read_files
-from tests.scripts.report.night import Night, group, make_night, summary, tasks, write_tasks
+from scripts.state import as_told, look, raise_converged, read_files, read_measured
+from scripts.timings import Segment, write_timings
+from tests.scripts.report.night import (
+    Night,
+    group,
+    make_night,
+    summary,
+    tasks,
+    timings,
+    write_tasks,
+)
 
 STEPS = 3
 
@@ -108,6 +118,23 @@ def test_what_was_typed_is_known_from_the_journal(night: Night) -> None:
     assert (told.steps, deadline) == (3, 9.0)
 
 
+def test_an_arm_that_was_taken_over_or_partly_kept_is_expected_to_take_what_it_takes_to_play(
+    night: Night,
+) -> None:
+    """Copying it took a second; the last evaluation of the night will not."""
+    copied = Segment("eval sha-0", "1", 100, 101, {"eval": 1.0})
+    write_timings(night.folder.timings(0), timings(0).with_segment(copied))
+    path = night.eval_of("sha-0") / "eval.json"
+    arm = json.loads(path.read_text())
+    files = replace(read_files(night.folder, night.config), adapters=("sha-0",))
+
+    path.write_text(json.dumps({**arm, "seconds": 400.0}))
+    assert read_measured(night.folder, files).eval_seconds == 400
+    half = arm["n_trajectories"] // 2
+    path.write_text(json.dumps({**arm, "seconds": 400.0, "n_kept": half}))
+    assert read_measured(night.folder, files).eval_seconds == 800
+
+
 # --- a pool that teaches nothing any more ---------------------------------------------------------
 
 CONVERGED = 3
@@ -168,10 +195,11 @@ def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_o
 def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhausted: Night) -> None:
     pool = Path(exhausted.config.data.pool)
     reserve = write_tasks(pool.with_name("reserve.jsonl"), tasks(6, "r"))
+    pool.write_text(pool.read_text().removesuffix("\n"))  # as some editors leave it
     for size in (8, 10):
         with pytest.raises(PoolConverged, match="sed -n") as said:
             raise_converged(exhausted.folder, exhausted.config)
-        (command,) = re.findall("`(sed [^`]*)`", str(said.value))
+        (command,) = re.findall("`([^`]*sed [^`]*)`", str(said.value))
         subprocess.run(["bash", "-c", command], check=True)
         assert len(pool.read_text().splitlines()) == size
         assert look(exhausted.folder, exhausted.config)[0] is Phase.ROLLOUT

@@ -6,6 +6,7 @@ others are that night with something in it changed by hand. Each has to end as i
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.adapter import adapter_sha
 from fieldkit.errors import BadInput
 from fieldkit.journal import Journal
 from rollout.engine import stop_engine
@@ -137,3 +139,47 @@ def test_the_adapter_that_the_run_starts_from_cannot_be_made_again(night: RunFol
     with pytest.raises(BadInput, match=r"step-000/adapter.*changed afterwards.*Copy the adapter"):
         put_aside_changes(night, lambda event: None)
     assert night.adapter(0).is_dir()
+
+
+def test_a_bundle_that_another_adapter_has_sampled_is_sampled_again(night: RunFolder) -> None:
+    """On a GPU a step that is trained again does not come to the same bytes."""
+    step = json.loads(night.summary(1).read_text())
+    retrained = night.adapter(1) / "adapter_model.safetensors"
+    flip(retrained)
+    sha = adapter_sha(night.adapter(1))
+    night.summary(1).write_text(json.dumps({**step, "adapter_sha": sha}))
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == ["step-002/trajectory_bundle.jsonl"]
+    assert look_next(night) is Phase.ROLLOUT
+
+
+def test_with_a_changed_bundle_goes_what_was_trained_on_it(night: RunFolder) -> None:
+    """A kill after the training and before step.json leaves both."""
+    night.summary(1).unlink()
+    flip(night.bundle(1), a_digit_of_a_logprob)
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == ["step-001/trajectory_bundle.jsonl"]
+    gone = (night.adapter(1), night.trainer_state(1), night.step(1) / "train.json")
+    assert not any(path.exists() for path in gone)
+
+
+def test_what_came_in_the_place_of_something_put_aside_is_not_held_against_it(
+    night: RunFolder,
+) -> None:
+    """An arm that is played again has other bytes; its phase may have been interrupted since."""
+    played = next(night.evals.glob("*/trajectories.jsonl"))
+    summary = (played.parent / "eval.json").read_text()
+    flip(played)
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == [night.relative(played)]
+    played.parent.mkdir()
+    (played.parent / "eval.json").write_text(summary)
+    played.write_text("played again")
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == [night.relative(played)], "and nothing since"
+
+
+def test_every_arm_is_journalled_as_it_ends(night: RunFolder) -> None:
+    played = [e for e in Journal(night.journal).read() if e.event == "arm_played"]
+    wrote = {path for e in played for path in e.data["wrote"]}
+    assert wrote == {night.relative(p) for p in night.evals.glob("*/trajectories.jsonl")}
