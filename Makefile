@@ -22,7 +22,12 @@ INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cud
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-$(READY): $(INPUTS)
+# Where another build is asked for than the one that .venv holds, it is set up again.
+HELD = $(shell cat $(READY) 2> /dev/null)
+REBUILD := $(if $(GRPO_BUILD),$(if $(filter $(GRPO_BUILD),$(HELD)),,REBUILD))
+.PHONY: REBUILD
+
+$(READY): $(INPUTS) $(REBUILD)
 	@scripts/setup.sh
 
 setup: $(READY) ## make .venv with the pinned requirements (others do this by themselves)
@@ -43,7 +48,7 @@ test: $(READY) ## run the tests
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $(ARGS)
 
-test-faults: $(READY) ## run the test of every fault in docs/FAULTS.md
+test-faults: $(READY) ## run the tests that docs/FAULTS.md names
 	@scripts/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $$(grep -oE '[a-z_/]+\.py(::[a-z0-9_]+)?' docs/FAULTS.md | sort -u | sed 's|^|tests/|') -m 'not exhausting' $(ARGS)
@@ -54,7 +59,7 @@ test-sandbox: $(READY) ## try to get out of the sandbox, to exhaust it, and to s
 		tests/rollout/test_seccomp.py tests/rollout/test_probe.py \
 		tests/scripts/test_unprotected.py -m '' $(ARGS)
 
-chaos: $(READY) ## kill nights 240 times and see that nothing is lost (hours)
+chaos: $(READY) ## kill nights 240 times and see that nothing is lost (an hour)
 	@scripts/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -1,7 +1,8 @@
 """Everything that can be wrong with a run before it costs anything, looked at before it starts.
 
 Each check raises one of the foreseen errors with what, where and the next command; none leaves a
-trace. Phases trust what passed here and do not look again.
+trace but a hub model that is downloaded. Phases trust what passed here; only the adapter is checked
+again, each time it is served.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rollout.transcript import ChatRenderer
 from scripts.config import RunConfig
 from scripts.context import DEFAULT_MODEL, Context
 from scripts.tracking_wandb import require_wandb
+from trainer.fit import check_trainable
 from trainer.memory import weight_bytes
 
 DISK_MARGIN_BYTES = 1 * GIB
@@ -37,7 +39,7 @@ def check_run(ctx: Context) -> AdapterInfo:
         require_wandb()
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
-    ChatRenderer(ctx.model_dir())  # a template that cannot hold the conversation is named here
+    check_model(ctx)
     check_disk(ctx, adapter)
     probe(ctx.config.sandbox)
     return adapter
@@ -57,6 +59,13 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
         )
     check_disjoint(ctx.pool_file, ctx.heldout_file)
     return len(pool), len(heldout)
+
+
+def check_model(ctx: Context) -> None:
+    """The model can be talked to and trained. Raises `BadInput` naming the key or the template."""
+    ChatRenderer(ctx.model_dir())  # a template that cannot hold the conversation is named here
+    trainer = ctx.trainer()
+    check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype)
 
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:

@@ -3,7 +3,8 @@
 Commands are thin: they read what was typed, call one function and print. Imports are inside them,
 because `grpo next` is asked between any two phases. Those that run a night are here, those that
 look at one in `cli_look`, those around what it is made from in `cli_make`. Exit codes are those of
-`fieldkit.errors`; what nobody foresaw is a bug, exit 1, with its traceback in the run's log/.
+`fieldkit.errors`; what nobody foresaw is a bug, exit 1, with its traceback in the run's log/, or on
+the screen where nothing was to be run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The commands that look at a run: tables, page, comparison, transcripts, the live watch, trackers.
 
-None of them plays, trains or changes what a phase reads; they may be called while the loop runs.
+None of them trains or changes what a phase reads; they may be called while the loop runs. Only
+`show --random` and `show --base` play, the latter on the engine, so not while a loop works.
 """
 
 from __future__ import annotations

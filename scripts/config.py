@@ -9,6 +9,8 @@ module decides nothing about a run: it only says what the person asked for.
 from __future__ import annotations
 
 import difflib
+import math
+import sys
 import tomllib
 import types
 from collections.abc import Mapping
@@ -40,6 +42,12 @@ UNPROTECTED = (
 """What is told in red wherever something is played like that."""
 
 
+def play_flags(kind: str) -> str:
+    """What has to stand behind RUN, with a space before it, in a next command that plays in this
+    kind of sandbox: none is never a default, so it is typed each time."""
+    return " --sandbox none" if kind == "none" else ""
+
+
 @dataclass(frozen=True)
 class NightSettings:
     """How long the night is and what is looked at on the way. The table [run]."""
@@ -60,8 +68,8 @@ class NightSettings:
     def __post_init__(self) -> None:
         if self.steps != "auto" and self.steps < 0:
             raise BadInput(f'run.steps: {self.steps} must be 0 or more, or "auto"')
-        if not self.minutes > 0:
-            raise BadInput(f"run.minutes: {self.minutes} must be more than 0")
+        if not 0 < self.minutes < math.inf:
+            raise BadInput(f"run.minutes: {self.minutes} must be more than 0, and finite")
         if self.eval_every < 0:
             raise BadInput(f"run.eval_every: {self.eval_every} must be 0 or more")
         if not 0 <= self.seed < 2**31:
@@ -140,8 +148,8 @@ class RunConfig:
 
     @property
     def flags(self) -> str:
-        """What has to stand behind RUN in a next command, with a space before it."""
-        return " --sandbox none" if self.sandbox.kind == "none" else ""
+        """What has to stand behind RUN in a next command that plays."""
+        return play_flags(self.sandbox.kind)
 
     def plain(self) -> dict[str, Any]:
         """The resolved form: every key with its value, JSON-ready."""
@@ -244,7 +252,10 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
 
 
 def _convert_plain(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) in (int, float):
+        # No setting means anything by inf, and no JSON that a run writes could hold it.
+        if not abs(value) <= sys.float_info.max:
+            raise BadInput(f"{where}: expected a finite number, found {_shown(value)}")
         return float(value)
     if kind is Path and isinstance(value, str):
         return Path(value)

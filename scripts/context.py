@@ -154,6 +154,8 @@ class Context:
                 loop.call_soon_threadsafe(task.cancel)
 
             self.wish.on_now = cancel
+            if self.wish.now:  # asked for while the phase was still being set up
+                cancel()
             try:
                 return await main
             finally:

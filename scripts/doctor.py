@@ -1,7 +1,7 @@
 """`grpo doctor`: is this machine fit for a night, and did an earlier one leave something behind?
 
 Each check is one line with what to do about it, and so is each process that a run has started and
-that lives. Nothing here ends or changes anything.
+that lives. Nothing here ends or changes anything; a hub model that is not here yet is downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scripts.run_folder import ROOT
 MEMORY_BYTES = 8 * GIB
 """What a night on the default model wants: engine 3, trainer 3 and the loop, with room to spare."""
 
-PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "setpriv", "bash", "tar", "mount")
+PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "taskset", "setpriv", "bash", "tar", "mount")
 """What the sandbox calls; Debian and Ubuntu have them in bubblewrap, util-linux, tar and mount."""
 
 

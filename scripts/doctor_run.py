@@ -1,6 +1,7 @@
 """`grpo doctor RUN`: would this run start, and how would engine and trainer share the memory?
 
-The checks of the start phase, all of them instead of the first that fails, and without a trace.
+The checks of the start phase, all of them instead of the first that fails. A hub model that is not
+here yet is downloaded; nothing else is left behind.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from fieldkit.memory import GIB
 from rollout.engine import find_engine
 from rollout.lifecycle import forecast
 from rollout.port import free_port
-from scripts.checks import check_disk, check_start_adapter, check_tasks, disk_needed, doubt
+from scripts.checks import (
+    check_disk,
+    check_model,
+    check_start_adapter,
+    check_tasks,
+    disk_needed,
+    doubt,
+)
 from scripts.config import SandboxKind, read_config
 from scripts.context import Context
 from scripts.doctor import Finding, examine, finding
 from scripts.run_folder import RunFolder
 from scripts.signals import Wish
 from scripts.timings import Stopwatch, process_began
+from scripts.tracking_wandb import require_wandb
 
 
 def examine_run(folder: RunFolder) -> list[Finding]:
@@ -34,10 +43,13 @@ def examine_run(folder: RunFolder) -> list[Finding]:
     checks: dict[str, Callable[[Context], str]] = {
         "tasks": _tasks,
         "adapter": _adapter,
+        "training": _training,
         "run's disk": _disk,
         "port": _port,
         "forecast": _forecast,
     }
+    if config.run.wandb:
+        checks["wandb"] = _wandb
     return [
         Finding("settings", True, f"{folder.config}: every key is known and sound"),
         *(finding(name, partial(check, ctx)) for name, check in checks.items()),
@@ -62,6 +74,16 @@ def _adapter(ctx: Context) -> str:
     adapter = check_start_adapter(ctx)
     said = f"{adapter.path}: rank {adapter.rank}, fits {ctx.model_dir()}"
     return said if (but := doubt(ctx, adapter)) is None else f"{said}; but {but}"
+
+
+def _training(ctx: Context) -> str:
+    check_model(ctx)
+    return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
+
+
+def _wandb(ctx: Context) -> str:
+    require_wandb()
+    return "installed"
 
 
 def _disk(ctx: Context) -> str:

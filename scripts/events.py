@@ -20,7 +20,8 @@ class EventKind(StrEnum):
     """What sort of thing happened."""
 
     PHASE = "phase"
-    """A phase begins. `text`: the phase's name; figures: step, steps."""
+    """A phase begins. `text`: the phase's name; figures: step, and steps and
+    seconds_left where they are known."""
     PROGRESS = "progress"
     """`done` of `total` `text` (episodes, micro-batches, seconds); too frequent for a log."""
     NOTE = "note"

@@ -30,7 +30,7 @@ from rollout.evaluate import (
     tasks_sha,
 )
 from rollout.reference import ReferenceArm
-from scripts.manifest import read_manifest, sandbox_kind
+from scripts.manifest import read_manifest, sandbox_kind, typed_to_play
 from scripts.run_folder import RunFolder
 
 BASE = "base"
@@ -130,9 +130,10 @@ def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) ->
     played = read_arms(evals, tasks)
     names = _arm_names(played, steps)
     if WARM_START not in names.values():
+        run = RunFolder(evals.parent)
         raise BadInput(
             f"{evals}: the warm start has no finished evaluation on these {len(tasks)} tasks; run"
-            f" `grpo eval {RunFolder(evals.parent).typed}`"
+            f" `grpo eval {typed_to_play(run.typed, read_manifest(run))}`"
         )
     arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
     found = compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.records import StepSummary
+from scripts.numbers import counted
 
 SMOOTHING = 3
 """Steps in the trailing mean that a gain is read from: one step of 32 episodes is noisy."""
@@ -129,10 +130,9 @@ def _sentences(found: Milestones) -> list[str]:
     turns = next((g for g in found.gains if g.figure == "turns"), None)
     if turns and turns.most_by_step is not None and turns.last < turns.first:
         rest = found.n_steps - turns.most_by_step
-        out.append(
-            f"Nine tenths of the fall in turns were there by step {turns.most_by_step}"
-            + (f"; the {rest} steps after it bought the last tenth." if rest > 0 else ".")
-        )
+        bought = f"; the {counted(rest, 'step')} after it bought the last tenth" if rest > 0 else ""
+        said = f"Nine tenths of the fall in turns were there by step {turns.most_by_step}"
+        out.append(f"{said}{bought}.")
     return out
 
 

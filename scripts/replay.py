@@ -96,9 +96,10 @@ def _table(title: str, s: ReplaySummary) -> Table:
 
 def explain_table(config: RunConfig) -> Table:
     """The corner cases of a reward, for a person to read in the evening."""
-    rows = explain(config.reward, config.rollout.group_size)
+    paid, scale = config.reward, config.advantages.scale
+    rows = explain(paid, config.rollout.group_size, scale)
     cells = tuple(
         (row.case, "" if row.reward is None else f"{row.reward:.3f}", row.note) for row in rows
     )
-    title = f"Reward {config.reward.kind.value}, λ {config.reward.turn_penalty:g}"
+    title = f"Reward {paid.kind.value}, λ {paid.turn_penalty:g}, advantages by {scale}"
     return Table(title, ("case", "reward", "what follows"), cells)

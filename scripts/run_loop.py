@@ -7,6 +7,7 @@ and stops between phases when asked. It holds no state that the run folder does 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.journal import Journal
 from fieldkit.ledger import Ledger
 from scripts.children import run_child
-from scripts.config import UNPROTECTED, RunConfig, SandboxKind, read_config
+from scripts.config import UNPROTECTED, RunConfig, SandboxKind, play_flags, read_config
 from scripts.detach import LOOP
 from scripts.display import Both, Display, log_display
 from scripts.errors import raise_code
@@ -53,11 +54,7 @@ class LoopOptions:
         for key in ("skip_preflight", "keep_engine"):
             if getattr(self, key):
                 words.append(f"--{key.replace('_', '-')}")
-        return words + self.sandbox_words()
-
-    def sandbox_words(self) -> list[str]:
-        """What every command that goes on with this night has to be told again."""
-        return [] if self.sandbox == "bwrap" else ["--sandbox", self.sandbox]
+        return words + play_flags(self.sandbox).split()
 
 
 def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
@@ -146,7 +143,7 @@ class _Loop:
         measured = read_measured(self.folder, files)
         if self.config.run.steps != "auto" or measured.step_seconds:
             figures["steps"] = float(steps)
-        if (left := seconds_left(steps, measured)) is not None:
+        if (left := seconds_left(steps, measured, self.config.run.eval_every)) is not None:
             self._keep_forecast(steps, left)
         else:
             left = self._allotted(measured)
@@ -219,7 +216,7 @@ class _Loop:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
         if phase is Phase.START and self.options.skip_preflight:
             words.append("--skip-preflight")
-        return [*words, *self.options.sandbox_words(), "--events"]
+        return [*words, *play_flags(self.options.sandbox).split(), "--events"]
 
     def _hear(self, line: str) -> None:
         event = read_event(line)
@@ -256,5 +253,5 @@ class _Loop:
             raise type(trouble)(f"everything is finished and saved; {trouble}") from trouble
 
     def _resume_hint(self) -> str:
-        command = " ".join(["grpo run", self.folder.typed, *self.options.sandbox_words()])
+        command = " ".join(["grpo run", self.folder.typed, *map(shlex.quote, self.options.words())])
         return f"stopped; `{command}` goes on from here"

@@ -109,11 +109,11 @@ def _now(sight: Sight) -> Text:
     """One line: since when, what is left, where; or why it stands still and what to type."""
     doing = sight.activity
     if doing.state is State.FRESH:
-        return Text(f"{doing.state.value}; `grpo run {sight.typed}` starts it")
+        return Text(f"{doing.state.value}; `grpo run {sight.to_play}` starts it")
     if doing.state in (State.IDLE, State.STOPPED):
         why = shortened(visible(doing.why), WHY_CHARS) or doing.state.value
         style = "red" if doing.state is State.STOPPED else ""
-        return Text(why, style=style) + Text(f"\n`grpo run {sight.typed}` goes on")
+        return Text(why, style=style) + Text(f"\n`grpo run {sight.to_play}` goes on")
     if sight.is_over:
         return Text(f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it")
     parts = []

@@ -56,7 +56,7 @@ class Programs:
         self._known: dict[int, psutil.Process] = {}
 
     def look(self, loop: int | None, loop_name: str = LOOP) -> tuple[Program, ...]:
-        """What lives now; `loop` is the pid that holds the run's lock, and bears no mark."""
+        """What lives now; `loop` is the pid that holds the run's lock, and may bear no mark."""
         families: dict[str, list[int]] = defaultdict(list)
         if loop is not None:
             families[loop_name].append(loop)

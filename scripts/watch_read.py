@@ -30,7 +30,7 @@ from scripts.evidence import BASE, WARM_START, step_name
 from scripts.lock import holder
 from scripts.loop import Phase, RunFiles
 from scripts.machine import host_identity
-from scripts.manifest import is_same_host, read_manifest
+from scripts.manifest import is_same_host, read_manifest, typed_to_play
 from scripts.plan import expected_step_seconds, planned_steps, seconds_allotted, seconds_left
 from scripts.run_folder import RunFolder
 from scripts.state import as_told, read_measured
@@ -71,13 +71,14 @@ class Episode:
 class Sight:
     """One look at a run.
 
-    typed: what a person types for RUN.
+    typed: what a person types for RUN. to_play: the same for a command that plays.
     steps: every finished step, step-000 first. planned: steps in all. left: seconds until
     everything is done. said: the loop's last line. host: where it runs, if that is not here.
     """
 
     name: str
     typed: str
+    to_play: str
     at: float
     activity: Activity
     progress: Progress | None
@@ -165,6 +166,7 @@ class Watcher:
         return Sight(
             name=self.folder.name,
             typed=self.folder.typed,
+            to_play=typed_to_play(self.folder.typed, self._try(self._manifest, None)),
             at=now,
             activity=doing,
             progress=self._try(lambda: self._progress(config, doing, steps, eval_partial), None),
@@ -267,7 +269,7 @@ class Watcher:
         planned = planned_steps(
             run.steps, run.minutes, measured, eval_every=run.eval_every, deadline_in=deadline_in
         )
-        if (left := seconds_left(planned, measured)) is None:
+        if (left := seconds_left(planned, measured, run.eval_every)) is None:
             left = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
             underway = left or 0.0
         elif files.newest >= planned:

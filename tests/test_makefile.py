@@ -59,3 +59,20 @@ def test_make_eval_ends_as_the_evaluation_did(night: Path) -> None:
     with run_lock(night / "lock"):
         done = make("eval", f"RUN={night}", PYTHONPATH=str(SITE))
     assert f"Error {NotOwner.exit_code}" in done.stderr
+
+
+def test_another_build_that_is_asked_for_is_set_up_where_one_is_there_already(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ".ready").write_text("cpu\n")
+    env = {k: v for k, v in os.environ.items() if k != "GRPO_BUILD"}
+
+    def would_do(**asked: str) -> str:
+        command = ["make", "-n", f"VENV={tmp_path}", "setup"]
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, env={**env, **asked}, check=True
+        ).stdout
+
+    assert "scripts/setup.sh" in would_do(GRPO_BUILD="cuda")
+    assert "scripts/setup.sh" not in would_do(GRPO_BUILD="cpu")
+    assert "scripts/setup.sh" not in would_do()

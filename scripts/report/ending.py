@@ -81,9 +81,9 @@ def next_steps(m: Material, end: Ending) -> tuple[str, ...]:
     if m.gaps and m.steps:
         out.append(f"Put right what is missing above, then `grpo report {m.typed}`.")
     if m.evidence is None:
-        return (*out, f"`grpo run {m.typed}` goes on from here.")
+        return (*out, f"`grpo run {m.to_play}` goes on from here.")
     if end.kind in (EndKind.FAILED, EndKind.UNFINISHED):
-        out.append(f"`grpo run {m.typed}` goes on from here: finished steps are kept.")
+        out.append(f"`grpo run {m.to_play}` goes on from here: finished steps are kept.")
     if end.kind is EndKind.CONVERGED:
         out.append("Add tasks from the reserve to the pool: nothing else teaches now.")
     return (*out, *_by_verdict(m, m.evidence))
@@ -93,7 +93,7 @@ def _by_verdict(m: Material, evidence: Evidence) -> list[str]:
     verdict = verdict_of(evidence)
     if verdict is None:
         newest = f" The newest adapter is step {m.steps[-1].step}'s." if len(m.steps) > 1 else ""
-        return [f"`grpo eval {m.typed}` evaluates what was trained so far.{newest}"]
+        return [f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}"]
     out = [_about_the_adapter(m, evidence, verdict)]
     if verdict.work is Work.NOT_DISTINGUISHABLE and m.config.eval.tasks:
         out.append("To tell more: set eval.tasks = 0 in a new run and play all held-out tasks.")
@@ -109,7 +109,7 @@ def _about_the_adapter(m: Material, evidence: Evidence, verdict: Verdict) -> str
             " or change what is paid for (`grpo reward explain`) in a new run."
         )
     if verdict.habit in (Habit.UNCHANGED, Habit.REDUCED):
-        return f"More steps: `grpo run {m.typed} --steps {2 * max(1, m.steps[-1].step)}`."
+        return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."
     if verdict.work is Work.MIXED:
         return f"Read the tasks it lost before you use it: {adapter}."
     if verdict.habit is Habit.NEVER_THERE and verdict.work is not Work.BETTER:

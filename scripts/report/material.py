@@ -22,7 +22,7 @@ from rollout.tasks import decode_tasks
 from scripts.config import RunConfig
 from scripts.evidence import Evidence, collect
 from scripts.loop import Phase
-from scripts.manifest import read_manifest
+from scripts.manifest import read_manifest, typed_to_play
 from scripts.page import read_steps
 from scripts.report.flips import Flips, read_flips
 from scripts.run_folder import RunFolder, from_checkout
@@ -80,6 +80,11 @@ class Material:
     def typed(self) -> str:
         """What a person types for RUN."""
         return RunFolder(self.path).typed
+
+    @property
+    def to_play(self) -> str:
+        """The same for a command that plays."""
+        return typed_to_play(self.typed, self.manifest)
 
     @property
     def played(self) -> tuple[StepSummary, ...]:

@@ -231,7 +231,7 @@ def silent_steps(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def small_groups(config: RunConfig) -> Warning_ | None:
     """K is too small for a baseline."""
-    told = group_size_warning(config.rollout.group_size)
+    told = group_size_warning(config.rollout.group_size, config.advantages.scale)
     if told is None:
         return None
     return Warning_(

@@ -206,7 +206,7 @@ def _check(night: Path, steps: int, calm: Path | None) -> None:
 
 
 def _teller(name: str) -> Callable[[str], None]:
-    """Says lines of the night so called, for whoever waits for hours."""
+    """Says lines of the night so called, for whoever waits for an hour."""
     return lambda line: print(f"{time.strftime('%H:%M:%S')} {name}: {line}", flush=True)
 
 
@@ -221,7 +221,7 @@ def _page(seen: Seen) -> str:
         "",
         "Written by `make chaos`: nights on the two-layer model, killed with SIGKILL right after",
         "journal lines and at random moments, started again with the same command until done.",
-        "Checked after every kill: every file with its final name can be read, and its hashes",
+        "Checked whenever a loop had ended: every file with its final name can be read, its hashes",
         f"match. Checked at the end: all {STEPS} steps, none trained twice, nothing left running;",
         "on the scripted engine every adapter equal to the byte to that of a night left in peace.",
         "",

@@ -2,8 +2,8 @@
 
 The loop, its phases and the trainer are the real ones, on the two-layer model; the engine is the
 scripted one (site/vllm) or the real vLLM. A `Saboteur` decides when and whom to kill; `survive`
-starts the same command again until the night is done, and checks after every kill that every file
-can be read and at the end that nothing was lost, done twice or left behind.
+starts the same command again until the night is done, and checks whenever a loop has ended that
+every file can be read and at the end that nothing was lost, done twice or left behind.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Victim(StrEnum):
 
 ON_VLLM = tuple(Victim)
 SCRIPTED = tuple(v for v in Victim if v not in (Victim.ENGINE_CORE, Victim.WORKER))
-"""Whom a kill may hit on either engine: the scripted one is a single process."""
+"""Whom a kill may hit on either engine: the scripted one's child does nothing."""
 
 TITLES = {Victim.ENGINE_CORE: "VLLM::EngineCore", Victim.WORKER: "VLLM::Worker"}
 """What vLLM calls its processes; until they are up they have no title, and are not found."""

@@ -1,4 +1,4 @@
-"""`make chaos` takes hours: one that was broken off goes on with what it has seen."""
+"""`make chaos` takes an hour: one that was broken off goes on with what it has seen."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,18 @@ def test_everything_that_is_wrong_is_told_and_not_only_the_first(
     assert "tasks_per_step is 100" in bad["tasks"]
     assert "nowhere: no such folder" in bad["adapter"]
     assert "forecast" not in bad
+
+
+def test_a_model_that_cannot_be_trained_is_told_in_the_evening(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model = shutil.copytree(parts[0], tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "logits_scaling": 8.0}))
+    run = write_run(tmp_path / "nights" / "r", model, parts[1])
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert list(bad) == ["training"]
+    assert "logits_scaling in its config.json" in bad["training"]
 
 
 def test_settings_that_cannot_be_read_are_all_there_is_to_say(

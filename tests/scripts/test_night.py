@@ -178,10 +178,15 @@ def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted
 def test_a_killed_loop_goes_on_with_the_engine_and_the_bundle_that_were_there(
     killed: Night,
 ) -> None:
-    engines = list((killed.folder / "log").glob("engine-*.log"))
-    assert len(engines) == 2, "one, and one more after the EngineCore was killed"
+    assert (killed.folder / "step-001" / "step.json").exists()
     rollouts = killed.journal("phase_end", phase="rollout", exit=0)
     assert len(rollouts) == STEPS, "the bundle of the step that was killed was played twice"
+
+
+def test_a_night_whose_engine_core_was_killed_goes_on_with_a_new_server(killed: Night) -> None:
+    engines = list((killed.folder / "log").glob("engine-*.log"))
+    assert len(engines) == 2, "one, and one more after the EngineCore was killed"
+    assert alive(killed.folder) == []
 
 
 def test_a_night_that_is_over_is_over(restarted: Night) -> None:

@@ -249,7 +249,8 @@ def test_a_stranger_who_holds_the_engines_memory_is_named_and_left_alone(
     held = min(2 * GIB, available().host // 4)
     code = f"import sys; block = b'x' * {held}; print('ready', flush=True); sys.stdin.read()"
     text = (folder / "run.toml").read_text()
-    spare = available().host - held // 2 - memory_needed(tmp_path, EngineSettings(kv_cache_gib=0))
+    beside_the_cache = memory_needed(tmp_path, EngineSettings(kv_cache_gib=1.0)) - GIB
+    spare = available().host - held // 2 - beside_the_cache
     assert "kv_cache_gib = 0.25" in text
     enough = f"kv_cache_gib = {spare / GIB:.2f}\nmemory_seconds = 1.0"
     (folder / "run.toml").write_text(text.replace("kv_cache_gib = 0.25", enough))

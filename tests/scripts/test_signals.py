@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from fieldkit.errors import Interrupted
+from scripts.config import RunConfig
+from scripts.context import Context
+from scripts.run_folder import RunFolder
 from scripts.signals import Wish, listening
+from scripts.timings import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +69,12 @@ def test_the_handlers_that_were_there_come_back() -> None:
     with listening(Wish()):
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_stop_that_was_asked_for_before_anything_was_played_is_not_forgotten() -> None:
+    """While a phase imports what it needs there is no event loop to wake."""
+    wish = Wish()
+    wish.ask_now()
+    ctx = Context(RunFolder(Path("r")), RunConfig(), lambda event: None, wish, Stopwatch(0.0))
+    with pytest.raises(Interrupted):
+        ctx.run_async(asyncio.sleep(60))

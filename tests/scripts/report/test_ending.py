@@ -43,6 +43,12 @@ def test_an_interrupted_night_says_what_is_next_and_what_goes_on(tmp_path: Path)
     assert f"`grpo run {m.typed}` goes on" in next_steps(m, end)[0]
 
 
+def test_what_goes_on_without_a_sandbox_says_so_again(tmp_path: Path) -> None:
+    m = material(tmp_path)
+    m = replace(m, plan=Plan(Phase.ROLLOUT, 20), manifest={**m.manifest, "sandbox": "none"})
+    assert f"`grpo run {m.typed} --sandbox none` goes on" in next_steps(m, ending(m))[0]
+
+
 def test_an_error_counts_only_while_it_is_the_last_thing_that_happened(tmp_path: Path) -> None:
     failed = Entry(0.0, 1, "phase_end", {"phase": "rollout", "exit": 4, "error": "no server"})
     went_on = Entry(1.0, 2, "phase_start", {"phase": "rollout"})
