@@ -35,8 +35,10 @@ def nights(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     calm, killed = (tmp_path_factory.mktemp(name) / "night" for name in ("calm", "killed"))
     for folder in (calm, killed):
         write_run(folder, *policy, run={"steps": STEPS}, engine={"lifecycle": "hotswap"})
-    survive(calm, Saboteur(0, seed=0))
-    return Nights(calm, killed, survive(killed, Saboteur(KILLS, seed=0)))
+    peace = survive(calm, Saboteur(0, seed=0))
+    # Random moments as close as the machine is fast, so that the night is not over before the last.
+    saboteur = Saboteur(KILLS, seed=0, longest=peace.seconds / KILLS)
+    return Nights(calm, killed, survive(killed, saboteur))
 
 
 def test_no_step_is_lost_and_every_adapter_is_the_same_to_the_byte(nights: Nights) -> None:
