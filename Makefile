@@ -15,7 +15,7 @@ CODE := fieldkit reward rollout trainer scripts tests
 
 # What a set-up depends on: when one of these changes it is done again.
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
-	pyproject.toml scripts/setup.sh
+	pyproject.toml scripts/setup/setup.sh
 
 .PHONY: help setup run eval test test-faults test-sandbox chaos price pictures check format system lock doctor clean
 
@@ -28,39 +28,39 @@ REBUILD := $(if $(GRPO_BUILD),$(if $(filter $(GRPO_BUILD),$(HELD)),,REBUILD))
 .PHONY: REBUILD
 
 $(READY): $(INPUTS) $(REBUILD)
-	@scripts/setup.sh
+	@scripts/setup/setup.sh
 
 setup: $(READY) ## make .venv with the pinned requirements (others do this by themselves)
 
 run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
-	@scripts/system.sh check
+	@scripts/setup/system.sh check
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
 	@$(BIN)/grpo doctor $(RUN) $(BARE)
 	@$(BIN)/grpo run $(RUN) $(NIGHT)
 
 eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
-	@scripts/system.sh check
+	@scripts/setup/system.sh check
 	@$(BIN)/grpo eval $(RUN) $(BARE) && code=0 || code=$$?; $(BIN)/grpo stop $(RUN) || true; exit $$code
 
 test: $(READY) ## run the tests
-	@scripts/system.sh ensure
+	@scripts/setup/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $(ARGS)
 
 test-faults: $(READY) ## run the tests that docs/FAULTS.md names
-	@scripts/system.sh ensure
+	@scripts/setup/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $$(grep -oE '[a-z_/]+\.py(::[a-z0-9_]+)?' docs/FAULTS.md | sort -u | sed 's|^|tests/|') -m 'not exhausting' $(ARGS)
 
 test-sandbox: $(READY) ## try to get out of the sandbox, to exhaust it, and to slow its neighbours
-	@scripts/system.sh ensure
-	@$(BIN)/pytest tests/rollout/test_sandbox.py tests/rollout/test_escape.py \
-		tests/rollout/test_seccomp.py tests/rollout/test_probe.py \
-		tests/scripts/test_unprotected.py -m '' $(ARGS)
+	@scripts/setup/system.sh ensure
+	@$(BIN)/pytest tests/rollout/sandbox/test_sandbox.py tests/rollout/sandbox/test_escape.py \
+		tests/rollout/sandbox/test_seccomp.py tests/rollout/sandbox/test_probe.py \
+		tests/scripts/phases/test_unprotected.py -m '' $(ARGS)
 
 chaos: $(READY) ## kill nights 240 times and see that nothing is lost (an hour)
-	@scripts/system.sh ensure
+	@scripts/setup/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
@@ -80,10 +80,10 @@ format: $(READY) ## let ruff mend lint and format
 	@$(BIN)/ruff format $(CODE)
 
 system: ## install the system packages (Debian, Ubuntu; asks for sudo where needed)
-	@scripts/system.sh install
+	@scripts/setup/system.sh install
 
 lock: $(READY) ## resolve requirements/*.in into pinned *.txt
-	@scripts/lock.sh
+	@scripts/setup/pin.sh
 
 doctor: $(READY) ## is this machine fit for a night?
 	@$(BIN)/grpo doctor

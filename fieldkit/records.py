@@ -19,8 +19,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from fieldkit.errors import BadInput
-from fieldkit.files import read_lines
-from fieldkit.grade import Grade
+from fieldkit.eval.grade import Grade
+from fieldkit.files.atomic import read_lines
 
 SCHEMA = 1
 

@@ -3,8 +3,8 @@
 One advantage for a whole episode pays the turn that says "done" for whatever went right or wrong in
 the work before it. Here a turn is credited with what followed it, against what followed the same
 turn in its siblings: the policy gradient with rewards-to-go and a baseline by time (Sutton et al.
-2000, theorem 1; Williams 1992), group-relative as in `reward.advantages`. Nothing here plays or
-trains.
+2000, theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`. Nothing here
+plays or trains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fieldkit.records import Trajectory
-from reward.advantages import (
+from fieldkit.training.advantages import (
     ADVANTAGE_EPS,
     Scale,
     all_equal,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files import read_lines, read_raw_lines
+from fieldkit.files.atomic import read_lines, read_raw_lines
 from fieldkit.records import SCHEMA, RolloutGroup, Signal
 
 BUNDLE_NAME = "trajectory_bundle.jsonl"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.errors import BadInput
-from fieldkit.grade import AssertionResult, Grade
-from reward.advantages import Scale, group_advantages, group_size_warning
+from fieldkit.eval.grade import AssertionResult, Grade
+from fieldkit.training.advantages import Scale, group_advantages, group_size_warning
 
 
 class RewardKind(StrEnum):

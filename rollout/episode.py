@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fieldkit.errors import BadInput
-from fieldkit.grade import Grade
+from fieldkit.eval.grade import Grade
 from fieldkit.records import Action, ActionKind, StopReason, Task, Trajectory, Turn
-from rollout.client import Sampler
-from rollout.environment import Environment, system_prompt
-from rollout.protocol import NO_ACTION_OBSERVATION
+from rollout.engine.client import Sampler
+from rollout.envs.protocol import NO_ACTION_OBSERVATION
+from rollout.envs.shell import Environment, system_prompt
 from rollout.seeds import EPISODE_TURN
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer, Transcript

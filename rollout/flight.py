@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fieldkit.errors import Unavailable
-from fieldkit.files import append_line, write_text
+from fieldkit.files.atomic import append_line, write_text
 from fieldkit.limits import allow_open_files
 from fieldkit.records import (
     StopReason,
@@ -28,7 +28,7 @@ from fieldkit.records import (
     encode_trajectory,
     read_trajectories,
 )
-from rollout.command import TIMED_OUT_CODE
+from rollout.sandbox.command import TIMED_OUT_CODE
 
 STANDSTILL_SECONDS = 2.0
 """An event loop that was not served for so long was stopped (a frozen container, a paused virtual

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files import write_text
+from fieldkit.files.atomic import write_text
 from fieldkit.records import RolloutGroup, Task, Trajectory, encode_group
 from reward.credit import BY_EPISODE, Crediting
-from reward.signal import group_signal
+from reward.group_signal import group_signal
 
 
 def make_group(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from fieldkit.errors import Unavailable
 from fieldkit.records import StopReason, Task, Trajectory, Turn
-from rollout.client import Sampler
-from rollout.environment import Environment, system_prompt
+from rollout.engine.client import Sampler
+from rollout.envs.shell import Environment, system_prompt
 from rollout.episode import RewardFunction, TurnSeeds, checked_reward, play_episode
 from rollout.seeds import EPISODE_TURN
 from rollout.settings import EpisodeSettings

@@ -15,9 +15,9 @@ from enum import StrEnum
 
 from fieldkit.records import RolloutGroup, Signal, StopReason, Task
 from reward.credit import BY_EPISODE, Crediting
+from rollout.bundle import fly_training
 from rollout.flight import Attempt, OnProgress, ignore_progress
 from rollout.group import make_group
-from rollout.phase import fly_training
 from rollout.player import Player
 from rollout.seeds import plan_tasks
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Action, Sampling
-from rollout.protocol import named_protocol
+from rollout.envs.protocol import named_protocol
 
 SMALLEST_GROUP = 2
 """A rollout that has no sibling has no baseline, so it has no advantage."""

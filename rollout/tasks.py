@@ -16,12 +16,12 @@ from typing import Any
 
 import regex
 
-from fieldkit.assertions import Assertion, AssertionKind, parse_assertions, parse_seed
 from fieldkit.errors import BadInput
-from fieldkit.files import read_raw_lines
+from fieldkit.eval.assertions import Assertion, AssertionKind, parse_assertions, parse_seed
+from fieldkit.files.atomic import read_raw_lines
 from fieldkit.records import Task, decode
-from rollout.environment import system_prompt
-from rollout.regex_check import only_texts, regex_fault
+from rollout.envs.regex_check import only_texts, regex_fault
+from rollout.envs.shell import system_prompt
 
 SHELL_ENV = "clawgym"
 """The environment whose tasks carry a workspace and file assertions."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files import read_json
+from fieldkit.files.atomic import read_json
 
 _GENERIC = "TokenizersBackend"  # what transformers calls a tokenizer that is all in tokenizer.json
 

@@ -8,7 +8,7 @@ RUN=${1:?usage: grpo_loop.sh RUN [--sandbox none]}
 PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"
 if [ "${GRPO_LOOP:-}" != $$ ]; then # start again under the same pid, with the run's lock in hand
     export GRPO_LOOP=$$             # all phases of one loop: their seconds may be added up
-    exec python -P -m scripts.lock "$RUN" bash "$0" "$@"
+    exec python -P -m scripts.run.lock "$RUN" bash "$0" "$@"
 fi
 shift # what is left is said to every phase
 

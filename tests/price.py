@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from fieldkit.files import write_text
-from scripts.machine import hardware
-from scripts.run_folder import ROOT
-from tests.fieldkit import files_price
-from tests.rollout import sandbox_price
+from fieldkit.files.atomic import write_text
+from scripts.base.checkout import ROOT
+from scripts.base.machine import hardware
+from tests.fieldkit.files import files_price
+from tests.rollout.sandbox import sandbox_price
 
 
 def main(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from scripts.cli import app
-from scripts.run_folder import ROOT
+from scripts.base.checkout import ROOT
+from scripts.cli.app import app
 
 TESTS = ROOT / "tests"
 NAMED_TEST = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")

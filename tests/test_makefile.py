@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import NotOwner
-from rollout.engine import find_engine, stop_engine
-from scripts.lock import run_lock
-from scripts.run_folder import ROOT
+from rollout.engine.serve import find_engine, stop_engine
+from scripts.base.checkout import ROOT
+from scripts.run.lock import run_lock
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.tiny_policy import write_run
 

@@ -23,10 +23,11 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from typer.main import get_command
 
-from rollout.engine import find_engine
-from scripts.cli import app
-from scripts.model import NAME
-from scripts.run_folder import ROOT, RunFolder
+from rollout.engine.serve import find_engine
+from scripts.base.checkout import ROOT
+from scripts.cli.app import app
+from scripts.prepare.model import NAME
+from scripts.run.folder import RunFolder
 from tests.tiny_policy import make_tiny_policy, write_tasks
 
 NOTEBOOK = ROOT / "docs" / "first_night.ipynb"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scripts.run_folder import ROOT
+from scripts.base.checkout import ROOT
 
 NIGHT = ROOT / "runs" / "first-night"
 TASKS = 158

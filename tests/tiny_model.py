@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripts.model import GGUF, wheel_folder
+from scripts.prepare.model import GGUF, wheel_folder
 
 HIDDEN = 128
 HEADS = 4

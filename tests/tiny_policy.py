@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.records import Task, encode
-from rollout.environment import system_prompt
+from rollout.envs.shell import system_prompt
 from rollout.transcript import ChatRenderer
 from tests.tiny_model import make_adapter, make_tiny_model
 

@@ -12,11 +12,12 @@ from typing import Annotated
 
 import typer
 
-from fieldkit.adapter import read_adapter
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
+from fieldkit.training.adapter import read_adapter
+from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
 from trainer.settings import read_settings
-from trainer.step import StepInputs, train
+from trainer.step import train
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

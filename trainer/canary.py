@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from fieldkit.adapter import CANARY_FILE, adapter_sha, check_adapter
 from fieldkit.errors import BadInput
-from fieldkit.files import write_json
-from fieldkit.lora_snapshot import LoraReferenceSnapshot
-from fieldkit.memory import available
+from fieldkit.files.atomic import write_json
+from fieldkit.gate.memory import available
 from fieldkit.records import RolloutGroup
+from fieldkit.training.adapter import CANARY_FILE, adapter_sha, check_adapter
+from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, Span, pad
 from trainer.checkpoint import SCHEMA
 from trainer.policy import Policy, dtype_name, load_policy, serving_dtype

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fieldkit.adapter import adapter_sha, copy_adapter
 from fieldkit.errors import BadInput
-from fieldkit.files import fsync_dir, read_json, sha256_file, write_json
+from fieldkit.files.atomic import fsync_dir, read_json, sha256_file, write_json
+from fieldkit.training.adapter import adapter_sha, copy_adapter
 
 ADAPTER_DIR = "adapter"
 STATE_DIR = "trainer_state"

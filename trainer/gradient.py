@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fieldkit.errors import BadInput, Shortage
-from fieldkit.lora_snapshot import LoraReferenceSnapshot
+from fieldkit.training.losses import importance_weights, k3, kl_loss, policy_loss
+from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import MicroBatch, Segment, TrainingBatch, pad
-from trainer.loss import importance_weights, k3, kl_loss, policy_loss
 from trainer.policy import Policy
 from trainer.progress import Progress
 from trainer.settings import TrainerSettings

@@ -18,8 +18,8 @@ from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 
 from fieldkit.errors import BadInput
-from fieldkit.files import write_json
-from fieldkit.tensors import save_tensors
+from fieldkit.files.atomic import write_json
+from fieldkit.training.tensors import save_tensors
 from trainer.checkpoint import OPTIMIZER_FILE, SCHEMA, STATE_FILE, state_steps
 from trainer.settings import TrainerSettings
 

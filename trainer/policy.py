@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from fieldkit.adapter import AdapterInfo
 from fieldkit.errors import BadInput
-from fieldkit.files import read_json
-from fieldkit.lora_snapshot import live_lora
+from fieldkit.files.atomic import read_json
+from fieldkit.training.adapter import AdapterInfo
+from fieldkit.training.snapshot import live_lora
 from trainer.batch import MicroBatch
-from trainer.fit import check_dtype, check_logits
 from trainer.logprobs import token_logprobs
+from trainer.trainable import check_dtype, check_logits
 
 _DTYPES = {
     "bf16": torch.bfloat16,

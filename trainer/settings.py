@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files import read_json
+from fieldkit.files.atomic import read_json
 
 OPTIMIZERS = ("adamw", "sgd")
 TRAINING_DTYPES = ("auto", "bf16", "fp32")

@@ -11,28 +11,26 @@ import dataclasses
 import math
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from fieldkit.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
 from fieldkit.errors import BadInput
-from fieldkit.lora_snapshot import LoraReferenceSnapshot
-from fieldkit.tensors import save_tensors
-from fieldkit.weight_delta import WeightDeltaTracker
+from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
+from fieldkit.training.snapshot import LoraReferenceSnapshot
+from fieldkit.training.tensors import save_tensors
+from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.batch import micro_batches
+from trainer.budget import require_memory
 from trainer.canary import canary_ids, canary_values, write_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
 from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
-from trainer.memory import require_memory
+from trainer.inputs import Checked, StepInputs
+from trainer.messages import report_loaded
 from trainer.optimizer import load_state, make_optimizer, save_state
 from trainer.policy import Policy, load_policy, serving_dtype, training_dtype
 from trainer.progress import Progress, Stopwatch
-from trainer.report import report_loaded
 from trainer.settings import TrainerSettings
-
-if TYPE_CHECKING:
-    from trainer.step import Checked, StepInputs
 
 
 def update_adapter(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from fieldkit.eval.stats import Estimate
 from fieldkit.records import Signal, StopReason
-from fieldkit.stats import Estimate
 from reward.pool import PoolHistory
+from scripts.evidence.wall_time import Part, WallTime, duration
 from scripts.report import drawing
 from scripts.report.drawing import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, RED
-from scripts.report.visible import visible
-from scripts.report.wall_time import Part, WallTime, duration
+from scripts.words.visible import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from fieldkit.matched import ArmRow
+from fieldkit.eval.matched import ArmRow
+from fieldkit.eval.stats import Estimate
 from fieldkit.records import Signal, StepSummary
-from fieldkit.stats import Estimate
-from scripts.evidence import WARM_START, Evidence, step_name
+from scripts.evidence.collect import WARM_START, Evidence, step_name
+from scripts.evidence.step_figures import Read, by_step, sampled_rate, tokens_a_turn, train
 from scripts.report import drawing
 from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED
-from scripts.report.figures import Read, by_step, tokens_a_turn, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,12 +65,6 @@ class Drawn:
     title: str
     unit: str
     svg: Markup = field(repr=False)
-
-
-def sampled_rate(s: StepSummary) -> float | None:
-    """Tokens that the server sampled in a second of rollout."""
-    seconds = s.seconds.get("rollout")
-    return s.n_trajectories * s.mean_tokens / seconds if seconds and s.mean_tokens else None
 
 
 CURVES = (

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fieldkit.stats import Estimate
-from scripts import numbers
-from scripts.evidence import TAGS, Evidence, SplitRow
-from scripts.evidence_tables import NOT_YET, verdict_of
-from scripts.report.material import Material
-from scripts.report.wall_time import WallTime, duration
-from scripts.verdict import proven
+from fieldkit.eval.stats import Estimate
+from scripts.evidence.collect import TAGS, Evidence, SplitRow
+from scripts.evidence.findings import Material
+from scripts.evidence.tables import NOT_YET, verdict_of
+from scripts.evidence.verdict import proven
+from scripts.evidence.wall_time import WallTime, duration
+from scripts.words import quantities
 
 NO_EVIDENCE = "Nothing has been evaluated, so there is no verdict."
 UNMATCHED = "There is no verdict: what was evaluated could not be compared."
@@ -93,30 +93,30 @@ def _tiles(evidence: Evidence) -> tuple[Tile, ...]:
         ),
         Tile(
             "assertions that hold",
-            numbers.percent(after.assertion_rate.value),
-            f"{before.name}: {numbers.percent(before.assertion_rate.value)}",
-            f"{numbers.estimate(change.assertion_rate)} points",
+            quantities.percent(after.assertion_rate.value),
+            f"{before.name}: {quantities.percent(before.assertion_rate.value)}",
+            f"{quantities.estimate(change.assertion_rate)} points",
             change.assertion_rate.sign,
         ),
         Tile(
             "turns a task",
-            numbers.turns(after.mean_turns.value),
-            f"{before.name}: {numbers.turns(before.mean_turns.value)}",
-            numbers.estimate(change.turns, as_points=False),
+            quantities.turns(after.mean_turns.value),
+            f"{before.name}: {quantities.turns(before.mean_turns.value)}",
+            quantities.estimate(change.turns, as_points=False),
             -change.turns.sign,
         ),
     )
 
 
 def _tested(difference: Estimate, p: float) -> str:
-    return f"{numbers.estimate(difference)} points, p {numbers.p_value(p, equals=True)}"
+    return f"{quantities.estimate(difference)} points, p {quantities.p_value(p, equals=True)}"
 
 
 def _cost_tile(m: Material, wall: WallTime | None) -> tuple[Tile, ...]:
     if wall is None:
         return ()
     each = f"{duration(wall.training / wall.n_steps)} a step" if wall.n_steps else ""
-    steps = numbers.counted(len(m.played), "step")
+    steps = quantities.counted(len(m.played), "step")
     return (Tile("the night took", duration(wall.wall), steps, _cost_change(each, wall.evals), 0),)
 
 
@@ -133,7 +133,7 @@ def _worse(evidence: Evidence) -> tuple[tuple[str, ...], int]:
         n += 1
         change = row.paired.assertion_rate
         if change.sign < 0:
-            found.append(f"{where} {row.value}: assertions {numbers.estimate(change)} points")
+            found.append(f"{where} {row.value}: assertions {quantities.estimate(change)} points")
     return tuple(found), n
 
 

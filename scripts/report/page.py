@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from fieldkit.files import write_text
-from scripts.config import RunConfig
-from scripts.evidence import Evidence
+from fieldkit.files.atomic import write_text
+from scripts.evidence.collect import Evidence
+from scripts.evidence.findings import Material, read_material
+from scripts.evidence.transcripts import BUDGET_BYTES, RULE, views
 from scripts.report import drawing
-from scripts.report.material import Material, read_material
 from scripts.report.sections import sections
-from scripts.report.transcripts import BUDGET_BYTES, RULE, views
-from scripts.run_folder import RunFolder
+from scripts.run.config import RunConfig
+from scripts.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,11 +13,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fieldkit.matched import PairedRow
-from rollout.evaluate import EvalSummary
-from scripts import numbers
-from scripts.evidence import BASE, TAGS, YARDSTICKS, Evidence, reading_order
-from scripts.evidence_tables import (
+from fieldkit.eval.matched import PairedRow
+from rollout.arm import EvalSummary
+from scripts.evidence.collect import BASE, TAGS, YARDSTICKS, Evidence, reading_order
+from scripts.evidence.ending import ending, next_steps
+from scripts.evidence.findings import Material, Pool
+from scripts.evidence.flips import Change, Flips
+from scripts.evidence.health import warnings
+from scripts.evidence.milestones import Milestones, milestones
+from scripts.evidence.step_figures import Read, train
+from scripts.evidence.tables import (
     arms_table,
     kind_table,
     late_table,
@@ -27,21 +32,16 @@ from scripts.evidence_tables import (
     split_table,
     stops_table,
 )
-from scripts.milestones import Milestones, milestones
+from scripts.evidence.verdict import proven
+from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
 from scripts.report.charts import Difference
 from scripts.report.curves import draw_curves
-from scripts.report.ending import ending, next_steps
-from scripts.report.figures import Read, train
-from scripts.report.flips import Change, Flips
 from scripts.report.headline import headline
-from scripts.report.material import Material, Pool
-from scripts.report.used import used
-from scripts.report.visible import visible
-from scripts.report.wall_time import WallTime, wall_time
-from scripts.report.warnings import warnings
-from scripts.table import Table
-from scripts.verdict import proven
+from scripts.report.provenance import used
+from scripts.words import quantities
+from scripts.words.table import Table
+from scripts.words.visible import visible
 
 CHANGE_WORDS = {
     Change.LOST: "lost",
@@ -135,10 +135,10 @@ def _sums(summaries: Sequence[EvalSummary]) -> Table:
         tuple(
             (
                 s.arm,
-                numbers.share(s.n_passed, s.n_trajectories),
-                numbers.share(s.assertions_passed, max(1, s.assertions_total)),
-                numbers.share(s.n_stopped, s.n_trajectories),
-                numbers.turns(s.mean_turns),
+                quantities.share(s.n_passed, s.n_trajectories),
+                quantities.share(s.assertions_passed, max(1, s.assertions_total)),
+                quantities.share(s.n_stopped, s.n_trajectories),
+                quantities.turns(s.mean_turns),
             )
             for s in sorted(summaries, key=lambda s: reading_order(s.arm))
         ),
@@ -187,7 +187,7 @@ def _milestones(found: Milestones, evidence: Evidence | None) -> dict[str, Any]:
                 f"{g.first:.2f}",
                 f"{g.last:.2f}",
                 "–" if g.most_by_step is None else str(g.most_by_step),
-                numbers.signed(g.last_third, 2),
+                quantities.signed(g.last_third, 2),
             )
             for g in found.gains
         ),

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldkit.files import read_json, write_json, write_text
-from scripts.run_folder import ROOT
+from fieldkit.files.atomic import read_json, write_json, write_text
+from scripts.base.checkout import ROOT
 from tests.chaos.night import (
     ON_VLLM,
     SCRIPTED,

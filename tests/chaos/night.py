@@ -26,13 +26,13 @@ from typing import Any
 
 import psutil
 
-from fieldkit.adapter import adapter_sha
-from fieldkit.journal import Journal
-from fieldkit.ledger import Ledger
+from fieldkit.files.journal import Journal
+from fieldkit.process.ledger import Ledger
 from fieldkit.records import read_bundle, read_trajectories
-from rollout.engine import stop_engine
-from scripts.processes import Family, families
-from scripts.run_folder import RunFolder
+from fieldkit.training.adapter import adapter_sha
+from rollout.engine.serve import stop_engine
+from scripts.doctor.ownership import Family, families
+from scripts.run.folder import RunFolder
 from trainer.checkpoint import state_sha
 
 SITE = Path(__file__).parent / "site"

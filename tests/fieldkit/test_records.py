@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldkit.errors import BadInput
-from fieldkit.grade import AssertionResult, Grade
+from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
     ActionKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldkit.grade import AssertionResult, Grade
+from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
     ActionKind,
@@ -15,7 +15,7 @@ from fieldkit.records import (
     Trajectory,
     Turn,
 )
-from reward.advantages import group_advantages
+from fieldkit.training.advantages import group_advantages
 
 
 def grade(passed: int, total: int) -> Grade:

@@ -9,7 +9,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Trajectory
-from reward.advantages import group_advantages
+from fieldkit.training.advantages import group_advantages
 from reward.credit import Crediting, earned, turn_advantages
 from reward.shaping import RewardKind, RewardSettings
 from tests.reward.build import trajectory

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import Unavailable
-from fieldkit.grade import Grade
+from fieldkit.eval.grade import Grade
 from fieldkit.records import Sampling, Task
-from rollout.client import Completion, Sampler
-from rollout.environment import Environment, make_environment
+from rollout.engine.client import Completion, Sampler
+from rollout.envs.shell import Environment, make_environment
 from rollout.player import Player
-from rollout.sandbox import SandboxSettings, probe
+from rollout.sandbox.base import SandboxSettings, probe
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
-from scripts.model import build_model
+from scripts.prepare.model import build_model
 
 Script = Callable[[str, int, int], str]
 """(text of the conversation so far, turn from 0, seed) -> the reply's text."""

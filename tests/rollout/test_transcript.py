@@ -11,7 +11,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from rollout.transcript import ChatRenderer
-from scripts.model import build_model
+from scripts.prepare.model import build_model
 
 
 @pytest.fixture(scope="module")

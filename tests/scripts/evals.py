@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fieldkit.grade import AssertionResult, Grade
+from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     SCHEMA,
     Action,
@@ -20,7 +20,7 @@ from fieldkit.records import (
     encode_trajectory,
     plain,
 )
-from rollout.evaluate import summarise
+from rollout.arm import summarise
 from rollout.settings import EpisodeSettings
 
 SETTINGS = EpisodeSettings(temperature=0.2)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.adapter import adapter_sha
-from fieldkit.grade import AssertionResult, Grade
+from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
     ActionKind,
@@ -22,6 +21,7 @@ from fieldkit.records import (
     Turn,
     encode_group,
 )
+from fieldkit.training.adapter import adapter_sha
 
 VOCABULARY = 97
 RANK = 4

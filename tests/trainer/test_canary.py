@@ -14,13 +14,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from fieldkit.adapter import adapter_sha
 from fieldkit.errors import BadInput
+from fieldkit.training.adapter import adapter_sha
 from tests.trainer.conftest import VOCABULARY, make_group
 from trainer.canary import NOISE_FLOOR, TOKENS_EACH, canary_ids, prove_adapter
+from trainer.inputs import StepInputs
 from trainer.progress import Lines
 from trainer.settings import TrainerSettings
-from trainer.step import StepInputs, train
+from trainer.step import train
 
 IDS = [[3, 14, 15, 92, 65, 35, 89, 79], [2, 71, 82, 81, 82]]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.adapter import adapter_sha
-from fieldkit.files import sha256_file
+from fieldkit.files.atomic import sha256_file
+from fieldkit.training.adapter import adapter_sha
 from trainer.checkpoint import read_result
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fieldkit.adapter import adapter_sha, read_adapter
 from fieldkit.errors import BadInput
-from fieldkit.lora_snapshot import LoraReferenceSnapshot
 from fieldkit.records import RolloutGroup
+from fieldkit.training.adapter import adapter_sha, read_adapter
+from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import VOCABULARY, make_group
 from trainer.batch import collect, micro_batches, pad
 from trainer.gradient import BundleFigures, accumulate_gradient, check_ids, reference_logprobs

@@ -14,14 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldkit.adapter import adapter_sha, check_adapter
 from fieldkit.errors import BadInput
-from fieldkit.files import sha256_file
+from fieldkit.files.atomic import sha256_file
+from fieldkit.training.adapter import adapter_sha, check_adapter
 from tests.trainer.conftest import make_adapter, make_group, write_bundle
 from trainer.checkpoint import read_result, state_sha
+from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
 from trainer.settings import TrainerSettings
-from trainer.step import StepInputs, train
+from trainer.step import train
 
 SETTINGS = TrainerSettings(dtype="fp32", lr=1e-2, kl_coef=0.1)
 
@@ -88,8 +89,8 @@ def test_the_first_adamw_step_moves_every_weight_by_lr(inputs: StepInputs) -> No
 
 
 def test_good_rollouts_become_likelier_and_bad_ones_less(inputs: StepInputs) -> None:
-    from fieldkit.adapter import read_adapter
     from fieldkit.records import read_bundle
+    from fieldkit.training.adapter import read_adapter
     from trainer.batch import collect, pad
     from trainer.policy import load_policy
 

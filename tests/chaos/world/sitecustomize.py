@@ -25,7 +25,7 @@ if "GRPO_TEST_CLOCK" in os.environ:
     time.time = wrong
 
 if seconds := os.environ.get("GRPO_TEST_REQUEST_SECONDS"):
-    from rollout import client
+    from rollout.engine import client
 
     client.ClientSettings = functools.partial(  # type: ignore[misc, assignment]
         client.ClientSettings, request_seconds=float(seconds)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scripts.run_folder import ROOT
+from scripts.base.checkout import ROOT
 from tests.scripts.report.browser import PHONE, WIDE, chromium
 
 HEIGHT = 900

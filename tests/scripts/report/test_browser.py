@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from scripts.report.page import write_report
+from tests.scripts.made_night import make_night
 from tests.scripts.report import browser
 from tests.scripts.report.browser import PHONE, WIDE
-from tests.scripts.report.night import make_night
 from tests.scripts.report.test_page import SECTIONS
 
 pytest.importorskip("playwright.sync_api")

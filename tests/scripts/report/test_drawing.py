@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fieldkit.stats import Estimate, Interval
+from fieldkit.eval.stats import Estimate, Interval
 from scripts.report import charts, drawing
 from scripts.report.charts import Difference
 from scripts.report.curves import draw_curves
-from tests.scripts.report.night import summary
+from tests.scripts.made_night import summary
 
 
 @pytest.fixture(autouse=True)

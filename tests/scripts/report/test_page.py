@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.files import append_line
-from fieldkit.journal import Journal
-from scripts.evidence import collect
-from scripts.page import read_steps, write_files
+from fieldkit.files.atomic import append_line
+from fieldkit.files.journal import Journal
+from scripts.evidence.collect import collect, read_steps
+from scripts.report.files import write_files
 from scripts.report.page import cell, code, write_report
-from tests.scripts.report.night import Night, make_night, tasks, write_tasks
+from tests.scripts.made_night import Night, make_night, tasks, write_tasks
 
 SECTIONS = (
     "verdict",

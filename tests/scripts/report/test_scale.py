@@ -20,7 +20,7 @@ import pytest
 
 from fieldkit.records import Task, Trajectory, Turn, encode_group
 from tests.scripts.evals import arm, trajectory, write_eval
-from tests.scripts.report.night import Night, after, group, make_night, tasks, turn, write_tasks
+from tests.scripts.made_night import Night, after, group, make_night, tasks, turn, write_tasks
 
 STEPS = 200
 TASKS = 1000
@@ -37,9 +37,9 @@ LONG_TEXT = "the quick brown fox < jumps & over the lazy dog\n" * 40
 PROGRAM = """
 import sys
 from pathlib import Path
-from scripts.config import DataSettings, RunConfig
+from scripts.run.config import DataSettings, RunConfig
 from scripts.report.page import write_report
-from scripts.run_folder import RunFolder
+from scripts.run.folder import RunFolder
 
 run = Path(sys.argv[1])
 data = DataSettings(str(run.parent / "pool.jsonl"), str(run.parent / "heldout.jsonl"))

@@ -1,0 +1,309 @@
+"""How much memory there is, who holds it, and waiting until it has come back.
+
+A phase must not start while the memory of the one before is still held: on a machine whose GPU and
+CPU share memory that ends in a frozen desktop. The gate here measures (it never parses `free`),
+waits within a bound, and then says who holds what. It signals nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import Shortage
+from fieldkit.gate.patience import Patience
+
+GIB = 1024**3
+_LONGEST_LOOK_SECONDS = 5.0  # a look takes milliseconds; more was a standstill
+_POLL_SECONDS = 0.2  # the kernel offers no event for "memory became free"
+_PAGE_BYTES = resource.getpagesize()
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Available:
+    """Bytes that can be had now. gpu: None where there is no GPU with memory of its own."""
+
+    host: int
+    gpu: int | None
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process and the bytes that only its end would free. where: "host" or "gpu"."""
+
+    pid: int
+    name: str
+    held: int
+    where: str
+
+
+def available() -> Available:
+    """Memory that could be had now, on the host (within this cgroup's limit) and on the GPU."""
+    host = _meminfo("MemAvailable")
+    limit = _cgroup_available()
+    return Available(host if limit is None else min(host, limit), _gpu_available())
+
+
+def total_host() -> int:
+    """Bytes of memory the host has."""
+    return _meminfo("MemTotal")
+
+
+def _meminfo(key: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == key:
+            return int(rest.split()[0]) * 1024
+    raise RuntimeError(f"/proc/meminfo has no {key}")
+
+
+def _cgroup_available() -> int | None:
+    """What the cgroup (v2) of a container still allows; None where it sets no limit.
+
+    Pages of files that the kernel would drop first do not count as used.
+    """
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        stat = dict(s.split() for s in (_CGROUP / "memory.stat").read_text().splitlines())
+    except FileNotFoundError:
+        return None
+    if limit == "max":
+        return None
+    return int(limit) - used + int(stat["inactive_file"])
+
+
+def _nvml() -> Any | None:
+    """The NVML module, initialised; None where there is no NVIDIA driver or no binding."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _gpus(nvml: Any) -> Iterable[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+
+
+def _our_gpu(nvml: Any) -> Any:
+    """The GPU that CUDA calls device 0 here: NVML counts those that are hidden from us too.
+
+    Where GPUs of several models are in one box, CUDA puts the fastest first unless
+    CUDA_DEVICE_ORDER is PCI_BUS_ID, which is NVML's order. Raises `NVMLError` where there is none.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    first = visible.split(",")[0].strip()
+    if first.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(first))
+    return nvml.nvmlDeviceGetHandleByUUID(first)
+
+
+def _gpu_memory() -> Any:
+    """Free and total bytes of our GPU. None without one, or where it shares the host's memory."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(_our_gpu(nvml))
+    except nvml.NVMLError:
+        # Chips with unified memory (GB10) answer "not supported": the host's figure is theirs.
+        return None
+
+
+def _gpu_available() -> int | None:
+    """Free bytes of our GPU; None as in `Available.gpu`."""
+    found = _gpu_memory()
+    return None if found is None else int(found.free)
+
+
+def gpu_total() -> int | None:
+    """Bytes that our GPU has; None as in `Available.gpu`."""
+    found = _gpu_memory()
+    return None if found is None else int(found.total)
+
+
+def held_by(pid: int) -> int:
+    """Host bytes that ending `pid` would free: its anonymous and shared-memory pages.
+
+    Pages of mapped files (libraries, weights) are left out: the kernel counts them as available
+    already. Shared pages are split among those who map them (Pss).
+    """
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    wanted = {"Pss_Anon", "Pss_Shmem"}
+    lines = (line.partition(":") for line in rollup.splitlines())
+    return sum(int(value.split()[0]) * 1024 for key, _, value in lines if key in wanted)
+
+
+def gpu_held_by(pids: Iterable[int]) -> int:
+    """GPU bytes that these processes hold."""
+    wanted = set(pids)
+    return sum(h.held for h in _gpu_holders() if h.pid in wanted)
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    """What there was before some processes were ended, so that its return can be proven after.
+
+    pids: those processes. before: memory available then. held, held_gpu: bytes that they held.
+    others: bytes that all other processes held and all shared memory, because what others take
+    meanwhile is not missing.
+    """
+
+    pids: frozenset[int]
+    before: Available
+    held: int
+    held_gpu: int
+    others: int
+
+    @classmethod
+    def measure(cls, pids: Iterable[int]) -> Reclaim:
+        """Measure before ending `pids`."""
+        ending = frozenset(pids)
+        return cls(
+            pids=ending,
+            before=available(),
+            held=sum(held_by(pid) for pid in ending),
+            held_gpu=gpu_held_by(ending),
+            others=_taken_without(ending),
+        )
+
+    @property
+    def all_held(self) -> int:
+        """Bytes that they held, wherever."""
+        return self.held + self.held_gpu
+
+    def plain(self) -> dict[str, Any]:
+        """In a form that JSON holds, for who has to know it when the processes are gone."""
+        return {**asdict(self), "pids": sorted(self.pids)}
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Reclaim:
+        """What `plain` gave."""
+        before = Available(**value["before"])
+        return cls(**{**value, "pids": frozenset(value["pids"]), "before": before})
+
+    def wait(self, *, margin: int, seconds: float, what: str) -> None:
+        """Wait until all but `margin` bytes came back. Raises `Shortage` after `seconds`."""
+
+        def probe() -> Available:
+            now = available()
+            taken = max(0, _taken_without(self.pids) - self.others)
+            return Available(now.host + taken, now.gpu)
+
+        gpu = self.before.gpu
+        # Where the GPU has no memory of its own, what was held on it comes back to the host.
+        held = self.held + (self.held_gpu if gpu is None else 0)
+        wait_until_available(
+            self.before.host + held - margin,
+            None if gpu is None else gpu + self.held_gpu - margin,
+            seconds=seconds,
+            what=what,
+            ended="Nobody else's process was ended",
+            probe=probe,
+        )
+
+
+def _taken_without(left_out: frozenset[int]) -> int:
+    """Anonymous memory of all processes but `left_out`, one cheap read each (no smaps), and files
+    in memory, which belong to no process.
+    """
+    pids = (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
+    private = sum(_private_bytes(pid) for pid in pids if pid not in left_out)
+    return private + _meminfo("Shmem")
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def top_holders(count: int = 5) -> list[Holder]:
+    """The processes that hold most, host and GPU apart, largest first."""
+    host = [
+        Holder(int(p.name), _name(int(p.name)), held_by(int(p.name)), "host")
+        for p in Path("/proc").iterdir()
+        if p.name.isdigit()
+    ]
+    largest = sorted(host, key=lambda h: -h.held)[:count]
+    return largest + sorted(_gpu_holders(), key=lambda h: -h.held)[:count]
+
+
+def _gpu_holders() -> list[Holder]:
+    nvml = _nvml()
+    if nvml is None:
+        return []
+    return [
+        Holder(process.pid, _name(process.pid), int(process.usedGpuMemory or 0), "gpu")
+        for gpu in _gpus(nvml)
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    ]
+
+
+def _name(pid: int) -> str:
+    """A process's command, or its title, as one line that changes nothing in a terminal."""
+    process = Path(f"/proc/{pid}")
+    try:
+        text = (process / "cmdline").read_bytes() or (process / "comm").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return "ended"
+    words = text.decode(errors="replace").replace("\0", " ").split()
+    return "".join(c if c.isprintable() else "?" for c in " ".join(words))[:60]
+
+
+def describe_holders(count: int = 5) -> str:
+    """`top_holders` as one line for an error message."""
+    return "; ".join(
+        f"pid {h.pid} ({h.name}) {h.held / GIB:.1f} GiB {h.where}" for h in top_holders(count)
+    )
+
+
+def wait_until_available(
+    host: int,
+    gpu: int | None,
+    *,
+    seconds: float,
+    what: str,
+    ended: str = "Nothing was ended",
+    probe: Callable[[], Available] = available,
+) -> Available:
+    """Wait up to `seconds` until `host` and `gpu` bytes can be had; return what there is then.
+
+    `what` says for whom, in the error: `Shortage` with the figures, what was `ended` and the top
+    holders. A `gpu` of None, or a machine without GPU memory of its own, asks nothing of the GPU.
+    `probe` measures.
+    """
+    patience = Patience(seconds, _LONGEST_LOOK_SECONDS)
+    while True:
+        now = probe()
+        if now.host >= host and (gpu is None or now.gpu is None or now.gpu >= gpu):
+            return now
+        if patience.over():
+            break
+        time.sleep(_POLL_SECONDS)
+    on_gpu = "" if gpu is None or now.gpu is None else _short(now.gpu, gpu, "of GPU memory, ")
+    raise Shortage(
+        f"{what}: {on_gpu}{_short(now.host, host, 'of memory')} after {seconds:.0f} s. "
+        f"{ended}. The largest holders: {describe_holders()}. "
+        "End what is not needed and run the same command again."
+    )
+
+
+def _short(there: int, needed: int, what: str) -> str:
+    return f"{there / GIB:.2f} GiB available, {needed / GIB:.2f} GiB needed {what}"

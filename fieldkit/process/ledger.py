@@ -1,0 +1,198 @@
+"""The file that says which processes are ours: one entry each, written before the process starts.
+
+It outlives the programs that write it, so that the next one finds what a killed one left. It names
+processes; recognising and ending them is `fieldkit.process.owned`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json, write_json
+from fieldkit.process.owned import (
+    LEDGER_VARIABLE,
+    MARKER_VARIABLE,
+    Owned,
+    boot_id,
+    own_marks,
+    reap_later,
+    start_time,
+)
+
+LEDGER_FILE = "ledger.json"
+"""Its name in the folder of what starts processes."""
+
+_LEDGER_SCHEMA = 1
+
+
+class Ledger:
+    """One ledger file. One entry a name; safe across processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def entries(self) -> list[Owned]:
+        """Every entry. Raises `BadInput` for a file that is not a ledger."""
+        if not self.path.exists():
+            return []
+        value = read_json(self.path)
+        if not isinstance(value, dict) or value.get("schema") != _LEDGER_SCHEMA:
+            raise BadInput(f"{self.path}: not a ledger of schema {_LEDGER_SCHEMA}")
+        return [_entry(raw, f"{self.path}: processes[{i}]") for i, raw in _numbered(value)]
+
+    def get(self, name: str) -> Owned | None:
+        """The entry of that name."""
+        return next((e for e in self.entries() if e.name == name), None)
+
+    def record(self, owned: Owned) -> None:
+        """Write an entry, in place of the one of the same name."""
+        with self._locked():
+            others = [e for e in self.entries() if e.name != owned.name]
+            self._write([*others, owned])
+
+    def forget(self, name: str) -> None:
+        """Remove the entry of that name, if there is one."""
+        with self._locked():
+            self._write([e for e in self.entries() if e.name != name])
+
+    def announce(
+        self, name: str, command: Sequence[str], log: Path, info: Mapping[str, Any] | None = None
+    ) -> Owned:
+        """Write down what is about to be started, under a new marker.
+
+        The marker is in the ledger before the process exists, so that one started just before a
+        crash is found again. Start it with `marks` in its environment, then call `started`.
+        """
+        owned = Owned(
+            name=name,
+            marker=_new_marker(name),
+            pid=None,
+            start_time=None,
+            boot_id=boot_id(),
+            parent=os.getpid(),
+            command=tuple(command),
+            log=str(log),
+            started_at=time.time(),
+            info=dict(info or {}),
+        )
+        self.record(owned)
+        return owned
+
+    def marks(self, owned: Owned) -> dict[str, str]:
+        """The environment variables by which its process, and all it starts, will be known."""
+        return self._marks(owned.marker)
+
+    def unannounced(self, name: str) -> dict[str, str]:
+        """Marks for a process that only writes itself down, with `enrolled`, where it may stay.
+
+        Its name may be another's until then: one that is turned away must not take its place.
+        """
+        return self._marks(_new_marker(name))
+
+    @contextlib.contextmanager
+    def enrolled(self, name: str) -> Iterator[None]:
+        """Have this very process in the ledger as `name`, where it has marks of `unannounced`."""
+        marker = own_marks().get(MARKER_VARIABLE, "")
+        if not marker.startswith(f"{name}-") or own_marks() != self._marks(marker):
+            yield
+            return
+        own = Owned(
+            name=name,
+            marker=marker,
+            pid=os.getpid(),
+            start_time=start_time(os.getpid()),
+            boot_id=boot_id(),
+            parent=os.getppid(),
+            command=tuple(sys.orig_argv),
+            log="",
+            started_at=time.time(),
+        )
+        self.record(own)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # an entry of what has ended does no harm
+                self.forget(name)
+
+    def _marks(self, marker: str) -> dict[str, str]:
+        return {MARKER_VARIABLE: marker, LEDGER_VARIABLE: str(self.path.absolute())}
+
+    def started(self, owned: Owned, pid: int) -> Owned:
+        """Write down the pid of what was announced."""
+        owned = replace(owned, pid=pid, start_time=start_time(pid))
+        self.record(owned)
+        return owned
+
+    def launch(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        info: Mapping[str, Any],
+    ) -> Owned:
+        """Start `command` in a session of its own and write it down.
+
+        Output goes to the end of `log`; input is empty; `env` is the whole environment but for the
+        marks.
+        """
+        owned = self.announce(name, command, log, info)
+        return self.started(owned, _spawn(command, {**env, **self.marks(owned)}, cwd, log))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self.path.with_suffix(".lock"), "a") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, entries: Sequence[Owned]) -> None:
+        write_json(self.path, {"schema": _LEDGER_SCHEMA, "processes": [asdict(e) for e in entries]})
+
+
+def _new_marker(name: str) -> str:
+    return f"{name}-{secrets.token_hex(8)}"
+
+
+def _numbered(value: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    processes = value.get("processes")
+    return enumerate(processes if isinstance(processes, list) else [])
+
+
+def _entry(raw: Any, where: str) -> Owned:
+    known = {f.name for f in fields(Owned)}
+    if isinstance(raw, dict):
+        raw = {"parent": None, **raw}  # the first ledgers did not say who started a process
+    if not isinstance(raw, dict) or set(raw) != known:
+        raise BadInput(f"{where}: keys must be {', '.join(sorted(known))}")
+    if not isinstance(raw["command"], list) or not isinstance(raw["info"], dict):
+        raise BadInput(f"{where}: command must be a list, info an object")
+    return Owned(**{**raw, "command": tuple(raw["command"])})
+
+
+def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as out:
+        child = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    reap_later(child)
+    return child.pid

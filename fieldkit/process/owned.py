@@ -1,0 +1,287 @@
+"""Processes that we own: started with a mark, found again by it, ended without touching others.
+
+A server outlives the program that started it, and a killed server leaves children behind that hold
+all its memory. So every process is started with a marker in its environment (which its children
+inherit), written to a ledger *before* it starts, and recognised later by pid, start time and boot
+together (`fieldkit.process.ledger`). Nothing here ever signals a process that does not carry the
+marker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import Unavailable
+
+MARKER_VARIABLE = "FIELDKIT_OWNER"
+"""The environment variable that carries the marker."""
+LEDGER_VARIABLE = "FIELDKIT_LEDGER"
+"""The one with the ledger's path: whose a process is, even where that ledger has been deleted."""
+DROPPED_UID = 65534
+"""Whom root's processes become that shall have none of its rights (nobody's number)."""
+
+_START_TIME_FIELD = 22  # of /proc/PID/stat, counted from 1: start time in clock ticks since boot
+_STATE_FIELD = 3
+_TRACKER = b"multiprocessing.resource_tracker"
+_ORPHAN_SECONDS = 3.0  # how long children may take to follow their leader
+_KILL_SECONDS = 3.0  # how long a process may take to go after SIGKILL
+
+# Children that this very process started for a ledger. Kept so that they can be reaped when they
+# end; without a reaper an ended child stays a zombie with our pid as its parent.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+@dataclass(frozen=True)
+class Owned:
+    """One process in the ledger.
+
+    pid and start_time (clock ticks since boot) are None between "about to start" and "started".
+    parent: pid of the starter; None in an early ledger, which does not tell. started_at: Unix
+    seconds. info: what the owner of this entry wants to remember, JSON-ready.
+    """
+
+    name: str
+    marker: str
+    pid: int | None
+    start_time: int | None
+    boot_id: str
+    parent: int | None
+    command: tuple[str, ...]
+    log: str
+    started_at: float
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def boot_id() -> str:
+    """The kernel's random identity of this boot: pids and start times mean nothing in another."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a live process in clock ticks since boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the name in parentheses and may itself hold spaces and parentheses.
+    after_name = stat.rpartition(")")[2].split()
+    if after_name[_STATE_FIELD - 3] in ("Z", "X"):
+        return None
+    return int(after_name[_START_TIME_FIELD - 3])
+
+
+def is_running(owned: Owned) -> bool:
+    """Whether that very process is alive: same boot, same pid, same start time."""
+    if owned.pid is None or owned.start_time is None or owned.boot_id != boot_id():
+        return False  # without a start time: it ended before it could be looked at
+    return start_time(owned.pid) == owned.start_time
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment a process was started with. Empty if it is gone or not ours to read."""
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return {}
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if entry)
+    return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
+
+
+def own_marks() -> dict[str, str]:
+    """The marks that this process was started with, for a child that gets no other environment."""
+    names = (MARKER_VARIABLE, LEDGER_VARIABLE)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def command_line(pid: int) -> bytes:
+    """A process's arguments joined by NUL; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+class Handle:
+    """A process held by a pidfd, so that a signal can never reach a later owner of its pid."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.is_tracker = _TRACKER in command_line(pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; a process that has already ended is left in peace."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.fd, number)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def family(marker: str) -> list[int]:
+    """Pids of all live processes that carry `marker`, in ascending order.
+
+    Of this user, and where this is root those that root's have become by dropping their rights.
+    """
+    with _handles(marker) as handles:
+        return [h.pid for h in handles]
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A live process that carries a marker. ledger: the file that names it, by its environment."""
+
+    pid: int
+    marker: str
+    ledger: Path
+
+
+def marked() -> list[Marked]:
+    """All live marked processes of this user, this one included, in ascending order of pid.
+
+    Only those that see the same files as we do: the path of a ledger means nothing in another root,
+    and so a command in a sandbox that makes itself a mark is none of them.
+    """
+    return [m for pid in _pids() if (m := _read_mark(pid)) is not None]
+
+
+def _read_mark(pid: int) -> Marked | None:
+    try:
+        if not _is_ours(pid) or start_time(pid) is None:
+            return None
+        if not Path(f"/proc/{pid}/root").samefile("/"):
+            return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    found = environment(pid)
+    if MARKER_VARIABLE not in found or LEDGER_VARIABLE not in found:
+        return None
+    return Marked(pid, found[MARKER_VARIABLE], Path(found[LEDGER_VARIABLE]))
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process could be ours by its user; its marks decide."""
+    user = Path(f"/proc/{pid}").stat().st_uid
+    return user == os.getuid() or (os.getuid() == 0 and user == DROPPED_UID)
+
+
+def _pids() -> list[int]:
+    return sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
+
+
+@contextlib.contextmanager
+def _handles(marker: str) -> Iterator[list[Handle]]:
+    handles: list[Handle] = []
+    try:
+        for pid in _pids():
+            handle = _open_if_marked(pid, marker)
+            if handle is not None:
+                handles.append(handle)
+        yield handles
+    finally:
+        for handle in handles:
+            handle.close()
+
+
+def _open_if_marked(pid: int, marker: str) -> Handle | None:
+    """Open first, look second: what is read then belongs to the process that the pidfd holds."""
+    if pid == os.getpid():
+        return None
+    try:
+        if not _is_ours(pid):
+            return None
+        fd = os.pidfd_open(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if environment(pid).get(MARKER_VARIABLE) == marker and not _ended(fd):
+        return Handle(pid, fd)
+    os.close(fd)
+    return None
+
+
+def _ended(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+def _wait(handles: Sequence[Handle], seconds: float) -> list[Handle]:
+    """Wait until all have ended or the time is over; return those still there."""
+    deadline = time.monotonic() + seconds
+    left = list(handles)
+    while left:
+        poller = select.poll()
+        for handle in left:
+            poller.register(handle.fd, select.POLLIN)
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or not poller.poll(remaining * 1000):
+            break
+        left = [h for h in left if not _ended(h.fd)]
+    _reap()
+    return [h for h in left if not _ended(h.fd)]
+
+
+def reap_later(child: subprocess.Popen[bytes]) -> None:
+    """Have a child of this process reaped once it has ended, by whichever wait comes next."""
+    _children[child.pid] = child
+
+
+def _reap() -> None:
+    for pid in [pid for pid, child in _children.items() if child.poll() is not None]:
+        del _children[pid]
+
+
+def wait_ended(owned: Owned, seconds: float) -> bool:
+    """Wait up to `seconds` for a process to end; True when it has (or was not running)."""
+    if owned.pid is None:
+        return True
+    try:
+        fd = os.pidfd_open(owned.pid)
+    except ProcessLookupError:
+        return True
+    handle = Handle(owned.pid, fd)
+    try:
+        return not is_running(owned) or not _wait([handle], seconds)
+    finally:
+        handle.close()
+
+
+def terminate(owned: Owned, grace_seconds: float) -> list[int]:
+    """End a process and everything it started; return the pids that were ended.
+
+    SIGTERM to the leader (to all, where the leader is gone) and up to `grace_seconds` for it to end
+    in good order; a moment for the others to follow; then SIGKILL to what is left, Python's
+    resource tracker last, because it removes the shared memory of the others. Raises `Unavailable`
+    naming what survived even that.
+    """
+    ended: list[int] = []
+    with _handles(owned.marker) as handles:
+        ended += [h.pid for h in handles]
+        leader = [h for h in handles if h.pid == owned.pid]
+        for handle in leader or [h for h in handles if not h.is_tracker]:
+            handle.signal(signal.SIGTERM)
+        _wait(leader, grace_seconds)
+        _wait(handles, min(grace_seconds, _ORPHAN_SECONDS))
+    for with_tracker in (False, True):
+        # Looked up afresh: a process may have been born while the others were being ended.
+        with _handles(owned.marker) as handles:
+            ended += [h.pid for h in handles if h.pid not in ended]
+            victims = [h for h in handles if with_tracker or not h.is_tracker]
+            for handle in victims:
+                handle.signal(signal.SIGKILL)
+            _wait(handles if with_tracker else victims, _KILL_SECONDS)
+            # With the others gone the tracker ends by itself, after cleaning up behind them.
+            _wait([h for h in handles if h.is_tracker], _KILL_SECONDS)
+    if left := family(owned.marker):
+        raise Unavailable(
+            f"{owned.name}: process(es) {left} did not end after SIGKILL (stuck in the kernel?); "
+            f"look at them with `ps -o pid,stat,wchan,cmd -p {','.join(map(str, left))}`"
+        )
+    return ended

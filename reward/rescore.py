@@ -1,0 +1,166 @@
+"""Stored trajectories under another reward or stop protocol, without playing anything.
+
+Answers in seconds what a changed setting would have meant: who would have stopped earlier, and how
+many groups would carry no signal. It must not pretend to know what was never played: where the
+other protocol would have gone on, or run another command, the trajectory is set apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fieldkit.records import Action, ActionKind, RolloutGroup, Signal, Trajectory
+from fieldkit.training.advantages import EQUAL_WITHIN
+from reward.group_signal import group_signal
+from reward.shaping import RewardSettings, reward
+
+Parse = Callable[[str], Action]
+"""A stop protocol: the text of one completion → the action in it."""
+
+
+class Fate(StrEnum):
+    """What becomes of a stored trajectory under another protocol."""
+
+    SAME = "SAME"
+    """The same turns, the same actions."""
+    STOPS_EARLIER = "STOPS_EARLIER"
+    """A turn that was not a stop, perhaps the last, would have been read as "done"."""
+    GOES_ON = "GOES_ON"
+    """It stopped where the other protocol would not have: what came next was never played."""
+    DIVERGES = "DIVERGES"
+    """Another command would have run: what it did was never played."""
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """One trajectory, scored again."""
+
+    task_id: str
+    k: int
+    fate: Fate
+    turns: int
+    """Turns under the other protocol; as stored where the rest was never played."""
+    turns_saved: int
+    commands_skipped: int
+    """Commands that ran after the earlier stop. At 0 the stored grade is the grade; above, it
+    belongs to a later state of the workspace and the new reward is an estimate."""
+    stored_reward: float
+    reward: float
+
+
+@dataclass(frozen=True)
+class RescoredGroup:
+    """One group, scored again. `signal` is None where a member's continuation was never played."""
+
+    step: int
+    task_id: str
+    trajectories: tuple[Rescored, ...]
+    stored_signal: Signal
+    signal: Signal | None
+
+
+@dataclass(frozen=True)
+class ReplaySummary:
+    """The counts that decide whether a setting is worth a night."""
+
+    n_trajectories: int
+    fates: dict[Fate, int]
+    turns_stored: int
+    turns_saved: int
+    estimated: int
+    """Trajectories whose new reward is an estimate (`commands_skipped` above 0)."""
+    zero_rewards_stored: int
+    zero_rewards: int
+    mean_reward_stored: float
+    mean_reward: float
+    n_groups: int
+    without_signal_stored: int
+    without_signal: int
+    undecided_groups: int
+
+
+def rescore(
+    trajectory: Trajectory, settings: RewardSettings, parse: Parse | None = None
+) -> Rescored:
+    """One stored trajectory under `settings` and, where given, another protocol.
+
+    Raises `ValueError` where the trajectory has more turns than `settings.max_turns`.
+    """
+    fate, turns = _fate(trajectory, parse)
+    after_stop = trajectory.turns[turns:]
+    skipped = sum(bool(t.action.command) for t in after_stop)
+    return Rescored(
+        task_id=trajectory.task_id,
+        k=trajectory.k,
+        fate=fate,
+        turns=turns,
+        turns_saved=len(trajectory.turns) - turns,
+        commands_skipped=skipped,
+        stored_reward=trajectory.reward,
+        reward=reward(trajectory.grade, turns, settings),
+    )
+
+
+def _fate(trajectory: Trajectory, parse: Parse | None) -> tuple[Fate, int]:
+    """What happens under the other protocol, and in how many turns."""
+    stored = len(trajectory.turns)
+    if parse is None:
+        return Fate.SAME, stored
+    for number, turn in enumerate(trajectory.turns, start=1):
+        action = parse(turn.text)
+        if turn.action.kind is ActionKind.DONE and action.kind is not ActionKind.DONE:
+            return Fate.GOES_ON, stored
+        if action.command and action.command != turn.action.command:
+            return Fate.DIVERGES, stored
+        if action.kind is ActionKind.DONE and turn.action.kind is not ActionKind.DONE:
+            return Fate.STOPS_EARLIER, number
+        if action != turn.action:
+            return Fate.DIVERGES, stored
+    return Fate.SAME, stored
+
+
+def rescore_group(
+    group: RolloutGroup, settings: RewardSettings, parse: Parse | None = None
+) -> RescoredGroup:
+    """One stored group under `settings` and, where given, another protocol."""
+    again = tuple(rescore(t, settings, parse) for t in group.trajectories)
+    known = all(r.fate in (Fate.SAME, Fate.STOPS_EARLIER) for r in again)
+    signal = (
+        group_signal([r.reward for r in again], [t.grade for t in group.trajectories])
+        if known
+        else None
+    )
+    return RescoredGroup(group.step, group.task_id, again, group.signal, signal)
+
+
+def summarise(rescored: Sequence[Rescored], groups: Sequence[RescoredGroup] = ()) -> ReplaySummary:
+    """Counts over rescored trajectories, and over the groups they form (none for an evaluation)."""
+    fates = Counter(r.fate for r in rescored)
+    n = len(rescored)
+    flat = (Signal.SATURATED, Signal.STUCK)
+    return ReplaySummary(
+        n_trajectories=n,
+        fates={fate: fates[fate] for fate in Fate},
+        turns_stored=sum(r.turns + r.turns_saved for r in rescored),
+        turns_saved=sum(r.turns_saved for r in rescored),
+        estimated=sum(r.commands_skipped > 0 for r in rescored),
+        zero_rewards_stored=sum(abs(r.stored_reward) <= EQUAL_WITHIN for r in rescored),
+        zero_rewards=sum(abs(r.reward) <= EQUAL_WITHIN for r in rescored),
+        mean_reward_stored=sum(r.stored_reward for r in rescored) / n if n else 0.0,
+        mean_reward=sum(r.reward for r in rescored) / n if n else 0.0,
+        n_groups=len(groups),
+        without_signal_stored=sum(g.stored_signal in flat for g in groups),
+        without_signal=sum(g.signal in flat for g in groups),
+        undecided_groups=sum(g.signal is None for g in groups),
+    )
+
+
+def replay_groups(
+    groups: Sequence[RolloutGroup], settings: RewardSettings, parse: Parse | None = None
+) -> tuple[tuple[RescoredGroup, ...], ReplaySummary]:
+    """Every group of a run's bundles scored again, and the counts."""
+    again = tuple(rescore_group(g, settings, parse) for g in groups)
+    return again, summarise([r for g in again for r in g.trajectories], again)

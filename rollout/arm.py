@@ -1,0 +1,274 @@
+"""One arm on the held-out set: every task played by one adapter, kept, and summed up.
+
+An arm is played once: its folder is named after adapter, tasks and limits of an episode (model,
+engine and sandbox are the manifest's to hold), and an arm whose folder is complete is only read.
+Seeds depend on task, attempt and turn alone, so arms are matched. Tables come from the
+trajectories; the summary holds what they are checked against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial as bind
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json, sha256_text, write_json, write_text
+from fieldkit.records import (
+    SCHEMA,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+    encode,
+    encode_trajectory,
+    from_plain,
+    plain,
+)
+from rollout.episode import TurnSeeds
+from rollout.flight import (
+    Attempt,
+    OnProgress,
+    PartialFile,
+    Play,
+    RolloutProgress,
+    TakeOver,
+    fly,
+    ignore_progress,
+)
+from rollout.player import Player
+from rollout.seeds import eval_seed
+from rollout.settings import EpisodeSettings
+
+BASE_ADAPTER = "base"
+"""What stands for the adapter's hash where the base model is served without one."""
+
+KEY_LENGTH = 16
+"""Hex digits of an arm's key: 64 bits, far more than arms in a run."""
+
+SUMMARY, TRAJECTORIES, PARTIAL = "eval.json", "trajectories.jsonl", "trajectories.partial.jsonl"
+
+
+@dataclass(frozen=True)
+class EvalSummary:
+    """What an arm came to: eval.json. Everything finer is derived from the trajectories beside it.
+
+    settings_sha: of the episode limits and the number of samples. seconds: wall clock of the start
+    that finished the arm; n_kept of its episodes were played by an earlier start and cost none of
+    them. Means are over trajectories.
+    """
+
+    arm: str
+    key: str
+    adapter_sha: str
+    tasks_sha: str
+    settings_sha: str
+    temperature: float
+    samples: int
+    n_tasks: int
+    n_trajectories: int
+    n_passed: int
+    assertions_passed: int
+    assertions_total: int
+    stops: dict[str, int]
+    mean_turns: float
+    mean_tokens: float
+    mean_reward: float
+    commands: int
+    commands_failed: int
+    no_action_turns: int
+    seconds: float
+    n_kept: int
+
+    @property
+    def pass_rate(self) -> float:
+        return self.n_passed / self.n_trajectories
+
+    @property
+    def n_stopped(self) -> int:
+        """Attempts that the policy ended itself."""
+        return self.stops.get(StopReason.TASK_COMPLETE, 0)
+
+    @property
+    def stop_rate(self) -> float:
+        return self.n_stopped / self.n_trajectories
+
+    @property
+    def assertion_rate(self) -> float:
+        return self.assertions_passed / self.assertions_total if self.assertions_total else 0.0
+
+
+def tasks_sha(tasks: Sequence[Task]) -> str:
+    """Hex SHA-256 of the tasks in order, as they would be written."""
+    return sha256_text("".join(encode(t) + "\n" for t in tasks))
+
+
+def settings_sha(settings: EpisodeSettings, samples: int) -> str:
+    """Hex SHA-256 of what changes an episode; how many are in flight does not."""
+    limits = {
+        name: value
+        for name, value in asdict(settings.at(settings.temperature)).items()
+        if name != "concurrency"
+    }
+    return sha256_text(json.dumps({**limits, "samples": samples}, sort_keys=True))
+
+
+def eval_key(
+    adapter_sha: str, tasks: Sequence[Task], settings: EpisodeSettings, samples: int = 1
+) -> str:
+    """The name of an arm's folder below evals/."""
+    parts = [adapter_sha, tasks_sha(tasks), settings_sha(settings, samples)]
+    return sha256_text(json.dumps(parts))[:KEY_LENGTH]
+
+
+async def evaluate_arm(
+    arm: str,
+    tasks: Sequence[Task],
+    *,
+    player: Player,
+    evals: Path,
+    samples: int = 1,
+    on_progress: OnProgress = ignore_progress,
+) -> EvalSummary:
+    """Play `samples` episodes of every task with the player's adapter; return the summary.
+
+    `evals` is the run's evals/ folder; the arm's own is evals/<key>/ with trajectories.jsonl (in
+    the order of tasks, then k) and eval.json, written last. Finished episodes survive a kill. An
+    arm that is complete is read, whatever it was called. Raises as `fly`.
+    """
+
+    def seeds(attempt: Attempt) -> TurnSeeds:
+        return bind(eval_seed, attempt.task.task_id, attempt.k)
+
+    async def play(attempt: Attempt, on_turn: Callable[[Turn], None]) -> Trajectory:
+        return await player.play(attempt.task, attempt.k, seeds(attempt), on_turn)
+
+    return await play_arm(
+        arm,
+        player.adapter_sha,
+        tasks,
+        player.settings,
+        play,
+        lambda t, a: player.take_over(t, a.task, seeds(a)),
+        evals=evals,
+        samples=samples,
+        on_progress=on_progress,
+        clock=player.clock,
+    )
+
+
+async def play_arm(
+    arm: str,
+    adapter_sha: str,
+    tasks: Sequence[Task],
+    settings: EpisodeSettings,
+    play: Play,
+    take_over: TakeOver,
+    *,
+    evals: Path,
+    samples: int,
+    on_progress: OnProgress = ignore_progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> EvalSummary:
+    """As `evaluate_arm`, for anything that can play: an adapter, an oracle, a hand at rest."""
+    if not tasks:
+        raise BadInput(f"arm {arm}: there is no task to evaluate on")
+    key = eval_key(adapter_sha, tasks, settings, samples)
+    folder = evals / key
+    if (folder / SUMMARY).is_file():
+        return read_eval(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = PartialFile(folder / PARTIAL)
+    kept = 0
+
+    def watch(progress: RolloutProgress) -> None:
+        nonlocal kept
+        kept = progress.kept
+        on_progress(progress)
+
+    began = clock()
+    trajectories = await fly(
+        [Attempt(task, k) for task in tasks for k in range(samples)],
+        play,
+        partial=partial,
+        take_over=take_over,
+        concurrency=settings.concurrency,
+        on_progress=watch,
+        clock=clock,
+    )
+    summary = summarise(
+        trajectories,
+        arm=arm,
+        tasks=tasks,
+        settings=settings,
+        samples=samples,
+        seconds=clock() - began,
+        n_kept=kept,
+    )
+    await asyncio.to_thread(write_arm, folder, trajectories, summary)
+    partial.remove()
+    return summary
+
+
+def summarise(
+    trajectories: Sequence[Trajectory],
+    *,
+    arm: str,
+    tasks: Sequence[Task],
+    settings: EpisodeSettings,
+    samples: int,
+    seconds: float,
+    n_kept: int = 0,
+) -> EvalSummary:
+    """Add up an arm's trajectories, which are of one adapter and at least one."""
+    adapter_sha = trajectories[0].adapter_sha
+    n = len(trajectories)
+
+    def total(metric: str) -> float:
+        return sum(t.metrics[metric] for t in trajectories)
+
+    return EvalSummary(
+        arm=arm,
+        key=eval_key(adapter_sha, tasks, settings, samples),
+        adapter_sha=adapter_sha,
+        tasks_sha=tasks_sha(tasks),
+        settings_sha=settings_sha(settings, samples),
+        temperature=settings.temperature,
+        samples=samples,
+        n_tasks=len(tasks),
+        n_trajectories=n,
+        n_passed=sum(t.grade.passed for t in trajectories),
+        assertions_passed=sum(t.grade.n_passed for t in trajectories),
+        assertions_total=sum(t.grade.n_total for t in trajectories),
+        stops=dict(sorted(Counter(t.stop_reason.value for t in trajectories).items())),
+        mean_turns=sum(len(t.turns) for t in trajectories) / n,
+        mean_tokens=total("tokens") / n,
+        mean_reward=sum(t.reward for t in trajectories) / n,
+        commands=int(total("commands")),
+        commands_failed=int(total("commands_failed")),
+        no_action_turns=int(total("no_action_turns")),
+        seconds=seconds,
+        n_kept=n_kept,
+    )
+
+
+def read_eval(folder: Path) -> EvalSummary:
+    """The summary of a complete arm. Raises `BadInput` naming file and key."""
+    path = folder / SUMMARY
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop("schema", None) != SCHEMA:
+        raise BadInput(f"{path}:1: not an eval summary of schema {SCHEMA}; remove the folder")
+    return from_plain(EvalSummary, value, f"{path}:1")
+
+
+def write_arm(folder: Path, trajectories: Sequence[Trajectory], summary: EvalSummary) -> None:
+    """Write an arm's folder; its summary comes last and makes it complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(encode_trajectory(t) + "\n" for t in trajectories)
+    write_text(folder / TRAJECTORIES, lines)
+    write_json(folder / SUMMARY, {"schema": SCHEMA, **plain(summary)})

@@ -1,0 +1,87 @@
+"""The administrative half of a server's API: is it ready, what does it serve, load, unload.
+
+Synchronous, because it is used while nothing is in flight. It answers what the server says;
+whether that is what was wanted is for `rollout.engine.serve` and `rollout.engine.proof` to decide.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from fieldkit.errors import Unavailable
+
+_SECONDS = 120.0  # of one administrative call; loading an adapter took 0.02-0.3 s when idle
+_BODY_SHOWN = 300
+
+
+class Admin:
+    """Administrative calls to the server at `base_url`. Use as a context manager.
+
+    seconds: how long one call may take.
+    """
+
+    def __init__(self, base_url: str, api_key: str, seconds: float = _SECONDS) -> None:
+        self.base_url = base_url
+        self._http = httpx.Client(
+            base_url=base_url,
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=seconds,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def models(self) -> dict[str, str] | None:
+        """Served name -> folder it was loaded from; None while the server is not ready."""
+        try:
+            if self._http.get("/health").status_code != httpx.codes.OK:
+                return None
+            response = self._http.get("/v1/models")
+        except httpx.TransportError:
+            return None
+        if response.status_code != httpx.codes.OK:
+            return None
+        return {str(card["id"]): str(card["root"]) for card in response.json()["data"]}
+
+    def can_swap(self) -> bool:
+        """Whether this server has the calls that load and unload adapters.
+
+        An empty request is refused where the route exists (400 or 422) and unknown (404) where not.
+        """
+        return self._post("/v1/load_lora_adapter", {}).status_code != httpx.codes.NOT_FOUND
+
+    def load(self, name: str, path: Path) -> None:
+        """Load an adapter folder under a name that is not in use."""
+        body = {"lora_name": name, "lora_path": str(path)}
+        self._expect_ok(self._post("/v1/load_lora_adapter", body), f"loading {path} as {name}")
+
+    def unload(self, name: str) -> None:
+        """Stop serving an adapter."""
+        answer = self._post("/v1/unload_lora_adapter", {"lora_name": name})
+        self._expect_ok(answer, f"unloading {name}")
+
+    def _post(self, route: str, body: dict[str, Any]) -> httpx.Response:
+        try:
+            return self._http.post(route, json=body)
+        except httpx.TransportError as e:
+            raise Unavailable(f"{self.base_url}{route}: {type(e).__name__}: {e}") from e
+
+    def _expect_ok(self, answer: httpx.Response, what: str) -> None:
+        if answer.status_code != httpx.codes.OK:
+            raise Unavailable(
+                f"{self.base_url}: {what} failed: HTTP {answer.status_code}: "
+                f"{answer.text[:_BODY_SHOWN]}"
+            )

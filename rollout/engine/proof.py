@@ -1,0 +1,197 @@
+"""Proof that the adapter which answers is the adapter that was trained.
+
+A server answers 200 to a name it confuses, an adapter it half loads, or weights it does not use.
+The trainer leaves `canary.json` beside the weights: token ids, and their logprobs under the base
+model, the previous and the new adapter. Here the server's own logprobs of those ids are held
+against the three. Where the adapters are too alike to be told apart the verdict says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.atomic import read_json
+from fieldkit.training.adapter import CANARY_FILE
+from rollout.engine.client import EngineClient
+
+_SCHEMA = 1
+_KEYS = ("adapter_sha", "parent_sha", "dtype", "ids", "prompt_len", "base", "new", "noise")
+
+# How unlikely the count of `judge` must be by chance, before a rival is ruled out or a server is
+# accused. Tokens of one sequence share a past and so are not independent, hence far below 0.05.
+_BY_CHANCE = 1e-6
+
+# Mean |served - new| a token above which the weights are wrong whatever they are closest to: so
+# many times the canary's noise, and not less than the floor. Over the tokens of a prompt it is
+# about 0.06 in bf16, the noise 0.05; in fp32 it is 2e-7.
+_MAX_MEAN_IN_NOISE = 10.0
+_MAX_MEAN_FLOOR = {"bfloat16": 0.1, "float16": 0.05, "float32": 0.01}
+
+
+class Verdict(StrEnum):
+    """What a canary showed."""
+
+    PROVEN = "PROVEN"
+    """The served logprobs are the new adapter's, and no rival's."""
+    INDISTINGUISHABLE = "INDISTINGUISHABLE"
+    """They fit the new adapter, but a rival fits as well: the change is below the noise."""
+    NO_CANARY = "NO_CANARY"
+    """The adapter folder has no canary.json; identity rests on hash and name alone."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """canary.json. Each row of base, previous and new holds the logprobs of the last ids of its
+    sequence, as many as the row is long. noise: mean |difference| a token of two evaluations of
+    the same weights. previous is None for an adapter without a parent."""
+
+    adapter_sha: str
+    parent_sha: str | None
+    dtype: str
+    ids: tuple[tuple[int, ...], ...]
+    base: tuple[tuple[float, ...], ...]
+    previous: tuple[tuple[float, ...], ...] | None
+    new: tuple[tuple[float, ...], ...]
+    noise: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A verdict with its figures. mean_abs: mean |served - new| a token, None without a canary.
+    detail: one line for the log."""
+
+    verdict: Verdict
+    mean_abs: float | None
+    detail: str
+
+
+def read_canary(path: Path) -> Canary:
+    """Read and check a canary.json. Raises `BadInput` naming file and key."""
+    value = read_json(path)
+    if not isinstance(value, dict) or value.get("schema") != _SCHEMA:
+        raise BadInput(f"{path}: not a canary of schema {_SCHEMA}; `grpo prove` writes one")
+    for key in _KEYS:
+        if key not in value:
+            raise BadInput(f"{path}: {key} is missing; `grpo prove` writes a new one")
+    ids = tuple(tuple(int(i) for i in row) for row in value["ids"])
+    previous = value.get("previous")
+    canary = Canary(
+        adapter_sha=str(value["adapter_sha"]),
+        parent_sha=value["parent_sha"],
+        dtype=str(value["dtype"]),
+        ids=ids,
+        base=_rows(value["base"], ids, f"{path}: base"),
+        previous=None if previous is None else _rows(previous, ids, f"{path}: previous"),
+        new=_rows(value["new"], ids, f"{path}: new"),
+        noise=float(value["noise"]),
+    )
+    _require_equal_lengths(canary, path)
+    return canary
+
+
+def _rows(value: Any, ids: Sequence[Sequence[int]], where: str) -> tuple[tuple[float, ...], ...]:
+    if not isinstance(value, list) or len(value) != len(ids) or not ids:
+        raise BadInput(f"{where}: one row for each of the {len(ids)} sequences is needed")
+    for i, (row, sequence) in enumerate(zip(value, ids, strict=True)):
+        if not isinstance(row, list) or not 0 < len(row) < len(sequence):
+            n = len(row) if isinstance(row, list) else "no"
+            raise BadInput(f"{where}[{i}]: {n} logprobs for {len(sequence)} ids")
+        if not all(isinstance(v, float | int) and math.isfinite(v) for v in row):
+            raise BadInput(f"{where}[{i}]: a logprob is not finite")
+    return tuple(tuple(float(v) for v in row) for row in value)
+
+
+def _require_equal_lengths(canary: Canary, path: Path) -> None:
+    for key, rows in (("base", canary.base), ("previous", canary.previous or canary.new)):
+        for i, (row, new) in enumerate(zip(rows, canary.new, strict=True)):
+            if len(row) != len(new):
+                raise BadInput(f"{path}: {key}[{i}]: {len(row)} logprobs, but new has {len(new)}")
+
+
+def prove(client: EngineClient, adapter: Path, adapter_sha: str) -> Proof:
+    """Ask the server that `client` is connected to for the canary's logprobs and judge them.
+
+    Raises `Unavailable` where they are not the new adapter's. Call outside an event loop.
+    """
+    file = adapter / CANARY_FILE
+    if not file.exists():
+        return Proof(Verdict.NO_CANARY, None, f"{file} is missing; `grpo prove` writes one")
+    canary = read_canary(file)
+    if canary.adapter_sha != adapter_sha:
+        raise BadInput(
+            f"{file}: written for adapter {canary.adapter_sha[:12]}, but the weights beside it are "
+            f"{adapter_sha[:12]}; `grpo prove` writes a new one"
+        )
+    return judge(canary, asyncio.run(_served(client, canary)), client.model_name)
+
+
+async def _served(client: EngineClient, canary: Canary) -> list[tuple[float, ...]]:
+    async with client:
+        every = await asyncio.gather(*(client.logprobs(ids) for ids in canary.ids))
+    return [row[-len(new) :] for row, new in zip(every, canary.new, strict=True)]
+
+
+def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof:
+    """Hold the served logprobs (rows as in `canary.new`) against new, previous and base.
+
+    For each rival: over the tokens where it differs from new by more than the noise, how often is
+    the served logprob closer to new? Where the two differ by rounding alone that is a coin's toss
+    however rounding is distributed (a sign test), so an even count never accuses a server that is
+    right. Sizes are not used, because in bf16 a few unlikely tokens carry most of the rounding.
+    Raises `Unavailable` where a rival or something else answers.
+    """
+    got, new = _flat(served), _flat(canary.new)
+    mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)
+    figures = f"mean |served - trained| {mean_abs:.2g} over {len(got)} tokens"
+
+    rivals = {"the base model": _flat(canary.base)}
+    if canary.previous is not None:
+        rivals["the previous adapter"] = _flat(canary.previous)
+    doubtful = []
+    for label, rival in rivals.items():
+        closer, of = _closer_to_new(got, new, rival, canary.noise)
+        if _tail(of - closer, of) < _BY_CHANCE:
+            raise Unavailable(
+                f"{name}: the server answers with {label}, not with the adapter it was given (of "
+                f"{of} tokens that tell them apart {of - closer} are closer to {label}; {figures})."
+                " Run the same command again: it starts a fresh server."
+            )
+        if _tail(closer, of) >= _BY_CHANCE:
+            doubtful.append(label)
+    floor = _MAX_MEAN_FLOOR.get(canary.dtype, max(_MAX_MEAN_FLOOR.values()))
+    if mean_abs > max(floor, _MAX_MEAN_IN_NOISE * canary.noise):
+        raise Unavailable(
+            f"{name}: the server's logprobs are not the adapter's: {figures} in "
+            f"{canary.dtype}. Is the model folder the one it was trained on? `grpo prove` writes "
+            "a new canary for it."
+        )
+    if doubtful:
+        told = f"as close to {' and '.join(doubtful)}, the step being within the rounding"
+        return Proof(Verdict.INDISTINGUISHABLE, mean_abs, f"{told}; {figures}")
+    return Proof(Verdict.PROVEN, mean_abs, figures)
+
+
+def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [value for row in rows for value in row]
+
+
+def _closer_to_new(
+    got: Sequence[float], new: Sequence[float], rival: Sequence[float], noise: float
+) -> tuple[int, int]:
+    """(tokens where got is closer to new, tokens where new and rival differ by more than noise)."""
+    telling = [(g, n, r) for g, n, r in zip(got, new, rival, strict=True) if abs(n - r) > noise]
+    return sum(abs(g - n) < abs(g - r) for g, n, r in telling), len(telling)
+
+
+def _tail(heads: int, tosses: int) -> float:
+    """Probability of at least this many heads in so many tosses of a fair coin."""
+    outcomes = sum(math.comb(tosses, i) for i in range(heads, tosses + 1))
+    return float(Fraction(outcomes, 2**tosses))

@@ -1,0 +1,276 @@
+"""How a vLLM server is started: its settings, command line and environment; and what its log says.
+
+Everything that depends on the build of vLLM (CPU or CUDA) is in this module, so that the rest of
+the engine is the same on both. It only describes; `rollout.engine.serve` starts and stops.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.atomic import read_json
+from fieldkit.gate import memory
+from fieldkit.gate.memory import GIB
+from fieldkit.training.adapter import AdapterInfo
+from rollout.engine.api_key import MIDDLEWARE
+from rollout.engine.leftovers import SCRATCH_VARIABLE
+
+BASE_NAME = "base"
+"""The name under which every server serves the model without an adapter."""
+
+API_KEY_VARIABLE = "VLLM_API_KEY"
+
+# vLLM's kernels are compiled for these ranks only (vllm/config/lora.py, MaxLoRARanks).
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+# Without chunked prefill every prompt must fit one batch; 16,384 held some 3,000 requests.
+_MIN_BATCHED_TOKENS = 16_384
+
+_SECRET = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(_|$)"
+)
+"""In the name of an environment variable: its value is nobody's business but the person's."""
+
+_LOG_TAIL_BYTES = 20_000
+_ERROR_LINES = 3
+_ERROR_CHARACTERS = 400
+
+# What the three processes of a server hold besides weights and KV cache (measured 1.6 GiB).
+_OVERHEAD_BYTES = 2 * GIB
+
+_POSITIVE = (
+    "max_model_len",
+    "kv_cache_gib",
+    "gpu_memory_utilization",
+    "block_size",
+    "max_num_seqs",
+    "max_adapters",
+    "start_seconds",
+)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the engine serves. Part of the run's configuration."""
+
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    """Of weights and activations. auto: bfloat16 where the chip computes it, float32 elsewhere."""
+    max_model_len: int = 2048
+    """Tokens of prompt and completion together, at most."""
+    kv_cache_gib: float = 1.0
+    """GiB of KV cache on a CPU."""
+    gpu_memory_utilization: float = 0.4
+    """Share of the GPU's memory that the engine takes, weights included, on CUDA."""
+    block_size: int = 32
+    """Tokens a KV block, on a CPU. Turns are short: small blocks are found again more often."""
+    max_num_seqs: int = 64
+    """Sequences decoded at the same time."""
+    max_adapters: int = 8
+    """Adapters that one server holds at most."""
+    threads_bind: str = "auto"
+    """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
+    lifecycle: Literal["auto", "restart", "hotswap"] = "auto"
+    """restart: a new server for every adapter. hotswap: one server, adapters change under it."""
+    start_seconds: float = 300.0
+    """How long a server may take until it answers."""
+    stop_seconds: float = 20.0
+    """How long it may take to end in good order before it is killed."""
+    memory_seconds: float = 30.0
+    """How long its memory may take to come back after that."""
+    memory_margin_gib: float = 1.0
+    """How much of it may stay away: other programs live here too."""
+    trainer_gib: float | None = None
+    """Memory to leave for the trainer when both run side by side. None: what the trainer's own
+    forecast says (`trainer.memory`); nothing, where no trainer is about."""
+    port: int = 0
+    """TCP port on loopback; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise BadInput(f"engine.{name}: must be above 0, got {getattr(self, name)!r}")
+        if not 0 <= self.port < 2**16:
+            raise BadInput(f"engine.port: {self.port} must lie in 1..65535, or be 0 for a free one")
+
+
+@dataclass(frozen=True)
+class LoraShape:
+    """What a server must be started for to serve an adapter: rank and target layers."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, adapters: Sequence[AdapterInfo]) -> LoraShape | None:
+        """The shape that fits all `adapters`; None for none."""
+        if not adapters:
+            return None
+        rank = max(a.rank for a in adapters)
+        served = next((r for r in _RANKS if r >= rank), None)
+        if served is None:
+            raise BadInput(f"{adapters[0].path}: rank {rank}: vLLM serves at most {_RANKS[-1]}")
+        return cls(served, tuple(sorted({t for a in adapters for t in a.target_modules})))
+
+    def covers(self, adapter: AdapterInfo) -> bool:
+        """Whether a server of this shape can serve `adapter`."""
+        return adapter.rank <= self.rank and set(adapter.target_modules) <= set(self.targets)
+
+
+@functools.cache
+def is_cpu_build() -> bool:
+    """Whether the installed vLLM is the CPU one. Raises `Unavailable` where there is none."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return name == "vllm-cpu" or "+cpu" in version
+    raise Unavailable("vLLM is not installed in this environment: run `make setup`")
+
+
+def serving_dtype(settings: EngineSettings, model_dir: Path) -> str:
+    """The dtype that `settings` comes to for this model on this machine.
+
+    auto is vLLM's rule (the folder's own dtype, float32 made bfloat16), except on a CPU without
+    bfloat16 instructions, which would emulate it several times slower than float32.
+    """
+    if settings.dtype != "auto":
+        return settings.dtype
+    if is_cpu_build() and not _cpu_has_bf16():
+        return "float32"
+    config = read_json(model_dir / "config.json")
+    own = config.get("dtype") or config.get("torch_dtype")
+    return "float16" if own == "float16" else "bfloat16"
+
+
+def _cpu_has_bf16() -> bool:
+    flags = {word for line in _cpu_flag_lines() for word in line.split()}
+    return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def _cpu_flag_lines() -> list[str]:
+    """x86 calls the line `flags`, Arm calls it `Features`."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return [line for line in lines if line.startswith(("flags", "Features"))]
+
+
+def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
+    """Host bytes that a server of this model takes (an upper estimate).
+
+    A GPU without memory of its own (GB10) takes its share of the host's.
+    """
+    if is_cpu_build():
+        return weight_bytes(model_dir) + int(settings.kv_cache_gib * GIB) + _OVERHEAD_BYTES
+    if memory.gpu_total() is None:
+        return int(memory.total_host() * settings.gpu_memory_utilization) + _OVERHEAD_BYTES
+    return weight_bytes(model_dir) + _OVERHEAD_BYTES
+
+
+def weight_bytes(model_dir: Path) -> int:
+    """Bytes of the model's weight files."""
+    return sum(f.stat().st_size for f in model_dir.glob("*.safetensors"))
+
+
+def command(
+    model_dir: Path,
+    settings: EngineSettings,
+    shape: LoraShape | None,
+    adapters: Mapping[str, Path],
+    port: int,
+) -> list[str]:
+    """The server's command line. `adapters`: name -> folder, loaded at start."""
+    words = [
+        # The `vllm` program looks for a distribution called vllm and fails where it is vllm-cpu.
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model_dir), "--served-model-name", BASE_NAME),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--dtype", serving_dtype(settings, model_dir)),
+        *("--max-model-len", str(settings.max_model_len)),
+        *("--max-num-seqs", str(settings.max_num_seqs)),
+        # The defaults are logprobs before temperature and the model folder's own top-p and top-k:
+        # neither is the distribution that the policy gradient is about.
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+        "--disable-uvicorn-access-log",
+        *("--middleware", MIDDLEWARE),
+        *(_cpu_flags(settings) if is_cpu_build() else _cuda_flags(settings)),
+    ]
+    if shape is not None:
+        words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
+        words += ["--max-loras", "1", "--max-cpu-loras", str(settings.max_adapters)]
+        # A layer that is wrapped costs time whether or not an adapter uses it.
+        words += ["--lora-target-modules", *shape.targets]
+    if adapters:
+        words += ["--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
+    return words
+
+
+def _cpu_flags(settings: EngineSettings) -> list[str]:
+    return [
+        "--enforce-eager",
+        *("--block-size", str(settings.block_size)),
+        *("--kv-cache-memory-bytes", str(int(settings.kv_cache_gib * GIB))),
+        # A seeded request whose prompt is cut into chunks ends the whole CPU engine
+        # ("CPU Generator does not use offset").
+        "--no-enable-chunked-prefill",
+        *("--max-num-batched-tokens", str(max(_MIN_BATCHED_TOKENS, settings.max_model_len))),
+    ]
+
+
+def _cuda_flags(settings: EngineSettings) -> list[str]:
+    return ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
+
+
+def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[str, str]:
+    """The server's whole environment. `scratch`: a short private folder for sockets and files.
+
+    What looks like a secret of the person's is left out: the server reads local files only, and its
+    log is kept.
+    """
+    env = {
+        **{name: value for name, value in os.environ.items() if not _SECRET.search(name.upper())},
+        API_KEY_VARIABLE: api_key,
+        # Without it /v1/load_lora_adapter does not exist (404).
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        # setproctitle would overwrite the environment block, and the ownership marker with it.
+        "SPT_NOENV": "1",
+        # Socket paths are limited to 107 bytes.
+        SCRATCH_VARIABLE: str(scratch),
+        "VLLM_RPC_BASE_PATH": str(scratch),
+    }
+    # With it each of the three processes compiles every module it imports: 85 s to start, not 40.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    if is_cpu_build():
+        env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings)
+        # Would override --kv-cache-memory-bytes.
+        env.pop("VLLM_CPU_KVCACHE_SPACE", None)
+    return env
+
+
+def _threads_bind(settings: EngineSettings) -> str:
+    if settings.threads_bind != "auto":
+        return settings.threads_bind
+    return ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0)))
+
+
+def last_error(log: Path) -> str:
+    """The last error in a server's log with the lines that explain it, for a person to read."""
+    if not log.exists():
+        return ""
+    lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
+    at = max((i for i, line in enumerate(lines) if "Error" in line), default=None)
+    if at is None:
+        return ""
+    shown = " ".join(line.strip() for line in lines[at : at + _ERROR_LINES])
+    return f"Last error there: {shown[:_ERROR_CHARACTERS]} ... "

@@ -1,0 +1,119 @@
+"""Where a policy's commands run: one workspace an episode, and a bound on all that a command does.
+
+A policy writes whatever it likes, so a command gets no network, no host files, no environment, no
+capabilities, and limits on time, output, memory, processes and disk. What a command brings about
+is data, whatever it is; a sandbox that fails is `Unavailable` and never looks like a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from fieldkit.errors import Unavailable
+from rollout.sandbox.bwrap import BwrapSandbox
+from rollout.sandbox.command import CommandResult, SandboxSettings
+from rollout.sandbox.unprotected import PlainSandbox
+
+__all__ = ["CommandResult", "Sandbox", "SandboxSettings", "make_sandbox", "probe"]
+
+
+class Sandbox(Protocol):
+    """One workspace and what runs in it; one an episode, one command at a time."""
+
+    @property
+    def workspace(self) -> Path:
+        """Where this process sees the workspace, between `open` and `close`."""
+
+    async def open(self, files: Mapping[str, bytes]) -> None:
+        """Make a workspace that holds `files` (relative path -> bytes). Raises `Unavailable`."""
+
+    async def run(self, command: str) -> CommandResult:
+        """Run `command` with bash in the workspace. Raises `Unavailable` if the sandbox failed."""
+
+    async def close(self) -> None:
+        """Remove the workspace and all that runs in it. May be called again."""
+
+
+def make_sandbox(settings: SandboxSettings, scratch: Path) -> Sandbox:
+    """A closed sandbox of the kind that is set; only kind "none" keeps its workspace in `scratch`.
+
+    Raises `Unavailable` where a program is missing.
+    """
+    if settings.kind == "none":
+        return PlainSandbox(settings, scratch)
+    return BwrapSandbox(settings)
+
+
+def probe(settings: SandboxSettings) -> None:
+    """Run one command in a sandbox. Raises `Unavailable` saying what forbids it and what to do.
+
+    Kind "none" has nothing that could be forbidden. May be called with or without an event loop.
+    """
+    if settings.kind == "none":
+        return
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _try_out(settings)).result()
+    except Unavailable as e:
+        reason = forbidding_setting(_read_host)
+        raise Unavailable(f"{e}\n{reason}" if reason else str(e)) from e
+
+
+async def _try_out(settings: SandboxSettings) -> None:
+    sandbox = BwrapSandbox(settings)
+    try:
+        await sandbox.open({"seed.txt": b"seed\n"})
+        result = await sandbox.run("cat seed.txt && echo kept > kept.txt && cat kept.txt")
+    finally:
+        await sandbox.close()
+    if (result.exit_code, result.output) != (0, "seed\nkept\n"):
+        raise Unavailable(
+            f"a first command in the sandbox ended with {result.exit_code}: {result.output.strip()}"
+        )
+
+
+_NO_SANDBOX = (
+    "Without any, `--sandbox none` behind `grpo run RUN` runs the policy's commands as you, "
+    "unprotected."
+)
+
+
+def forbidding_setting(read: Callable[[str], str]) -> str:
+    """Which setting of the host forbids user namespaces, and how to lift it; empty if none seen.
+
+    read: gives the text of a file of the host, empty where it cannot be read.
+    """
+    if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").strip() == "1":
+        return (
+            "AppArmor forbids user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1): "
+            "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or an AppArmor "
+            f"profile for bwrap with `userns,`. {_NO_SANDBOX}"
+        )
+    if read("/proc/sys/kernel/unprivileged_userns_clone").strip() == "0":
+        return (
+            "The kernel forbids user namespaces (kernel.unprivileged_userns_clone = 0): "
+            f"`sudo sysctl -w kernel.unprivileged_userns_clone=1`. {_NO_SANDBOX}"
+        )
+    if read("/proc/sys/user/max_user_namespaces").strip() == "0":
+        return (
+            "The kernel allows no user namespace (user.max_user_namespaces = 0): "
+            f"`sudo sysctl -w user.max_user_namespaces=10000`. {_NO_SANDBOX}"
+        )
+    if "Seccomp:\t2" in read("/proc/self/status"):
+        return (
+            "This process is under a seccomp filter, as containers have: start the container with "
+            "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`. "
+            f"{_NO_SANDBOX}"
+        )
+    return ""
+
+
+def _read_host(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,332 @@
+"""Commands in bubblewrap: a fresh box a command, over a workspace that lasts an episode.
+
+A box has namespaces of its own and shares only the workspace and /tmp with the box before it. Its
+exit-code record tells a failed command, which is data, from a failed box, which is `Unavailable`.
+Nothing of a command outlives it: its pid namespace has ended before its result is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fieldkit.errors import Unavailable
+from rollout.sandbox.child import Child, Ending
+from rollout.sandbox.command import (
+    BOX_PATH,
+    FLOODED_CODE,
+    TIMED_OUT_CODE,
+    CommandResult,
+    SandboxSettings,
+    bash_line,
+    find_tools,
+    new_output,
+    prlimit_line,
+    refuse,
+)
+from rollout.sandbox.cpus import BUSY_SECONDS, first_processor, put_behind
+from rollout.sandbox.output import BoundedOutput
+from rollout.sandbox.seccomp import make_filter
+from rollout.sandbox.workspace import KEPT_SCRATCH, KEPT_WORKSPACE, Keeper
+
+_GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
+_STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
+_LOOK_SECONDS = 0.1  # between two looks at a box; in that time two processors fill about 0.4 GiB
+_TOOLS = ("bwrap", "nsenter", "choom", "taskset", "prlimit", "setpriv", "bash", "tar")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CPUCLOCK_SCHED = 2  # linux/posix-timers.h: the processor time of all of a process's threads
+
+_BOX = [
+    *["--unshare-all", "--unshare-user", "--disable-userns", "--assert-userns-disabled"],
+    *["--as-pid-1", "--die-with-parent", "--new-session"],
+    *["--clearenv", "--setenv", "PATH", BOX_PATH, "--setenv", "LANG", "C.UTF-8"],
+    *["--setenv", "HOME", "/workspace"],
+    *["--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"],
+    *["--symlink", "usr/lib64", "/lib64", "--symlink", "usr/sbin", "/sbin", "--dir", "/etc"],
+    *["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"],
+    *["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"],
+    *["--proc", "/proc", "--dev", "/dev"],
+    # Both count against the workspace's quota; a tmpfs of their own would bound no inodes.
+    *["--bind", KEPT_SCRATCH, "/tmp", "--bind", KEPT_SCRATCH, "/dev/shm"],
+    *["--bind", KEPT_WORKSPACE, "/workspace", "--chdir", "/workspace"],
+    *["--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"],
+    # In /proc a command could take back what it was given: its place among the first to go when the
+    # machine's memory is full (oom_score_adj), and its place behind others (autogroup).
+    *["--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"],
+]
+
+
+# The box's first process. Its end takes every other process of the box with it, and bubblewrap, as
+# its parent, reports the exit code after that and leaves no zombie (bubblewrap's own reaper, which
+# stands here without --as-pid-1, does neither). Silent, or it would report a killed command.
+_INIT = 'exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit "$?"'
+
+
+class BwrapSandbox:
+    """One workspace and the boxes around its commands; one an episode.
+
+    Not for two commands at a time. Raises `Unavailable` where a tool is missing.
+    """
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._tools = find_tools(*_TOOLS)
+        self._keeper: Keeper | None = None
+
+    @property
+    def workspace(self) -> Path:
+        """Where this process sees the workspace, between `open` and `close`."""
+        return self._kept().workspace
+
+    async def open(self, files: Mapping[str, bytes]) -> None:
+        """Make a workspace that holds `files`. Raises `Unavailable`."""
+        await self.close()
+        keeper = Keeper(files, self._settings, self._tools)
+        try:
+            await keeper.ready()
+        except BaseException:
+            keeper.close()
+            raise
+        self._keeper = keeper
+
+    async def run(self, command: str) -> CommandResult:
+        """Run `command` with bash in the workspace. Raises `Unavailable` if the box failed."""
+        entrance = self._kept().entrance
+        self._kept().unlock()
+        refused = refuse(command)
+        if refused is not None:
+            return refused
+        output = new_output(self._settings)
+        status = _Status()
+        try:
+            child = self._start(entrance, command, output, status)
+            watch = _Watch(status, output, self._settings.memory_bytes)
+            try:
+                ending = await child.over(self._settings.command_seconds)
+            finally:
+                watch.stop()
+                await _end(child, status)
+            return self._judge(ending, status, output, child.seconds)
+        finally:
+            status.close()
+
+    async def close(self) -> None:
+        """Remove the workspace. May be called again."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    def _kept(self) -> Keeper:
+        if self._keeper is None:
+            raise RuntimeError("the sandbox is not open")
+        return self._keeper
+
+    def _start(
+        self, entrance: list[str], command: str, output: BoundedOutput, status: _Status
+    ) -> Child:
+        tools = self._tools
+        # Arguments come by descriptor: on the command line the box could read them.
+        forbidden = _pipe_with(make_filter())
+        box = [*_BOX, "--seccomp", str(forbidden)]
+        arguments = _pipe_with(b"".join(a.encode() + b"\0" for a in box))
+        try:
+            argv = [
+                *[tools["choom"], "-n", "1000", "--"],
+                *[tools["taskset"], "--cpu-list", str(first_processor())],
+                *[tools["nsenter"], *entrance, "--"],
+                *[tools["bwrap"], "--args", str(arguments)],
+                *["--json-status-fd", str(status.write_end), "--", "sh", "-c", _INIT, "sh"],
+                *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
+                *bash_line(command, "bash"),
+            ]
+            # Without the keeper's marks: of the host's runs a command has nothing to know.
+            return Child(argv, output, env={}, pass_fds=(arguments, forbidden, status.write_end))
+        except OSError as e:
+            raise Unavailable(f"the sandbox could not be started: {e}") from e
+        finally:
+            os.close(arguments)
+            os.close(forbidden)
+            status.watch()
+
+    def _judge(
+        self, ending: Ending, status: _Status, output: BoundedOutput, seconds: float
+    ) -> CommandResult:
+        """The command's result. A box that left no record of it did not run it."""
+        text = output.text()
+        if output.flooded:
+            return CommandResult(FLOODED_CODE, text, False, True, seconds)
+        if ending is Ending.TIMED_OUT and status.started:
+            return CommandResult(TIMED_OUT_CODE, text, True, False, seconds)
+        if ending is Ending.TIMED_OUT:
+            raise Unavailable(f"the sandbox did not start in {seconds:.0f} s; is the machine busy?")
+        if status.exit_code is None:
+            raise Unavailable(f"the sandbox failed, not its command: {text.strip() or 'no word'}")
+        return CommandResult(status.exit_code, text, False, False, seconds)
+
+
+def _pipe_with(content: bytes) -> int:
+    """The read end of a pipe that holds `content` (less than a pipe's 64 KiB) and nothing more."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, content)
+    os.close(write_end)
+    return read_end
+
+
+async def _end(child: Child, status: _Status) -> None:
+    """Leave nothing of a command, and read bubblewrap's last word on it."""
+    try:
+        status.take()
+        if child.running and not status.kill_box():
+            child.kill()
+        try:
+            # bubblewrap waits for the box's first process, and that one ends after all the others.
+            await asyncio.wait_for(child.reap(), _GONE_SECONDS)
+        except TimeoutError:
+            raise Unavailable(f"a command outlived SIGKILL by {_GONE_SECONDS:g} s") from None
+        await child.drain(_GONE_SECONDS)
+        status.take()
+    finally:
+        child.close()
+
+
+class _Status:
+    """bubblewrap's records of one box: its first process, then the command's exit code."""
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._text = b""
+        self._box: int | None = None
+        self._box_pid = 0
+        self.started = False
+        self.exit_code: int | None = None
+
+    def watch(self) -> None:
+        """Once the box has the write end: read records as they come."""
+        os.close(self.write_end)
+        asyncio.get_running_loop().add_reader(self._read_end, self.take)
+
+    @property
+    def box_pid(self) -> int | None:
+        """The number of the box's first process; None before its start and after its end."""
+        if self._box is None:
+            return None
+        try:
+            signal.pidfd_send_signal(self._box, 0)
+        except ProcessLookupError:
+            return None
+        return self._box_pid
+
+    def kill_box(self) -> bool:
+        """SIGKILL the box's first process, and so all of the box; false if none is known.
+
+        Only while bubblewrap runs: it alone reaps that process, so until then the pidfd is of it.
+        """
+        if self._box is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._box, signal.SIGKILL)
+        return True
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._read_end)
+        os.close(self._read_end)
+        if self._box is not None:
+            os.close(self._box)
+
+    def take(self) -> None:
+        """Read the records that are there."""
+        with contextlib.suppress(BlockingIOError):
+            chunk = os.read(self._read_end, _STATUS_BYTES)
+            if not chunk:
+                asyncio.get_running_loop().remove_reader(self._read_end)
+            self._text += chunk
+        *lines, self._text = self._text.split(b"\n")
+        for line in lines:
+            self._record(json.loads(line))
+
+    def _record(self, record: dict[str, int]) -> None:
+        if "child-pid" in record:
+            self.started = True
+            # Where it is gone already there is nothing left to wait for.
+            with contextlib.suppress(ProcessLookupError):
+                self._box_pid = record["child-pid"]
+                self._box = os.pidfd_open(self._box_pid)
+        if "exit-code" in record:
+            self.exit_code = record["exit-code"]
+
+
+class _Watch:
+    """Looks at a running box now and then, for what no limit on one process can see.
+
+    The kernel's limits are a process's, and a command may have many. One that has had its share of
+    the processors goes behind the other episodes; one whose processes hold more memory than
+    `memory_bytes` together is ended, as the kernel would end it once the whole machine had run out.
+    """
+
+    def __init__(self, status: _Status, output: BoundedOutput, memory_bytes: int) -> None:
+        self._status = status
+        self._output = output
+        self._memory_bytes = memory_bytes
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+    def _look(self) -> None:
+        self._next = self._loop.call_later(_LOOK_SECONDS, self._look)
+        box = self._status.box_pid
+        if box is None:
+            return
+        seconds, resident = {}, {}
+        for pid in _family(box):
+            # A process that has ended has nothing left to say; its parent has its seconds.
+            with contextlib.suppress(OSError):
+                seconds[pid], resident[pid] = _used(pid)
+        if sum(seconds.values()) > BUSY_SECONDS:
+            put_behind(box, seconds)
+        # What is shared is in the size of each that shares it: an upper bound that costs little.
+        if sum(resident.values()) > self._memory_bytes:
+            held = sum(_proportional(pid, size) for pid, size in resident.items())
+            if held > self._memory_bytes:
+                self.stop()
+                self._output.feed(b"Killed: out of memory\n")
+                self._status.kill_box()
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process of ours and all that descend from it."""
+    yield pid
+    with contextlib.suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                yield from _family(int(child))
+
+
+def _used(pid: int) -> tuple[float, int]:
+    """Processor seconds of a process and its ended children, and its resident bytes."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    # Its own seconds by its clock (clock_getcpuclockid(3); the C library makes the number so): in
+    # stat they are whole ticks, and fifty processes of less than a tick each would be none.
+    own = time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
+    # proc_pid_stat(5) counts from 1, and the first two fields are cut off: 16, 17, and 24.
+    return own + sum(map(int, fields[13:15])) / _TICKS, int(fields[21]) * _PAGE
+
+
+def _proportional(pid: int, resident: int) -> int:
+    """Its resident bytes, what is shared divided among those who share it."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except ProcessLookupError:
+        return 0
+    except OSError:  # it forbade us to look into it (PR_SET_DUMPABLE), and gains nothing by that
+        return resident
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:")

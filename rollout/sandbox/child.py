@@ -1,0 +1,160 @@
+"""One child process, watched from the event loop without a thread.
+
+Output and end are both events: the output is read as it comes, into a `BoundedOutput`, and the end
+is seen through a pidfd. A command is over when its process ends, not when the last holder of its
+output pipe lets go: a daemon that keeps the pipe open must not delay the answer. Knows nothing of
+sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+
+from rollout.sandbox.output import BoundedOutput
+
+_CHUNK = 65536  # what a Linux pipe holds by default
+_UMASK = 0o022
+_PIPE_MODE = 0o622  # as terminals have it: others may write
+
+
+class Ending(Enum):
+    """What `Child.over` waited for."""
+
+    EXITED = auto()
+    """The process ended by itself."""
+    TIMED_OUT = auto()
+    """It was still running after its time."""
+    FLOODED = auto()
+    """It printed more than is read."""
+
+
+class Child:
+    """A started process: stdout and stderr in one pipe, a session of its own, and no environment
+    but the one it is given. stdin is /dev/null or the descriptor `stdin`.
+
+    Raises `OSError` where it cannot be started. `close` must be called, whatever happened before.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        output: BoundedOutput,
+        *,
+        env: Mapping[str, str],
+        cwd: str = "/",
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._output = output
+        self._over: asyncio.Future[Ending] = self._loop.create_future()
+        self._drained: asyncio.Future[None] = self._loop.create_future()
+        self._started = time.monotonic()
+        self._out, write_end = os.pipe()
+        os.set_blocking(self._out, False)
+        # `> /dev/stderr` opens the pipe anew, and under root a command's user does not own it.
+        os.fchmod(write_end, _PIPE_MODE)
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=stdin,
+                stdout=write_end,
+                stderr=write_end,
+                env=dict(env),
+                cwd=cwd,
+                umask=_UMASK,
+                start_new_session=True,
+                pass_fds=tuple(pass_fds),
+            )
+        except BaseException:
+            os.close(self._out)
+            raise
+        finally:
+            os.close(write_end)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._loop.add_reader(self._out, self._on_output)
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds since the start."""
+        return time.monotonic() - self._started
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has neither ended nor been reaped."""
+        return self._process.poll() is None
+
+    async def over(self, seconds: float) -> Ending:
+        """Wait until the process ends, floods, or `seconds` after its start have passed."""
+        left = max(0.0, seconds - self.seconds)
+        done, _ = await asyncio.wait([self._over], timeout=left)
+        return self._over.result() if done else Ending.TIMED_OUT
+
+    def kill(self) -> None:
+        """SIGKILL the process group.
+
+        It cannot hit a stranger: the group's number is taken until its leader is reaped, and
+        nobody but this object reaps it.
+        """
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def reap(self) -> int:
+        """Wait for the (killed or ended) process; its exit code, 128 + N after signal N."""
+        if self._process.returncode is None:
+            await readable(self._pidfd)
+        code = self._process.wait()
+        return 128 - code if code < 0 else code
+
+    async def drain(self, seconds: float) -> bool:
+        """Read what is left in the pipe; false if it is still held open after `seconds`."""
+        done, _ = await asyncio.wait([self._drained], timeout=seconds)
+        return bool(done)
+
+    def close(self) -> None:
+        """Let go of the descriptors; a process that still runs is killed and reaped."""
+        self._loop.remove_reader(self._out)
+        self._loop.remove_reader(self._pidfd)
+        self.kill()
+        self._process.wait()
+        os.close(self._out)
+        os.close(self._pidfd)
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self._settle(Ending.EXITED)
+
+    def _on_output(self) -> None:
+        chunk = os.read(self._out, _CHUNK)
+        if not chunk:
+            self._loop.remove_reader(self._out)
+            self._drained.set_result(None)
+        elif not self._output.feed(chunk):
+            self._settle(Ending.FLOODED)
+
+    def _settle(self, ending: Ending) -> None:
+        if not self._over.done():
+            self._over.set_result(ending)
+
+
+async def readable(fd: int) -> None:
+    """Wait until `fd` can be read from; for a pidfd: until the process has ended."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        loop.remove_reader(fd)
+        ready.set_result(None)
+
+    loop.add_reader(fd, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)

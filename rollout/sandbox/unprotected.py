@@ -1,0 +1,118 @@
+"""Commands with no sandbox around them, for machines that forbid one.
+
+They run as this user, in a folder of the host, with the same limits on time and output, and see
+whatever this user sees. Chosen only by `--sandbox none` on the command line, which a run's manifest
+records; nothing falls back to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from fieldkit.errors import Unavailable
+from fieldkit.process.owned import own_marks
+from rollout.sandbox.child import Child, Ending
+from rollout.sandbox.command import (
+    BOX_PATH,
+    FLOODED_CODE,
+    TIMED_OUT_CODE,
+    CommandResult,
+    SandboxSettings,
+    bash_line,
+    find_tools,
+    new_output,
+    prlimit_line,
+    refuse,
+)
+from rollout.sandbox.output import BoundedOutput
+
+_DRAIN_SECONDS = 0.5  # for output still in the pipe when the command's group has ended
+_REMOVE_SECONDS = 60.0  # for a workspace of any size to be removed
+
+
+class PlainSandbox:
+    """A workspace folder below `scratch`, and commands in it; one an episode.
+
+    A command's process group ends with it. A daemon that left the group survives: there is no
+    namespace to hold it. It carries the marks of the phase that ran it, so it is found.
+    """
+
+    def __init__(self, settings: SandboxSettings, scratch: Path) -> None:
+        self._settings = settings
+        self._scratch = scratch
+        self._tools = find_tools("prlimit", "bash", "chmod", "rm")
+        self._folder: Path | None = None
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace folder, between `open` and `close`."""
+        if self._folder is None:
+            raise RuntimeError("the sandbox is not open")
+        return self._folder
+
+    async def open(self, files: Mapping[str, bytes]) -> None:
+        """Make a workspace that holds `files`."""
+        await self.close()
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="workspace-", dir=self._scratch)).resolve()
+        for path, content in files.items():
+            file = self._folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+    async def run(self, command: str) -> CommandResult:
+        """Run `command` with bash in the workspace. Raises `Unavailable` if it cannot start."""
+        self.workspace.chmod(stat.S_IRWXU)
+        refused = refuse(command)
+        if refused is not None:
+            return refused
+        output = new_output(self._settings)
+        argv = [
+            *prlimit_line(self._settings, self._tools["prlimit"], count_processes=False),
+            *bash_line(command, self._tools["bash"]),
+        ]
+        home = str(self.workspace)
+        env = {"PATH": BOX_PATH, "HOME": home, "LANG": "C.UTF-8", **own_marks()}
+        try:
+            child = Child(argv, output, env=env, cwd=home)
+        except OSError as e:
+            raise Unavailable(f"a command could not be started: {e}") from e
+        return await self._finish(child, output)
+
+    async def close(self) -> None:
+        """Remove the workspace, however deep, and whatever its permissions. May be called again."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        # Folders too deep for a path, or without permissions, are what these two programs can do.
+        for line in (["chmod", "-R", "u+rwX", "--"], ["rm", "-rf", "--"]):
+            argv = [self._tools[line[0]], *line[1:], str(folder)]
+            child = Child(argv, BoundedOutput(600, 2**20), env={})
+            try:
+                await child.over(_REMOVE_SECONDS)
+            finally:
+                child.close()
+        if await asyncio.to_thread(folder.exists):
+            raise Unavailable(f"{folder} could not be removed; remove it by hand")
+
+    async def _finish(self, child: Child, output: BoundedOutput) -> CommandResult:
+        try:
+            try:
+                ending = await child.over(self._settings.command_seconds)
+            finally:
+                child.kill()
+                code = await child.reap()
+            await child.drain(_DRAIN_SECONDS)
+            seconds = child.seconds
+        finally:
+            child.close()
+        text = output.text()
+        if output.flooded:
+            return CommandResult(FLOODED_CODE, text, False, True, seconds)
+        if ending is Ending.TIMED_OUT:
+            return CommandResult(TIMED_OUT_CODE, text, True, False, seconds)
+        return CommandResult(code, text, False, False, seconds)

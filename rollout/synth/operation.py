@@ -1,0 +1,131 @@
+"""The operations that synthetic tasks are made of: what is asked, how it is done, how it is seen.
+
+Each operation draws names and contents and returns one `Piece`: a sentence, the files that must be
+there, the oracle's commands, commands that look before and check after, and the assertions. Oracle
+commands are what a careful person would type; that they work is not believed but checked in the
+sandbox, for every task, by `scripts.prepare.task_sets`. Operations marked `held_out` occur in
+held-out tasks only.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout.synth.vocabulary import EXTENSIONS, GENERIC_KEYS, GENERIC_STEMS, PLAIN_WORDS, Persona
+
+Assertion = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One operation of one task. `looks` may be run before the work, `checks` after it."""
+
+    sentence: str
+    files: dict[str, str]
+    commands: tuple[str, ...]
+    assertions: tuple[Assertion, ...]
+    looks: tuple[str, ...]
+    checks: tuple[str, ...]
+
+
+@dataclass
+class Draw:
+    """Random names and contents for one task; no file, folder or word is drawn twice."""
+
+    rng: random.Random
+    persona: Persona
+    used: set[str] = field(default_factory=set)
+
+    def pick(self, options: tuple[str, ...]) -> str:
+        """One of `options` that this task has not used yet."""
+        free = [o for o in options if o not in self.used]
+        choice = self.rng.choice(free)
+        self.used.add(choice)
+        return choice
+
+    def stem(self) -> str:
+        return self.pick(self.persona.stems + GENERIC_STEMS)
+
+    def file(self, ext: str | None = None) -> str:
+        return f"{self.stem()}.{ext or self.rng.choice(EXTENSIONS[:3])}"
+
+    def folder(self) -> str:
+        return self.pick(self.persona.folders)
+
+    def word(self) -> str:
+        return self.pick(self.persona.words + PLAIN_WORDS)
+
+    def words(self, n: int) -> list[str]:
+        return [self.word() for _ in range(n)]
+
+    def key(self) -> str:
+        return self.pick(self.persona.keys + GENERIC_KEYS)
+
+    def number(self, low: int = 2, high: int = 99) -> int:
+        return self.rng.randint(low, high)
+
+    def phrase(self, *options: str) -> str:
+        return self.rng.choice(options)
+
+    def lines(self, low: int = 3, high: int = 5) -> list[str]:
+        return self.words(self.rng.randint(low, high))
+
+
+def text(lines: list[str]) -> str:
+    """Lines as the contents of a text file."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def exists(path: str) -> Assertion:
+    return {"kind": "file_exists", "path": path}
+
+
+def gone(path: str) -> Assertion:
+    return {"kind": "file_not_exists", "path": path}
+
+
+def contains(path: str, *parts: str) -> Assertion:
+    return {"kind": "file_contents_contain", "path": path, "must_contain": list(parts)}
+
+
+def exactly(path: str, *lines: str) -> Assertion:
+    """The file holds just these lines; space at the ends of lines and of the file is forgiven."""
+    body = r"[ \t]*\n".join(re.escape(line) for line in lines)
+    return {"kind": "file_contents_match_regex", "path": path, "regex": rf"\A\s*{body}\s*\Z"}
+
+
+def lacks(path: str, word: str) -> Assertion:
+    pattern = rf"\A(?![\s\S]*{re.escape(word)})"
+    return {"kind": "file_contents_match_regex", "path": path, "regex": pattern}
+
+
+def unchanged(path: str) -> Assertion:
+    return {"kind": "file_unchanged", "path": path}
+
+
+Operation = Callable[[Draw], Piece]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An operation with its name, its difficulty and whether it is kept for held-out tasks."""
+
+    name: str
+    difficulty: str
+    held_out: bool
+    make: Operation
+
+
+OPERATIONS: list[Registered] = []
+
+
+def operation(difficulty: str, held_out: bool = False) -> Callable[[Operation], Operation]:
+    def register(make: Operation) -> Operation:
+        OPERATIONS.append(Registered(make.__name__, difficulty, held_out, make))
+        return make
+
+    return register

@@ -1,0 +1,19 @@
+"""Where this checkout lies, and how the paths of run.toml are read against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout: relative paths in run.toml start here, so that a run does not depend on the cwd."""
+
+
+def from_checkout(path: str) -> Path:
+    """A path of run.toml: absolute or ~ as it is, anything else below the checkout."""
+    p = Path(path).expanduser()
+    return p if p.is_absolute() else ROOT / p
+
+
+def in_checkout(path: Path) -> Path:
+    """The other way round: a path as run.toml would name it."""
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path

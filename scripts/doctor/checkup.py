@@ -1,0 +1,151 @@
+"""`grpo doctor`: is this machine fit for a night, and did an earlier one leave something behind?
+
+Each check is one line with what to do about it, and so is each process that a run has started and
+that lives. Nothing here ends or changes anything; a hub model that is not here yet is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fieldkit.errors import FieldkitError, Unavailable
+from fieldkit.gate import memory
+from fieldkit.gate.memory import GIB
+from rollout.sandbox.base import probe
+from rollout.sandbox.command import SandboxSettings
+from scripts.base.checkout import ROOT
+from scripts.base.machine import gpu_names
+from scripts.doctor.ownership import Family, Use, families, told
+from scripts.phases.checks import DISK_MARGIN_BYTES
+from scripts.phases.context import find_model
+from scripts.run.config import RunConfig
+
+MEMORY_BYTES = 8 * GIB
+"""What a night on the default model wants: engine 3, trainer 3 and the loop, with room to spare."""
+
+PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "taskset", "setpriv", "bash", "tar", "mount")
+"""What the sandbox calls; Debian and Ubuntu have them in bubblewrap, util-linux, tar and mount."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the check-up."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Finding]:
+    """Every check, in the order in which a person would mend things.
+
+    config, run: of the run that the machine is to be fit for, and its folder; None: the default
+    settings, and no run.
+    """
+    config = config or RunConfig()
+    checks: dict[str, Callable[[], str]] = {
+        "packages": _packages,
+        "programs": partial(_programs, config.sandbox),
+        "sandbox": partial(_sandbox, config.sandbox),
+        "memory": _memory,
+        "disk": _disk,
+        "gpu": _gpu,
+        "model": partial(_model, config.model.path),
+    }
+    return [finding(name, check) for name, check in checks.items()] + _processes(run)
+
+
+def finding(name: str, check: Callable[[], str]) -> Finding:
+    """What a check says, or the error that it raises."""
+    try:
+        return Finding(name, True, check())
+    except FieldkitError as e:
+        return Finding(name, False, str(e))
+
+
+def _packages() -> str:
+    wanted = ("torch", "transformers", "peft", "vllm", "httpx", "pydantic", "scipy")
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unavailable(f"missing: {', '.join(missing)}; `make setup` installs them")
+    return "all there"
+
+
+def _programs(settings: SandboxSettings) -> str:
+    if settings.kind == "none":
+        return "none needed without a sandbox"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        raise Unavailable(f"missing: {', '.join(missing)}; `make system` installs them")
+    return "all there"
+
+
+def _sandbox(settings: SandboxSettings) -> str:
+    probe(settings)
+    return "OFF: --sandbox none" if settings.kind == "none" else "bubblewrap works here"
+
+
+def _memory() -> str:
+    free = memory.available().host
+    text = f"{free / GIB:.1f} GiB available of {memory.total_host() / GIB:.1f}"
+    if free < MEMORY_BYTES:
+        raise Unavailable(
+            f"{text}, about {MEMORY_BYTES / GIB:.0f} wanted; holders: {memory.describe_holders()}; "
+            "end what is not needed (`kill PID`; `grpo doctor --reclaim` ends what runs have left)"
+        )
+    return text
+
+
+def _disk() -> str:
+    free = shutil.disk_usage(ROOT).free
+    if free < 2 * DISK_MARGIN_BYTES:
+        raise Unavailable(
+            f"{free / GIB:.1f} GiB free under {ROOT}, {2 * DISK_MARGIN_BYTES / GIB:.0f} wanted; "
+            f"remove what is not needed: `du -sh {ROOT}/runs/*` shows what each run takes"
+        )
+    return f"{free / GIB:.1f} GiB free under {ROOT}"
+
+
+def _gpu() -> str:
+    return ", ".join(gpu_names()) or "none: everything runs on the CPU"
+
+
+def _model(path: str) -> str:
+    return str(find_model(path))
+
+
+def _processes(run: Path | None = None) -> list[Finding]:
+    """A line for each family of processes that a run has started and that lives.
+
+    What `run` itself has left is in nobody's way: the next phase uses it or ends it.
+    """
+    found = families()
+    if not found:
+        return [Finding("processes", True, "no run has any")]
+    return [_process(family, family.run.path == run) for family in found]
+
+
+def _process(family: Family, own: bool) -> Finding:
+    text = told(family)
+    if family.reclaimable and own:
+        return Finding("process", True, f"{text}; this run goes on with it, or ends it")
+    if family.reclaimable:
+        return Finding("process", False, f"{text}; `grpo doctor --reclaim` ends it")
+    if family.use is Use.UNKNOWN:
+        ledger = family.run.ledger
+        return Finding(
+            "process",
+            False,
+            f"{text} ({family.trouble}); once no loop works on that run, `mv {ledger} {ledger}.bad`"
+            " and `grpo doctor --reclaim` end it",
+        )
+    if family.is_silent:
+        stop = f"`grpo stop {family.run.typed}`"
+        when = "once its loop has ended (Ctrl-C there), " if family.use is Use.LOOP else ""
+        return Finding("process", False, f"{text}; {when}{stop} ends it")
+    return Finding("process", True, text)

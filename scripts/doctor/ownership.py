@@ -1,0 +1,204 @@
+"""What runs have started and what lives now: whose each process is, what it holds, who uses it.
+
+Found by the marks in their environment, so that it does not matter which of them were killed, what
+they call themselves, or whether the run folder is still there. Listing signals nobody; `reclaim`
+ends what no loop uses and no other checkout owns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from fieldkit.errors import FieldkitError
+from fieldkit.gate import memory
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import (
+    Marked,
+    Owned,
+    boot_id,
+    is_running,
+    marked,
+    terminate,
+)
+from rollout.engine.leftovers import Leftovers
+from rollout.engine.serve import ENGINE, served_names, stop_engine
+from scripts.base.checkout import ROOT
+from scripts.run.folder import RunFolder
+from scripts.run.lock import is_held
+
+GRACE_SECONDS = 10.0
+"""How long what nobody uses may take to end in good order."""
+
+
+class Use(StrEnum):
+    """Who needs a process now."""
+
+    LOOP = "a loop uses it"
+    NOBODY = "no loop uses it"
+    LOST = "no ledger names it"
+    """Its run folder was deleted, or the ledger has another entry in its place."""
+    ELSEWHERE = "no loop uses it, and it belongs to another checkout"
+    UNKNOWN = "its ledger cannot be read"
+
+
+@dataclass(frozen=True)
+class Family:
+    """The live processes with one marker.
+
+    pids: in ascending order. entry: the ledger's, None where none names them. held: bytes of host
+    and GPU memory that their end would free. trouble: with the ledger; empty where it can be read.
+    """
+
+    run: RunFolder
+    pids: tuple[int, ...]
+    marker: str
+    entry: Owned | None
+    use: Use
+    held: int
+    trouble: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is: engine, trainer, or the phase that it plays."""
+        return self.entry.name if self.entry else self.marker.rpartition("-")[0]
+
+    @property
+    def reclaimable(self) -> bool:
+        return self.use in (Use.NOBODY, Use.LOST)
+
+    @property
+    def has_endpoint(self) -> bool:
+        """Whether it is an engine of which the ledger knows where it answers."""
+        return self.name == ENGINE and self.entry is not None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is an engine that is loading and has never answered yet."""
+        return (
+            self.entry is not None
+            and self.has_endpoint
+            and "lifecycle" not in self.entry.info  # settled by its first answer
+            and is_running(self.entry)
+        )
+
+    @cached_property
+    def served(self) -> list[str] | None:
+        """What an engine says that it serves; None where nothing answers within seconds."""
+        return served_names(self.run.path)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is an engine that ought to answer and does not."""
+        return self.has_endpoint and not self.is_starting and self.served is None
+
+
+def families() -> list[Family]:
+    """Every family of this user, by run; those of a ledger that cannot be read among them."""
+    found: dict[tuple[Path, str], list[Marked]] = defaultdict(list)
+    for process in marked():
+        found[process.ledger, process.marker].append(process)
+    return [
+        _family(ledger, marker, tuple(p.pid for p in members))
+        for (ledger, marker), members in sorted(found.items())
+    ]
+
+
+def _family(ledger: Path, marker: str, pids: tuple[int, ...]) -> Family:
+    run = RunFolder(ledger.parent)
+    held = sum(memory.held_by(pid) for pid in pids) + memory.gpu_held_by(pids)
+    try:
+        entry = next((e for e in Ledger(ledger).entries() if e.marker == marker), None)
+    except (FieldkitError, OSError) as e:
+        return Family(run, pids, marker, None, Use.UNKNOWN, held, str(e))
+    return Family(run, pids, marker, entry, _use(run, entry), held)
+
+
+def _use(run: RunFolder, entry: Owned | None) -> Use:
+    if entry is None:
+        return Use.LOST
+    if is_held(run.lock):
+        return Use.LOOP
+    return Use.NOBODY if run.path.is_relative_to(ROOT) else Use.ELSEWHERE
+
+
+def told(family: Family) -> str:
+    """A family in one line, without what to do about it."""
+    pids = f"pid {family.pids[0]}" + (f" and {n} more" if (n := len(family.pids) - 1) else "")
+    parts = [f"{family.name} of run {family.run.typed}, {pids}"]
+    if family.entry is not None:
+        since = time.strftime("%a %H:%M", time.localtime(family.entry.started_at))
+        parts.append(f"since {since}")
+    parts.append(f"{family.held / memory.GIB:.1f} GiB")
+    if family.has_endpoint:
+        parts.append(_endpoint(family))
+    return ", ".join([*parts, family.use.value])
+
+
+def _endpoint(family: Family) -> str:
+    if family.is_starting:
+        return "is starting"
+    names = family.served
+    return "does not answer" if names is None else f"serves {', '.join(sorted(names))}"
+
+
+def reclaim() -> list[str]:
+    """End every family that is reclaimable; one line for each.
+
+    One that cannot be ended keeps no other. Raises afterwards: `Unavailable` for a process that
+    survives SIGKILL, `Shortage` where an engine's memory does not come back.
+    """
+    lines: list[str] = []
+    failed: list[FieldkitError] = []
+    for family in families():
+        if family.reclaimable:
+            try:
+                _end(family)
+            except FieldkitError as e:
+                failed.append(e)
+            else:
+                lines.append(f"ended {told_briefly(family)}")
+    if failed:
+        raise type(failed[0])("\n".join([*lines, *map(str, failed)]))
+    return lines
+
+
+def told_briefly(family: Family) -> str:
+    """What it was, for a line about its end."""
+    n = len(family.pids)
+    return (
+        f"{family.name} of run {family.run.typed}: {n} process{'es' if n > 1 else ''}, "
+        f"{family.held / memory.GIB:.1f} GiB"
+    )
+
+
+def _end(family: Family) -> None:
+    if family.has_endpoint:
+        stop_engine(family.run.path)
+        return
+    # Only an engine has a scratch folder of its own; others have that of who started them.
+    leftovers = Leftovers.of(family.pids, {}) if family.name == ENGINE else None
+    terminate(family.entry or _unnamed(family), GRACE_SECONDS)
+    if leftovers is not None:
+        leftovers.remove()
+    if family.entry is not None:
+        Ledger(family.run.ledger).forget(family.entry.name)
+
+
+def _unnamed(family: Family) -> Owned:
+    """An entry for what no ledger names: the marker is all that is known, and enough."""
+    return Owned(
+        name=family.name,
+        marker=family.marker,
+        pid=None,
+        start_time=None,
+        boot_id=boot_id(),
+        parent=0,
+        command=(),
+        log="",
+        started_at=0.0,
+    )

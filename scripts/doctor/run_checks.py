@@ -1,0 +1,108 @@
+"""`grpo doctor RUN`: would this run start, and how would engine and trainer share the memory?
+
+The checks of the start phase, all of them instead of the first that fails. A hub model that is not
+here yet is downloaded; nothing else is left behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+from fieldkit.errors import FieldkitError
+from fieldkit.gate.memory import GIB
+from rollout.engine.lifecycle import forecast
+from rollout.engine.port import free_port
+from rollout.engine.serve import find_engine
+from scripts.base.signals import Wish
+from scripts.doctor.checkup import Finding, examine, finding
+from scripts.phases.checks import (
+    check_disk,
+    check_model,
+    check_start_adapter,
+    check_tasks,
+    disk_needed,
+    doubt,
+)
+from scripts.phases.context import Context
+from scripts.run.config import SandboxKind, read_config
+from scripts.run.folder import RunFolder
+from scripts.run.timings import Stopwatch, process_began
+from scripts.track.weights_biases import require_wandb
+
+
+def examine_run(folder: RunFolder) -> list[Finding]:
+    """Every check of one run; only the first where run.toml cannot be read."""
+    try:
+        config = read_config(folder.config)
+    except FieldkitError as e:
+        return [Finding("settings", False, str(e))]
+    wish = Wish(lambda text: None)
+    ctx = Context(folder, config, lambda event: None, wish, Stopwatch(process_began()))
+    checks: dict[str, Callable[[Context], str]] = {
+        "tasks": _tasks,
+        "adapter": _adapter,
+        "training": _training,
+        "run's disk": _disk,
+        "port": _port,
+        "forecast": _forecast,
+    }
+    if config.run.wandb:
+        checks["wandb"] = _wandb
+    return [
+        Finding("settings", True, f"{folder.config}: every key is known and sound"),
+        *(finding(name, partial(check, ctx)) for name, check in checks.items()),
+    ]
+
+
+def examine_machine_for(folder: RunFolder, sandbox: SandboxKind) -> list[Finding]:
+    """Every check of the machine, for this run's sandbox and model where run.toml can be read."""
+    try:
+        config = read_config(folder.config, sandbox)
+    except FieldkitError:
+        config = None  # what is wrong with it is `examine_run`'s to say
+    return examine(config, folder.path)
+
+
+def _tasks(ctx: Context) -> str:
+    n_pool, n_heldout = check_tasks(ctx)
+    return f"{n_pool} in the pool, {n_heldout} held out, none in both"
+
+
+def _adapter(ctx: Context) -> str:
+    adapter = check_start_adapter(ctx)
+    said = f"{adapter.path}: rank {adapter.rank}, fits {ctx.model_dir()}"
+    return said if (but := doubt(ctx, adapter)) is None else f"{said}; but {but}"
+
+
+def _training(ctx: Context) -> str:
+    check_model(ctx)
+    return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
+
+
+def _wandb(ctx: Context) -> str:
+    require_wandb()
+    return "installed"
+
+
+def _disk(ctx: Context) -> str:
+    adapter = check_start_adapter(ctx)
+    check_disk(ctx, adapter)
+    needed, free = disk_needed(ctx.config, adapter.path), shutil.disk_usage(ctx.folder.path).free
+    return f"{free / GIB:.1f} GiB free, the run needs about {needed / GIB:.1f}"
+
+
+def _port(ctx: Context) -> str:
+    wanted = ctx.config.engine.port
+    if not wanted:
+        return "any free one"
+    if find_engine(ctx.folder.path) is None:
+        free_port(wanted)
+    return f"{wanted} is free, or this run's own"
+
+
+def _forecast(ctx: Context) -> str:
+    if find_engine(ctx.folder.path) is not None:
+        return "the run's engine is up, so what it needs is taken already"
+    return forecast(ctx.engine(), ctx.model_dir()).told()

@@ -1,0 +1,284 @@
+"""The conditions that an arm was played under, and whether those of several arms match.
+
+Two numbers can be compared where nothing but the policy differs: tasks, seeds, limits, temperature,
+sandbox, and the version of what plays and grades. What differs is named key by key, with the
+commands that make it match. How fast an engine serves is no condition; software and machine are
+told and not refused, because no two nights would ever match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fieldkit.errors import BadInput
+from rollout.settings import EpisodeSettings
+from scripts.base.machine import versions
+from scripts.evidence.stored_arm import BASE, StoredArm, replay
+from scripts.run.config import RunConfig
+from scripts.run.manifest import MACHINE_KEYS, model_identity, typed_to_play
+
+TABLES = ("engine", "sandbox")
+"""The tables of run.toml that an arm depends on beside tasks, limits, model and adapter."""
+
+PROGRAM = "grpo-loop"
+"""The distribution whose version covers environments, protocol and graders."""
+
+VERSION_KEY = f"versions.{PROGRAM}"
+
+NO_CONDITION = frozenset({"rollout.temperature", "engine.max_model_len"}) | MACHINE_KEYS
+"""Training's temperature, what only repeats a key of [rollout], and what changes how long an arm
+takes and not what is sampled. A key that is not here counts."""
+
+_SHOWN_COMMIT = 10
+"""Digits of a commit that are shown."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One condition in which two arms differ, in words."""
+
+    key: str
+    how: str
+
+
+def conditions(arm: StoredArm) -> dict[str, Any]:
+    """What the arm was played under, by dotted key of run.toml, and the attempts a task.
+
+    A key that its manifest lacks has today's default, which is what an older version did.
+    """
+    config, defaults = arm.manifest["config"], RunConfig().plain()
+    keys = [
+        ("eval", "temperature"),
+        *[("rollout", f.name) for f in fields(EpisodeSettings)],
+        *[(table, key) for table in TABLES for key in defaults[table]],
+    ]
+    found = {
+        f"{table}.{key}": config.get(table, {}).get(key, defaults[table][key])
+        for table, key in keys
+        if f"{table}.{key}" not in NO_CONDITION
+    }
+    return {"attempts a task": arm.played.summary.samples, **found}
+
+
+def refuse_unmatched(arms: Mapping[str, StoredArm]) -> None:
+    """Raise `BadInput` where an arm's conditions are not those of the first.
+
+    arms: by label, the one that the others are compared with first. The message says for every such
+    arm which keys differ and how, and what to type.
+    """
+    (reference, first), *others = arms.items()
+    found = {
+        label: differing
+        for label, arm in others
+        if (differing := tuple(mismatches(reference, first, label, arm)))
+    }
+    if not found:
+        return
+    lines = []
+    for label, differing in found.items():
+        lines.append(f"{label} was not played as {reference} was:")
+        lines += [f"  {m.key}: {m.how}" for m in differing]
+        lines += [f"  {hint}" for hint in _hints(reference, first, arms[label], differing)]
+    lines += _newer(arms)
+    raise BadInput("these arms do not match, so they cannot be compared\n" + "\n".join(lines))
+
+
+def mismatches(
+    reference: str, first: StoredArm, label: str, other: StoredArm
+) -> Iterator[Mismatch]:
+    """Every condition in which `other` differs from `first`; `reference` and `label` name them."""
+
+    def differ(key: str, mine: Any, theirs: Any) -> Mismatch:
+        return Mismatch(key, f"{mine!r} in {reference}, {theirs!r} in {label}")
+
+    if first.played.summary.tasks_sha != other.played.summary.tasks_sha:
+        yield Mismatch("held-out tasks", _tasks(reference, first, label, other))
+    known = False
+    theirs = conditions(other)
+    for key, value in conditions(first).items():
+        if theirs[key] != value:
+            known = True
+            yield differ(key, value, theirs[key])
+    mine_sha, their_sha = (a.played.summary.settings_sha[:12] for a in (first, other))
+    if mine_sha != their_sha and not known:
+        # the hash covers limits that this version has no name for
+        yield differ("episode settings (hash)", mine_sha, their_sha)
+    yield from _seeds(first, other)
+    was, now = _version(first), _version(other)
+    if was and now and was != now:
+        yield differ(VERSION_KEY, was, now)
+
+
+def _tasks(reference: str, first: StoredArm, label: str, other: StoredArm) -> str:
+    mine, theirs = (frozenset(t.task_id for t in a.played.trajectories) for a in (first, other))
+    files = [a.manifest["data"]["heldout"]["path"] for a in (first, other)]
+    if mine == theirs:
+        return (
+            f"the same {len(mine)} ids, but other contents or another order ({files[0]} in"
+            f" {reference}, {files[1]} in {label})"
+        )
+    return (
+        f"{len(mine)} ({files[0]}) in {reference}, {len(theirs)} ({files[1]}) in {label};"
+        f" {len(mine & theirs)} are in both"
+    )
+
+
+def _seeds(first: StoredArm, other: StoredArm) -> Iterator[Mismatch]:
+    """Sampling seeds of the first attempts, which are the ones that are compared."""
+    mine, theirs = (
+        {t.task_id: t.seed for t in a.played.trajectories if t.k == 0} for a in (first, other)
+    )
+    common = mine.keys() & theirs.keys()
+    if n := sum(mine[task] != theirs[task] for task in common):
+        yield Mismatch("sampling seeds", f"not the same on {n} of {len(common)} tasks")
+
+
+def same_conditions(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether an arm of the same tasks and limits is one thing under two manifests: model, engine,
+    sandbox, and the program that played it."""
+    return (
+        theirs["model"]["files"] == mine["model"]["files"]
+        and program_version(theirs) == program_version(mine)
+        and _tables(theirs) == _tables(mine)
+    )
+
+
+def _tables(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = {f"{t}.{k}": v for t in TABLES for k, v in manifest["config"].get(t, {}).items()}
+    return {key: value for key, value in found.items() if key not in NO_CONDITION}
+
+
+def _version(arm: StoredArm) -> str | None:
+    return program_version(arm.played_by or {})
+
+
+def program_version(manifest: Mapping[str, Any]) -> str | None:
+    """The version of environments, protocol and graders; None where a manifest does not say."""
+    found: str | None = manifest.get("versions", {}).get(PROGRAM)
+    return found
+
+
+# --- what to type ---------------------------------------------------------------------------------
+
+
+def _hints(
+    reference: str, first: StoredArm, other: StoredArm, differing: tuple[Mismatch, ...]
+) -> Iterator[str]:
+    """How to get arms that match: the other one is played again as the first was, and where the
+    program has changed since, so is the first."""
+    by_version = any(m.key == VERSION_KEY for m in differing)
+    now = versions().get(PROGRAM)
+    again = []
+    if by_version and _version(first) != now:
+        again.append(first)
+    if any(m.key != VERSION_KEY for m in differing) or (by_version and _version(other) != now):
+        again.append(other)
+    for arm in again:
+        yield _how_again(reference, first, arm)
+
+
+def _how_again(reference: str, first: StoredArm, arm: StoredArm) -> str:
+    same_model = model_identity(first.manifest) == model_identity(arm.manifest)
+    if arm is not first and arm.arm == BASE and same_model:
+        return (
+            f"To make them match: {first.word}@{BASE} is this base model as {reference} was played"
+        )
+    adapter = arm.adapter or arm.folder.adapter(0)
+    model = None if same_model else arm.manifest["config"]["model"]["path"]
+    how, name = replay(first.folder, adapter, f"{arm.folder.name}-{arm.arm}-again", model)
+    if arm.arm == BASE:
+        name = name.rpartition("@")[0] + f"@{BASE}"
+    return f"To make them match: {how}; then compare with {name}"
+
+
+# --- what is told and not refused -----------------------------------------------------------------
+
+
+def remarks(arms: Mapping[str, StoredArm]) -> tuple[str, ...]:
+    """What a reader of the comparison should know, although it was not refused."""
+    return (
+        *_unprotected(arms),
+        *_newer(arms),
+        *_same_adapter(arms),
+        *_models(arms),
+        *_surroundings(arms),
+    )
+
+
+def _unprotected(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    bare = [label for label, arm in arms.items() if conditions(arm)["sandbox.kind"] == "none"]
+    if bare:
+        yield f"Played without a sandbox (--sandbox none): {', '.join(bare)}."
+
+
+def _newer(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    for label, arm in arms.items():
+        if arm.newer is not None:
+            yield (
+                f"{label} is the newest adapter of its run that was evaluated; step {arm.newer} is"
+                f" newer, and `grpo eval {typed_to_play(arm.word, arm.manifest)}` plays it."
+            )
+
+
+def _same_adapter(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    by_policy: dict[tuple[str, str], list[str]] = {}
+    for label, arm in arms.items():
+        policy = (arm.played.summary.adapter_sha, model_identity(arm.manifest))
+        by_policy.setdefault(policy, []).append(label)
+    for labels in by_policy.values():
+        if len(labels) > 1:
+            yield f"{' and '.join(labels)} are the same policy."
+
+
+def _models(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    models = {label: model_identity(arm.manifest) for label, arm in arms.items()}
+    if len(set(models.values())) > 1:
+        named = {n: f"{arms[n].manifest['model']['dir']} {sha}" for n, sha in models.items()}
+        yield (
+            f"Not the same base model: {_by_value(named)}. Each counts tokens by its own tokenizer."
+        )
+
+
+def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    """Software and machine, where they were not the same for all."""
+    found = {label: surroundings(arm) for label, arm in arms.items()}
+    unknown = [label for label, there in found.items() if not there]
+    if unknown:
+        yield (
+            f"{' and '.join(unknown)}: taken over from a run that is gone, so software and machine"
+            " are not known."
+        )
+    known = {label: there for label, there in found.items() if there}
+    keys = dict.fromkeys(key for there in known.values() for key in there)
+    texts = {key: {label: there.get(key, "none") for label, there in known.items()} for key in keys}
+    differing = [
+        f"{key}: {_by_value(by_label)}"
+        for key, by_label in texts.items()
+        if len(set(by_label.values())) > 1
+    ]
+    if differing:
+        yield (
+            f"Not refused, but not the same: {'; '.join(differing)}. Part of a difference may come"
+            " from there."
+        )
+
+
+def surroundings(arm: StoredArm) -> dict[str, str]:
+    """The software and the machine that played the arm; empty where that run is gone."""
+    if arm.played_by is None:
+        return {}
+    software = {str(k): str(v) for k, v in arm.played_by.get("versions", {}).items()}
+    if "commit" in software:
+        software["commit"] = software["commit"][:_SHOWN_COMMIT]
+    hardware = arm.played_by.get("hardware", {})
+    gpus = ", ".join(map(str, hardware.get("gpus") or ())) or "none"
+    return {**software, "processor": str(hardware.get("cpu")), "GPU": gpus}
+
+
+def _by_value(by_label: Mapping[str, str]) -> str:
+    values = dict.fromkeys(by_label.values())
+    return ", ".join(
+        f"{value} ({', '.join(n for n, v in by_label.items() if v == value)})" for value in values
+    )

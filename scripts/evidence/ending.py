@@ -1,0 +1,117 @@
+"""How the night ended, and what to type next.
+
+The plan says whether anything is left to do, the journal what the last process said; together they
+are the first thing a person wants to know. Nothing is decided by these words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fieldkit.files.journal import Entry
+from scripts.base.checkout import in_checkout
+from scripts.evidence.collect import Evidence, step_name
+from scripts.evidence.findings import Material
+from scripts.evidence.tables import verdict_of
+from scripts.evidence.verdict import Habit, Verdict, Work
+from scripts.run.next_phase import Phase
+from scripts.run.until import held
+from scripts.words.quantities import clock, counted
+
+
+class EndKind(StrEnum):
+    """What became of the night."""
+
+    COMPLETE = "COMPLETE"
+    CONVERGED = "CONVERGED"
+    FAILED = "FAILED"
+    UNFINISHED = "UNFINISHED"
+    NOT_STARTED = "NOT_STARTED"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The ending in a sentence. `failure`: the error's own words, where one ended it."""
+
+    kind: EndKind
+    sentence: str
+    failure: str = ""
+
+
+def ending(m: Material) -> Ending:
+    """What the plan and the journal say about the end."""
+    done = max(0, len(m.steps) - 1)
+    if not m.steps:
+        return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
+    if m.plan is not None and m.plan.phase is Phase.DONE:
+        kept = held(m.journal, done)
+        forecast = f" {kept.told()}" if kept else ""
+        return Ending(
+            EndKind.COMPLETE,
+            f"Complete: {counted(done, 'step')}, and the evaluations.{forecast}",
+        )
+    if m.plan is not None and m.plan.phase is Phase.CONVERGED:
+        return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
+    failure = _failure(m.journal)
+    planned = f" of {m.plan.steps}" if m.plan else ""
+    if failure:
+        last = m.journal[-1]
+        return Ending(
+            EndKind.FAILED,
+            f"Stopped by an error after {done}{planned} steps, at {clock(last.time)}, in its"
+            f" {last.data.get('phase', 'loop')} phase (exit {last.data.get('exit')}).",
+            failure,
+        )
+    left = f"; next: {m.plan.phase.value}" if m.plan else ""
+    return Ending(EndKind.UNFINISHED, f"Not finished: {done}{planned} steps are done{left}.")
+
+
+def _failure(journal: Sequence[Entry]) -> str:
+    """The words of the last phase's error; empty where the last thing told is no failure."""
+    if not journal or journal[-1].event != "phase_end" or not journal[-1].data.get("exit"):
+        return ""
+    return str(journal[-1].data.get("error", ""))
+
+
+def next_steps(m: Material, end: Ending) -> tuple[str, ...]:
+    """What a person may do now, the most useful first."""
+    out = []
+    if m.gaps and m.steps:
+        out.append(f"Put right what is missing above, then `grpo report {m.typed}`.")
+    if m.evidence is None:
+        return (*out, f"`grpo run {m.to_play}` goes on from here.")
+    if end.kind in (EndKind.FAILED, EndKind.UNFINISHED):
+        out.append(f"`grpo run {m.to_play}` goes on from here: finished steps are kept.")
+    if end.kind is EndKind.CONVERGED:
+        out.append("Add tasks from the reserve to the pool: nothing else teaches now.")
+    return (*out, *_by_verdict(m, m.evidence))
+
+
+def _by_verdict(m: Material, evidence: Evidence) -> list[str]:
+    verdict = verdict_of(evidence)
+    if verdict is None:
+        newest = f" The newest adapter is step {m.steps[-1].step}'s." if len(m.steps) > 1 else ""
+        return [f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}"]
+    out = [_about_the_adapter(m, evidence, verdict)]
+    if verdict.work is Work.NOT_DISTINGUISHABLE and m.config.eval.tasks:
+        out.append("To tell more: set eval.tasks = 0 in a new run and play all held-out tasks.")
+    return out
+
+
+def _about_the_adapter(m: Material, evidence: Evidence, verdict: Verdict) -> str:
+    newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
+    adapter = f"`{in_checkout(m.path / f'step-{newest:03d}' / 'adapter')}`"
+    if verdict.work is Work.WORSE or verdict.habit is Habit.WORSE:
+        return (
+            "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"
+            " or change what is paid for (`grpo reward explain`) in a new run."
+        )
+    if verdict.habit in (Habit.UNCHANGED, Habit.REDUCED):
+        return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."
+    if verdict.work is Work.MIXED:
+        return f"Read the tasks it lost before you use it: {adapter}."
+    if verdict.habit is Habit.NEVER_THERE and verdict.work is not Work.BETTER:
+        return "There was nothing to mend here: try a harder pool, or keep what you had."
+    return f"Use it: {adapter}."

@@ -1,0 +1,250 @@
+"""What a night may have done wrong although every step succeeded: found in its numbers.
+
+Each check is a pure function of the steps (and of what the run was asked to do) that either finds
+something or says nothing. A warning tells what was seen, what it means and what to try; it never
+stops a run, and silence is no proof of health.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fieldkit.records import Outcome, StepSummary
+from fieldkit.training.adapter import base_name
+from fieldkit.training.advantages import group_size_warning
+from scripts.evidence.collect import Evidence
+from scripts.evidence.milestones import SMOOTHING, Milestones
+from scripts.evidence.step_figures import Read, by_step, tokens_a_turn, train
+from scripts.evidence.verdict import proven
+from scripts.run.config import RunConfig
+from scripts.words.quantities import percent, points
+
+KL_SPIKE = 3.0
+"""A step's KL over the largest of the steps before it: a KL that only grows is no spike."""
+
+KL_FLOOR = 0.01
+"""Nats a token below which a jump of the KL means nothing: the size of rounding in bf16."""
+
+STEPS_BEFORE = 3
+"""Steps it takes to know what is usual; fewer are one step's whim."""
+
+REWARD_UP = 0.02
+PASS_DOWN = 0.05
+"""Changes of the trailing means that count: reward, and share of rollouts that pass."""
+
+COLLAPSED = 0.5
+"""Tokens a turn, last steps over first ones."""
+
+ENTROPY_COLLAPSED = 0.25
+"""Entropy, last steps over first ones: below a quarter a group's rollouts are near copies."""
+
+DRIFT = 0.02
+DRIFT_GROWTH = 2.0
+"""Mean |sampler − trainer| in nats a token, and over the first steps; bf16 alone gives 0.01."""
+
+CLIPPED = 0.05
+"""Share of tokens whose importance weight met its cap."""
+
+SILENT = 0.5
+"""Share of steps without signal."""
+
+
+@dataclass(frozen=True)
+class Warning_:
+    """Something a person should look at."""
+
+    title: str
+    seen: str
+    meaning: str
+    remedy: str
+
+
+def warnings(
+    steps: Sequence[StepSummary],
+    found: Milestones,
+    config: RunConfig,
+    manifest: Mapping[str, Any],
+    evidence: Evidence | None,
+) -> tuple[Warning_, ...]:
+    """Everything that is found. `steps`: those with rollouts, oldest first."""
+    checks = (
+        sandbox_off(manifest),
+        base_in_doubt(manifest),
+        kl_spike(steps),
+        reward_without_work(found, evidence),
+        length_collapse(steps),
+        entropy_collapse(steps),
+        drift(steps),
+        clipped(steps),
+        silent_steps(steps),
+        small_groups(config),
+    )
+    return tuple(w for w in checks if w is not None)
+
+
+def sandbox_off(manifest: Mapping[str, Any]) -> Warning_ | None:
+    """The model's commands ran without a sandbox."""
+    if manifest.get("sandbox") != "none":
+        return None
+    return Warning_(
+        "The sandbox was off",
+        "It was played with `--sandbox none`.",
+        "Commands that the model wrote ran as you, with your files and your network.",
+        "Start another run without --sandbox none; `grpo doctor` says whether bwrap works here.",
+    )
+
+
+def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
+    """The adapter that it started from names another base."""
+    other = manifest.get("adapter", {}).get("other_base")  # runs from before 22 November have none
+    if other is None:
+        return None
+    return Warning_(
+        "The adapter may be one of another model",
+        f"Its adapter_config.json says that it was trained on {other}; the run served and trained"
+        f" it on {base_name(manifest['model']['dir'])}.",
+        "Where these are two models of one shape, the night began from a damaged policy. Where"
+        " they are one model under two names, nothing is wrong.",
+        "Compare base and start in the table: an adapter of this model is not below its base.",
+    )
+
+
+def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """The KL to the start jumped."""
+    known = by_step(steps, train("kl"))
+    for i in range(STEPS_BEFORE, len(known)):
+        step, value = known[i]
+        before = max(v for _, v in known[:i])
+        if value > KL_FLOOR and value > KL_SPIKE * before:
+            return Warning_(
+                f"The KL jumped at step {step}",
+                f"{value:.4f} nats a token, at most {before:.4f} before it.",
+                "One update moved the policy far from where it began. What it learned in that step"
+                " may be a trick of a few groups.",
+                "Lower trainer.lr, or raise trainer.kl_coef; look at that step's bundle first.",
+            )
+    return None
+
+
+def reward_without_work(found: Milestones, evidence: Evidence | None) -> Warning_ | None:
+    """The reward rose while fewer tasks pass.
+
+    On the held-out tasks, where an adapter was evaluated: each step's rollouts are of other tasks,
+    so they are asked only before that.
+    """
+    gains = {g.figure: g.last - g.first for g in found.gains}
+    reward, passed = gains.get("reward", 0.0), gains.get("pass rate", 0.0)
+    if reward < REWARD_UP:
+        return None
+    seen = ""
+    if evidence is not None and evidence.newest is not None:
+        change = evidence.against_reference(evidence.newest).passed
+        if proven(change) < 0:
+            lost = points(change.difference.value)
+            seen = f"Reward {reward:+.2f} over the steps, held-out tasks passed {lost} points."
+    elif passed <= -PASS_DOWN:
+        seen = f"Reward {reward:+.2f}, tasks passed {points(passed)} points over the steps."
+    if not seen:
+        return None
+    return Warning_(
+        "The reward rose while fewer tasks pass",
+        seen,
+        "The policy found something that is paid better than finishing: stopping early is the"
+        " usual one.",
+        "`grpo reward explain` shows what is paid for; lower reward.turn_penalty.",
+    )
+
+
+def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """Replies shrank to less than half."""
+    change = _first_and_last(steps, tokens_a_turn)
+    if change is None or change[1] >= COLLAPSED * change[0]:
+        return None
+    return Warning_(
+        "Replies collapsed",
+        f"{change[1]:.1f} tokens a turn in the last steps, {change[0]:.1f} in the first.",
+        "Short replies can be a policy that learned to say nothing. Fewer turns are wanted;"
+        " emptier ones are not.",
+        "Read the transcripts below. If work is left undone, lower reward.turn_penalty.",
+    )
+
+
+def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """The policy hardly explores any more."""
+    change = _first_and_last(steps, train("entropy"))
+    if change is None or change[1] >= ENTROPY_COLLAPSED * change[0]:
+        return None
+    return Warning_(
+        "The entropy collapsed",
+        f"{change[1]:.3f} nats a token in the last steps, {change[0]:.3f} in the first.",
+        "A task's rollouts are near copies of each other, so their rewards are equal and teach"
+        " nothing.",
+        "Lower trainer.lr or raise trainer.kl_coef; fresh tasks from the reserve help too.",
+    )
+
+
+def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """The server and the trainer disagree more and more about the same tokens."""
+    change = _first_and_last(steps, train("sampler_mean_abs"))
+    if change is None or change[1] < DRIFT or change[1] < DRIFT_GROWTH * change[0]:
+        return None
+    return Warning_(
+        "Sampler and trainer drift apart",
+        f"Mean |sampler − trainer| {change[1]:.3f} nats a token in the last steps,"
+        f" {change[0]:.3f} in the first.",
+        "The trainer scores other probabilities than the server sampled from: another adapter,"
+        " another temperature, or too little precision.",
+        "`grpo doctor`; set trainer.serving_dtype and engine.dtype alike, or engine.lifecycle ="
+        ' "restart".',
+    )
+
+
+def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """Many importance weights met their cap."""
+    change = _first_and_last(steps, train("clipped_share"))
+    if change is None or change[1] < CLIPPED:
+        return None
+    return Warning_(
+        "Many tokens are clipped",
+        f"{percent(change[1])} of the tokens met trainer.tis_cap in the last steps.",
+        "The bundles no longer come from the policy that is trained on them.",
+        "See whether the server proves its adapter (journal.jsonl), and keep"
+        " trainer.allow_off_policy off.",
+    )
+
+
+def silent_steps(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """Most steps had nothing to learn from."""
+    silent = [s for s in steps if s.outcome is Outcome.NO_SIGNAL]
+    if not silent or len(silent) < SILENT * len(steps):
+        return None
+    return Warning_(
+        "Most steps taught nothing",
+        f"{len(silent)} of {len(steps)} steps had no group whose rewards differ.",
+        "Tasks that always pass, or never do, cost time and move nothing.",
+        "Add tasks from the reserve to the pool, raise rollout.group_size, or the temperature.",
+    )
+
+
+def small_groups(config: RunConfig) -> Warning_ | None:
+    """K is too small for a baseline."""
+    told = group_size_warning(config.rollout.group_size, config.advantages.scale)
+    if told is None:
+        return None
+    return Warning_(
+        "Groups are small",
+        f"{told[0].upper()}{told[1:]}.",
+        "The mean of so few rewards is a rough baseline.",
+        "Raise rollout.group_size in a new run.",
+    )
+
+
+def _first_and_last(steps: Sequence[StepSummary], read: Read) -> tuple[float, float] | None:
+    """Means of the first and the last `SMOOTHING` steps, which must not overlap."""
+    values = [v for _, v in by_step(steps, read)]
+    if len(values) < 2 * SMOOTHING:
+        return None
+    return statistics.fmean(values[:SMOOTHING]), statistics.fmean(values[-SMOOTHING:])

@@ -1,0 +1,142 @@
+"""When the night had done its work: the steps at which something was first reached.
+
+Told from the step summaries, so it costs nothing and can be asked at any time. A step's figures are
+those of its rollouts, which the adapter of the step before has played. Nothing here tests anything;
+what the last steps bought on held-out tasks is in the evidence, with intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from fieldkit.records import StepSummary
+from scripts.words.quantities import counted
+
+SMOOTHING = 3
+"""Steps in the trailing mean that a gain is read from: one step of 32 episodes is noisy."""
+
+MOST = 0.9
+"""Share of the whole gain at which the rest is called polish."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How one figure moved over the night, as trailing means, and when most of it was there."""
+
+    figure: str
+    first: float
+    last: float
+    most_by_step: int | None
+    """First step from which on at least `MOST` of the change stayed; None where nothing moved."""
+    last_third: float
+    """Change over the last third of the steps: what they still bought."""
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """The steps worth knowing. None: never reached."""
+
+    n_steps: int
+    stops_90: int | None
+    stops_100: int | None
+    lowest_turns_step: int | None
+    lowest_turns: float | None
+    gains: tuple[Gain, ...]
+    sentences: tuple[str, ...]
+
+
+def milestones(steps: Sequence[StepSummary]) -> Milestones:
+    """The milestones of every step that has rollouts (step-000 has none)."""
+    played = [s for s in steps if s.stop_rate is not None and s.mean_turns is not None]
+    lowest = min(played, key=lambda s: (s.mean_turns or 0.0, s.step), default=None)
+    found = Milestones(
+        n_steps=len(played),
+        stops_90=_first(played, 0.9),
+        stops_100=_first(played, 1.0),
+        lowest_turns_step=lowest.step if lowest else None,
+        lowest_turns=lowest.mean_turns if lowest else None,
+        gains=_gains(played),
+        sentences=(),
+    )
+    return _worded(found)
+
+
+def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
+    return next((s.step for s in steps if (s.stop_rate or 0.0) >= rate), None)
+
+
+_FIGURES: dict[str, Callable[[StepSummary], float | None]] = {
+    "stop rate": lambda s: s.stop_rate,
+    "turns": lambda s: s.mean_turns,
+    "reward": lambda s: s.mean_reward,
+    "pass rate": lambda s: s.pass_rate,
+}
+
+
+def _gains(steps: Sequence[StepSummary]) -> tuple[Gain, ...]:
+    out = []
+    for figure, read in _FIGURES.items():
+        values = [(s.step, v) for s in steps if (v := read(s)) is not None]
+        if len(values) > SMOOTHING:
+            out.append(_gain(figure, values))
+    return tuple(out)
+
+
+def _gain(figure: str, values: Sequence[tuple[int, float]]) -> Gain:
+    numbers, raw = [n for n, _ in values], [v for _, v in values]
+    smooth = [_trailing(raw, i) for i in range(SMOOTHING - 1, len(raw))]
+    numbers = numbers[SMOOTHING - 1 :]
+    third = smooth[-1 - len(smooth) // 3]
+    return Gain(
+        figure=figure,
+        first=smooth[0],
+        last=smooth[-1],
+        most_by_step=_most_by(numbers, smooth),
+        last_third=smooth[-1] - third,
+    )
+
+
+def _trailing(values: Sequence[float], i: int) -> float:
+    window = values[i - SMOOTHING + 1 : i + 1]
+    return sum(window) / len(window)
+
+
+def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
+    """The first step after which the share of the change never falls below `MOST` again."""
+    change = smooth[-1] - smooth[0]
+    if change == 0:
+        return None
+    step = None
+    for number, value in zip(reversed(numbers), reversed(smooth), strict=True):
+        if (value - smooth[0]) / change < MOST:
+            break
+        step = number
+    return step
+
+
+def _worded(found: Milestones) -> Milestones:
+    if not found.n_steps:
+        return replace(found, sentences=("No step has been played yet.",))
+    return replace(found, sentences=tuple(_sentences(found)))
+
+
+def _sentences(found: Milestones) -> list[str]:
+    out = [
+        _reached("90 % of its episodes", found.stops_90),
+        _reached("every episode", found.stops_100),
+        f"Fewest turns: {found.lowest_turns:.2f} on average, at step {found.lowest_turns_step}.",
+    ]
+    turns = next((g for g in found.gains if g.figure == "turns"), None)
+    if turns and turns.most_by_step is not None and turns.last < turns.first:
+        rest = found.n_steps - turns.most_by_step
+        bought = f"; the {counted(rest, 'step')} after it bought the last tenth" if rest > 0 else ""
+        said = f"Nine tenths of the fall in turns were there by step {turns.most_by_step}"
+        out.append(f"{said}{bought}.")
+    return out
+
+
+def _reached(what: str, step: int | None) -> str:
+    if step is None:
+        return f"No step's rollouts stopped by themselves in {what}."
+    return f"Stopped by itself in {what} first at step {step}."

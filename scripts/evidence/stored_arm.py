@@ -1,0 +1,208 @@
+"""One evaluated arm of a run, found by the name that a person types for it.
+
+RUN is the run's newest evaluated adapter, RUN@warm the one it started from, RUN@base the base model
+without an adapter, RUN@12 the adapter of step 12. Only finished evaluations count; where there is
+none, the error names the command that plays it. Whether two arms match is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.journal import Journal
+from fieldkit.records import StepSummary
+from rollout.arm import BASE_ADAPTER
+from scripts.evidence.collect import PlayedArm, read_played, read_steps
+from scripts.run.config import play_flags
+from scripts.run.folder import RunFolder, open_run
+from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
+from scripts.run.state import evaluations
+
+WARM, BASE = "warm", "base"
+SYNTAX = "an arm is RUN, RUN@warm, RUN@base or RUN@STEP"
+
+
+@dataclass(frozen=True)
+class StoredArm:
+    """One arm as it was played, and the run that it belongs to."""
+
+    word: str
+    """RUN as it was typed: what names the run in a command."""
+    folder: RunFolder
+    arm: str
+    """What follows the @: "warm", "base" or a step's number."""
+    adapter: Path | None
+    """The adapter's folder; None for the base model."""
+    newer: int | None
+    """The run's newest step, where RUN meant an older one because this has no evaluation."""
+    manifest: Mapping[str, Any]
+    played: PlayedArm
+    played_by: Mapping[str, Any] | None
+    """The manifest of the run that played it: another one's, where the arm was taken over. None
+    where that run is gone."""
+
+    @property
+    def label(self) -> str:
+        """The arm's name in tables."""
+        return f"{self.folder.name}@{self.arm}"
+
+
+def read_arm(text: str) -> StoredArm:
+    """The arm that a person means by `text`.
+
+    Raises `BadInput` with the next command where the name is no arm's, or nothing was evaluated.
+    """
+    word, wanted = _split(text)
+    _refuse_adapter_folder(word)
+    folder = open_run(word)
+    manifest, steps = read_manifest(folder), read_steps(folder)
+    if manifest is None or not steps:
+        raise BadInput(
+            f"{folder.path}: not started yet, so nothing of it was evaluated; `grpo run {word}`"
+            " does everything"
+        )
+    run = _Run(word, folder, steps, evaluations(folder, manifest), typed_to_play(word, manifest))
+    arm, step = run.find(wanted)
+    sha = BASE_ADAPTER if step is None else steps[step].adapter_sha
+    evaluation = folder.evals / str(run.evaluated[sha]["key"])
+    newest = len(steps) - 1
+    return StoredArm(
+        word=word,
+        folder=folder,
+        arm=arm,
+        adapter=None if step is None else folder.adapter(step),
+        newer=newest if wanted is None and step != newest else None,
+        manifest=manifest,
+        played=read_played(evaluation),
+        played_by=_played_by(folder, evaluation.name),
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A started run, as far as its arms are looked for in it."""
+
+    word: str
+    folder: RunFolder
+    steps: Sequence[StepSummary]
+    evaluated: Mapping[str, Mapping[str, Any]]
+    """Adapter hash → its finished evaluation under the run's present settings."""
+    to_play: str
+    """`word` in a command that plays."""
+
+    def find(self, wanted: str | None) -> tuple[str, int | None]:
+        """The arm's name, and the step whose adapter it is (None: the base model)."""
+        if wanted is None:
+            step = self._newest_evaluated()
+            return (WARM if self._is_start(step) else str(step)), step
+        if wanted == BASE:
+            if BASE_ADAPTER not in self.evaluated:
+                raise self._never_played(BASE)
+            return BASE, None
+        step = 0 if wanted == WARM else self._number(wanted)
+        if self.steps[step].adapter_sha not in self.evaluated:
+            raise self._never_played(WARM if step == 0 else wanted)
+        return (WARM if step == 0 else str(step)), step
+
+    def _newest_evaluated(self) -> int:
+        for step in reversed(self.steps):
+            if step.adapter_sha in self.evaluated:
+                return step.step
+        raise BadInput(
+            f"{self.folder.path}: no adapter of this run has a finished evaluation; "
+            f"`grpo eval {self.to_play}` plays its start and its newest one"
+        )
+
+    def _number(self, wanted: str) -> int:
+        newest = len(self.steps) - 1
+        if not wanted.isdecimal():
+            raise BadInput(f"{self.word}@{wanted}: {wanted!r} is no arm of a run; {SYNTAX}")
+        if int(wanted) > newest:
+            raise BadInput(
+                f"{self.word}@{wanted}: run {self.folder.name} has finished steps 0 to {newest}"
+            )
+        return int(wanted)
+
+    def _never_played(self, arm: str) -> BadInput:
+        what = f"{self.word}@{arm}: it has no finished evaluation"
+        if arm in (WARM, BASE) or int(arm) == len(self.steps) - 1:
+            return BadInput(f"{what}; `grpo eval {self.to_play}` plays it")
+        there = [s.step for s in self.steps if s.adapter_sha in self.evaluated]
+        named = dict.fromkeys(WARM if self._is_start(n) else str(n) for n in there)
+        how, name = replay(self.folder, self.folder.adapter(int(arm)), f"{self.folder.name}-{arm}")
+        return BadInput(
+            f"{what} (there are: {', '.join(named) or 'none'}), and `grpo eval {self.to_play}`"
+            f" plays the newest step only. To play it: {how}; then its name is {name}"
+        )
+
+    def _is_start(self, step: int) -> bool:
+        return self.steps[step].adapter_sha == self.steps[0].adapter_sha
+
+
+def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) -> tuple[str, str]:
+    """How to evaluate `adapter` as the run `like` evaluates, and the arm's name afterwards.
+
+    It takes a run of no steps, because what a run was started with binds it. `model`: [model] path
+    where it is not that of `like`. The new run lies beside `like`, so that arms that `like` has
+    played already are taken over from it.
+    """
+    path = like.path.parent / name
+    word = RunFolder(path).typed
+    base = f" and path = {_toml(model)}" if model else ""
+    flags = play_flags(sandbox_kind(read_manifest(like) or {}))
+    new = shlex.quote(str(path))
+    return (
+        f"`mkdir {new} && cp {shlex.quote(str(like.config))} {new}/`, set [model] adapter ="
+        f" {_toml(str(adapter))}{base} in the copy, `grpo run {word} --steps 0"
+        f" --skip-preflight{flags}`"
+    ), f"{word}@{WARM}"
+
+
+def _toml(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """RUN and what follows the @ of its last part: a folder above it may hold one too."""
+    parents, slash, last = text.rstrip("/").rpartition("/")
+    name, at, arm = last.partition("@")
+    if not name:
+        raise BadInput(f"{text!r} names no run; {SYNTAX}")
+    return f"{parents}{slash}{name}", arm if at else None
+
+
+def _refuse_adapter_folder(word: str) -> None:
+    """An adapter has no evaluation of its own: say which arm of which run it is."""
+    path = Path(word).expanduser()
+    if not (path / "adapter_config.json").is_file():
+        return
+    path = path.resolve()
+    step, run = path.parent.name.removeprefix("step-"), path.parent.parent
+    if step.isdecimal() and (run / "run.toml").is_file():
+        raise BadInput(f"{word}: an adapter's folder; name it by its run: {run}@{int(step)}")
+    raise BadInput(
+        f"{word}: an adapter's folder, and evaluations belong to runs: `grpo new NAME`, set [model]"
+        f" adapter = {_toml(str(path))} in its run.toml, `grpo run NAME --steps 0"
+        " --skip-preflight`; then it is NAME@warm"
+    )
+
+
+def _played_by(folder: RunFolder, key: str) -> Mapping[str, Any] | None:
+    """The manifest of the run in which an evaluation was played, following who took it over."""
+    seen: set[Path] = set()
+    while folder.path not in seen:
+        seen.add(folder.path)
+        taken = [
+            e.data
+            for e in Journal(folder.journal).read()
+            if e.event == "arm_taken_over" and e.data.get("key") == key
+        ]
+        if not taken:
+            return read_manifest(folder)
+        folder = RunFolder(folder.path.parent / str(taken[-1]["run"]))
+    return None

@@ -1,0 +1,403 @@
+"""The evidence as tables and as a page: what a person reads in the morning.
+
+Every table that compares carries its tests and intervals. The numbers come computed; this module
+only picks, words and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldkit.eval.matched import ArmRow, PairedRow
+from fieldkit.files.atomic import write_json, write_text
+from fieldkit.records import SCHEMA, StepSummary, plain
+from rollout.yardsticks import ReferenceArm
+from scripts.evidence.collect import BASE, TAGS, YARDSTICKS, Evidence, SplitRow
+from scripts.evidence.milestones import Milestones, milestones
+from scripts.evidence.verdict import Verdict, judge, proven
+from scripts.words import quantities
+from scripts.words.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+NOTHING = "–"
+
+DIFFERENCES_NOTE = (
+    "Differences are paired by task. p: McNemar's exact test, two-sided. Brackets: 95 % intervals"
+    " (Newcombe's method 10 for shares of tasks; bootstrap over tasks for assertions, turns and"
+    " tokens)."
+)
+SCOPE_NOTE = (
+    "The intervals speak of other tasks of this kind for these very adapters, at one sampling seed"
+    " a task. They do not say how another night with another seed would end."
+)
+HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
+
+
+def verdict_of(evidence: Evidence) -> Verdict | None:
+    """The verdict on the newest adapter; None where only the start has been evaluated."""
+    if evidence.newest is None:
+        return None
+    return judge(
+        evidence.arm(evidence.reference),
+        evidence.arm(evidence.newest),
+        evidence.against_reference(evidence.newest),
+    )
+
+
+def tables(evidence: Evidence) -> tuple[Table, ...]:
+    """Every table of the page, in reading order."""
+    splits = [split_table(evidence, tag) for tag in evidence.splits]
+    optional = [pass_at_k_table(evidence), late_table(evidence)]
+    return (
+        main_table(evidence),
+        paired_table(evidence),
+        *[t for t in optional if t is not None],
+        *splits,
+        kind_table(evidence),
+        stops_table(evidence),
+    )
+
+
+# One row of the main table: its name, an arm's own cell, and newest − reference.
+_Metric = tuple[str, Callable[[ArmRow], str], Callable[[PairedRow], str]]
+
+_METRICS: tuple[_Metric, ...] = (
+    (
+        "tasks passed",
+        lambda a: quantities.share(a.passed, a.n_tasks),
+        lambda p: _tested(p.passed.difference, p.passed.test.p_value),
+    ),
+    (
+        "assertions that hold",
+        lambda a: quantities.share(a.assertions_passed, a.assertions_total),
+        lambda p: quantities.estimate(p.assertion_rate),
+    ),
+    (
+        "task_complete: ended by itself",
+        lambda a: NOTHING if a.name in YARDSTICKS else quantities.share(a.stopped, a.n_tasks),
+        lambda p: _tested(p.stopped.difference, p.stopped.test.p_value),
+    ),
+    (
+        "… and the task passed",
+        lambda a: (
+            NOTHING if a.name in YARDSTICKS else quantities.share(a.stopped_and_passed, a.n_tasks)
+        ),
+        lambda p: "",
+    ),
+    (
+        "mean turns",
+        lambda a: NOTHING if _idle(a) else quantities.turns(a.mean_turns.value),
+        lambda p: quantities.estimate(p.turns, as_points=False),
+    ),
+    (
+        "tokens a task",
+        lambda a: NOTHING if a.name in YARDSTICKS else f"{a.mean_tokens.value:.0f}",
+        lambda p: quantities.estimate(p.tokens, as_points=False),
+    ),
+)
+
+
+def _idle(arm: ArmRow) -> bool:
+    return arm.name == ReferenceArm.DO_NOTHING.value
+
+
+def _tested(difference: Any, p: float) -> str:
+    return f"{quantities.estimate(difference)}, p {quantities.p_value(p, equals=True)}"
+
+
+def main_table(evidence: Evidence) -> Table:
+    """The document's table: one column an arm, and the newest against the warm start."""
+    columns = ["", *[a.name for a in evidence.arms]]
+    if evidence.newest:
+        columns.append(f"{evidence.newest} − {evidence.reference}")
+    rows = []
+    for name, own, change in _METRICS:
+        row = [name, *[own(a) for a in evidence.arms]]
+        if evidence.newest:
+            row.append(change(evidence.against_reference(evidence.newest)))
+        rows.append(tuple(row))
+    wall = ", ".join(
+        f"{a.name} {a.mean_seconds:.1f} s" for a in evidence.arms if a.name not in YARDSTICKS
+    )
+    return Table(
+        f"Held-out tasks ({evidence.n_tasks}, T = {evidence.temperature:g})",
+        tuple(columns),
+        tuple(rows),
+        (
+            f"{DIFFERENCES_NOTE} {SCOPE_NOTE}",
+            f"Wall clock an episode: {wall}. Episodes run side by side and serving an adapter costs"
+            " more than serving the base, so compare turns and tokens instead.",
+            *_taken_over_note(evidence.taken_over),
+        ),
+        alarm=unprotected_note(evidence.unprotected),
+    )
+
+
+def _taken_over_note(taken_over: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of arms that another run played; nothing where there is none."""
+    if not taken_over:
+        return ()
+    arms = ", ".join(f"{arm} (run {run})" for arm, run in taken_over.items())
+    return (
+        f"Not played in this run, but taken over from one on the same model, tasks and limits: "
+        f"{arms}.",
+    )
+
+
+def unprotected_note(arms: Sequence[str]) -> str:
+    """What is said of arms that were played without a sandbox; empty where there is none."""
+    if not arms:
+        return ""
+    return (
+        f"Played without a sandbox (--sandbox none): {', '.join(arms)}. What the model wrote ran as"
+        " a user of this machine, with that user's files and network."
+    )
+
+
+def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) -> Table:
+    """Every arm's own numbers, a row an arm, so that it grows downwards with every evaluation."""
+    return Table(
+        title,
+        ("arm", *[name for name, _, _ in _METRICS]),
+        tuple((a.name, *[own(a) for _, own, _ in _METRICS]) for a in arms),
+        notes,
+    )
+
+
+def paired_table(evidence: Evidence) -> Table:
+    """Every played arm against the warm start, with the counts behind the test."""
+    return differences_table(f"Each arm against the {evidence.reference}", evidence.paired)
+
+
+def differences_table(
+    title: str, paired: Sequence[PairedRow], notes: tuple[str, ...] = ()
+) -> Table:
+    """Arms against one reference, a row an arm, with the counts behind the test."""
+    return Table(
+        title,
+        _PAIRED_COLUMNS,
+        tuple(_paired_cells(p) for p in paired),
+        (
+            "won / lost: tasks that only this arm passed, and tasks that only the other passed.",
+            *notes,
+        ),
+    )
+
+
+_PAIRED_COLUMNS = (
+    "arm",
+    "passed",
+    "won / lost",
+    "assertions",
+    "ended by itself",
+    "turns",
+    "tokens",
+)
+
+
+def _paired_cells(p: PairedRow) -> tuple[str, ...]:
+    return (
+        p.name,
+        _tested(p.passed.difference, p.passed.test.p_value),
+        f"{p.passed.test.second_only} / {p.passed.test.first_only}",
+        quantities.estimate(p.assertion_rate),
+        _tested(p.stopped.difference, p.stopped.test.p_value),
+        quantities.estimate(p.turns, as_points=False),
+        quantities.estimate(p.tokens, as_points=False),
+    )
+
+
+def late_table(evidence: Evidence) -> Table | None:
+    """What the newest adapter has over those evaluated on the way; None where there are none."""
+    if not evidence.late:
+        return None
+    return Table(
+        "What the last steps bought",
+        ("since", *_PAIRED_COLUMNS[1:]),
+        tuple((p.reference, *_paired_cells(p)[1:]) for p in evidence.late),
+        tuple(late_sentence(p) for p in evidence.late),
+    )
+
+
+def late_sentence(p: PairedRow) -> str:
+    """Whether the run could have stopped at `p.reference`, as far as the tasks can tell."""
+    changes = moved(p)
+    if not changes:
+        return f"It could have stopped at {p.reference}: nothing after it can be told from luck."
+    return f"After {p.reference}: {', '.join(changes)}; the rest can be luck."
+
+
+def moved(p: PairedRow) -> tuple[str, ...]:
+    """What is proven to differ from the reference, in a word or two each."""
+    signs = {
+        "tasks passed": proven(p.passed),
+        "assertions": p.assertion_rate.sign,
+        "stops": proven(p.stopped),
+        "turns": p.turns.sign,
+    }
+    return tuple(f"{name} {'up' if sign > 0 else 'down'}" for name, sign in signs.items() if sign)
+
+
+def split_table(evidence: Evidence, tag: str) -> Table:
+    """The newest adapter against the warm start within each value of a tag."""
+    return _change_table(
+        evidence, f"By {TAGS[tag]}", TAGS[tag], evidence.splits[tag], _split_notes(tag), tasks=True
+    )
+
+
+def _split_notes(tag: str) -> tuple[str, ...]:
+    if tag == "template":
+        return (
+            "unseen: made from templates that neither the pool nor the warm start has.",
+            HOLM_NOTE,
+        )
+    return (HOLM_NOTE,)
+
+
+def kind_table(evidence: Evidence) -> Table:
+    """Assertions by kind: where the work is lost."""
+    return _change_table(evidence, "By assertion kind", "kind", evidence.kinds, (), tasks=False)
+
+
+def _change_table(
+    evidence: Evidence,
+    title: str,
+    heading: str,
+    splits: Sequence[SplitRow],
+    notes: tuple[str, ...],
+    *,
+    tasks: bool,
+) -> Table:
+    """Tasks passed (where `tasks`) and assertions that hold, per arm, and the paired change."""
+    policies, everyone = _shown(evidence), [ReferenceArm.DO_NOTHING.value, *_shown(evidence)]
+    present = [n for n in everyone if any(a.name == n for a in evidence.arms)]
+    columns = [heading, "tasks"]
+    columns += [f"passed: {' / '.join(policies)}"] if tasks else []
+    columns += ["Δ passed", "p"] if tasks and evidence.newest else []
+    columns += [f"assertions, %: {' / '.join(present)}"]
+    columns += ["Δ assertions"] if evidence.newest else []
+    return Table(
+        title,
+        tuple(columns),
+        tuple(_change_cells(s, policies if tasks else [], present) for s in splits),
+        notes if evidence.newest else (),
+    )
+
+
+def _shown(evidence: Evidence) -> list[str]:
+    """The arms of a split table: those evaluated on the way would only make it too wide to read."""
+    wanted = (BASE, evidence.reference, evidence.newest)
+    return [a.name for a in evidence.arms if a.name in wanted]
+
+
+def _change_cells(
+    split: SplitRow, policies: Sequence[str], present: Sequence[str]
+) -> tuple[str, ...]:
+    cells = [split.value, str(split.n_tasks)]
+    if policies:
+        cells.append(" / ".join(str(split.rows[n].passed) for n in policies))
+        if split.paired and split.holm_p is not None:
+            cells += [
+                quantities.estimate(split.paired.passed.difference),
+                quantities.p_value(split.holm_p),
+            ]
+    rates = [split.rows[n].assertion_rate.value for n in present]
+    cells.append(" / ".join(quantities.plain(100 * r) for r in rates))
+    if split.paired:
+        cells.append(quantities.estimate(split.paired.assertion_rate))
+    return tuple(cells)
+
+
+def stops_table(evidence: Evidence) -> Table:
+    """Why attempts ended, by arm."""
+    return endings_table({n: s for n, s in evidence.stops.items() if n not in YARDSTICKS})
+
+
+def endings_table(played: Mapping[str, Mapping[str, int]]) -> Table:
+    """The same from arm → stop reason → attempts."""
+    reasons = sorted({r for s in played.values() for r in s})
+    return Table(
+        "Why attempts ended",
+        ("reason", *played),
+        tuple((r, *[str(s.get(r, 0)) for s in played.values()]) for r in reasons),
+    )
+
+
+def pass_at_k_table(evidence: Evidence) -> Table | None:
+    """pass@k by arm; None where one attempt a task was played."""
+    if not evidence.pass_at_k:
+        return None
+    ks = range(1, evidence.samples + 1)
+    rows = []
+    for name, by_k in evidence.pass_at_k.items():
+        cells = [f"{quantities.percent(by_k[k].value)}{_brackets(by_k[k])}" for k in ks]
+        rows.append((name, *cells))
+    if gain := evidence.pass_at_k_gain:
+        cells = [quantities.estimate(gain[k]) for k in ks]
+        rows.append((f"{evidence.newest} − {evidence.reference}, points", *cells))
+    return Table(
+        "pass@k",
+        ("arm", *[f"pass@{k}" for k in ks]),
+        tuple(rows),
+        ("The other tables count the first attempt at each task, whose seeds are matched.",),
+    )
+
+
+def _brackets(estimate: Any) -> str:
+    if estimate.interval is None:
+        return ""
+    low, high = estimate.interval.low, estimate.interval.high
+    return f" [{quantities.percent(low)} to {quantities.percent(high)}]"
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+NOT_YET = "No trained adapter has been evaluated yet: this is where the night starts from."
+
+
+def markdown(evidence: Evidence, steps: Sequence[StepSummary], title: str) -> str:
+    """The whole page as Markdown: verdict, tables, milestones."""
+    verdict = verdict_of(evidence)
+    lines = [f"# {title}", ""]
+    lines.append(f"**{verdict.headline}**" if verdict else NOT_YET)
+    lines += ["", *[f"- {d}" for d in verdict.details]] if verdict else []
+    page = "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(evidence))
+    return page + "\n" + _milestones_markdown(milestones(steps))
+
+
+def _milestones_markdown(found: Milestones) -> str:
+    bullets = "\n".join(f"- {s}" for s in found.sentences)
+    return f"## Milestones\n\n{bullets}\n"
+
+
+def rich_page(evidence: Evidence, steps: Sequence[StepSummary]) -> Group:
+    """The same for the terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    verdict = verdict_of(evidence)
+    said = [Text(verdict.headline, style="bold"), *map(Text, verdict.details)] if verdict else []
+    reached = [Text(f"• {s}") for s in milestones(steps).sentences]
+    shown = [part for t in tables(evidence) for part in (t.rich(), Text())]
+    return Group(*shown, *reached, Text(), *(said or [Text(NOT_YET)]))
+
+
+def plain_page(evidence: Evidence, steps: Sequence[StepSummary]) -> dict[str, Any]:
+    """The same as plain values: every number of the page, and the verdict's enums."""
+    verdict = verdict_of(evidence)
+    return {
+        "schema": SCHEMA,
+        "verdict": plain(verdict) if verdict else None,
+        "milestones": plain(milestones(steps)),
+        **evidence.plain(),
+    }
+
+
+def write_page(folder: Path, evidence: Evidence, steps: Sequence[StepSummary], title: str) -> None:
+    """Write evidence.json and evidence.md into `folder`, each whole."""
+    write_json(folder / "evidence.json", plain_page(evidence, steps))
+    write_text(folder / "evidence.md", markdown(evidence, steps, title))

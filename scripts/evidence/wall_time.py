@@ -1,0 +1,147 @@
+"""Where the night's wall time went, in the parts that a person can do something about.
+
+The phases clock a dozen small things; here they are put together under the names of the lifecycle
+(rollout, reclaim, train, load, restart, eval). What no part claims is told as such, so that the
+parts add up to the wall. The seconds are those of timings.json and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fieldkit.files.journal import Entry
+from rollout.engine.lifecycle import Lifecycle
+from scripts.run.timings import BETWEEN, StepTimings
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "rollout": ("rollout",),
+    "eval": ("eval",),
+    "train": ("reference", "gradient", "canary", "save", "trainer_other"),
+    "load the trainer": ("trainer_start", "trainer_load"),
+    "start or swap the server": ("engine",),
+    "reclaim memory": ("reclaim",),
+    "preflight": ("preflight",),
+    "start Python": ("startup",),
+    "between phases": (BETWEEN,),
+}
+"""Part of the waterfall → what the phases clocked."""
+
+MUCH = 0.5
+"""Share of the wall from which on evaluations are worth a word."""
+
+OTHER = "other"
+UNCLAIMED = "claimed by no part"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One bar of the waterfall. `share` of the wall, in [0, 1]."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class WallTime:
+    """The whole night. `parts` add up to `wall`, the longest first, the unclaimed last."""
+
+    wall: float
+    training: float
+    """Seconds of rollout and training, over all steps."""
+    evals: float
+    n_steps: int
+    parts: tuple[Part, ...]
+    sentences: tuple[str, ...]
+
+
+def wall_time(
+    timings: Sequence[StepTimings], journal: Sequence[Entry], in_flight: int, seats: int
+) -> WallTime | None:
+    """Add up the steps; None where nothing was clocked.
+
+    in_flight: episodes of a step, B·K. seats: how many may be played at once.
+    """
+    clocked = [t for t in timings if t.segments]
+    wall = sum(t.wall for t in clocked)
+    if not wall:
+        return None
+    parts = _parts(clocked, wall)
+    later = [t for t in clocked if t.step > 0]
+    return WallTime(
+        wall=wall,
+        training=sum(t.training_wall for t in later),
+        evals=sum(t.eval_wall for t in clocked),
+        n_steps=len(later),
+        parts=parts,
+        sentences=(
+            _lifecycle_sentence(parts, clocked, journal),
+            _concurrency_sentence(in_flight, seats),
+            *_eval_sentence(sum(t.eval_wall for t in clocked), wall),
+        ),
+    )
+
+
+def _parts(clocked: Sequence[StepTimings], wall: float) -> tuple[Part, ...]:
+    seconds: dict[str, float] = {}
+    for t in clocked:
+        for name, value in t.seconds.items():
+            part = next((p for p, names in PARTS.items() if name in names), OTHER)
+            seconds[part] = seconds.get(part, 0.0) + value
+    longest_first = sorted(seconds, key=lambda p: (p == OTHER, -seconds[p]))
+    found = [Part(p, seconds[p], seconds[p] / wall) for p in longest_first]
+    rest = max(0.0, wall - sum(seconds.values()))
+    return (*found, Part(UNCLAIMED, rest, rest / wall))
+
+
+def _lifecycle_sentence(
+    parts: Sequence[Part], clocked: Sequence[StepTimings], journal: Sequence[Entry]
+) -> str:
+    """What the other lifecycle would have saved, as far as the clocks can tell."""
+    served = [e.data for e in journal if e.event == "adapter_served"]
+    if not served:
+        return "The journal does not tell how adapters were served."
+    engine = sum(t.seconds.get("engine", 0.0) for t in clocked if t.step > 0)
+    reclaim = next((p.seconds for p in parts if p.name == "reclaim memory"), 0.0)
+    wall = sum(t.wall for t in clocked)
+    if served[-1].get("lifecycle") == Lifecycle.RESTART.value:
+        return (
+            f"The server was restarted for every adapter: {duration(engine + reclaim)}"
+            f" ({100 * (engine + reclaim) / wall:.0f} % of the night) went into that, and hot-swap"
+            " would have saved nearly all of it."
+        )
+    return (
+        f"Adapters were swapped into a running server: after the first start that cost"
+        f" {duration(engine + reclaim)} in all, so there is nothing to gain from it."
+    )
+
+
+def _concurrency_sentence(in_flight: int, seats: int) -> str:
+    if seats < in_flight:
+        return (
+            f"At most {seats} of a step's {in_flight} episodes were played at once. With more"
+            " (rollout.concurrency = 0 is all; engine.max_num_seqs) a rollout takes as long as its"
+            " longest episodes, where memory allows it."
+        )
+    return (
+        f"All {in_flight} episodes of a step were in flight at once: more concurrency cannot make"
+        " a rollout shorter."
+    )
+
+
+def _eval_sentence(evals: float, wall: float) -> tuple[str, ...]:
+    if evals < MUCH * wall:
+        return ()
+    return (
+        f"Evaluations took {duration(evals)} of {duration(wall)}: fewer held-out tasks"
+        " (eval.tasks) or a larger run.eval_every leave more of the night for steps.",
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if 0.05 <= seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,74 @@
+"""`grpo run --detach`: the loop in a session of its own, deaf to a closed terminal.
+
+It is the same command, started again without the terminal; what it says goes to a log of the run.
+It carries a mark like all that is started here, and writes itself into the ledger once it owns the
+run: one that is turned away must not stand there in the place of the loop that works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fieldkit.process.ledger import Ledger
+from scripts.base.exit_codes import raise_code
+from scripts.run.folder import RunFolder
+
+LOOP = "loop"
+"""Its name in the ledger."""
+
+_START_SECONDS = 20.0
+"""How long the detached loop may take to own the run; it takes about a second."""
+_POLL_SECONDS = 0.1
+
+
+def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
+    """Start `grpo run` with `options` in the background; return its pid and its log.
+
+    Returns when it owns the run. Raises what its exit code stands for where it ended before that.
+    """
+    folder.log.mkdir(parents=True, exist_ok=True)
+    log = folder.log / f"detached-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started now
+    try:
+        with open(log, "ab") as out:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder.path), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **Ledger(folder.ledger).unannounced(LOOP)},
+            )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    _await_ownership(child, folder, log)
+    return child.pid, log
+
+
+def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Path) -> None:
+    """Wait until the lock names the child, or it ended: by then it has said why."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            code = child.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if _owner(folder) == child.pid:
+                return
+        else:
+            said = log.read_text(errors="replace").strip()
+            raise_code(code, said, "the detached loop", log)
+            return
+
+
+def _owner(folder: RunFolder) -> int | None:
+    try:
+        return int(json.loads(folder.lock.read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,258 @@
+"""`grpo run`: the loop of grpo_loop.sh with a display, a lock over the whole night, and an end.
+
+Each phase is a process of its own; this one only asks what is next, starts it, shows what it says,
+and stops between phases when asked. It holds no state that the run folder does not.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fieldkit.errors import FieldkitError, Interrupted
+from fieldkit.files.journal import Journal
+from fieldkit.process.ledger import Ledger
+from scripts.base.children import run_child
+from scripts.base.display import Both, Display, log_display
+from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
+from scripts.base.exit_codes import raise_code
+from scripts.base.signals import Wish, listening
+from scripts.night.detach import LOOP
+from scripts.run.config import UNPROTECTED, RunConfig, SandboxKind, play_flags, read_config
+from scripts.run.folder import RunFolder
+from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
+from scripts.run.manifest import check_sandbox, free_changes, read_manifest
+from scripts.run.next_phase import Phase, drive, next_phase
+from scripts.run.plan import Measured, seconds_allotted, seconds_left
+from scripts.run.state import raise_converged, read_files, read_measured, steps_planned
+from scripts.run.timings import LOOP_VARIABLE
+from scripts.run.until import FORECAST, held, next_time
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What was said on the command line; None leaves what run.toml says."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    eval_every: int | None = None
+    until: str | None = None
+    skip_preflight: bool = False
+    keep_engine: bool = False
+    sandbox: SandboxKind = "bwrap"
+
+    def words(self) -> list[str]:
+        """The same as words of a command line."""
+        words = []
+        for key in ("steps", "minutes", "eval_every", "until"):
+            if (value := getattr(self, key)) is not None:
+                words += [f"--{key.replace('_', '-')}", str(value)]
+        for key in ("skip_preflight", "keep_engine"):
+            if getattr(self, key):
+                words.append(f"--{key.replace('_', '-')}")
+        return words + play_flags(self.sandbox).split()
+
+
+def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
+    """Run phases until everything that was asked for is done.
+
+    Raises `PoolConverged` when the pool is exhausted, `Interrupted` when the person stopped it, and
+    whatever a phase raised. The engine is stopped in the end, however it ends; what that raises is
+    raised where nothing else is.
+    """
+    config = with_options(read_config(folder.config, options.sandbox), options)
+    check_sandbox(folder, config)
+    if config.run.wandb:
+        from scripts.track.weights_biases import require_wandb
+
+        require_wandb()
+    both = Both(display, log_display(folder.log, "loop"))
+    wish = Wish(lambda text: note(both.tell, text))
+    enrolled = Ledger(folder.ledger).enrolled(LOOP)
+    with run_lock(folder.lock) as lock_fd, listening(wish), enrolled:
+        loop = _Loop(folder, config, options, both, wish, lock_fd)
+        loop.journal_start()
+        if options.sandbox == "none":
+            alarm(both.tell, UNPROTECTED)
+        trouble = None
+        try:
+            left = drive(loop.look, loop.do, lambda: wish.finish)
+        finally:
+            if not options.keep_engine:
+                trouble = loop.stop_engine()
+            both.close()
+    loop.end(left, trouble)
+
+
+def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
+    """The settings with what the command line says in their place."""
+    given = {
+        key: value
+        for key in ("steps", "minutes", "eval_every")
+        if (value := getattr(options, key)) is not None
+    }
+    if "steps" not in given and "minutes" in given:
+        given["steps"] = "auto"
+    return replace(config, run=replace(config.run, **given))
+
+
+class _Loop:
+    """One loop over one run, under its lock."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        options: LoopOptions,
+        display: Display,
+        wish: Wish,
+        lock_fd: int,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.options = options
+        self.display = display
+        self.wish = wish
+        self.lock_fd = lock_fd
+        self.journal = Journal(folder.journal)
+        self.failure = ""
+        self.deadline = next_time(options.until, time.time()) if options.until else None
+        self.has_forecast = False
+
+    def journal_start(self) -> None:
+        """Write down who runs, how far it shall go, and which free keys were changed since."""
+        run = self.config.run
+        limits = {"steps": run.steps, "minutes": run.minutes, "eval_every": run.eval_every}
+        if self.deadline is not None:
+            limits["until"] = self.deadline
+        manifest = read_manifest(self.folder)
+        changed = free_changes(manifest, self.config) if manifest else {}
+        self.journal.append("loop_start", limits=limits, changed=changed)
+
+    def look(self) -> Phase:
+        """What is next, told to the display with the time that is left."""
+        files = read_files(self.folder, self.config)
+        steps = steps_planned(self.folder, self.config, files, self.deadline)
+        phase = next_phase(files, steps, self.config.run.eval_every)
+        step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
+        figures = {"step": float(max(0, step))}
+        measured = read_measured(self.folder, files)
+        if self.config.run.steps != "auto" or measured.step_seconds:
+            figures["steps"] = float(steps)
+        if (left := seconds_left(steps, measured, self.config.run.eval_every)) is not None:
+            self._keep_forecast(steps, left)
+        else:
+            left = self._allotted(measured)
+        if left is not None:
+            figures["seconds_left"] = left
+        if phase is Phase.DONE:
+            if self.has_forecast:
+                self._tell_how_the_forecast_held(files.newest)
+            page = self.folder.path / "report.html"
+            self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")
+        if phase not in (Phase.DONE, Phase.CONVERGED):
+            self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
+        return phase
+
+    def _allotted(self, measured: Measured) -> float | None:
+        run, deadline = self.config.run, self.deadline
+        deadline_in = None if deadline is None else deadline - time.time()
+        return seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
+
+    def _keep_forecast(self, steps: int, left: float) -> None:
+        """Write down the first forecast of this loop, to be held against the end."""
+        if not self.has_forecast and left > 0:
+            self.journal.append(FORECAST, steps=steps, end=round(time.time() + left, 3))
+            self.has_forecast = True
+
+    def _tell_how_the_forecast_held(self, done_steps: int) -> None:
+        if (kept := held(self.journal.read(), done_steps)) is not None:
+            note(self.display.tell, kept.told())
+
+    def do(self, phase: Phase) -> None:
+        """Run one phase to its end. Raises what its exit code stands for."""
+        self.failure = ""
+        log = self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+        code = run_child(
+            self._command(phase),
+            ledger=Ledger(self.folder.ledger),
+            name=phase.value,
+            log=log,
+            on_line=self._hear,
+            on_tick=self.display.tick,
+            stop_asked=lambda: self.wish.now,
+            env={
+                **os.environ,
+                LOCK_FD_VARIABLE: str(self.lock_fd),
+                LOOP_VARIABLE: f"{os.getpid()}",
+            },
+            pass_fds=(self.lock_fd,),
+        )
+        if self.wish.now:
+            raise Interrupted(self._resume_hint())
+        raise_code(code, self.failure, f"the {phase.value} phase", log)
+        if phase is Phase.EVAL:
+            self._show_evaluation()
+
+    def _show_evaluation(self) -> None:
+        """The main table in the evening, the whole page once something was trained."""
+        from scripts.evidence import collect
+        from scripts.report import files
+
+        steps = collect.read_steps(self.folder)
+        evidence = collect.read_evidence(self.folder, self.config)
+        text = files.page_text(evidence, steps) if len(steps) > 1 else files.start_text(evidence)
+        table(self.display.tell, text)
+        for path in files.write_files(self.folder, self.config, self._note, evidence):
+            detail(self.display.tell, f"written: {path}")
+
+    def _note(self, text: str) -> None:
+        note(self.display.tell, text)
+
+    def _command(self, phase: Phase) -> Sequence[str]:
+        words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
+        if phase is Phase.START and self.options.skip_preflight:
+            words.append("--skip-preflight")
+        return [*words, *play_flags(self.options.sandbox).split(), "--events"]
+
+    def _hear(self, line: str) -> None:
+        event = read_event(line)
+        if event is None:
+            if line.strip():
+                self.display.tell(Event(EventKind.DETAIL, line))
+        elif event.kind is EventKind.FAILED:
+            self.failure = event.text
+        elif event.kind is not EventKind.PHASE:  # it was told already, with more to it
+            self.display.tell(event)
+
+    def stop_engine(self) -> FieldkitError | None:
+        """End the engine that the phases left running, and what is left of a killed one.
+
+        Returns what went wrong: a failure here hides no other, and nothing that is finished.
+        """
+        from rollout.engine.serve import stop_engine
+
+        try:
+            stop_engine(self.folder.path, self.config.engine, self._note)
+        except FieldkitError as e:
+            self._note(f"engine: {e}")
+            return e
+        return None
+
+    def end(self, left: Phase, trouble: FieldkitError | None) -> None:
+        """Say how it ended; raise what the exit code shall say. trouble: with the engine's end."""
+        self.journal.append("loop_end", next=left.value)
+        if left is Phase.CONVERGED:
+            raise_converged(self.folder, self.config)
+        if left is not Phase.DONE:
+            raise Interrupted(self._resume_hint())
+        if trouble is not None:
+            raise type(trouble)(f"everything is finished and saved; {trouble}") from trouble
+
+    def _resume_hint(self) -> str:
+        command = " ".join(["grpo run", self.folder.typed, *map(shlex.quote, self.options.words())])
+        return f"stopped; `{command}` goes on from here"

@@ -1,0 +1,114 @@
+"""Everything that can be wrong with a run before it costs anything, looked at before it starts.
+
+Each check raises one of the foreseen errors with what, where and the next command; none leaves a
+trace but a hub model that is downloaded. Phases trust what passed here; only the adapter is checked
+again, each time it is served.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fieldkit.errors import BadInput, Shortage
+from fieldkit.gate.memory import GIB
+from fieldkit.training.adapter import CONFIG_FILE, AdapterInfo, base_name, check_adapter, other_base
+from rollout.sandbox.base import probe
+from rollout.tasks import check_disjoint
+from rollout.transcript import ChatRenderer
+from scripts.phases.context import DEFAULT_MODEL, Context
+from scripts.run.config import RunConfig
+from scripts.track.weights_biases import require_wandb
+from trainer.budget import weight_bytes
+from trainer.trainable import check_trainable
+
+DISK_MARGIN_BYTES = 1 * GIB
+"""What must stay free on the disk beside what the run itself writes."""
+
+_BYTES_A_TRAJECTORY = 100_000
+"""Measured: 12 turns with ids, logprobs and text come to 40-80 kB of JSON."""
+_ADAPTER_COPIES = 4
+"""A step keeps the weights once and AdamW's two moments; one more while it is written."""
+_TRAINED_BYTES = 4
+"""Of one number of an adapter as the trainer writes it, in whatever dtype it came."""
+
+
+def check_run(ctx: Context) -> AdapterInfo:
+    """Check tasks, model, adapter, disk and sandbox; return the starting adapter."""
+    if ctx.config.run.wandb:
+        require_wandb()
+    check_tasks(ctx)
+    adapter = check_start_adapter(ctx)
+    check_model(ctx)
+    check_disk(ctx, adapter)
+    probe(ctx.config.sandbox)
+    return adapter
+
+
+def check_tasks(ctx: Context) -> tuple[int, int]:
+    """Every task is sound, a step's batch fits the pool, and nothing of it is held out.
+
+    Returns how many tasks there are in the pool, and how many are played of the held-out set.
+    """
+    pool, wanted = ctx.pool(), ctx.config.rollout.tasks_per_step
+    heldout = ctx.heldout()
+    if wanted > len(pool):
+        raise BadInput(
+            f"rollout.tasks_per_step is {wanted}, but the pool {ctx.pool_file} holds {len(pool)} "
+            "tasks; lower it, or grow the pool"
+        )
+    check_disjoint(ctx.pool_file, ctx.heldout_file)
+    return len(pool), len(heldout)
+
+
+def check_model(ctx: Context) -> None:
+    """The model can be talked to and trained. Raises `BadInput` naming the key or the template."""
+    ChatRenderer(ctx.model_dir())  # a template that cannot hold the conversation is named here
+    trainer = ctx.trainer()
+    check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype)
+
+
+def check_start_adapter(ctx: Context) -> AdapterInfo:
+    """The adapter of run.toml fits the model. Raises `BadInput` naming key or tensor."""
+    path = ctx.start_adapter
+    if not path.is_dir():
+        own = ctx.config.model.path == DEFAULT_MODEL  # the only base that `grpo sft` knows
+        remedy = "`grpo sft` makes a warm start, or name" if own else "name"
+        raise BadInput(
+            f"{ctx.folder.config}: model.adapter is {path}: no such folder; {remedy} a LoRA "
+            f"adapter for {ctx.config.model.path}"
+        )
+    return check_adapter(path, ctx.model_dir())
+
+
+def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
+    """What a person should look at before trusting that the adapter is one of this model."""
+    model = str(ctx.model_dir())
+    other = other_base(adapter, model)
+    if other is None:
+        return None
+    return (
+        f"{adapter.path / CONFIG_FILE} says that it was trained on {other}, and its shapes fit "
+        f"{base_name(model)} too; if that is another model, the start table shows the adapter "
+        "below its base"
+    )
+
+
+def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
+    """Raise `Shortage` where the run's disk cannot hold the steps that are asked for."""
+    needed = disk_needed(ctx.config, adapter.path)
+    free = shutil.disk_usage(ctx.folder.path).free
+    if free < needed:
+        raise Shortage(
+            f"{ctx.folder.path}: {free / GIB:.1f} GiB free on this disk, the run needs about "
+            f"{needed / GIB:.1f} GiB; free some, or put the run elsewhere: `grpo new /PATH/RUN`"
+        )
+
+
+def disk_needed(config: RunConfig, adapter: Path) -> int:
+    """Bytes that a run writes, generously, plus the margin."""
+    steps = 100 if config.run.steps == "auto" else config.run.steps
+    weights = weight_bytes(adapter, _TRAINED_BYTES)
+    trajectories = config.rollout.tasks_per_step * config.rollout.group_size
+    per_step = _ADAPTER_COPIES * weights + trajectories * _BYTES_A_TRAJECTORY
+    return steps * per_step + DISK_MARGIN_BYTES

@@ -1,0 +1,214 @@
+"""What every phase is given: the run, its settings, where to speak, and the person's wishes.
+
+Made once per process. It finds files and reads tasks; what is done with them is the phases'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fieldkit.errors import BadInput, FieldkitError, Interrupted
+from fieldkit.files.journal import Journal
+from fieldkit.gate.memory import GIB
+from fieldkit.records import Task
+from scripts.base.checkout import from_checkout
+from scripts.base.events import Tell, alarm, note
+from scripts.base.signals import Wish
+from scripts.run.config import UNPROTECTED, RunConfig
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import check_sandbox
+from scripts.run.timings import Stopwatch
+
+if TYPE_CHECKING:
+    from rollout.engine.vllm_server import EngineSettings
+    from trainer.settings import TrainerSettings
+
+T = TypeVar("T")
+
+DEFAULT_MODEL = "smol"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a phase ended: one line for the person, and the hashes of what it wrote, by path."""
+
+    text: str
+    wrote: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Context:
+    """One phase's surroundings. `watch` runs since the process was started; a phase of several
+    parts that are timed apart puts a new one in its place."""
+
+    folder: RunFolder
+    config: RunConfig
+    tell: Tell
+    wish: Wish
+    watch: Stopwatch
+    skip_preflight: bool = False
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.folder.journal)
+
+    @property
+    def scratch(self) -> Path:
+        """Where an environment may keep files that nobody needs afterwards."""
+        return self.folder.path / "scratch"
+
+    @property
+    def start_adapter(self) -> Path:
+        """The adapter that run.toml names."""
+        return from_checkout(self.config.model.adapter)
+
+    def model_dir(self) -> Path:
+        """The model's folder. Raises `BadInput` where there is none."""
+        return find_model(self.config.model.path)
+
+    def engine(self) -> EngineSettings:
+        """[engine], with what the trainer will need beside it where run.toml leaves that open."""
+        from rollout.engine.vllm_server import serving_dtype
+        from trainer.budget import forecast
+
+        engine, model = self.config.engine, self.model_dir()
+        if engine.trainer_gib is not None:
+            return engine
+        served = serving_dtype(engine, model)
+        item_bytes = 2 if served == "bfloat16" and self.config.trainer.dtype != "fp32" else 4
+        need = forecast(model, self.config.trainer, item_bytes, engine.max_model_len)
+        return replace(engine, trainer_gib=need / GIB)
+
+    def trainer(self) -> TrainerSettings:
+        """[trainer], told what the server computes in where run.toml leaves that open."""
+        from rollout.engine.vllm_server import serving_dtype
+
+        trainer = self.config.trainer
+        if trainer.serving_dtype != "auto":
+            return trainer
+        return replace(trainer, serving_dtype=serving_dtype(self.config.engine, self.model_dir()))
+
+    @property
+    def pool_file(self) -> Path:
+        return from_checkout(self.config.data.pool)
+
+    @property
+    def heldout_file(self) -> Path:
+        return from_checkout(self.config.data.heldout)
+
+    def about_to_play(self) -> None:
+        """Raise `BadInput` where the run is played with another kind of sandbox, and say it where
+        there is none."""
+        check_sandbox(self.folder, self.config)
+        if self.config.sandbox.kind == "none":
+            alarm(self.tell, UNPROTECTED)
+
+    def pool(self) -> tuple[Task, ...]:
+        """The tasks to train on, checked."""
+        return self._tasks(self.pool_file, "data.pool")
+
+    def heldout(self) -> tuple[Task, ...]:
+        """The tasks to evaluate on, checked."""
+        return self.config.eval.of(self._tasks(self.heldout_file, "data.heldout"))
+
+    def _tasks(self, file: Path, key: str) -> tuple[Task, ...]:
+        from rollout.tasks import read_tasks
+
+        if not file.is_file():
+            raise BadInput(
+                f"{self.folder.config}: {key} is {file}: no such file; `grpo synth` writes the "
+                "default task sets"
+            )
+        return read_tasks(file)
+
+    def say(self, text: str) -> None:
+        """One line for the person; a long wait asks here whether it should go on."""
+        note(self.tell, text)
+        self.check_stop()
+
+    def check_stop(self) -> None:
+        """Raise `Interrupted` where the person wants to stop now."""
+        if self.wish.now:
+            raise Interrupted("stopped; the same command goes on from here")
+
+    def waiting(self, call: Callable[[], T]) -> T:
+        """Do something long that knows nothing of wishes but speaks through `say`."""
+        try:
+            return call()
+        except FieldkitError:
+            self.check_stop()  # whatever it died of: it was asked to
+            raise
+
+    def run_async(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, or until the person wants to stop now."""
+
+        async def stoppable() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            loop = asyncio.get_running_loop()
+
+            def cancel() -> None:
+                loop.call_soon_threadsafe(task.cancel)
+
+            self.wish.on_now = cancel
+            if self.wish.now:  # asked for while the phase was still being set up
+                cancel()
+            try:
+                return await main
+            finally:
+                self.wish.on_now = lambda: None
+
+        try:
+            return asyncio.run(stoppable())
+        except asyncio.CancelledError:
+            raise Interrupted("stopped; the same command goes on from here") from None
+
+
+def find_model(path: str) -> Path:
+    """The folder of a model: the default one by its name, a folder, or a hub id.
+
+    A hub id is looked up in the local hub cache first and downloaded otherwise. Raises `BadInput`
+    naming what was tried.
+    """
+    if path == DEFAULT_MODEL:
+        from scripts.prepare.model import default_model_dir
+
+        folder = default_model_dir()
+        if not (folder / "config.json").is_file():
+            raise BadInput(f"{folder}: the default model is not built yet; `grpo model` builds it")
+        return folder
+    folder = from_checkout(path)
+    if (folder / "config.json").is_file():
+        return folder
+    if folder.exists() or path.count("/") != 1 or path.startswith((".", "~")):
+        raise BadInput(
+            f"model.path: {folder}: no model folder there (no config.json); name a folder, a hub "
+            f'id such as "Qwen/Qwen2.5-7B-Instruct", or "{DEFAULT_MODEL}"'
+        )
+    return _from_hub(path)
+
+
+def _from_hub(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+    try:
+        # The copy that is there, without asking whether there is a newer one: a night that follows
+        # somebody's `main` would serve and train another model from one step to the next.
+        return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass  # not here yet
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except Exception as e:  # the hub client raises a dozen unrelated classes
+        why = next(iter(str(e).splitlines()), "")[:200]
+        raise BadInput(
+            f"model.path: {hub_id} is no folder, and the hub did not give it "
+            f"({type(e).__name__}: {why}); download it on a machine with "
+            "a network and name the folder"
+        ) from e

@@ -1,0 +1,134 @@
+"""The eval phase: the arms that are due are played on the held-out set, on one server.
+
+At the start of a run these are the do-nothing and oracle arms, the base model and the starting
+adapter; later the newest adapter. An arm that is there is not played again. What the figures mean
+is for the report.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fieldkit.files.atomic import sha256_file
+from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
+from rollout.engine.serve import Served
+from rollout.transcript import ChatRenderer
+from rollout.yardsticks import ReferenceArm, evaluate_reference
+from scripts.base.events import note
+from scripts.phases.context import Context, Done
+from scripts.phases.make_player import environments, player, renderer, reward_function, serve, show
+from scripts.phases.rollout import next_step
+from scripts.phases.shared_arms import take_over
+from scripts.run.next_phase import Arm, RunFiles, due_arms
+from scripts.run.state import read_files
+from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_timings
+
+
+def evaluate(ctx: Context) -> Done:
+    """Play every arm that is missing: those of the start, and the newest adapter."""
+    next_step(ctx)  # refuses a run that was not started
+    files = read_files(ctx.folder, ctx.config)
+    due = due_arms(files, steps=files.newest, eval_every=0)
+    if not due:
+        return Done("everything that is due is evaluated already")
+    ctx.about_to_play()
+    for arm in due:
+        summary = _play(ctx, files, arm)
+        _keep_time(ctx, _step_of(files, arm), arm)
+        note(ctx.tell, told(summary))
+        played = ctx.folder.evals / summary.key / TRAJECTORIES
+        wrote = {ctx.folder.relative(played): sha256_file(played)}
+        ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote)
+        ctx.watch = Stopwatch(time.time())
+    return Done(f"{len(due)} arm(s) evaluated")
+
+
+def _step_of(files: RunFiles, arm: str) -> int:
+    """The step that an arm belongs to: the first one with that adapter, or the start."""
+    return files.adapters.index(arm) if arm in files.adapters else 0
+
+
+def name_of(files: RunFiles, arm: str) -> str:
+    """What a person calls the arm."""
+    if arm not in files.adapters:
+        return arm
+    step = _step_of(files, arm)
+    return f"step {step}" if step else "warm start"
+
+
+def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
+    name = name_of(files, arm)
+    note(ctx.tell, f"evaluating {name} on the held-out set")
+    if arm in (Arm.NOTHING, Arm.ORACLE):
+        return _play_reference(ctx, ReferenceArm(arm))
+    taken = take_over(ctx, name, BASE_ADAPTER if arm == Arm.BASE else arm)
+    if taken is not None:
+        note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
+        return taken
+    chat = renderer(ctx)
+    return _play_served(ctx, files, arm, _serve(ctx, files, arm), chat)
+
+
+def _play_reference(ctx: Context, arm: ReferenceArm) -> EvalSummary:
+    with ctx.watch.part("eval"):
+        return ctx.run_async(
+            evaluate_reference(
+                arm,
+                ctx.heldout(),
+                environments=environments(ctx),
+                settings=ctx.config.rollout.at(ctx.config.eval.temperature),
+                reward=reward_function(ctx),
+                evals=ctx.folder.evals,
+                samples=ctx.config.eval.samples,
+                on_progress=show(ctx),
+            )
+        )
+
+
+def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
+    """The arm's server; the base model is served by one that holds the newest adapter too (in the
+    evening the starting one), so that both are played under the same conditions."""
+    if arm == Arm.BASE:
+        keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
+        return serve(ctx, None, "base", keep)
+    n = _last_step_of(files, arm)
+    return serve(ctx, ctx.folder.adapter(n), ctx.folder.version(n))
+
+
+def _last_step_of(files: RunFiles, arm: str) -> int:
+    """The newest step with that adapter: the name under which it is served already, if it is."""
+    return max(n for n, sha in enumerate(files.adapters) if sha == arm)
+
+
+def _play_served(
+    ctx: Context, files: RunFiles, arm: str, served: Served, chat: ChatRenderer
+) -> EvalSummary:
+    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
+
+    async def play() -> EvalSummary:
+        async with player(ctx, served, chat, settings) as p:
+            return await evaluate_arm(
+                name_of(files, arm),
+                ctx.heldout(),
+                player=p,
+                evals=ctx.folder.evals,
+                samples=ctx.config.eval.samples,
+                on_progress=show(ctx),
+            )
+
+    with ctx.watch.part("eval"):
+        return ctx.run_async(play())
+
+
+def _keep_time(ctx: Context, n: int, arm: str) -> None:
+    timings = read_timings(ctx.folder.timings(n), n)
+    segment = ctx.watch.segment(eval_segment(arm))
+    write_timings(ctx.folder.timings(n), timings.with_segment(segment))
+
+
+def told(s: EvalSummary) -> str:
+    """One arm in one line."""
+    return (
+        f"{s.arm}: passed {s.n_passed}/{s.n_trajectories}, assertions {s.assertion_rate:.1%}, "
+        f"stopped by itself {s.stop_rate:.1%}, {s.mean_turns:.2f} turns, {s.seconds:.0f} s"
+    )

@@ -1,0 +1,129 @@
+"""A phase's player: the served adapter, the tokenizer and the sandbox put together.
+
+Rollout, evaluation and preflight differ in what they play; how an adapter comes to play is here,
+once. Nothing here decides which adapter or which tasks.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fieldkit.process.owned import start_time
+from reward.credit import Crediting
+from reward.shaping import reward
+from rollout.arm import BASE_ADAPTER
+from rollout.engine.client import EngineClient
+from rollout.engine.serve import Served, ensure_engine, find_engine
+from rollout.envs.shell import Environment, make_environment
+from rollout.episode import RewardFunction
+from rollout.flight import OnProgress, RolloutProgress
+from rollout.player import Player
+from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer
+from scripts.base.events import note, progress
+from scripts.phases.context import Context
+
+_TELL_SECONDS = 0.2
+"""Progress comes with every turn; a display needs no more than this."""
+
+
+def serve(
+    ctx: Context, adapter: Path | None, version: str, keep: Mapping[str, Path] | None = None
+) -> Served:
+    """Have the run's engine serve `adapter` (None: the base model), and journal what it took.
+
+    A new server says how adapters will change on it where that was left to be probed, and why.
+    """
+    before = find_engine(ctx.folder.path)
+    with ctx.watch.part("engine"):
+        served = ctx.waiting(
+            lambda: ensure_engine(
+                ctx.folder.path,
+                ctx.model_dir(),
+                ctx.engine(),
+                adapter,
+                version,
+                ctx.say,
+                keep=keep,
+            )
+        )
+    if ctx.config.engine.lifecycle == "auto" and (before is None or before.pid != served.pid):
+        note(ctx.tell, f"engine: lifecycle {served.reason}")
+    if served.proof is not None:
+        ctx.journal.append(
+            "adapter_served",
+            version=version,
+            adapter_sha=served.adapter_sha,
+            lifecycle=served.lifecycle.value,
+            reason=served.reason,
+            verdict=served.proof.verdict.value,
+            seconds=round(served.seconds, 3),
+        )
+    return served
+
+
+def renderer(ctx: Context) -> ChatRenderer:
+    """The model's tokenizer. Importing it takes seconds, which count as start-up."""
+    with ctx.watch.part("startup"):
+        return ChatRenderer(ctx.model_dir())
+
+
+@asynccontextmanager
+async def player(
+    ctx: Context, served: Served, chat: ChatRenderer, settings: EpisodeSettings
+) -> AsyncIterator[Player]:
+    """The served adapter, ready to play under `settings`; to be used inside an event loop."""
+    async with EngineClient(
+        served.base_url,
+        served.api_key,
+        served.model_name,
+        stop_token_ids=(chat.eot_id,),
+        alive=lambda: start_time(served.pid) is not None,
+    ) as client:
+        yield Player(
+            sampler=client,
+            renderer=chat,
+            environments=environments(ctx),
+            settings=settings,
+            adapter_sha=served.adapter_sha or BASE_ADAPTER,
+            policy_version=served.model_name,
+            reward=reward_function(ctx),
+        )
+
+
+def environments(ctx: Context) -> functools.partial[Environment]:
+    """Makes a fresh environment of the named kind."""
+    ctx.scratch.mkdir(exist_ok=True)
+    return functools.partial(make_environment, settings=ctx.config.sandbox, scratch=ctx.scratch)
+
+
+def reward_function(ctx: Context) -> RewardFunction:
+    return functools.partial(reward, settings=ctx.config.reward)
+
+
+def crediting(ctx: Context) -> Crediting:
+    """How this run's groups become advantages."""
+    how = ctx.config.advantages
+    return Crediting(how.scale, how.credit, ctx.config.reward)
+
+
+def show(ctx: Context, what: str = "episodes") -> OnProgress:
+    """Tells the display how far a rollout or evaluation is, a few times a second."""
+    last = 0.0
+
+    def on_progress(p: RolloutProgress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < _TELL_SECONDS and p.finished < p.total:
+            return
+        last = now
+        figures = {"turns": p.turns / p.total, "tokens_per_s": p.tokens_per_second}
+        if p.mean_reward is not None and p.stop_rate is not None:
+            figures |= {"reward": p.mean_reward, "stop_rate": p.stop_rate}
+        progress(ctx.tell, what, p.finished, p.total, **figures)
+
+    return on_progress

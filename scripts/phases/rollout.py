@@ -1,0 +1,84 @@
+"""The rollout phase: the next step's tasks are played and its bundle is written.
+
+The step's number, tasks and seeds follow from the run folder and its seed, so a rollout that was
+killed is the same rollout when it is run again. Nothing here decides whether a step is due.
+"""
+
+from __future__ import annotations
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import sha256_file
+from fieldkit.records import RolloutGroup, Signal
+from rollout.bundle import roll_out
+from rollout.seeds import plan_tasks
+from scripts.phases.context import Context, Done
+from scripts.phases.make_player import crediting, player, renderer, serve, show
+from scripts.phases.summary import bundle_figures
+from scripts.run.manifest import bound_changes, read_manifest, refuse_change
+from scripts.run.timings import read_timings, write_timings
+
+
+def rollout(ctx: Context) -> Done:
+    """Sample the bundle of the step after the newest finished one; one that is there stays."""
+    n = next_step(ctx)
+    if ctx.folder.bundle(n).is_file():
+        return Done(f"step {n}: the bundle is there already")
+    ctx.about_to_play()
+    ctx.folder.step(n).mkdir(exist_ok=True)
+    groups = _play(ctx, n)
+    timings = read_timings(ctx.folder.timings(n), n).with_segment(ctx.watch.segment("rollout"))
+    write_timings(ctx.folder.timings(n), timings)
+    bundle = ctx.folder.bundle(n)
+    return Done(_told(n, groups), {ctx.folder.relative(bundle): sha256_file(bundle)})
+
+
+def next_step(ctx: Context) -> int:
+    """The number of the step under way.
+
+    Raises `BadInput` where the run was not started, or run.toml or the data were changed since.
+    """
+    done, manifest = ctx.folder.finished_steps(), read_manifest(ctx.folder)
+    changed = bound_changes(manifest, ctx.config) if manifest else []
+    if manifest is None or done == 0 or (done == 1 and changed):
+        run = f"{ctx.folder.typed}{ctx.config.flags}"
+        since = f" with {changed[0]} as it is now" if done and changed else ""
+        raise BadInput(
+            f"{ctx.folder.path}: not started yet{since}; `grpo start {run}` checks it and writes "
+            f"step-000 (`grpo run {run}` does everything)"
+        )
+    refuse_change(ctx.folder, manifest, ctx.config)
+    return done
+
+
+def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
+    settings = ctx.config.rollout
+    chat = renderer(ctx)
+    served = serve(ctx, ctx.folder.adapter(n - 1), ctx.folder.version(n - 1))
+    tasks = plan_tasks(settings.run_seed, n, ctx.pool(), settings.tasks_per_step)
+
+    async def play() -> tuple[RolloutGroup, ...]:
+        async with player(ctx, served, chat, settings) as p:
+            return await roll_out(
+                n,
+                tasks,
+                player=p,
+                run_seed=settings.run_seed,
+                group_size=settings.group_size,
+                partial=ctx.folder.partial(n),
+                bundle=ctx.folder.bundle(n),
+                crediting=crediting(ctx),
+                on_progress=show(ctx),
+            )
+
+    with ctx.watch.part("rollout"):
+        return ctx.run_async(play())
+
+
+def _told(n: int, groups: tuple[RolloutGroup, ...]) -> str:
+    f = bundle_figures(groups)
+    learnable = f.groups.get(Signal.LEARNABLE.value, 0)
+    return (
+        f"step {n}: {f.n_trajectories} episodes, reward {f.mean_reward:.3f}, "
+        f"passed {f.pass_rate:.0%}, stopped by themselves {f.stop_rate:.0%}, "
+        f"{f.mean_turns:.2f} turns, {learnable} of {len(groups)} groups learnable"
+    )

@@ -1,0 +1,193 @@
+"""The start phase: check everything, write the manifest and step-000, play the preflight.
+
+It exists so that whatever can be wrong with a night is found in the evening. step-000 is where the
+run starts and what its KL refers to; its step.json comes last. Nothing here trains.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import whole_dir, write_json, write_text
+from fieldkit.records import Outcome, StepSummary, encode
+from fieldkit.training.adapter import AdapterInfo, copy_adapter
+from rollout.arm import settings_sha, tasks_sha
+from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
+from scripts.base.events import alarm, table
+from scripts.evidence.conditions import same_conditions
+from scripts.phases.checks import check_run, doubt
+from scripts.phases.context import Context, Done
+from scripts.phases.make_player import crediting, player, renderer, serve, show
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import (
+    bound_changes,
+    check_sandbox,
+    new_manifest,
+    read_manifest,
+)
+from scripts.run.timings import StepTimings, write_timings
+from scripts.words.quantities import counted
+from scripts.words.table import Table
+from scripts.words.text import as_text
+
+PREFLIGHT_SCHEMA = 1
+
+
+def start(ctx: Context) -> Done:
+    """Start the run. A run that is started as run.toml says is left as it is."""
+    check_sandbox(ctx.folder, ctx.config)
+    if _is_started(ctx):
+        return Done("started already")
+    with ctx.watch.part("checks"):
+        adapter = check_run(ctx)
+        if (about_the_base := doubt(ctx, adapter)) is not None:
+            alarm(ctx.tell, about_the_base)
+    _drop_what_was_started_otherwise(ctx)
+    before = read_manifest(ctx.folder)
+    with _all_or_nothing(ctx.folder, before):
+        with ctx.watch.part("manifest"):
+            identity = evaluation_identity(ctx)
+            now = new_manifest(ctx.folder, ctx.config, ctx.model_dir(), adapter, identity)
+            _drop_evaluations_of_other_conditions(ctx, before, now)
+            write_json(ctx.folder.manifest, now)
+            _write_step_zero(ctx, adapter)
+        if ctx.config.run.preflight and not ctx.skip_preflight:
+            require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
+        segment = ctx.watch.segment("start")
+        write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(segment))
+        write_text(ctx.folder.summary(0), encode(_summary(ctx, adapter)) + "\n")
+    text = f"step 0 is adapter {adapter.sha[:12]}, rank {adapter.rank}"
+    return Done(text, {ctx.folder.relative(ctx.folder.adapter(0)): adapter.sha})
+
+
+@contextmanager
+def _all_or_nothing(folder: RunFolder, before: dict[str, Any] | None) -> Iterator[None]:
+    """A start that fails (a busy port, too little memory, no signal) leaves no step-000, and the
+    manifest that was there before, if any: that one tells how the evaluations were played."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder.step(0), ignore_errors=True)
+        if before is None:
+            folder.manifest.unlink(missing_ok=True)
+        else:
+            write_json(folder.manifest, before)
+        raise
+
+
+def _is_started(ctx: Context) -> bool:
+    """Whether there is nothing left to start. Raises `BadInput` where steps are finished and nobody
+    can tell of what."""
+    manifest = read_manifest(ctx.folder)
+    finished = ctx.folder.finished_steps()
+    if finished > 1 and manifest is None:
+        raise BadInput(
+            f"{ctx.folder.manifest}: no such file, and {counted(finished - 1, 'step')} of training "
+            "are finished under it: it says which settings, model and tasks they belong to. Put it "
+            "back, or start another run with `grpo new`"
+        )
+    if finished > 1:
+        return True
+    return finished == 1 and manifest is not None and not bound_changes(manifest, ctx.config)
+
+
+def _drop_evaluations_of_other_conditions(
+    ctx: Context, before: Mapping[str, Any] | None, now: Mapping[str, Any]
+) -> None:
+    """Remove arms, finished or not, that were not played as this run will play: beside its own they
+    would be compared. before: the manifest under which they were played."""
+    if (
+        before is not None
+        and before["evaluation"] == now["evaluation"]
+        and same_conditions(before, now)
+    ):
+        return
+    for path in sorted(p for p in ctx.folder.evals.glob("*") if p.is_dir()):
+        _drop(ctx, path, "played under other conditions")
+
+
+def _drop_what_was_started_otherwise(ctx: Context) -> None:
+    """Remove step-000 and a rollout under way that belong to other settings; no step is lost."""
+    for n in (0, 1):
+        if ctx.folder.step(n).exists():
+            _drop(ctx, ctx.folder.step(n), "unfinished, or of other settings")
+
+
+def _drop(ctx: Context, folder: Path, why: str) -> None:
+    ctx.journal.append("dropped", removed=[ctx.folder.relative(folder)], why=why)
+    shutil.rmtree(folder)
+
+
+def evaluation_identity(ctx: Context) -> dict[str, str]:
+    """What every evaluation of this run has in common: the tasks, and the limits of an episode."""
+    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
+    sha = settings_sha(settings, ctx.config.eval.samples)
+    return {"tasks_sha": tasks_sha(ctx.heldout()), "settings_sha": sha}
+
+
+def _write_step_zero(ctx: Context, adapter: AdapterInfo) -> None:
+    ctx.folder.step(0).mkdir(parents=True, exist_ok=True)
+    with whole_dir(ctx.folder.adapter(0)) as folder:
+        copy_adapter(adapter.path, folder)
+
+
+def _summary(ctx: Context, adapter: AdapterInfo) -> StepSummary:
+    return StepSummary(
+        step=0,
+        outcome=Outcome.START,
+        parent_sha=None,
+        adapter_sha=adapter.sha,
+        optimizer_sha=None,
+        bundle_sha=None,
+        n_trajectories=0,
+        mean_reward=None,
+        pass_rate=None,
+        assertion_rate=None,
+        stop_rate=None,
+        mean_turns=None,
+        mean_tokens=None,
+        groups={},
+        train={},
+        seconds={k: round(v, 3) for k, v in ctx.watch.seconds.items()},
+    )
+
+
+def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
+    """Play a few groups with step `n`'s adapter, show their rewards, and keep the figures."""
+    ctx.about_to_play()
+    chat = renderer(ctx)
+    served = serve(ctx, adapter, ctx.folder.version(n))
+
+    async def play() -> Preflight:
+        async with player(ctx, served, chat, ctx.config.rollout) as p:
+            return await preflight(
+                ctx.pool(),
+                player=p,
+                run_seed=ctx.config.rollout.run_seed,
+                group_size=ctx.config.rollout.group_size,
+                crediting=crediting(ctx),
+                on_progress=show(ctx),
+            )
+
+    with ctx.watch.part("preflight"):
+        report = ctx.run_async(play())
+    write_json(ctx.folder.preflight, {"schema": PREFLIGHT_SCHEMA, "step": n, **asdict(report)})
+    columns, *rows = render_rows(report)
+    shown = Table(f"Preflight of step {n}", columns, tuple(rows), (explain(report),))
+    table(ctx.tell, as_text(shown.rich()))
+    return report
+
+
+def require_signal(ctx: Context, report: Preflight) -> None:
+    """Raise `BadInput` where no group's rewards differ: a night would learn nothing."""
+    if report.verdict is Verdict.NO_SIGNAL:
+        raise BadInput(
+            f"{explain(report)} `grpo start {ctx.folder.typed}{ctx.config.flags} --skip-preflight` "
+            "starts it anyway"
+        )

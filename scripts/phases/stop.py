@@ -1,0 +1,30 @@
+"""`grpo stop`: end a run's engine when no loop uses it.
+
+Only what the run's ledger owns is ended. A loop that works is not stopped from here: it would take
+its engine's end for a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rollout.engine.serve import find_engine, stop_engine
+from scripts.run.config import RunConfig
+from scripts.run.folder import RunFolder
+from scripts.run.lock import run_lock
+
+
+def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> str:
+    """Stop the engine and what a crash left of it. Raises `NotOwner` while a loop works."""
+    with run_lock(folder.lock):
+        running = find_engine(folder.path) is not None
+        ended = stop_engine(folder.path, config.engine, say)
+    return f"run {folder.name}: {_told(running, ended)}"
+
+
+def _told(running: bool, ended: int) -> str:
+    if running:
+        return "engine stopped"
+    if not ended:
+        return "no engine"
+    return f"ended what a killed engine left ({ended} process{'es' if ended > 1 else ''})"

@@ -1,0 +1,237 @@
+"""The train phase: memory is made free, the trainer runs as a program of its own, the step is done.
+
+The trainer knows no run folder; it gets the paths of one step and leaves adapter, optimizer state
+and train.json beside the bundle. step.json, composed from what lies there, is written last: it is
+what makes the step exist.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import Shortage
+from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
+from fieldkit.process.ledger import Ledger
+from fieldkit.records import Outcome, StepSummary, encode, read_bundle
+from rollout.engine.serve import release_memory
+from scripts.base.children import run_child
+from scripts.base.events import detail, progress
+from scripts.base.exit_codes import KILLED, raise_code
+from scripts.base.machine import gpu_names
+from scripts.phases.context import Context, Done
+from scripts.phases.rollout import next_step
+from scripts.phases.summary import step_summary
+from scripts.run.timings import read_timings, write_timings
+from trainer.batch import collect, micro_batches
+from trainer.budget import Budget, smaller_budget
+from trainer.settings import TrainerSettings
+
+_PARTS = {
+    "read": "trainer_load",
+    "import": "trainer_load",
+    "load": "trainer_load",
+    "reference": "reference",
+    "gradient": "gradient",
+    "save": "save",
+    "canary": "canary",
+}
+"""Names of the trainer's seconds in timings.json."""
+
+
+def train(ctx: Context) -> Done:
+    """Train on the bundle of the step under way and finish the step."""
+    n = next_step(ctx)
+    if not ctx.folder.bundle(n).is_file():
+        return Done(
+            f"step {n - 1} is finished, and step {n} has no bundle yet; "
+            f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
+        )
+    with ctx.watch.part("reclaim"):
+        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))
+    sweep_temporaries(ctx.folder.step(n))
+    trained = _run_trainer(ctx, n)
+    summary = _finish(ctx, n, trained)
+    return Done(_told(summary), {ctx.folder.relative(ctx.folder.adapter(n)): summary.adapter_sha})
+
+
+def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
+    """Run `python -m trainer` on step `n`; return its train.json."""
+    log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    began = time.monotonic()
+    code = run_child(
+        _command(ctx, n),
+        ledger=Ledger(ctx.folder.ledger),
+        name="trainer",
+        log=log,
+        on_line=lambda line: _tell_line(ctx, line),
+        stop_asked=lambda: ctx.wish.now,
+    )
+    wall = time.monotonic() - began
+    ctx.check_stop()
+    _refuse_failure(ctx, code, n, log)
+    trained = read_json(ctx.folder.step(n) / "train.json")
+    _count_seconds(ctx, trained["seconds"], wall)
+    return dict(trained)
+
+
+def _command(ctx: Context, n: int) -> list[str]:
+    folder, parent = ctx.folder, n - 1
+    settings = folder.log / f"trainer-settings-{n:03d}.json"
+    settings.parent.mkdir(exist_ok=True)
+    write_json(settings, asdict(_settings(ctx, n)))
+    paths: dict[str, Path] = {
+        "--bundle": folder.bundle(n),
+        "--adapter-init": folder.adapter(parent),
+        "--reference-adapter": folder.adapter(0),
+        "--model": ctx.model_dir(),
+        "--out-dir": folder.step(n),
+        "--settings-json": settings,
+    }
+    if folder.trainer_state(parent).is_dir():
+        paths["--optimizer-state"] = folder.trainer_state(parent)
+    words = [word for flag, path in paths.items() for word in (flag, str(path))]
+    return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
+
+
+def _settings(ctx: Context, n: int) -> TrainerSettings:
+    """[trainer] for step n. Which dtype is the faster one is measured once: a machine that is busy
+    for a moment must not change the arithmetic in the middle of a night."""
+    settings = ctx.trainer()
+    if settings.dtype != "auto":
+        return settings
+    for earlier in range(n - 1, 0, -1):  # a step without signal measured nothing
+        file = ctx.folder.step(earlier) / "train.json"
+        bits = read_json(file)["train"].get("training_bits") if file.is_file() else None
+        if bits is not None:
+            return replace(settings, dtype={16: "bf16", 32: "fp32"}[bits])
+    return settings
+
+
+def _tell_line(ctx: Context, line: str) -> None:
+    """A line of the trainer for the display; what is no JSON came from a library and is kept."""
+    try:
+        value = json.loads(line)
+        kind = value["event"]
+    except (ValueError, KeyError, TypeError):
+        if line.strip():
+            detail(ctx.tell, f"trainer: {line}")
+        return
+    if kind == "microbatch":
+        rate = value["tokens"] / value["seconds"] if value["seconds"] else 0.0
+        what = f"{value['phase']} micro-batches"
+        progress(ctx.tell, what, value["done"], value["of"], tokens_per_s=rate)
+    elif kind == "line":
+        detail(ctx.tell, f"trainer: {value['text']}")
+
+
+def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
+    """Raise what the trainer's exit code stands for; 0 raises nothing."""
+    if code == KILLED:
+        raise Shortage(
+            f"step {n}: the trainer was killed (exit 137), which is how the kernel ends a program "
+            f"when memory is short. The bundle is kept. {_what_is_smaller(ctx, n)}; then run the "
+            f"same command again. Its log: {log}"
+        )
+    raise_code(code, _last_error(log) if code else "", f"step {n}: the trainer", log)
+
+
+def _what_is_smaller(ctx: Context, n: int) -> str:
+    """What makes step n's trainer smaller, with the token budget that fits, in words."""
+    settings = _settings(ctx, n)
+    segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
+    others = []
+    if not settings.gradient_checkpointing:
+        others.append("trainer.gradient_checkpointing = true")
+    if ctx.config.engine.lifecycle != "restart":
+        others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
+    other = f"set {' or '.join(others)}" if others else "free memory"
+    if not segments:
+        return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
+    batches = micro_batches(segments, settings)
+    budget = smaller_budget(ctx.model_dir(), batches, settings, _item_bytes(settings))
+    return told_budget(budget, settings.tokens_per_microbatch, other)
+
+
+def told_budget(budget: Budget, present: int, other: str) -> str:
+    """What to set it to and why. present: what it is; other: what else helps."""
+    if budget.smaller is not None:
+        now = (
+            f"and about {budget.fits} fit into the memory that is available now"
+            if budget.fits < budget.largest
+            else "which should fit into the memory that is available now, by an estimate that was "
+            "too low or did not know what else ran"
+        )
+        return (
+            f"Its largest micro-batch had {budget.largest} tokens, {now}: set "
+            f"trainer.tokens_per_microbatch = {budget.smaller} (it is {present}), or {other}"
+        )
+    why = (
+        f"about {budget.fits} fit into the memory that is available now"
+        if budget.fits < budget.longest
+        else "its largest micro-batch was no larger than that"
+    )
+    return (
+        "No trainer.tokens_per_microbatch is small enough: the longest segment alone has "
+        f"{budget.longest} tokens, and {why}. What helps is to {other}"
+    )
+
+
+def _item_bytes(settings: TrainerSettings) -> int:
+    """Bytes of a weight as the trainer loads it; where it tries out which is faster, the most."""
+    if settings.dtype == "auto":
+        return 2 if settings.serving_dtype == "bfloat16" and gpu_names() else 4
+    return 2 if settings.dtype == "bf16" else 4
+
+
+def _last_error(log: Path) -> str:
+    """The trainer's own error message, for a person; what to do is decided by the exit code."""
+    text = log.read_text(errors="replace")
+    _, found, message = text.rpartition("error: ")
+    return message.strip() if found else text.strip()[-500:]
+
+
+def _count_seconds(ctx: Context, seconds: dict[str, float], wall: float) -> None:
+    """Share the child's wall among its own parts; what is left is starting and ending it."""
+    if seconds["total"] > wall:  # an earlier start's figures: the step was trained already
+        ctx.watch.add("trainer_start", wall)
+        return
+    ctx.watch.add("trainer_start", wall - seconds["total"])
+    for name, value in seconds.items():
+        if name != "total":
+            ctx.watch.add(_PARTS.get(name, f"trainer_{name}"), value)
+    inside = sum(v for k, v in seconds.items() if k != "total")
+    ctx.watch.add("trainer_other", seconds["total"] - inside)
+
+
+def _finish(ctx: Context, n: int, trained: dict[str, Any]) -> StepSummary:
+    """Write timings.json, then step.json, the last file of the step."""
+    with ctx.watch.part("summary"):
+        groups = read_bundle(ctx.folder.bundle(n))
+    before = read_timings(ctx.folder.timings(n), n)
+    timings = before.with_segment(ctx.watch.segment("train"))
+    write_timings(ctx.folder.timings(n), timings)
+    summary = step_summary(n, groups, trained, timings)
+    write_text(ctx.folder.summary(n), encode(summary) + "\n")
+    return summary
+
+
+def _told(s: StepSummary) -> str:
+    if s.outcome is Outcome.NO_SIGNAL:
+        return f"step {s.step}: no group had signal; the adapter is carried over unchanged"
+    t = s.train
+    shown = {
+        "loss": t.get("loss"),
+        "KL": t.get("kl"),
+        "clipped": t.get("clipped_share"),
+        "|Δ logprob|": t.get("sampler_mean_abs"),
+        "grad norm": t.get("grad_norm"),
+        "ΔW L2": t.get("delta_l2"),
+    }
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in shown.items() if value is not None)
+    wall = s.seconds.get("wall", 0.0)
+    return f"step {s.step}: trained, {figures}, {wall:.0f} s in all"

@@ -1,0 +1,42 @@
+"""`grpo prove`: canary.json for an adapter that did not come out of this trainer.
+
+A server that is given the adapter can then be asked to show that it uses it. The sequences are the
+openings of a few held-out tasks with the first command of their oracles: what a rollout looks like.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task
+from rollout.envs.shell import system_prompt
+from rollout.synth.demonstrate import block
+from rollout.tasks import read_tasks
+from rollout.transcript import ChatRenderer
+
+
+def openings(tasks: Path, model_dir: Path, count: int) -> list[list[int]]:
+    """Prompt and oracle's first reply of the first `count` tasks, as ids."""
+    renderer = ChatRenderer(model_dir)
+    return [_opening(task, renderer) for task in read_tasks(tasks)[:count]]
+
+
+def _opening(task: Task, renderer: ChatRenderer) -> list[int]:
+    prompt = renderer.start(system_prompt(task.env), task.prompt).prompt_ids
+    oracle = task.info.get("oracle") or ["ls"]
+    return [*prompt, *renderer.encode_reply(block(oracle[0]))]
+
+
+def prove(adapter: Path, model_dir: Path, tasks: Path, serving: str) -> dict[str, Any]:
+    """Write canary.json into `adapter`, held against the base; return its values.
+
+    serving: the dtype of the server ("auto": the model folder's own). Raises `BadInput` for an
+    adapter that does not fit the model.
+    """
+    from trainer.canary import SEQUENCES, prove_adapter
+
+    if not adapter.is_dir():
+        raise BadInput(f"{adapter}: no such adapter folder")
+    return prove_adapter(adapter, model_dir, openings(tasks, model_dir, SEQUENCES), serving=serving)

@@ -1,0 +1,195 @@
+"""`grpo sft`: the warm start, an adapter that knows the work and does not know when to stop.
+
+Demonstrations are played first and kept beside the adapter; then TRL's SFTTrainer fits a LoRA to
+them. TRL is given ids and labels, never text or a template, so the adapter learns exactly the
+ids that a rollout will show it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
+from fieldkit.records import Trajectory, encode_trajectory, read_trajectories
+from rollout.envs.shell import make_environment
+from rollout.sandbox.base import SandboxSettings
+from rollout.synth.demonstrate import STOP, DemoSettings, demonstrate
+from rollout.synth.splits import demonstration_plans
+from rollout.tasks import read_tasks
+from rollout.transcript import ChatRenderer
+from scripts.base.bar import Progress
+from scripts.base.checkout import in_checkout
+
+
+@dataclass(frozen=True)
+class SftSettings:
+    """The warm start's settings; the defaults are those of the committed adapter."""
+
+    demos: int = 1600
+    epochs: float = 1.0
+    batch_size: int = 8
+    lr: float = 2e-3
+    rank: int = 16
+    alpha: int = 32
+    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
+    seed: int = 1
+    demo: DemoSettings = field(default_factory=DemoSettings)
+
+
+def play_demonstrations(
+    settings: SftSettings,
+    model_dir: Path,
+    avoid: list[Path],
+    scratch: Path,
+    progress: Progress,
+) -> list[Trajectory]:
+    """Play `settings.demos` demonstrations; no task of theirs shares a thing with `avoid`."""
+    renderer = ChatRenderer(model_dir)
+    tasks = [task for path in avoid for task in read_tasks(path)]
+    plans = demonstration_plans(settings.seed, tasks)
+
+    async def play() -> list[Trajectory]:
+        gate = asyncio.Semaphore(8)
+        done = 0
+
+        async def one(number: int, plan: Any) -> Trajectory:
+            nonlocal done
+            rng = random.Random(f"{settings.seed}/{number}")
+            async with gate:
+                environment = make_environment(plan.task.env, SandboxSettings(), scratch)
+                demo = await demonstrate(plan, number, environment, renderer, settings.demo, rng)
+            done += 1
+            progress("demonstrations", done, settings.demos)
+            return demo
+
+        chosen = [next(plans) for _ in range(settings.demos)]
+        return list(await asyncio.gather(*(one(i, p) for i, p in enumerate(chosen))))
+
+    return asyncio.run(play())
+
+
+def as_example(demo: Trajectory) -> dict[str, list[int]]:
+    """Ids of the whole conversation, and labels that are -100 wherever nothing was written."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for turn in demo.turns:
+        fresh = list(turn.prompt_ids[len(ids) :])
+        ids += fresh + list(turn.completion_ids)
+        labels += [-100] * len(fresh) + list(turn.completion_ids)
+    return {"input_ids": ids, "labels": labels}
+
+
+def fit(
+    demos: list[Trajectory], settings: SftSettings, model_dir: Path, out: Path, progress: Progress
+) -> dict[str, float]:
+    """Fit the LoRA with TRL and leave a peft adapter folder at `out`; return TRL's metrics."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    class Report(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            progress("SFT batches", state.global_step, state.max_steps)
+
+    model = AutoModelForCausalLM.from_pretrained(str(model_dir), dtype=torch.bfloat16)
+    tokenizer = AutoTokenizer.from_pretrained(str(model_dir))
+    cuda = torch.cuda.is_available()
+    with whole_dir(out) as folder:
+        trainer: Any = SFTTrainer(
+            model=model,
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list([as_example(d) for d in demos]),
+            args=SFTConfig(
+                output_dir=str(folder / "trl"),
+                per_device_train_batch_size=settings.batch_size,
+                num_train_epochs=settings.epochs,
+                learning_rate=settings.lr,
+                lr_scheduler_type="cosine",
+                warmup_steps=10,
+                weight_decay=0.0,
+                max_grad_norm=1.0,
+                logging_steps=10,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                use_cpu=not cuda,
+                bf16=cuda,
+                gradient_checkpointing=False,
+                max_length=None,
+                dataset_kwargs={"skip_prepare_dataset": True},
+                train_sampling_strategy="group_by_length",
+                seed=settings.seed,
+                data_seed=settings.seed,
+            ),
+            peft_config=LoraConfig(
+                r=settings.rank,
+                lora_alpha=settings.alpha,
+                lora_dropout=0.0,
+                target_modules=list(settings.target_modules),
+                task_type="CAUSAL_LM",
+            ),
+            callbacks=[Report()],
+        )
+        result = trainer.train()
+        trainer.model.save_pretrained(str(folder))
+        _tidy(folder, model_dir.name, trainer.state.log_history)
+    return {k: float(v) for k, v in result.metrics.items()}
+
+
+def _tidy(folder: Path, base: str, log: list[dict[str, Any]]) -> None:
+    """Keep the adapter and the loss curve; drop what TRL and peft write beside them.
+
+    peft records the base as a path of this machine and the target modules in the order of a set;
+    both are put into a form that is the same everywhere.
+    """
+    import shutil
+
+    config = read_json(folder / "adapter_config.json")
+    config["base_model_name_or_path"] = base
+    config["target_modules"] = sorted(config["target_modules"])
+    write_json(folder / "adapter_config.json", config)
+    shutil.rmtree(folder / "trl", ignore_errors=True)
+    (folder / "README.md").unlink(missing_ok=True)
+    curve = [{k: e[k] for k in ("step", "loss", "grad_norm") if k in e} for e in log if "loss" in e]
+    write_json(folder / "sft_loss.json", curve)
+
+
+def warm_start(
+    settings: SftSettings, model_dir: Path, avoid: list[Path], out: Path, progress: Progress
+) -> dict[str, float]:
+    """Demonstrations, then the fit. Demonstrations of an earlier, cut-off try are used again."""
+    work = out.with_name(f"{out.name}.work")
+    work.mkdir(parents=True, exist_ok=True)
+    kept = work / f"demos-{settings.demos}-seed{settings.seed}.jsonl"
+    if kept.is_file():
+        demos = list(read_trajectories(kept))
+    else:
+        demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
+        write_text(kept, "".join(encode_trajectory(d) + "\n" for d in demos))
+    metrics = fit(demos, settings, model_dir, out, progress)
+    write_json(
+        out / "sft.json",
+        {
+            "command": command(settings, out),
+            "settings": asdict(settings),
+            "model": model_dir.name,
+            "demos_sha256": sha256_file(kept),
+            "demos_that_stop": sum(d.turns[-1].text == STOP for d in demos),
+            "metrics": metrics,
+        },
+    )
+    return metrics
+
+
+def command(settings: SftSettings, out: Path) -> str:
+    """What makes the adapter at `out` again, canary included; typed in the checkout."""
+    folder = in_checkout(out.resolve())
+    made = f"grpo sft {folder} --demos {settings.demos} --seed {settings.seed}"
+    return f"{made} && grpo prove {folder}"

@@ -1,0 +1,100 @@
+"""What the run used: settings, hashes, versions and machine, as its manifest tells.
+
+A result that cannot be repeated is a rumour, so the page carries what it takes. An old or broken
+manifest may lack anything; what is not there is left out, and nothing is looked up elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fieldkit.gate.memory import GIB
+from fieldkit.records import StepSummary
+from scripts.run.config import RunConfig, changed_keys
+from scripts.words.table import Table
+
+SHA_DIGITS = 16
+"""Hex digits of a hash that are shown: enough to tell any two files of a project apart."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """The tables, and the keys of run.toml that differ from the defaults."""
+
+    tables: tuple[Table, ...]
+    chosen: frozenset[str]
+
+
+def used(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> Used:
+    """Everything of the manifest that a reader may want; empty tables are left out."""
+    config = _mapping(manifest, "config")
+    found = (
+        _table("What and where", [*_identity(manifest), *_adapters(steps)]),
+        _table("Versions", [(k, str(v)) for k, v in _mapping(manifest, "versions").items()]),
+        _table("Hashes (SHA-256)", _hashes(manifest)),
+        _table("Settings", list(_dotted(config))),
+    )
+    chosen = changed_keys(RunConfig().plain(), config) if config else []
+    return Used(tuple(t for t in found if t.rows), frozenset(chosen))
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    return Table(title, ("", ""), tuple(rows))
+
+
+def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hardware, host = _mapping(manifest, "hardware"), _mapping(manifest, "host")
+    rows = [
+        ("model", _mapping(manifest, "model").get("dir")),
+        ("pool", _tasks(_mapping(_mapping(manifest, "data"), "pool"))),
+        ("held-out set", _tasks(_mapping(_mapping(manifest, "data"), "heldout"))),
+        ("sandbox", manifest.get("sandbox")),
+        ("processor", _processor(hardware)),
+        ("GPU", ", ".join(map(str, hardware.get("gpus") or [])) or ("none" if hardware else None)),
+        ("host", host.get("name")),
+    ]
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _tasks(data: Mapping[str, Any]) -> str | None:
+    return f"{data.get('n')} tasks in {data.get('path')}" if data else None
+
+
+def _processor(hardware: Mapping[str, Any]) -> str | None:
+    if not hardware:
+        return None
+    memory = hardware.get("memory_bytes")
+    size = f", {memory / GIB:.1f} GiB" if isinstance(memory, (int, float)) else ""
+    return f"{hardware.get('cpu')}, {hardware.get('cores')} cores{size}"
+
+
+def _adapters(steps: Sequence[StepSummary]) -> list[tuple[str, str]]:
+    if not steps:
+        return []
+    rows = [("adapter at the start", steps[0].adapter_sha[:SHA_DIGITS])]
+    if len(steps) > 1:
+        rows.append((f"adapter of step {steps[-1].step}", steps[-1].adapter_sha[:SHA_DIGITS]))
+    return rows
+
+
+def _hashes(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = list(_mapping(_mapping(manifest, "model"), "files").items())
+    data = _mapping(manifest, "data")
+    rows += [(name, _mapping(data, name).get("sha256")) for name in data]
+    rows += list(_mapping(manifest, "evaluation").items())
+    return [(str(name), str(sha)[:SHA_DIGITS]) for name, sha in rows if sha]
+
+
+def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _dotted(inner, f"{prefix}{key}.")
+        else:
+            yield prefix + key, str(inner)
+
+
+def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, Mapping) else {}

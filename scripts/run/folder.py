@@ -1,0 +1,146 @@
+"""The names of everything inside runs/<name>/, and which run a person means by RUN.
+
+One place knows the layout, so that a phase asks for `folder.bundle(7)` and never joins strings.
+Nothing here reads or writes what the files hold.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.process.ledger import LEDGER_FILE
+from scripts.base.checkout import ROOT
+
+_STEP = re.compile(r"step-(\d{3,})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder. `name` is what the engine's adapter names begin with."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def typed(self) -> str:
+        """What a person types for RUN."""
+        return self.name if self.path.parent == ROOT / "runs" else shlex.quote(str(self.path))
+
+    @property
+    def config(self) -> Path:
+        return self.path / "run.toml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / LEDGER_FILE
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def evals(self) -> Path:
+        return self.path / "evals"
+
+    @property
+    def changed(self) -> Path:
+        """Where goes what is not as it was written."""
+        return self.path / "changed"
+
+    @property
+    def preflight(self) -> Path:
+        return self.path / "preflight.json"
+
+    def step(self, n: int) -> Path:
+        return self.path / f"step-{n:03d}"
+
+    def summary(self, n: int) -> Path:
+        return self.step(n) / "step.json"
+
+    def adapter(self, n: int) -> Path:
+        return self.step(n) / "adapter"
+
+    def trainer_state(self, n: int) -> Path:
+        return self.step(n) / "trainer_state"
+
+    def bundle(self, n: int) -> Path:
+        return self.step(n) / "trajectory_bundle.jsonl"
+
+    def partial(self, n: int) -> Path:
+        return self.step(n) / "trajectories.partial.jsonl"
+
+    def timings(self, n: int) -> Path:
+        return self.step(n) / "timings.json"
+
+    def relative(self, path: Path) -> str:
+        """How the journal names something in this folder."""
+        return str(path.relative_to(self.path))
+
+    def version(self, n: int) -> str:
+        """The engine's name for step `n`'s adapter: new for every step, so no cache is stale."""
+        return f"{self.name}-v{n}"
+
+    def finished_steps(self) -> int:
+        """How many steps have their step.json, counted from step-000 without a gap.
+
+        Raises `BadInput` where a later step is finished but an earlier one is not: a folder was
+        removed by hand, and going on would train on top of a hole.
+        """
+        done = sorted(
+            int(m.group(1))
+            for p in self.path.glob("step-*/step.json")
+            if (m := _STEP.fullmatch(p.parent.name))
+        )
+        if done != list(range(len(done))):
+            hole = next(i for i, n in enumerate(done) if i != n)
+            raise BadInput(
+                f"{self.path}: step-{done[-1]:03d} is finished but step-{hole:03d} is not; put "
+                f"step-{hole:03d} back, or remove the steps after it to go on from there"
+            )
+        return len(done)
+
+
+def resolve_run(run: str) -> RunFolder:
+    """The folder that RUN names: a path where it holds a slash, else runs/<RUN> in the checkout."""
+    path = Path(run).expanduser() if "/" in run else ROOT / "runs" / run
+    folder = RunFolder(path.resolve())
+    if not _NAME.fullmatch(folder.name):
+        raise BadInput(
+            f"{folder.name!r} cannot name a run: letters, digits, dot, dash and underscore only, "
+            "because the engine's adapter names are made from it"
+        )
+    return folder
+
+
+def open_run(run: str) -> RunFolder:
+    """Like `resolve_run`, and the folder and its run.toml are there."""
+    folder = resolve_run(run)
+    if not folder.config.is_file():
+        known = sorted(p.parent.name for p in (ROOT / "runs").glob("*/run.toml"))
+        have = f" (there are: {', '.join(known)})" if known else ""
+        raise BadInput(f"{folder.config}: no such run{have}; `grpo new {run}` makes it")
+    return folder

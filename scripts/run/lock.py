@@ -1,0 +1,169 @@
+"""One loop a run: an flock that dies with its holder, and a file that says who holds it.
+
+The kernel lock decides, so a crash can never leave a run locked; the text in the file (pid, start
+time, boot, host) only names the holder to a person. A phase that a loop starts inherits the open
+lock instead of taking its own, so that the run stays locked until the last of them is gone. As a
+program (`python -m scripts.run.lock RUN COMMAND...`) it becomes COMMAND with the lock in hand: that
+is how grpo_loop.sh has it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from fieldkit.errors import FieldkitError, NotOwner, foreseen
+from fieldkit.process.owned import boot_id, start_time
+
+LOCK_FD_VARIABLE = "GRPO_LOCK_FD"
+"""Environment variable by which a child finds the inherited lock."""
+
+_PATIENCE_SECONDS = 5.0
+"""How long a new loop waits for what a killed one left: its phase ends itself within moments."""
+_POLL_SECONDS = 0.1  # flock has no timeout; the alternative is a signal, which the loop uses itself
+
+
+@contextmanager
+def run_lock(path: Path) -> Iterator[int]:
+    """Hold the run's lock; yield the descriptor that children have to inherit.
+
+    Raises `NotOwner` naming pid and host where another process holds it. Within a phase that a loop
+    started the inherited lock is used, and stays with the parent.
+    """
+    inherited = _inherited(path)
+    if inherited is not None:
+        yield inherited
+        return
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _take(fd, path)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(_identity()).encode() + b"\n", 0)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def holder(path: Path) -> int | None:
+    """Pid of the process on this host that took the lock and still lives, as the file tells.
+
+    For a look from outside: the lock itself is not touched, so nobody is kept waiting by it.
+    """
+    said = _read(path)
+    pid = said.get("pid")
+    if not isinstance(pid, int) or said.get("host") != socket.gethostname() or _is_gone(said):
+        return None
+    return pid
+
+
+def is_held(path: Path) -> bool:
+    """Whether anything holds the lock now, a loop or what it started. Asks the kernel."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _take(fd: int, path: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder_is_gone = _is_gone(_read(path))
+            if not holder_is_gone or time.monotonic() >= deadline:
+                raise NotOwner(_refusal(path)) from None
+        time.sleep(_POLL_SECONDS)
+
+
+def _identity() -> dict[str, int | str | None]:
+    pid = os.getpid()
+    return {
+        "pid": pid,
+        "start_time": start_time(pid),
+        "boot_id": boot_id(),
+        "host": socket.gethostname(),
+    }
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        value = json.loads(path.read_text() or "{}")
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_gone(holder: dict[str, object]) -> bool:
+    """Whether the process that took the lock has ended (a child of it may still hold it)."""
+    pid = holder.get("pid")
+    if not isinstance(pid, int) or holder.get("host") != socket.gethostname():
+        return False
+    return holder.get("boot_id") != boot_id() or start_time(pid) != holder.get("start_time")
+
+
+def _refusal(path: Path) -> str:
+    holder = _read(path)
+    run = path.parent.name
+    who = f"pid {holder.get('pid', '?')} on {holder.get('host', 'an unknown host')}"
+    if _is_gone(holder):
+        return (
+            f"{path}: the loop that held run {run} ({who}) is gone, but a phase it started is "
+            f"still ending; `fuser {path}` names it; run the same command again when it has ended"
+        )
+    return (
+        f"{path}: another loop owns run {run}: {who}; wait for it, or stop it with "
+        f"`kill {holder.get('pid', 'PID')}` (it can be resumed)"
+    )
+
+
+def _inherited(path: Path) -> int | None:
+    """The parent's lock, if this process was given one and it is this run's."""
+    given = os.environ.get(LOCK_FD_VARIABLE, "")
+    if not given.isdigit():
+        return None
+    try:
+        mine, theirs = os.fstat(int(given)), path.stat()
+    except OSError:
+        return None
+    same = (mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino)
+    return int(given) if same else None
+
+
+def become(run: str, command: Sequence[str]) -> NoReturn:
+    """Be `command` from here on, under the same pid and with RUN's lock in its hands.
+
+    Raises `BadInput` where there is no such run, `NotOwner` where another holds it.
+    """
+    from scripts.run.folder import open_run
+
+    with run_lock(open_run(run).lock) as fd:
+        os.set_inheritable(fd, True)
+        os.environ[LOCK_FD_VARIABLE] = str(fd)
+        os.execvp(command[0], list(command))
+
+
+if __name__ == "__main__":
+    try:
+        become(sys.argv[1], sys.argv[2:])
+    except (FieldkitError, OSError) as e:
+        if (known := foreseen(e)) is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        raise SystemExit(known.exit_code) from None

@@ -1,0 +1,272 @@
+"""manifest.json: what a run is, written before its first step and binding after it.
+
+It holds the resolved settings, the hashes of model and data, and the machine, so that a night can
+be told from its folder alone and cannot quietly become another experiment half-way. It decides
+what may still change, and on which host and in which sandbox.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput, NotOwner
+from fieldkit.files.atomic import read_json, sha256_file, sha256_text
+from fieldkit.training.adapter import AdapterInfo, other_base
+from scripts.base.checkout import from_checkout
+from scripts.run.config import RunConfig, changed_keys, play_flags
+from scripts.run.folder import RunFolder
+
+SCHEMA = 1
+
+LENGTH_KEYS = frozenset({"run.steps", "run.minutes", "run.eval_every", "run.wandb"})
+"""How long the night is, and who looks on."""
+
+MACHINE_KEYS = frozenset(
+    {
+        "rollout.concurrency",
+        "trainer.tokens_per_microbatch",
+        "trainer.max_segment_tokens",
+        "trainer.gradient_checkpointing",
+        *(
+            f"engine.{key}"
+            for key in (
+                "kv_cache_gib",
+                "gpu_memory_utilization",
+                "block_size",
+                "max_num_seqs",
+                "max_adapters",
+                "threads_bind",
+                "lifecycle",
+                "start_seconds",
+                "stop_seconds",
+                "memory_seconds",
+                "memory_margin_gib",
+                "trainer_gib",
+                "port",
+            )
+        ),
+    }
+)
+"""How fast the night goes and what it needs of the machine, not what is sampled or learned. What a
+message about too little memory, too few files or a busy port tells a person to set is here."""
+
+TYPED_KEYS = frozenset({"sandbox.kind"})
+"""What run.toml cannot say. A command that plays holds it against the manifest (`check_sandbox`);
+for one that only looks it does not matter."""
+
+FREE_KEYS = LENGTH_KEYS | MACHINE_KEYS
+"""The keys of run.toml that may change after the first step."""
+
+
+def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
+    """The manifest, or None where the run was not started. Raises `BadInput` for another schema."""
+    if not folder.manifest.is_file():
+        return None
+    value = read_json(folder.manifest)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise BadInput(f"{folder.manifest}: not a manifest of schema {SCHEMA}")
+    return value
+
+
+def new_manifest(
+    folder: RunFolder,
+    config: RunConfig,
+    model_dir: Path,
+    adapter: AdapterInfo,
+    evaluation: Mapping[str, str],
+) -> dict[str, Any]:
+    """The manifest of a run that starts here and now; whoever calls writes it.
+
+    `adapter`: the one it starts from. `evaluation`: tasks_sha and settings_sha of the arms that
+    belong to this run. Reads the model's weights once for their hashes.
+    """
+    from scripts.base import machine
+
+    return {
+        "schema": SCHEMA,
+        "run": folder.name,
+        "created": time.time(),
+        "config": config.plain(),
+        "versions": machine.versions(),
+        "model": {"dir": str(model_dir), "files": model_hashes(model_dir)},
+        "adapter": {"sha": adapter.sha, "other_base": other_base(adapter, str(model_dir))},
+        "data": {"pool": _pool_identity(config), "heldout": _heldout_identity(config)},
+        "evaluation": dict(evaluation),
+        "hardware": machine.hardware(),
+        "sandbox": config.sandbox.kind,
+        "host": machine.host_identity(),
+    }
+
+
+def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
+    """Raise `NotOwner` where the run belongs to another host."""
+    from scripts.base import machine
+
+    host, here = manifest["host"], machine.host_identity()
+    if is_same_host(host, here):
+        return
+    theirs, ours = host["name"], here["name"]
+    if theirs == ours:  # two machines of one name, as copies of an image are
+        theirs, ours = (f"{h['name']} (machine id {h['machine_id']})" for h in (host, here))
+    raise NotOwner(
+        f"{folder.manifest}: run {folder.name} belongs to host {theirs}, this is {ours}; if "
+        f"nothing works on it there any more, `grpo takeover {folder.typed}` makes it this host's"
+    )
+
+
+def is_same_host(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two host identities name one machine: by name, and by machine id where both have
+    one."""
+    ids = one.get("machine_id"), other.get("machine_id")
+    return one["name"] == other["name"] and (not all(ids) or ids[0] == ids[1])
+
+
+def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
+    """Raise `BadInput` where a started run is played with another kind of sandbox: its arms and
+    steps could not be compared any more."""
+    manifest = read_manifest(folder)
+    if manifest is None or folder.finished_steps() == 0:
+        return
+    was = sandbox_kind(manifest)
+    if was == config.sandbox.kind:
+        return
+    if was == "none":
+        how = "without a sandbox"
+        remedy = f"say so again: `grpo run {typed_to_play(folder.typed, manifest)}`"
+    else:
+        how = "in a sandbox"
+        remedy = f"leave out --sandbox none: `grpo run {folder.typed}`"
+    raise BadInput(
+        f"{folder.manifest}: run {folder.name} is played {how}, and what is played otherwise could "
+        f"not be compared with it; {remedy}, or start another run with `grpo new`"
+    )
+
+
+def sandbox_kind(manifest: Mapping[str, Any]) -> str:
+    """The kind of sandbox that a run is played in; "none" is none."""
+    return str(manifest.get("sandbox", "bwrap"))
+
+
+def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
+    """RUN in a next command that plays: with the flag that a run without a sandbox needs each time.
+
+    word: RUN as a person types it. manifest: None where the run was not started.
+    """
+    return word + play_flags(sandbox_kind(manifest or {}))
+
+
+def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """The dotted keys that differ from the manifest and may not, once a step is done.
+
+    A key that this version knows and the manifest does not is no change: its default is what an
+    older version did.
+    """
+    old = manifest["config"]
+    return [k for k in _changes(old, config) if k not in FREE_KEYS | TYPED_KEYS]
+
+
+def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Keys that differ from the manifest and may, with (old, new)."""
+    old, new = manifest["config"], config.plain()
+    return {k: (_at(old, k), _at(new, k)) for k in _changes(old, config) if k in FREE_KEYS}
+
+
+def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise `BadInput` naming the first key that a run with finished steps cannot change."""
+    keys = bound_changes(manifest, config)
+    if keys:
+        old, new = _at(manifest["config"], keys[0]), _at(config.plain(), keys[0])
+        more = f" (and {len(keys) - 1} more: {', '.join(keys[1:])})" if len(keys) > 1 else ""
+        raise BadInput(
+            f"{folder.config}: {keys[0]} was {old!r} when the run started and is now {new!r}"
+            f"{more}; after the first step only {', '.join(sorted(LENGTH_KEYS))} may change, and "
+            "what fits the night to the machine (micro-batches, concurrency, the engine's memory). "
+            "Put it back, or start another run with `grpo new`"
+        )
+    _refuse_other_data(folder, manifest, config)
+
+
+def _refuse_other_data(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:
+    """The held-out set must be the same to the byte; the pool may grow, and nothing else."""
+    heldout = from_checkout(config.data.heldout)
+    if manifest["data"]["heldout"]["sha256"] != sha256_file(heldout):
+        raise BadInput(
+            f"{heldout}: not the held-out set that run {folder.name} started with, so its "
+            "evaluations could not be compared; put the file back, or start another run"
+        )
+    pool = from_checkout(config.data.pool)
+    if manifest["data"]["pool"]["sha256"] == sha256_file(pool):
+        return
+    now = _line_hashes(pool)
+    gone = [t for t, sha in manifest["data"]["pool"]["tasks"].items() if now.get(t) != sha]
+    if gone:
+        raise BadInput(
+            f"{pool}: task {gone[0]} was removed or changed since run {folder.name} started "
+            f"({len(gone)} such); a pool may only grow. Put it back, or start another run"
+        )
+
+
+def _pool_identity(config: RunConfig) -> dict[str, Any]:
+    path = from_checkout(config.data.pool)
+    tasks = _line_hashes(path)
+    return {
+        "path": config.data.pool,
+        "sha256": sha256_file(path),
+        "n": len(tasks),
+        "tasks": tasks,
+    }
+
+
+def _heldout_identity(config: RunConfig) -> dict[str, Any]:
+    path = from_checkout(config.data.heldout)
+    return {
+        "path": config.data.heldout,
+        "sha256": sha256_file(path),
+        "n": len(_line_hashes(path)),
+    }
+
+
+def _line_hashes(path: Path) -> dict[str, str]:
+    """A short hash of every task's record by task id."""
+    from fieldkit.records import encode
+    from rollout.tasks import read_tasks
+
+    return {t.task_id: sha256_text(encode(t))[:16] for t in read_tasks(path)}
+
+
+def model_hashes(model_dir: Path) -> dict[str, str]:
+    """SHA-256 of the files that make the model what it is."""
+    wanted = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja")
+    files = sorted({p for pattern in wanted for p in model_dir.glob(pattern)})
+    return {p.name: sha256_file(p) for p in files}
+
+
+def model_identity(manifest: Mapping[str, Any]) -> str:
+    """One short text that two runs on the same model share."""
+    lines = [f"{name} {sha}" for name, sha in sorted(manifest["model"]["files"].items())]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _changes(old: Mapping[str, Any], config: RunConfig) -> Sequence[str]:
+    known_then = _dotted(old)
+    return [k for k in changed_keys(old, config.plain()) if k in known_then]
+
+
+def _dotted(value: Mapping[str, Any], prefix: str = "") -> set[str]:
+    keys: set[str] = set()
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            keys |= _dotted(inner, f"{prefix}{key}.")
+        else:
+            keys.add(prefix + key)
+    return keys
+
+
+def _at(value: Mapping[str, Any], dotted: str) -> Any:
+    for key in dotted.split("."):
+        value = value[key] if isinstance(value, Mapping) and key in value else None  # type: ignore[assignment]
+    return value

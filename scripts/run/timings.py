@@ -1,0 +1,186 @@
+"""Where a step's seconds went: timings.json, written as the phases end.
+
+A phase's clock starts when its process does, so that starting Python is seen too. The wall is
+measured on its own, from the first phase's start to the last one's end, so that the parts can be
+held against it: what no part claims shows as the difference. Somebody may set the machine's clock
+meanwhile: how long a phase took is measured on the clock that nobody can set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json, write_json
+from fieldkit.process.owned import start_time
+
+SCHEMA = 1
+
+EVAL = "eval"
+"""What an evaluation's segment name begins with; the arm follows."""
+
+BETWEEN = "between"
+"""The part of a step in which no phase ran."""
+
+LOOP_VARIABLE = "GRPO_LOOP"
+"""Environment variable naming the loop that runs the phases, whichever it is; unset: by hand."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One phase's part of a step. `began` and `ended` in Unix seconds; `seconds` by part.
+
+    `ended` is what the clock would have shown, had nobody set it since `began`.
+    """
+
+    phase: str
+    loop: str
+    began: float
+    ended: float
+    seconds: dict[str, float]
+
+    @property
+    def wall(self) -> float:
+        return self.ended - self.began
+
+
+class Stopwatch:
+    """The clock of one phase process. `began`: Unix seconds at which the process was started."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self._boot_began = _since_boot() - (time.time() - began)
+        self.seconds: dict[str, float] = {"startup": time.time() - began}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count the block's seconds under `name`, also when it raises."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds that were measured elsewhere (in the trainer)."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def segment(self, phase: str) -> Segment:
+        """The phase as it stands now."""
+        loop = os.environ.get(LOOP_VARIABLE, "")
+        ended = self.began + _since_boot() - self._boot_began
+        return Segment(phase, loop, self.began, ended, dict(self.seconds))
+
+
+@dataclass(frozen=True)
+class StepTimings:
+    """A step's segments, in the order in which they ended."""
+
+    step: int
+    segments: tuple[Segment, ...] = field(default_factory=tuple)
+
+    def with_segment(self, segment: Segment) -> StepTimings:
+        """This, and one more; a phase that was run again replaces what it said before."""
+        others = tuple(s for s in self.segments if s.phase != segment.phase)
+        return StepTimings(self.step, (*others, segment))
+
+    @property
+    def wall(self) -> float:
+        """Seconds of everything that belongs to the step, its evaluation included."""
+        return _wall(self.segments)
+
+    @property
+    def training_wall(self) -> float:
+        """Seconds of rollout and training: what one more step costs."""
+        return _wall(tuple(s for s in self.segments if not s.phase.startswith(EVAL)))
+
+    @property
+    def eval_wall(self) -> float:
+        """Seconds of the evaluations after the step."""
+        return self.wall - self.training_wall
+
+    def eval_of(self, arm: str) -> float | None:
+        """Seconds of one arm's evaluation, or None where it was not played after this step."""
+        found = [s for s in self.segments if s.phase == eval_segment(arm)]
+        return found[0].wall if found else None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by part, over all phases, and those that passed between the phases of a loop."""
+        between = _between(self.segments)
+        out = {BETWEEN: between} if between else {}
+        for segment in self.segments:
+            for name, value in segment.seconds.items():
+                out[name] = out.get(name, 0.0) + value
+        return out
+
+
+def eval_segment(arm: str) -> str:
+    """The name of an evaluation's segment."""
+    return f"{EVAL} {arm}"
+
+
+def _wall(segments: tuple[Segment, ...]) -> float:
+    """Seconds from the first segment's start to the last one's end.
+
+    Where the segments belong to different loops (a night that was stopped and resumed, phases typed
+    by hand) the time between them is nobody's, and the segments' own walls are added up.
+    """
+    return sum(s.wall for s in segments) + _between(segments)
+
+
+def _between(segments: tuple[Segment, ...]) -> float:
+    """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
+    the loop looked at what is next, and another was started. Only the clock on the wall sees both
+    processes; where it was set back there is no telling, and nothing is counted."""
+    if not _of_one_loop(segments):
+        return 0.0
+    return sum(max(0.0, b.began - a.ended) for a, b in itertools.pairwise(segments))
+
+
+def _of_one_loop(segments: tuple[Segment, ...]) -> bool:
+    return len({s.loop for s in segments} - {""}) == 1 and all(s.loop for s in segments)
+
+
+def process_began() -> float:
+    """Unix seconds at which this process was started."""
+    ticks = start_time(os.getpid())
+    assert ticks is not None
+    return time.time() - (_since_boot() - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _since_boot() -> float:
+    """Seconds on the clock that cannot be set; it also runs while the machine is asleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read_timings(path: Path, step: int) -> StepTimings:
+    """timings.json, or an empty one where none is."""
+    if not path.is_file():
+        return StepTimings(step)
+    value = read_json(path)
+    try:
+        if value["schema"] != SCHEMA or value["step"] != step:
+            raise BadInput(f"{path}: not the timings of step {step} in schema {SCHEMA}")
+        return StepTimings(step, tuple(Segment(**s) for s in value["segments"]))
+    except (KeyError, TypeError) as e:
+        raise BadInput(f"{path}: not a timings file ({e!r})") from None
+
+
+def write_timings(path: Path, timings: StepTimings) -> None:
+    """Write timings.json: the wall, the seconds by part, and the segments they come from."""
+    value: dict[str, Any] = {
+        "schema": SCHEMA,
+        "step": timings.step,
+        "wall": round(timings.wall, 3),
+        "seconds": {k: round(v, 3) for k, v in timings.seconds.items()},
+        "segments": [asdict(s) for s in timings.segments],
+    }
+    write_json(path, value)

@@ -1,0 +1,82 @@
+"""When the night will be over: a deadline that a person names, and how the forecast for it held.
+
+The first step that is measured gives a forecast, which the journal keeps; in the morning it is held
+against what became of it. Nothing is planned here: that is `scripts.run.plan`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fieldkit.errors import BadInput
+from fieldkit.files.journal import Entry
+from scripts.words.quantities import clock
+
+FORECAST = "forecast"
+"""The event in the journal: steps in all, and `end`, the Unix time at which all is done."""
+
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+
+
+def next_time(text: str, now: float) -> float:
+    """The Unix time at which a clock here shows HH:MM next, after `now`. Raises `BadInput`."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise BadInput(f"--until {text}: a time of day is written HH:MM, as in --until 07:00")
+    hour, minute = map(int, found.groups())
+    year, month, day, *_ = time.localtime(now)
+    for days in (0, 1):
+        # mktime normalises the day, and -1 lets it find out about daylight saving itself.
+        at = time.mktime((year, month, day + days, hour, minute, 0, 0, 0, -1))
+        if at > now:
+            return at
+    raise BadInput(f"--until {text}: no such time today or tomorrow")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A forecast and what became of it. Times are Unix seconds."""
+
+    made: float
+    steps: int
+    end: float
+    done_steps: int
+    done: float
+
+    def told(self) -> str:
+        """Both in a sentence."""
+        late = self.done - self.end
+        how = "to the minute" if abs(late) < 60 else _minutes(late)
+        return (
+            f"At {clock(self.made)} the forecast was {self.steps} steps, done at"
+            f" {clock(self.end)}; it became {self.done_steps}, done at {clock(self.done)}: {how}."
+        )
+
+
+def held(journal: Sequence[Entry], done_steps: int) -> Held | None:
+    """The last loop's first forecast, held against its last phase. None where it made none, and
+    where the clock was set back behind it: then nothing can be said of how it held.
+
+    For a run with nothing left to do: `done_steps` is what it came to.
+    """
+    made: Entry | None = None
+    done: float | None = None
+    in_this_loop = False
+    for entry in journal:
+        if entry.event == "loop_start":
+            in_this_loop = False
+        elif entry.event == FORECAST and not in_this_loop:
+            made, done, in_this_loop = entry, None, True
+        elif entry.event == "phase_end":
+            done = entry.time
+    if made is None or done is None or done < made.time:
+        return None
+    return Held(made.time, int(made.data["steps"]), float(made.data["end"]), done_steps, done)
+
+
+def _minutes(seconds: float) -> str:
+    minutes = round(abs(seconds) / 60)
+    return f"{minutes} min {'later' if seconds > 0 else 'earlier'}"

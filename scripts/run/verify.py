@@ -1,0 +1,150 @@
+"""What finished phases wrote, held against what lies there now, before a phase builds on it.
+
+A disk that forgets, a hand that edits, a copy that broke off: what is not as it was written is
+moved to changed/ in the run folder, where a person can look at it, and the loop, which goes by what
+is there, does it again. step.json and train.json tell the hashes of a step's result, the journal
+those of a bundle under way and of the transcripts of an evaluation. Of the bundles of finished
+steps only convergence is read, so one is looked at only where its step has to be trained again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import fsync_dir, read_json, read_lines, sha256_file
+from fieldkit.files.journal import Journal
+from fieldkit.records import decode_group
+from fieldkit.training.adapter import adapter_sha
+from scripts.base.events import Tell, note
+from scripts.run.folder import RunFolder
+from trainer.checkpoint import MARKER_FILE, state_sha
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that cannot be built on, and with it what came of it, in the order in which it has
+    to go: what makes a step exist first, so that a kill leaves no step without a result."""
+
+    what: Path
+    goes: tuple[Path, ...]
+    why: str = "not as it was written"
+
+
+def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
+    """Move what is not as it was written out of the way.
+
+    Raises `BadInput` where it is the adapter that the run starts from: no phase makes that again.
+    """
+    n_done = folder.finished_steps()
+    if n_done == 0:
+        return
+    _require_start(folder)
+    journalled = _journalled(folder)
+    changes = [*_evals(folder, journalled), *_step(folder, n_done, journalled)]
+    if n_done > 1:
+        changes += _step(folder, n_done - 1, journalled)
+    for change in changes:
+        _put_aside(folder, change)
+        note(
+            tell,
+            f"{folder.relative(change.what)} is {change.why}: put aside in {folder.changed}, and "
+            "made again",
+        )
+
+
+def _require_start(folder: RunFolder) -> None:
+    said = read_json(folder.summary(0))["adapter_sha"]
+    found = _hash(adapter_sha, folder.adapter(0))
+    if found != said:
+        raise BadInput(
+            f"{folder.adapter(0)}: its hash is {_short(found)}, but the run starts from "
+            f"{_short(said)}: it was changed afterwards. Copy the adapter that run.toml names "
+            f"there again, or begin another run with `grpo new`"
+        )
+
+
+def _step(folder: RunFolder, n: int, journalled: Mapping[str, str]) -> Iterator[Change]:
+    """Changes of step `n`, whose result may be finished, half or not there yet."""
+    said = _said(folder, n)
+    result = (
+        (folder.adapter(n), said.get("adapter_sha"), adapter_sha),
+        (folder.trainer_state(n), said.get("optimizer_sha"), state_sha),
+    )
+    wrong = [path for path, sha, of in result if sha is not None and _hash(of, path) != sha]
+    marks = (folder.summary(n), folder.step(n) / MARKER_FILE)
+    all_of_it = (*marks, *(path for path, _, _ in result))
+    if wrong:
+        yield Change(wrong[0], all_of_it)
+    elif folder.summary(n).exists():
+        return
+    bundle = folder.bundle(n)
+    if not bundle.exists():
+        return
+    sha = said.get("bundle_sha") or journalled.get(folder.relative(bundle))
+    if sha is not None and sha256_file(bundle) != sha:
+        yield Change(bundle, (*all_of_it, bundle))
+    elif _sampled_by(bundle) not in (None, read_json(folder.summary(n - 1))["adapter_sha"]):
+        # Trained again, a step need not come to the same bytes: on a GPU it does not.
+        yield Change(bundle, (*all_of_it, bundle), f"not sampled by the adapter of step {n - 1}")
+
+
+def _sampled_by(bundle: Path) -> str | None:
+    """The adapter that a bundle's first line names; None where it has none."""
+    number, line = next(read_lines(bundle), (0, ""))
+    return decode_group(line, f"{bundle}:{number}").trajectories[0].adapter_sha if line else None
+
+
+def _said(folder: RunFolder, n: int) -> dict[str, Any]:
+    """The hashes that step `n`'s own files tell; none before it was trained."""
+    for file in (folder.summary(n), folder.step(n) / MARKER_FILE):
+        if file.exists():
+            return dict(read_json(file))
+    return {}
+
+
+def _evals(folder: RunFolder, journalled: Mapping[str, str]) -> Iterator[Change]:
+    for name, sha in journalled.items():
+        path = folder.path / name
+        if path.is_relative_to(folder.evals) and path.exists() and sha256_file(path) != sha:
+            yield Change(path, (path.parent,))
+
+
+def _journalled(folder: RunFolder) -> dict[str, str]:
+    """The newest hash of every file that a phase said it wrote, by path in the run folder. What was
+    moved or removed since is not the one that comes in its place."""
+    found: dict[str, str] = {}
+    for entry in Journal(folder.journal).read():
+        found |= entry.data.get("wrote", {})
+        for gone in (*entry.data.get("moved", ()), *entry.data.get("removed", ())):
+            found = {p: sha for p, sha in found.items() if not Path(p).is_relative_to(gone)}
+    return found
+
+
+def _hash(of: Callable[[Path], str], path: Path) -> str | None:
+    """The hash of what is there; None where it is not whole."""
+    try:
+        return of(path)
+    except (BadInput, OSError):
+        return None
+
+
+def _put_aside(folder: RunFolder, change: Change) -> None:
+    folder.changed.mkdir(exist_ok=True)
+    names = []
+    for path in filter(Path.exists, change.goes):
+        names.append(folder.relative(path))
+        flat = names[-1].replace(os.sep, "-")
+        os.rename(path, folder.changed / f"{flat}-{time.strftime('%Y%m%d-%H%M%S')}")
+        for parent in (path.parent, folder.changed):
+            fsync_dir(parent)
+    Journal(folder.journal).append("put_aside", changed=folder.relative(change.what), moved=names)
+
+
+def _short(sha: str | None) -> str:
+    return "unreadable" if sha is None else sha[:12]

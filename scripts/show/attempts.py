@@ -1,0 +1,200 @@
+"""What a run has played to the end, and where: the rollouts of its steps, the arms of its evals.
+
+A person who wants to look at one attempt names a step, an arm, a task, or less than that; here it
+is found. Only files that appear whole are read, so a run under way can be looked at too. Nothing is
+shaped, drawn or played here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.records import RolloutGroup, Trajectory, read_bundle
+from rollout.arm import BASE_ADAPTER, SUMMARY, TRAJECTORIES, EvalSummary, read_eval
+from scripts.evidence.collect import read_played, reading_order
+from scripts.run.folder import RunFolder
+from scripts.words.quantities import counted
+from scripts.words.visible import visible
+
+NEAREST = 3
+"""Task ids that an error offers."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One attempt, and the group it was trained in; None for an evaluation's."""
+
+    trajectory: Trajectory
+    group: RolloutGroup | None = None
+
+    @property
+    def advantage(self) -> float | None:
+        """The episode's; None where nothing was trained on it."""
+        return self.group.advantages[self.trajectory.k] if self.group else None
+
+    @property
+    def turn_advantages(self) -> tuple[float, ...] | None:
+        """One a turn, where turns were credited one by one."""
+        if self.group is None or self.group.turn_advantages is None:
+            return None
+        return self.group.turn_advantages[self.trajectory.k]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One step's rollouts or one arm's evaluation.
+
+    option: how a person types it, for example `--step 5`. path: the file it was read from.
+    """
+
+    name: str
+    option: str
+    path: Path
+    attempts: tuple[Played, ...]
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """Every task that was played, once, in file order."""
+        return tuple(dict.fromkeys(p.trajectory.task_id for p in self.attempts))
+
+    def of(self, task_id: str) -> tuple[Played, ...]:
+        """The attempts at one task, by k."""
+        found = [p for p in self.attempts if p.trajectory.task_id == task_id]
+        return tuple(sorted(found, key=lambda p: p.trajectory.k))
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Everything that a run has played. `run` is the run as the person typed it."""
+
+    folder: RunFolder
+    run: str
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that have a bundle; the newest may still be waiting for its training."""
+        newest = self.folder.finished_steps()
+        return tuple(n for n in range(1, newest + 1) if self.folder.bundle(n).is_file())
+
+    @cached_property
+    def evals(self) -> tuple[EvalSummary, ...]:
+        """The finished evaluations, in the order of the tables: the newest adapter last."""
+        files = sorted(self.folder.evals.glob(f"*/{SUMMARY}"))
+        found = [read_eval(file.parent) for file in files]
+        return tuple(sorted(found, key=lambda s: reading_order(s.arm)))
+
+    def command(self, *words: str) -> str:
+        """`grpo show RUN …` as a person types it."""
+        return " ".join(["grpo show", shlex.quote(self.run), *words])
+
+    def contents(self) -> str:
+        """What there is, in one line: the steps, and the arms by name."""
+        named = [f"--step {self.steps[0]} … {self.steps[-1]}"] if self.steps else []
+        return ", ".join(named + [self._option(s) for s in self.evals]) or "nothing yet"
+
+    def step(self, n: int) -> Place:
+        """The rollouts of step `n`. Raises `BadInput` where there is no bundle."""
+        path = self.folder.bundle(n)
+        if n not in self.steps:
+            raise BadInput(f"{path}: step {n} has no rollouts; there are: {self.contents()}")
+        attempts = [Played(t, group) for group in read_bundle(path) for t in group.trajectories]
+        return Place(f"step {n}", f"--step {n}", path, tuple(attempts))
+
+    def arm(self, wanted: str) -> Place:
+        """An evaluation by its arm's name, spelt with or without dashes, or by its key.
+
+        Raises `BadInput` for one that is not there, and where several have the name.
+        """
+        named = [s for s in self.evals if wanted == s.key or _spelt(wanted) == _spelt(s.arm)]
+        if not named:
+            raise BadInput(
+                f"{self.folder.evals}: no finished evaluation is called {wanted!r}; there are:"
+                f" {self.contents()}"
+            )
+        if len(named) > 1:
+            keys = ", ".join(s.key for s in named)
+            raise BadInput(
+                f"{self.folder.evals}: {wanted!r} was evaluated {len(named)} times, on other tasks"
+                f" or settings; name its key instead: --eval {keys}"
+            )
+        return self._read(named[0])
+
+    def newest(self) -> Place:
+        """The newest adapter's evaluation, or the newest step where nothing was evaluated."""
+        for place in self._newest_first():
+            return place
+        raise BadInput(
+            f"{self.folder.path}: nothing has been played to its end yet; `grpo run {self.run}`"
+            " plays"
+        )
+
+    def holding(self, task_id: str) -> Place:
+        """The newest place in which the task was played. Raises `BadInput` naming near ids."""
+        seen: dict[str, None] = {}
+        for place in self._newest_first():
+            if place.of(task_id):
+                return place
+            seen.update(dict.fromkeys(place.task_ids))
+        raise BadInput(
+            f"{self.folder.path}: task {task_id!r} was not played{_near(task_id, seen)};"
+            f" `{self.command()}` lists the newest tasks; there are: {self.contents()}"
+        )
+
+    def attempt(self, place: Place, task_id: str, k: int) -> Played:
+        """Attempt `k` at a task. Raises `BadInput` naming what there is."""
+        attempts = place.of(task_id)
+        if not attempts:
+            ids = place.task_ids
+            raise BadInput(
+                f"{place.path}: {place.name} has no task {task_id!r} among its"
+                f" {len(ids)}{_near(task_id, ids)}; `{self.command(place.option)}` lists them"
+            )
+        for played in attempts:
+            if played.trajectory.k == k:
+                return played
+        raise BadInput(
+            f"{place.path}: {task_id} was played {counted(len(attempts), 'time')} in {place.name}:"
+            f" --k {', '.join(str(p.trajectory.k) for p in attempts)}; there is no --k {k}"
+        )
+
+    def base_attempt(self, task_id: str, k: int) -> Played | None:
+        """The base model's stored attempt, None where it was not evaluated on the task."""
+        for summary in self.evals:
+            if summary.adapter_sha == BASE_ADAPTER:
+                for played in self._read(summary).of(task_id):
+                    if played.trajectory.k == k:
+                        return played
+        return None
+
+    def _newest_first(self) -> Iterator[Place]:
+        for summary in reversed(self.evals):
+            yield self._read(summary)
+        for n in reversed(self.steps):
+            yield self.step(n)
+
+    def _read(self, summary: EvalSummary) -> Place:
+        folder = self.folder.evals / summary.key
+        attempts = tuple(map(Played, read_played(folder).trajectories))
+        name = f"{visible(summary.arm)} on the held-out set"
+        return Place(name, self._option(summary), folder / TRAJECTORIES, attempts)
+
+    def _option(self, summary: EvalSummary) -> str:
+        alike = [s for s in self.evals if _spelt(s.arm) == _spelt(summary.arm)]
+        return f"--eval {shlex.quote(_spelt(summary.arm)) if len(alike) == 1 else summary.key}"
+
+
+def _near(wanted: str, known: Iterable[str]) -> str:
+    """The nearest of the known ids as the end of a sentence; empty where none is near."""
+    close = difflib.get_close_matches(wanted, list(known), n=NEAREST, cutoff=0.4)
+    return f"; nearest: {', '.join(map(visible, close))}" if close else ""
+
+
+def _spelt(name: str) -> str:
+    """An arm's name as one word, so that nobody has to quote it."""
+    return "-".join(name.casefold().replace("_", " ").replace("-", " ").split())

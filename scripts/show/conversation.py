@@ -1,0 +1,292 @@
+"""Attempts at one task on the terminal: what the model was told, did and read, turn by turn.
+
+The shaping (turns that repeat told once, long texts cut, hostile text made visible) is that of the
+morning page; here the same views become Rich renderables, with what only a terminal on one attempt
+has room for: each turn's progress and advantage, and its tokens. Attempts stand side by side where
+there is room. Nothing is read from disk here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from fieldkit.eval.grade import AssertionResult
+from fieldkit.records import ActionKind, Task, Trajectory, Turn, segments
+from rollout.envs.shell import system_prompt
+from scripts.evidence.collect import tags_of
+from scripts.evidence.transcripts import TEXT_CHARS, TurnView, attempt_view, wanted_words
+from scripts.show.attempts import Played
+from scripts.show.tokens import Vocabulary, given, legend, sampled
+from scripts.words import quantities
+from scripts.words.visible import shortened, visible
+
+COLUMN = 60
+"""Characters that an attempt needs: two stand side by side from 120 on, three from 180."""
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One attempt to be shown, under the name of who played it."""
+
+    name: str
+    played: Played
+    sampled: bool = True
+    """Its tokens were sampled by a model: they have probabilities to show."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return self.played.trajectory
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One turn, or several that say and see the same: which, and their shape."""
+
+    first: int
+    view: TurnView
+
+    @property
+    def numbers(self) -> range:
+        """The turns' places in the trajectory, from 0."""
+        return range(self.first, self.first + self.view.repeated)
+
+
+def conversation(
+    task: Task,
+    exhibits: Sequence[Exhibit],
+    *,
+    width: int,
+    vocabulary: Vocabulary | None,
+    tokens: bool = False,
+) -> Group:
+    """The whole page: the task, every attempt, and the assertions ticked.
+
+    width: of the terminal, in characters. vocabulary: what ids stand for; without it the opening
+    prompt is shown in the task's own words, and `tokens` must be false.
+    """
+    shown = vocabulary if tokens else None
+    parts = [_heading(task), _opening(task, exhibits[0].trajectory, vocabulary), Text()]
+    if len(exhibits) > 1 and width >= COLUMN * len(exhibits):
+        parts.append(_side_by_side(exhibits, shown))
+    else:
+        parts += [_attempt(e, shown) for e in exhibits]
+    parts.append(ticked(task, exhibits))
+    if tokens:
+        parts += [Text(), legend(exhibits[0].trajectory.sampling.temperature)]
+    return Group(*parts)
+
+
+# --- before the first turn ------------------------------------------------------------------------
+
+
+def _heading(task: Task) -> Text:
+    tags = "".join(f" · {visible(value)}" for value in tags_of(task).values())
+    return Text.assemble((visible(task.task_id), "bold"), (tags, "dim"))
+
+
+def _opening(task: Task, trajectory: Trajectory, vocabulary: Vocabulary | None) -> RenderableType:
+    """The first prompt: from its very ids where there are any, else in the task's words."""
+    ids = trajectory.turns[0].prompt_ids if trajectory.turns else ()
+    if ids and vocabulary is not None:
+        text = vocabulary.styled(ids)
+        text.rstrip()
+    else:
+        told = f"{system_prompt(task.env)}\n{task.prompt}"
+        text = Text(visible(shortened(told, TEXT_CHARS)))
+    return Group(Text("prompt", "dim"), _indented(text))
+
+
+# --- the attempts ---------------------------------------------------------------------------------
+
+
+def _side_by_side(exhibits: Sequence[Exhibit], shown: Vocabulary | None) -> Table:
+    """A column each. Turns are not aligned: after the first they are in different worlds."""
+    grid = Table.grid(padding=(0, 2), expand=True)
+    for _ in exhibits:
+        grid.add_column(ratio=1, overflow="fold")
+    grid.add_row(*[_attempt(e, shown) for e in exhibits])
+    return grid
+
+
+def _attempt(exhibit: Exhibit, shown: Vocabulary | None) -> Group:
+    return Group(_name_and_end(exhibit), *_told(exhibit, shown))
+
+
+def _name_and_end(exhibit: Exhibit) -> Group:
+    """Who played, and how it ended."""
+    t = exhibit.trajectory
+    figures = [
+        t.stop_reason.value,
+        quantities.counted(len(t.turns), "turn"),
+        f"reward {quantities.plain(t.reward, 2)}",
+    ]
+    if exhibit.played.group is not None and exhibit.played.advantage is not None:
+        figures.append(f"advantage {quantities.signed(exhibit.played.advantage, 2)}")
+        figures.append(exhibit.played.group.signal.value)
+    passed = f"{'passed' if t.grade.passed else 'not passed'} {t.grade.n_passed}/{t.grade.n_total}"
+    end = Text.assemble((passed, _style_of(t.grade.passed)), *[f" · {f}" for f in figures])
+    return Group(Rule(Text(exhibit.name, "bold"), align="left", style="dim"), end, Text())
+
+
+def _told(exhibit: Exhibit, shown: Vocabulary | None) -> Iterator[Group]:
+    """Turn by turn, an empty line after each.
+
+    What is new in a prompt is the output before it, so it is shown once; where a conversation was
+    rendered anew that is said.
+    """
+    anew = _rendered_anew(exhibit.trajectory.turns)
+    vocabulary = shown if exhibit.sampled else None
+    for chapter in chapters(exhibit.trajectory):
+        parts: list[RenderableType] = [_figures(exhibit.played, chapter)]
+        for number in sorted(anew & {*chapter.numbers}):
+            said = f"the conversation was rendered anew for turn {number + 1}: a new segment"
+            parts.append(Text(said, "yellow"))
+        parts += [_indented(line) for line in _exchange(exhibit.trajectory, chapter)]
+        if vocabulary is not None:
+            parts += _tokens(exhibit.trajectory.turns, chapter, vocabulary)
+        yield Group(*parts, Text())
+
+
+def chapters(trajectory: Trajectory) -> Iterator[Chapter]:
+    """The attempt's turns, those that repeat told once."""
+    first = 0
+    for view in attempt_view(trajectory, "").turns:
+        yield Chapter(first, view)
+        first += view.repeated
+
+
+def _rendered_anew(turns: tuple[Turn, ...]) -> set[int]:
+    """The turns, from 0, whose prompt does not extend what came before."""
+    starts = itertools.accumulate(len(segment) for segment in segments(turns))
+    return {*starts} - {len(turns)}
+
+
+def _figures(played: Played, chapter: Chapter) -> Text:
+    """The turn's number and its numbers in one line."""
+    turns = played.trajectory.turns
+    n = chapter.view.repeated
+    figures = [] if n == 1 else [f"{n} times the same"]
+    if chapter.view.n_tokens:
+        figures.append(f"{chapter.view.n_tokens} tokens")
+    if chapter.view.exit_code is not None:
+        figures.append(f"exit {chapter.view.exit_code}")
+    progress = [turns[i].reward for i in chapter.numbers]
+    figures += _series("progress", [p for p in progress if p is not None])
+    if played.turn_advantages is not None:
+        figures += _series("advantage", [played.turn_advantages[i] for i in chapter.numbers])
+    rest = "".join(f" · {figure}" for figure in figures)
+    return Text.assemble((chapter.view.label, "bold"), (rest, "dim"))
+
+
+def _series(name: str, values: Sequence[float]) -> list[str]:
+    """The values in words: once where all are the same; nothing where there are none."""
+    words = [quantities.signed(value, 2) for value in values]
+    if not words:
+        return []
+    return [f"{name} {words[0] if len(set(words)) == 1 else ' '.join(words)}"]
+
+
+def _exchange(trajectory: Trajectory, chapter: Chapter) -> Iterator[Text]:
+    """What the model wrote, what was found in it, and what came back."""
+    view = chapter.view
+    if view.reply:
+        yield Text(view.reply, "italic")
+    if view.command:
+        yield Text.assemble(("$ ", "dim"), (view.command.replace("\n", "\n  "), "bold"))
+    if view.done:
+        yield Text("says that it is done", "green")
+    elif trajectory.turns[chapter.first].action.kind is ActionKind.NONE:
+        yield Text("no command was found in this reply", "yellow")
+    if view.cut:
+        yield Text("the reply was cut at its token limit", "yellow")
+    if view.output is not None:
+        yield Text(view.output, "red" if view.exit_code else "")
+        if chapter.numbers[-1] == len(trajectory.turns) - 1:
+            unread = "this" if view.repeated == 1 else "the last of these"
+            yield Text(f"the episode ended here: the model has not read {unread}", "dim")
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def _tokens(
+    turns: Sequence[Turn], chapter: Chapter, vocabulary: Vocabulary
+) -> Iterator[RenderableType]:
+    """What is new in each prompt, and what was sampled."""
+    for number in chapter.numbers:
+        turn = turns[number]
+        if not turn.completion_ids:
+            continue
+        fresh = fresh_ids(turns, number)
+        known = len(turn.prompt_ids) - len(fresh)
+        head = f"turn {number + 1}: {len(fresh)} new prompt tokens after {known}"
+        yield _indented(Text(head, "dim"))
+        yield _indented(given(fresh, vocabulary))
+        yield _indented(Text(f"{len(turn.completion_ids)} sampled tokens", "dim"))
+        yield _indented(sampled(turn.completion_ids, turn.logprobs, vocabulary))
+
+
+def fresh_ids(turns: Sequence[Turn], number: int) -> tuple[int, ...]:
+    """The ids of a turn's prompt that neither an earlier prompt nor its reply held.
+
+    All of them where the conversation was rendered anew.
+    """
+    prompt = turns[number].prompt_ids
+    if number == 0:
+        return prompt
+    before = turns[number - 1].prompt_ids + turns[number - 1].completion_ids
+    return prompt[len(before) :] if prompt[: len(before)] == before else prompt
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def ticked(task: Task, exhibits: Sequence[Exhibit]) -> Group:
+    """Every assertion with a tick or a cross for each attempt, and why it failed.
+
+    The grades are of one task, so they have the same assertions.
+    """
+    names = [e.name for e in exhibits]
+    heading = Text("assertions", "dim")
+    if len(names) > 1:
+        heading.append(f", from left to right: {'; '.join(names)}")
+    by_assertion = [*zip(*[e.trajectory.grade.results for e in exhibits], strict=True)]
+    specs = task.info.get("verifiable_assertions", [])
+    if len(specs) != len(by_assertion):  # the task is not what it was when it was played
+        specs = [None] * len(by_assertion)
+    rows = [
+        _assertion(dict(zip(names, verdicts, strict=True)), wanted_words(spec))
+        for verdicts, spec in zip(by_assertion, specs, strict=True)
+    ]
+    return Group(heading, *rows)
+
+
+def _assertion(verdicts: Mapping[str, AssertionResult], wanted: str) -> Group:
+    """One assertion: its line, what it wants, and what each attempt lacks."""
+    first = next(iter(verdicts.values()))
+    line = Text()
+    for verdict in verdicts.values():
+        line.append("✓ " if verdict.passed else "✗ ", _style_of(verdict.passed))
+    line.append(f"{visible(first.kind)} {visible(first.path)}")
+    below = [wanted] if wanted else []
+    for name, verdict in verdicts.items():
+        if not verdict.passed and verdict.detail:
+            below.append(f"{name}: {verdict.detail}" if len(verdicts) > 1 else verdict.detail)
+    details = [Text(visible(shortened(words, TEXT_CHARS)), "dim") for words in below]
+    return Group(line, *[Padding(d, (0, 0, 0, 2 * len(verdicts)), expand=False) for d in details])
+
+
+def _style_of(passed: bool) -> str:
+    return "green" if passed else "red"
+
+
+def _indented(renderable: RenderableType) -> Padding:
+    return Padding(renderable, (0, 0, 0, 2), expand=False)

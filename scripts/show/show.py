@@ -1,0 +1,268 @@
+"""`grpo show`: one attempt as the model saw it, or the list of those that there are.
+
+A table says how many tasks were lost; a transcript says how. The attempt is read from what the run
+keeps, and beside it a random policy and the base model can be seen at the same task: the one is
+drawn and played here and now, the other is read where it was evaluated and played where it was not.
+The run's own files are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task, Trajectory
+from rollout.seeds import eval_seed
+from rollout.tasks import SHELL_ENV, decode_tasks
+from scripts.base.checkout import from_checkout
+from scripts.base.display import PlainDisplay
+from scripts.base.events import note
+from scripts.base.signals import Wish, listening
+from scripts.evidence.collect import BASE
+from scripts.phases.context import DEFAULT_MODEL, Context
+from scripts.phases.make_player import player, renderer, serve
+from scripts.prepare.model import default_model_dir
+from scripts.run.config import UNPROTECTED, RunConfig, SandboxKind, read_config
+from scripts.run.folder import RunFolder, open_run
+from scripts.run.lock import run_lock
+from scripts.run.manifest import check_host, read_manifest
+from scripts.run.timings import Stopwatch, process_began
+from scripts.show.attempts import Archive, Place, Played
+from scripts.show.conversation import Exhibit, conversation
+from scripts.show.random_policy import play_random
+from scripts.show.tokens import TOKENIZER, read_vocabulary
+from scripts.words import quantities
+from scripts.words.visible import visible
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked to see. Of step and arm at most one; with neither, the newest there is.
+
+    run: as it was typed. task: None for the list. k: None for the first attempt.
+    """
+
+    run: str
+    task: str | None = None
+    step: int | None = None
+    arm: str | None = None
+    k: int | None = None
+    tokens: bool = False
+    random: bool = False
+    base: bool = False
+    sandbox: SandboxKind = "bwrap"
+
+    def __post_init__(self) -> None:
+        if self.step is not None and self.arm is not None:
+            raise BadInput(f"--step {self.step} and --eval {self.arm!r}: name one of the two")
+        if self.task is None:
+            for option in ("tokens", "random", "base"):
+                if getattr(self, option):
+                    raise BadInput(f"--{option} needs --task T; `grpo show {self.run}` lists them")
+            if self.k is not None:
+                raise BadInput(f"--k needs --task T; `grpo show {self.run}` lists them")
+
+
+def show(request: Request, console: Console) -> None:
+    """Print what was asked for. Raises `BadInput` naming what there is instead."""
+    folder = open_run(request.run)
+    archive = Archive(folder, request.run)
+    place = _place(archive, request)
+    if request.task is None:
+        console.print(listing(archive, place))
+        return
+    _show_task(request, request.task, archive, place, console)
+
+
+def _place(archive: Archive, request: Request) -> Place:
+    if request.step is not None:
+        return archive.step(request.step)
+    if request.arm is not None:
+        return archive.arm(request.arm)
+    return archive.newest() if request.task is None else archive.holding(request.task)
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+def listing(archive: Archive, place: Place) -> Group:
+    """Every attempt of one place: what came of it, and how to see it."""
+    groups = len(place.task_ids) < len(place.attempts)
+    trained = any(p.advantage is not None for p in place.attempts)
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.add_column("task", no_wrap=True)
+    for name in _columns(groups, trained):
+        table.add_column(name, justify="right", no_wrap=True)
+    for played in place.attempts:
+        table.add_row(*_row(played, groups))
+    n_tasks = quantities.counted(len(place.task_ids), "task")
+    return Group(
+        Text(f"{archive.folder.name}, {place.name}: {n_tasks}", "bold"),
+        table,
+        Text(f"{archive.command(place.option, '--task TASK')} shows one"),
+        Text(f"there are: {archive.contents()}", "dim"),
+    )
+
+
+def _columns(groups: bool, trained: bool) -> tuple[str, ...]:
+    """Headings after the task's: which of several attempts, its end, and what it was worth."""
+    k = ("k",) if groups else ()
+    return (*k, "passed", "stop", "turns", "reward", *(("advantage",) if trained else ()))
+
+
+def _row(played: Played, groups: bool) -> tuple[Text, ...]:
+    t = played.trajectory
+    passed = f"{'✓' if t.grade.passed else '✗'} {t.grade.n_passed}/{t.grade.n_total}"
+    cells = [Text(visible(t.task_id))]
+    cells += [Text(str(t.k))] if groups else []
+    cells.append(Text(passed, "green" if t.grade.passed else "red"))
+    words = [t.stop_reason.value, str(len(t.turns)), quantities.plain(t.reward, 2)]
+    if played.advantage is not None:
+        words.append(quantities.signed(played.advantage, 2))
+    return (*cells, *map(Text, words))
+
+
+# --- one task -------------------------------------------------------------------------------------
+
+
+def _show_task(
+    request: Request, task_id: str, archive: Archive, place: Place, console: Console
+) -> None:
+    k = request.k or 0
+    config = read_config(archive.folder.config, request.sandbox)
+    if request.sandbox == "none" and (request.random or request.base):
+        console.print(Text(UNPROTECTED, "bold red"))
+    played = archive.attempt(place, task_id, k)
+    task = find_task(config, task_id)
+    model = model_dir(archive.folder, config)
+    vocabulary = read_vocabulary(model)
+    if request.tokens and vocabulary is None:
+        raise BadInput(
+            f"{model / TOKENIZER}: no such file, and without it ids have no text; show the attempt"
+            " without --tokens, or put the model back (`grpo model` builds the default one)"
+        )
+    exhibits = [Exhibit(_title(place, place.of(task_id), k), played)]
+    if request.random:
+        # Rich believes FORCE_COLOR that this is a terminal; a spinner in a file is a mess.
+        turning = (
+            console.status("playing a random policy") if sys.stdout.isatty() else nullcontext()
+        )
+        with turning:
+            trajectory = play_random(config, model, _required(task, config, task_id), k)
+        exhibits.append(Exhibit("a random policy", Played(trajectory), sampled=False))
+    if request.base:
+        exhibits.append(_base(archive, config, task, played))
+    _check_same_grade(exhibits, config)
+    page = conversation(
+        task or _forgotten(config, task_id),
+        exhibits,
+        width=console.width,
+        vocabulary=vocabulary,
+        tokens=request.tokens,
+    )
+    console.print(page)
+
+
+def _title(place: Place, attempts: Sequence[Played], k: int) -> str:
+    return f"{place.name}, k = {k} of {len(attempts)}" if len(attempts) > 1 else place.name
+
+
+def _base(archive: Archive, config: RunConfig, task: Task | None, beside: Played) -> Exhibit:
+    """The base model's attempt: as it was evaluated, and played now where it was not."""
+    t = beside.trajectory
+    stored = archive.base_attempt(t.task_id, t.k)
+    if stored is not None:
+        return Exhibit(f"{BASE}, as evaluated", stored)
+    task = _required(task, config, t.task_id)
+    trajectory = play_base(archive.folder, config, task, t.k, t.sampling.temperature)
+    return Exhibit(f"{BASE}, played now", Played(trajectory))
+
+
+def _check_same_grade(exhibits: Sequence[Exhibit], config: RunConfig) -> None:
+    """Attempts of different days are graded by the same assertions, or not set side by side."""
+    kinds = {tuple((r.kind, r.path) for r in e.trajectory.grade.results) for e in exhibits}
+    if len(kinds) > 1:
+        raise BadInput(
+            f"{' or '.join(map(str, _task_files(config)))}: the assertions of"
+            f" {exhibits[0].trajectory.task_id} have changed since the run played it, so another"
+            " attempt cannot be set beside it; put the file back, or leave out --random and --base"
+        )
+
+
+# --- what belongs to a task and a run -------------------------------------------------------------
+
+
+def find_task(config: RunConfig, task_id: str) -> Task | None:
+    """The task's record in the run's two files; None where neither has it any more."""
+    for file in _task_files(config):
+        if file.is_file():
+            for task in decode_tasks(file):
+                if task.task_id == task_id:
+                    return task
+    return None
+
+
+def _task_files(config: RunConfig) -> tuple[Path, Path]:
+    return from_checkout(config.data.heldout), from_checkout(config.data.pool)
+
+
+def _required(task: Task | None, config: RunConfig, task_id: str) -> Task:
+    if task is None:
+        raise BadInput(f"{_forgotten(config, task_id).prompt}: it cannot be played; put it back")
+    return task
+
+
+def _forgotten(config: RunConfig, task_id: str) -> Task:
+    """What stands for a task whose record is gone: its attempt can still be looked at."""
+    files = " and ".join(map(str, _task_files(config)))
+    return Task(task_id, SHELL_ENV, f"{files} have no task {task_id} any more", {})
+
+
+def model_dir(folder: RunFolder, config: RunConfig) -> Path:
+    """The folder that the run's model was served from; it need not be there, nothing is fetched."""
+    manifest = read_manifest(folder)
+    if config.model.path == DEFAULT_MODEL or manifest is None:
+        return default_model_dir()
+    return Path(manifest["model"]["dir"])
+
+
+# --- the base model -------------------------------------------------------------------------------
+
+
+def play_base(
+    folder: RunFolder, config: RunConfig, task: Task, k: int, temperature: float
+) -> Trajectory:
+    """One attempt by the base model on the run's engine, with the evaluation's seeds; not stored.
+
+    The engine stays for whoever comes next. Raises `NotOwner` while a loop works on the run, and
+    what serving and playing raise.
+    """
+    display = PlainDisplay(sys.stderr, details=True, phases=False)
+    wish = Wish(lambda text: note(display.tell, text))
+    with run_lock(folder.lock), listening(wish):
+        if (manifest := read_manifest(folder)) is not None:
+            check_host(folder, manifest)
+        ctx = Context(folder, config, display.tell, wish, Stopwatch(process_began()))
+        # Together with the newest adapter, as in an evaluation: a server without any would be
+        # another one, and starting it takes a minute.
+        newest = folder.finished_steps() - 1
+        served = serve(ctx, None, BASE, {folder.version(newest): folder.adapter(newest)})
+        chat = renderer(ctx)
+
+        async def play() -> Trajectory:
+            async with player(ctx, served, chat, config.rollout.at(temperature)) as p:
+                return await p.play(task, k, functools.partial(eval_seed, task.task_id, k))
+
+        trajectory = ctx.run_async(play())
+        ctx.say(f"the engine stays up; `grpo stop {folder.typed}` ends it")
+    return trajectory

@@ -1,0 +1,104 @@
+"""A run's figures for trackers: the scalars of every step and evaluation, by tag.
+
+Everything is read from step.json and eval.json, so the points can be made again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldkit.records import Signal, StepSummary
+from rollout.arm import SUMMARY, EvalSummary, read_eval
+from scripts.evidence.collect import read_steps
+from scripts.evidence.step_figures import Read, sampled_rate, tokens_a_turn, train
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import read_manifest
+from scripts.run.state import evaluations
+
+STEP: Mapping[str, Read] = {
+    "rollout/reward": lambda s: s.mean_reward,
+    "rollout/stop_rate": lambda s: s.stop_rate,
+    "rollout/pass_rate": lambda s: s.pass_rate,
+    "rollout/assertion_rate": lambda s: s.assertion_rate,
+    "rollout/turns": lambda s: s.mean_turns,
+    "rollout/tokens_a_turn": tokens_a_turn,
+    "rollout/tokens_per_second": sampled_rate,
+    "train/loss": train("loss"),
+    "train/kl": train("kl"),
+    "train/weight_delta": train("delta_l2"),
+    "train/weight_delta_served": train("delta_served_l2"),
+    "train/grad_norm": train("grad_norm"),
+    "train/sampler_trainer_difference": train("sampler_mean_abs"),
+    "train/clipped_share": train("clipped_share"),
+    "train/entropy": train("entropy"),
+    "train/tokens_per_second": train("tokens_per_second"),
+}
+"""Scalars of a step by tag; groups by signal and seconds by part come on top."""
+
+HELD_OUT: Mapping[str, Callable[[EvalSummary], float]] = {
+    "heldout/pass_rate": lambda e: e.pass_rate,
+    "heldout/assertion_rate": lambda e: e.assertion_rate,
+    "heldout/stop_rate": lambda e: e.stop_rate,
+    "heldout/turns": lambda e: e.mean_turns,
+    "heldout/tokens": lambda e: e.mean_tokens,
+}
+"""Scalars of an adapter on the held-out tasks by tag. Rates in [0, 1]; turns and tokens a task."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The scalars of one step, or of its adapter's evaluation, by tag.
+
+    time: when that was finished, in Unix seconds.
+    """
+
+    step: int
+    time: float
+    scalars: Mapping[str, float]
+
+
+def read_points(folder: RunFolder) -> tuple[Point, ...]:
+    """Every point of the run by step, a step before its evaluation.
+
+    Only adapters of this run are among the evaluations: base and yardsticks have no step. Raises
+    `BadInput` for a file that cannot be read.
+    """
+    steps = read_steps(folder)
+    evals = _evals_by_step(folder, steps)
+    return tuple(p for s in steps for p in _points_of(folder, s, evals.get(s.step)))
+
+
+def _points_of(folder: RunFolder, s: StepSummary, e: EvalSummary | None) -> Iterator[Point]:
+    if s.n_trajectories:  # step-000 is only where the run starts
+        yield Point(s.step, _finished(folder.summary(s.step)), _step_scalars(s))
+    if e is not None:
+        scalars = {tag: read(e) for tag, read in HELD_OUT.items()}
+        yield Point(s.step, _finished(folder.evals / e.key / SUMMARY), scalars)
+
+
+def _evals_by_step(folder: RunFolder, steps: Sequence[StepSummary]) -> dict[int, EvalSummary]:
+    """Evaluations by the first step with that adapter: a step without signal carries it on."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return {}
+    played = evaluations(folder, manifest)
+    first_of = {s.adapter_sha: s.step for s in reversed(steps)}
+    return {
+        first_of[sha]: read_eval(folder.evals / value["key"])
+        for sha, value in played.items()
+        if sha in first_of
+    }
+
+
+def _step_scalars(s: StepSummary) -> dict[str, float]:
+    figures = {tag: value for tag, read in STEP.items() if (value := read(s)) is not None}
+    groups = {f"groups/{signal.lower()}": float(s.groups.get(signal, 0)) for signal in Signal}
+    seconds = {f"seconds/{part}": value for part, value in s.seconds.items()}
+    return figures | groups | seconds
+
+
+def _finished(summary: Path) -> float:
+    """When a summary, which is written last, appeared."""
+    return summary.stat().st_mtime

@@ -1,0 +1,176 @@
+"""Weights & Biases, where `[run] wandb = true` asks for it: the points that it has not seen yet.
+
+Its library starts a service and threads and waits for a network, so it runs in a process of its own
+that may take only so long. What was sent is remembered in wandb.json by content; an offline run is
+written anew each time, so that there is always one folder that holds everything. Project, key and
+mode come from the library's own environment variables.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.atomic import read_json, sha256_text, write_json
+from fieldkit.process.ledger import Ledger
+from scripts.base.checkout import ROOT
+from scripts.base.children import run_child
+from scripts.run.folder import RunFolder, open_run
+from scripts.run.manifest import read_manifest
+from scripts.track.points import Point, read_points
+
+PROJECT = "grpo-loop"
+"""Where $WANDB_PROJECT names no other."""
+
+LONGEST_SECONDS = 60.0
+"""What a step may wait for the service. Typically it takes 3 to 5."""
+
+PATIENCE_SECONDS = 900.0
+"""After a failure the phases try again only so much later: a night without a network goes on."""
+
+_INIT_SECONDS = 30.0
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Sent:
+    """wandb.json: digests of the points that were sent, and when sending last failed (0: never)."""
+
+    digests: tuple[str, ...] = ()
+    failed: float = 0.0
+
+
+def require_wandb() -> None:
+    """Raise `BadInput` with the command that installs the library where it is missing."""
+    if importlib.util.find_spec("wandb") is None:
+        raise BadInput(
+            "run.wandb is true, but Weights & Biases is not installed; "
+            f"`{sys.executable} -m pip install --no-build-isolation -e '{ROOT}[wandb]'` installs "
+            "it, or set run.wandb = false"
+        )
+
+
+def send_when_due(folder: RunFolder, stop_asked: Callable[[], bool]) -> None:
+    """As `send`, but not soon after a failure."""
+    if time.time() - _read(folder).failed >= PATIENCE_SECONDS:
+        send(folder, stop_asked)
+
+
+def send(folder: RunFolder, stop_asked: Callable[[], bool] = lambda: False) -> None:
+    """Send what was not sent yet, in a child. Raises `BadInput` where the library is missing,
+    `Unavailable` with what it said where it fails or takes longer than `LONGEST_SECONDS`."""
+    require_wandb()
+    sent = _read(folder)
+    if not _unsent(read_points(folder), sent):
+        return
+    said: list[str] = []
+    log = folder.log / "wandb.log"
+    deadline = time.monotonic() + LONGEST_SECONDS
+    code = run_child(
+        [sys.executable, "-P", "-m", "scripts.track.weights_biases", str(folder.path)],
+        ledger=Ledger(folder.ledger),
+        name="wandb",
+        log=log,
+        on_line=said.append,
+        stop_asked=lambda: stop_asked() or time.monotonic() > deadline,
+    )
+    if code:
+        _write(folder, Sent(sent.digests, time.time()))
+        why = said[-1] if said else f"no answer within {LONGEST_SECONDS:.0f} s"
+        raise Unavailable(f"{why} (its log: {log})")
+
+
+def _push(folder: RunFolder) -> None:
+    """Do it, in this process."""
+    import wandb
+
+    manifest = read_manifest(folder)
+    assert manifest is not None, "a run with points was started"
+    points = read_points(folder)
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        id=_run_id(folder, manifest["created"]),
+        name=folder.name,
+        dir=folder.path,
+        resume="allow",
+        config=manifest["config"],
+        # Nothing of this short process is worth keeping: neither its output nor its load.
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+            init_timeout=_INIT_SECONDS,
+        ),
+    )
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")  # its own counter cannot go back to a step
+    for p in points if run.offline else _unsent(points, _read(folder)):
+        run.log({"step": p.step, **p.scalars})
+    run.finish()
+    if run.offline:
+        _drop_older(folder.path / "wandb", Path(run.dir).parent)
+    _write(folder, Sent(tuple(map(_digest, points))))
+
+
+def _run_id(folder: RunFolder, created: float) -> str:
+    """The same for every process of this run, and of no other run of the name."""
+    return f"{folder.name}-{sha256_text(repr(created))[:8]}"
+
+
+def _drop_older(runs: Path, newest: Path) -> None:
+    for old in runs.glob("offline-run-*"):
+        if old.name != newest.name:
+            shutil.rmtree(old)
+
+
+def _unsent(points: Sequence[Point], sent: Sent) -> list[Point]:
+    known = set(sent.digests)
+    return [p for p in points if _digest(p) not in known]
+
+
+def _digest(point: Point) -> str:
+    """By content: a step that was taken back and played again is another point."""
+    content = json.dumps([point.step, dict(point.scalars)], sort_keys=True)
+    return sha256_text(content)[:16]
+
+
+def _file(folder: RunFolder) -> Path:
+    return folder.path / "wandb.json"
+
+
+def _read(folder: RunFolder) -> Sent:
+    if not _file(folder).is_file():
+        return Sent()
+    value = read_json(_file(folder))
+    if not isinstance(value, dict) or value.pop("schema", None) != _SCHEMA:
+        raise BadInput(f"{_file(folder)}: not of schema {_SCHEMA}; remove it to send all again")
+    return Sent(tuple(value["digests"]), value["failed"])
+
+
+def _write(folder: RunFolder, sent: Sent) -> None:
+    write_json(_file(folder), {"schema": _SCHEMA, **asdict(sent)})
+
+
+def main() -> int:
+    """Send the run named on the command line; a failure is the last line of stdout, and code 1."""
+    try:
+        _push(open_run(sys.argv[1]))
+    except Exception as e:  # the library raises a dozen classes, and a person needs one line
+        *_, last = ["no reason given", *str(e).split("\n")]
+        print(f"{type(e).__name__}: {last}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What goes on in a run folder, as the journal's last words and the lock's holder tell.
+
+The journal is written by the phases for people, and a killed phase leaves its last line without its
+end; so what it says is held against the processes that wrote it. Only read, never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import psutil
+
+from fieldkit.files.journal import Entry
+from scripts.run.next_phase import Phase
+
+_CLOCK_SLACK_SECONDS = 2.0  # between the clock of the journal and a process's age
+
+
+class State(StrEnum):
+    """What goes on in a run folder."""
+
+    FRESH = "not started"
+    WORKING = "working"
+    BETWEEN = "between phases"
+    IDLE = "no phase is running"
+    STOPPED = "stopped"
+    DONE = "done"
+    CONVERGED = "the pool has converged"
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The state, and the last phase with the Unix time and the pid it was written by.
+
+    why: of a stop.
+    """
+
+    state: State
+    phase: str = ""
+    since: float = 0.0
+    pid: int | None = None
+    why: str = ""
+
+
+def activity(
+    entries: Sequence[Entry], loop: int | None, is_alive: Callable[[Entry], bool]
+) -> Activity:
+    """What the journal's last words mean. loop: who holds the lock; is_alive: of an entry's pid."""
+    between = State.IDLE if loop is None else State.BETWEEN
+    for e in reversed(entries):
+        phase = str(e.data.get("phase", ""))
+        if e.event == "phase_start":
+            if is_alive(e):
+                return Activity(State.WORKING, phase, e.time, e.pid)
+            return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")
+        if e.event == "phase_end":
+            code = e.data.get("exit")
+            if code == 0:
+                return Activity(between, phase, e.time)
+            why = str(e.data.get("error", ""))
+            return Activity(State.STOPPED, phase, e.time, why=f"exit {code}: {why}")
+        if e.event == "loop_end":
+            endings = {Phase.DONE.value: State.DONE, Phase.CONVERGED.value: State.CONVERGED}
+            following = str(e.data.get("next"))
+            state = endings.get(following, State.STOPPED)
+            why = f"before {following}" if state is State.STOPPED else ""
+            return Activity(state, "", e.time, why=why)
+        if e.event == "loop_start":
+            return Activity(between, "", e.time)
+    return Activity(State.FRESH)
+
+
+def lives(entry: Entry) -> bool:
+    """Whether the process that wrote the entry lives, and not a later one with its pid."""
+    try:
+        process = psutil.Process(entry.pid)
+        born = process.create_time()
+        return process.status() != psutil.STATUS_ZOMBIE and born < entry.time + _CLOCK_SLACK_SECONDS
+    except psutil.Error:
+        return False

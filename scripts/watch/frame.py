@@ -1,0 +1,310 @@
+"""One frame of `grpo watch`: a `Sight` as Rich renderables that fit a terminal of 80 columns.
+
+What is most asked for stands on top, and the transcript gets the rows that are left, so that a
+small terminal loses the least. Nothing is read here, and no figure is computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fieldkit.gate.memory import GIB
+from fieldkit.records import Outcome, Signal, StepSummary, StopReason
+from rollout.arm import EvalSummary
+from scripts.base.display import duration
+from scripts.evidence.collect import YARDSTICKS
+from scripts.evidence.step_figures import Read, by_step, train
+from scripts.evidence.transcripts import TurnView, attempt_view
+from scripts.evidence.wall_time import duration as roughly
+from scripts.watch.activity import State
+from scripts.watch.programs import Memory, Program
+from scripts.watch.sight import Episode, Progress, Sight
+from scripts.words.quantities import clock, counted, plain
+from scripts.words.visible import shortened, visible
+
+BARS = "▁▂▃▄▅▆▇█"
+
+SPARK_WIDTH = 18
+BAR_WIDTH = 36
+
+STEP_ROWS, FEW_STEP_ROWS = 6, 3
+"""Rows of the table of steps, and where the terminal is small."""
+
+SMALL_HEIGHT = 30
+"""A terminal with fewer lines is small."""
+
+ONCE_ROWS = 18
+"""Lines of transcript where no terminal sets a limit."""
+
+WHY_CHARS = 300
+"""Of a failure; the rest of it is in the journal."""
+
+OUTPUT_LINES = 2
+"""Lines of a command's output that are shown."""
+
+EVALS = 3
+"""Evaluations that are shown, the last ones."""
+
+STATE_STYLE = {
+    State.WORKING: "green",
+    State.BETWEEN: "green",
+    State.DONE: "bold green",
+    State.CONVERGED: "bold green",
+    State.STOPPED: "bold red",
+}
+
+
+def frame(sight: Sight, console: Console, height: int | None = None) -> RenderableType:
+    """The whole page. height: lines of the terminal; None where it may be as long as it likes."""
+    small = height is not None and height < SMALL_HEIGHT
+    above: list[RenderableType] = [
+        _header(sight),
+        _steps(sight.played, FEW_STEP_ROWS if small else STEP_ROWS),
+        *_sparks(sight.played),
+        *_evals(sight.evals),
+        _memory(sight.memory),
+        _programs(sight.programs),
+        *(Text(f"! {line}", style="yellow") for line in map(visible, sight.troubles)),
+    ]
+    if sight.episode is None:
+        return Group(*above)
+    room = ONCE_ROWS
+    if height is not None:
+        room = height - len(console.render_lines(Group(*above)))
+    return Group(*above, *_transcript(sight.episode, room))
+
+
+# --- the top --------------------------------------------------------------------------------------
+
+
+def _header(sight: Sight) -> Panel:
+    doing = sight.activity
+    body: list[RenderableType] = [_now(sight)]
+    if sight.progress is not None:
+        body.append(_bar(sight.progress))
+    if sight.said:
+        body.append(_line(Text(visible(sight.said), style="dim")))
+    title = [sight.name]
+    if sight.planned is not None:
+        title.append(f"step {sight.step}/{sight.planned}")
+    title.append(doing.phase if doing.state is State.WORKING else doing.state.value)
+    return Panel(
+        Group(*body),
+        title=Text(" · ".join(title), style=STATE_STYLE.get(doing.state, "yellow")),
+        title_align="left",
+        subtitle=Text(time.strftime("%H:%M:%S", time.localtime(sight.at)), style="dim"),
+        subtitle_align="right",
+    )
+
+
+def _now(sight: Sight) -> Text:
+    """One line: since when, what is left, where; or why it stands still and what to type."""
+    doing = sight.activity
+    if doing.state is State.FRESH:
+        return Text(f"{doing.state.value}; `grpo run {sight.to_play}` starts it")
+    if doing.state in (State.IDLE, State.STOPPED):
+        why = shortened(visible(doing.why), WHY_CHARS) or doing.state.value
+        style = "red" if doing.state is State.STOPPED else ""
+        return Text(why, style=style) + Text(f"\n`grpo run {sight.to_play}` goes on")
+    if sight.is_over:
+        return Text(f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it")
+    parts = []
+    if doing.state is State.WORKING:
+        # The clock may have been set back since it began.
+        parts.append(f"{doing.phase} for {duration(max(0.0, sight.at - doing.since))}")
+    if sight.left is not None:
+        end = clock(sight.at + sight.left)
+        parts.append(f"about {roughly(sight.left)} left, until {end}")
+    if sight.host:
+        parts.append(f"on host {sight.host}")
+    return Text(" · ".join(parts) or doing.state.value)
+
+
+def _bar(progress: Progress) -> Table:
+    row = Table.grid(padding=(0, 1))
+    done = min(progress.done, progress.total)
+    told = f"{progress.done:.0f} of {progress.total:.0f} {progress.unit}"
+    if progress.unit == "s":
+        told = f"{progress.done:.0f} s, the last took {progress.total:.0f} s"
+    row.add_row(ProgressBar(progress.total, done, width=BAR_WIDTH), Text(told))
+    return row
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _steps(steps: Sequence[StepSummary], rows: int) -> RenderableType:
+    if not steps:
+        return Text("no step is finished yet", style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("step", "reward", "stops", "passes", "turns", "KL", "learnable", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for s in steps[-rows:]:
+        table.add_row(*_step_cells(s), style="dim" if s.outcome is Outcome.NO_SIGNAL else None)
+    return table
+
+
+def _step_cells(s: StepSummary) -> tuple[str, ...]:
+    return (
+        str(s.step),
+        _number(s.mean_reward, 3),
+        _rate(s.stop_rate),
+        _rate(s.pass_rate),
+        _number(s.mean_turns, 2),
+        _number(s.train.get("kl"), 4),
+        f"{s.groups.get(Signal.LEARNABLE, 0)}/{sum(s.groups.values())}",
+        _number(s.seconds.get("wall"), 0),
+    )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else plain(value, digits)
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+SPARKS: Sequence[tuple[str, Read, Callable[[float], str], tuple[float, float] | None]] = (
+    ("reward", lambda s: s.mean_reward, lambda v: plain(v, 2), None),
+    ("stops", lambda s: s.stop_rate, _rate, (0.0, 1.0)),
+    ("turns", lambda s: s.mean_turns, lambda v: plain(v, 1), None),
+    ("KL", train("kl"), lambda v: plain(v, 3), None),
+)
+"""Label, figure, how it is written, and its range where it has one of its own."""
+
+
+def _sparks(steps: Sequence[StepSummary]) -> Iterator[RenderableType]:
+    """Two to a row, with the first and the last value behind each."""
+    drawn = []
+    for label, read, written, limits in SPARKS:
+        values = [v for _, v in by_step(steps, read)]
+        if len(values) > 1:
+            ends = f"{written(values[0])} → {written(values[-1])}"
+            drawn.append((label, spark(values, SPARK_WIDTH, limits), ends))
+    grid = Table.grid(padding=(0, 1))
+    for left, right in zip(drawn[::2], [*drawn[1::2], ("", "", "")], strict=False):
+        (a, line_a, ends_a), (b, line_b, ends_b) = left, right
+        grid.add_row(
+            Text(a, style="dim"), Text(line_a, style="cyan"), Text(ends_a),
+            Text(b, style="dim"), Text(line_b, style="cyan"), Text(ends_b),
+        )  # fmt: skip
+    if drawn:
+        yield grid
+
+
+def spark(values: Sequence[float], width: int, limits: tuple[float, float] | None = None) -> str:
+    """At least one value as at most `width` bars; where there are more, each is a mean of some.
+
+    limits: what the lowest and the highest bar stand for; None: the values' own range.
+    """
+    n = min(width, len(values))
+    edges = [i * len(values) // n for i in range(n + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = limits or (min(means), max(means))
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((min(max(m, low), high) - low) * scale)] for m in means)
+
+
+def _evals(evals: Sequence[EvalSummary]) -> Iterator[Text]:
+    """The last evaluations of models in a line each."""
+    played = [e for e in evals if e.arm not in YARDSTICKS]
+    for e in played[-EVALS:]:
+        yield _line(
+            Text("held-out ", style="dim")
+            + Text(
+                f"{e.arm}: passed {e.n_passed}/{e.n_trajectories}, stops {_rate(e.stop_rate)}, "
+                f"{e.mean_turns:.1f} turns"
+            )
+        )
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def _memory(memory: Memory) -> Text:
+    parts = [_available(memory.available.host, memory.host_total)]
+    if memory.available.gpu is not None and memory.gpu_total is not None:
+        parts.append(f"GPU {_available(memory.available.gpu, memory.gpu_total)}")
+    return Text("memory ", style="dim") + Text(", ".join(parts))
+
+
+def _available(available: int, total: int) -> str:
+    return f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
+
+
+def _programs(programs: Sequence[Program]) -> RenderableType:
+    if not programs:
+        return Text("no process of this run lives here", style="dim")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for p in programs:
+        more = f" and {len(p.pids) - 1} more" if len(p.pids) > 1 else ""
+        cpu = "" if p.cpu is None else f"{p.cpu:.1f} cores"
+        table.add_row(
+            Text(p.name, style="dim"),
+            f"pid {p.pids[0]}{more}",
+            f"{p.held / GIB:.1f} GiB",
+            cpu,
+        )
+    return table
+
+
+# --- the transcript -------------------------------------------------------------------------------
+
+
+def _transcript(episode: Episode, room: int) -> Iterator[RenderableType]:
+    """The last finished episode in at most `room` lines, its middle left out where it is longer."""
+    t = episode.trajectory
+    attempt = attempt_view(t, episode.of)
+    by_itself = t.stop_reason is StopReason.TASK_COMPLETE
+    title = Text(f"last finished: {visible(t.task_id)}, attempt {t.k} of {episode.of}")
+    came_of_it = Text(
+        f"{'passed' if attempt.passed else 'failed'} "
+        f"({t.grade.n_passed}/{t.grade.n_total} assertions), "
+        f"{'stopped by itself' if by_itself else attempt.stop_reason} after "
+        f"{counted(attempt.n_turns, 'turn')}, reward {attempt.reward}",
+        style="green" if attempt.passed else "yellow",
+    )
+    yield from (_line(title), _line(came_of_it))
+    lines = [line for turn in attempt.turns for line in _turn(turn)]
+    rows = max(0, room - 2)
+    if len(lines) > rows > 0:
+        tail = rows * 2 // 3
+        head = rows - tail - 1
+        cut = len(lines) - head - tail
+        between = Text(f"  … {cut} lines …", style="dim")
+        lines = [*lines[: max(0, head)], between, *lines[len(lines) - tail :]]
+    yield from map(_line, lines[:rows])
+
+
+def _turn(turn: TurnView) -> Iterator[Text]:
+    """A turn: its command or its words, and the beginning of what came back."""
+    label = turn.label if turn.repeated == 1 else f"{turn.label} (the same)"
+    said = turn.command or turn.reply or "(nothing)"
+    first, *rest = said.splitlines() or [""]
+    mark = "$ " if turn.command else ""
+    yield Text(f"  {label}  ", style="dim") + Text(f"{mark}{first}")
+    for line in rest:
+        yield Text(f"    {line}")
+    if turn.command and turn.done:
+        yield Text("    and says that it is done", style="green")
+    if turn.output:
+        out = turn.output.splitlines()
+        for line in out[:OUTPUT_LINES]:
+            yield Text(f"    {line}", style="dim")
+        if len(out) > OUTPUT_LINES:
+            yield Text(f"    … {counted(len(out) - OUTPUT_LINES, 'more line')}", style="dim")
+
+
+def _line(text: Text) -> Text:
+    """On one line, whatever the width."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

@@ -1,0 +1,94 @@
+"""The processes of one run and the machine's memory, as `grpo watch` shows them.
+
+They are found as everywhere, by the marks in their environment, and read with cheap looks: summing
+up a process's pages properly would hold its memory map for as long. Nothing is signalled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import psutil
+
+from fieldkit.errors import BadInput
+from fieldkit.gate import memory
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import marked
+from scripts.run.folder import RunFolder
+
+LOOP = "loop"
+"""What `grpo run` is called, which holds the run's lock."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A family of processes. held: bytes that only their end would free, GPU included.
+
+    cpu: cores in use since the last look; None at the first one.
+    """
+
+    name: str
+    pids: tuple[int, ...]
+    held: int
+    cpu: float | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that can be had, and that the machine has. gpu: None without one of its own."""
+
+    available: memory.Available
+    host_total: int
+    gpu_total: int | None
+
+
+def read_memory() -> Memory:
+    """The machine's memory now."""
+    return Memory(memory.available(), memory.total_host(), memory.gpu_total())
+
+
+class Programs:
+    """A run's programs from look to look: how busy one is shows only between two looks."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._known: dict[int, psutil.Process] = {}
+
+    def look(self, loop: int | None, loop_name: str = LOOP) -> tuple[Program, ...]:
+        """What lives now; `loop` is the pid that holds the run's lock, and may bear no mark."""
+        families: dict[str, list[int]] = defaultdict(list)
+        if loop is not None:
+            families[loop_name].append(loop)
+        names = self._names()
+        for process in marked():
+            if process.ledger == self._folder.ledger and process.pid != loop:
+                name = names.get(process.marker, process.marker.rpartition("-")[0])
+                families[name].append(process.pid)
+        seen = dict(self._known)
+        self._known = {}
+        return tuple(self._program(name, pids, seen) for name, pids in families.items())
+
+    def _names(self) -> dict[str, str]:
+        """Marker → name. Empty for a ledger of another version: the markers tell almost as much."""
+        try:
+            return {e.marker: e.name for e in Ledger(self._folder.ledger).entries()}
+        except BadInput:
+            return {}
+
+    def _program(self, name: str, pids: list[int], seen: dict[int, psutil.Process]) -> Program:
+        held, cores, measured = 0, 0.0, False
+        for pid in pids:
+            try:
+                process = seen.get(pid) or psutil.Process(pid)
+                with process.oneshot():
+                    info = process.memory_info()
+                    percent = process.cpu_percent()  # since the last call on the same object
+            except psutil.Error:
+                continue  # it has just ended
+            self._known[pid] = process
+            held += info.rss - info.shared
+            cores += percent / 100
+            measured = measured or pid in seen
+        held += memory.gpu_held_by(pids)
+        return Program(name, tuple(pids), held, cores if measured else None)

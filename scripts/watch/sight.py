@@ -1,0 +1,400 @@
+"""What a run does now, read from outside: from its files and from /proc, never from the loop.
+
+A run is watched from another terminal, and the watcher may come and go. So nothing is asked of the
+loop, no lock is taken and nothing is written; a file is read again only when it has changed. What
+cannot be read at the moment is named, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fieldkit.errors import FieldkitError, Interrupted
+from fieldkit.files.atomic import read_lines
+from fieldkit.files.journal import Entry, Journal
+from fieldkit.records import (
+    StepSummary,
+    Trajectory,
+    decode,
+    decode_group,
+    decode_trajectory,
+)
+from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
+from scripts.base.machine import host_identity
+from scripts.evidence.collect import BASE, WARM_START, step_name
+from scripts.run.config import NightSettings, RunConfig, read_config
+from scripts.run.folder import RunFolder
+from scripts.run.lock import holder
+from scripts.run.manifest import is_same_host, read_manifest, typed_to_play
+from scripts.run.next_phase import Phase, RunFiles
+from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted, seconds_left
+from scripts.run.state import as_told, read_measured
+from scripts.run.timings import read_timings
+from scripts.watch.activity import Activity, State, activity, lives
+from scripts.watch.programs import LOOP, Memory, Program, Programs, read_memory
+
+T = TypeVar("T")
+
+_TAIL_BYTES = 4096  # of a log: its last lines
+_TIMED = re.compile(r"\d\d:\d\d:\d\d ")
+
+
+_NO_ENTRIES: tuple[Entry, ...] = ()
+_NO_STEPS: tuple[StepSummary, ...] = ()
+_NO_EVALS: tuple[EvalSummary, ...] = ()
+_NO_PLAN: tuple[int | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the phase is: `done` of `total` `unit`. Of seconds `total` is what it took last."""
+
+    done: float
+    total: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Episode:
+    """The last finished episode. of: who played it, and where."""
+
+    trajectory: Trajectory
+    of: str
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look at a run.
+
+    typed: what a person types for RUN. to_play: the same for a command that plays.
+    steps: every finished step, step-000 first. planned: steps in all. left: seconds until
+    everything is done. said: the loop's last line. host: where it runs, if that is not here.
+    """
+
+    name: str
+    typed: str
+    to_play: str
+    at: float
+    activity: Activity
+    progress: Progress | None
+    steps: tuple[StepSummary, ...]
+    planned: int | None
+    left: float | None
+    evals: tuple[EvalSummary, ...]
+    said: str
+    loop: int | None
+    programs: tuple[Program, ...]
+    memory: Memory
+    episode: Episode | None
+    host: str
+    troubles: tuple[str, ...]
+
+    @property
+    def played(self) -> tuple[StepSummary, ...]:
+        """The steps that have rollouts: all but step-000."""
+        return tuple(s for s in self.steps if s.n_trajectories)
+
+    @property
+    def step(self) -> int:
+        """The step under way, or the newest."""
+        underway = self.activity.phase in (Phase.ROLLOUT, Phase.TRAIN)
+        return max(0, len(self.steps) - (0 if underway and not self.is_over else 1))
+
+    @property
+    def is_over(self) -> bool:
+        return self.activity.state in (State.DONE, State.CONVERGED)
+
+
+class _Files:
+    """Reads a file again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+
+    def of(self, path: Path, read: Callable[[Path], T], otherwise: T) -> T:
+        """What `read` makes of the file; `otherwise` where there is none."""
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return otherwise
+        now = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if self._known.get(path, (None, None))[0] != now:
+            self._known[path] = (now, read(path))
+        value: T = self._known[path][1]
+        return value
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """The finished trajectories of a phase under way: how many, and the last."""
+
+    n: int = 0
+    last: Trajectory | None = None
+
+
+class Watcher:
+    """Looks at one run again and again."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._files = _Files()
+        self._programs = Programs(folder)
+        self._troubles: list[str] = []
+        self._config = RunConfig()
+        """As it could last be read: a person may be in the middle of editing it."""
+        self._plan: tuple[Any, tuple[int, float | None, float]] | None = None
+
+    def look(self) -> Sight:
+        """What goes on now. What cannot be read is among the sight's troubles."""
+        self._troubles = []
+        now = time.time()
+        config = self._config = self._try(self._read_config, self._config)
+        entries = self._try(self._journal, _NO_ENTRIES)
+        steps = self._try(self._steps, _NO_STEPS)
+        evals = self._try(self._evals, _NO_EVALS)
+        host = self._elsewhere()
+        loop = holder(self.folder.lock)
+        doing = activity(entries, loop, lambda e: bool(host) or lives(e))
+        night = _night(config, entries, loop)
+        plan = self._try(lambda: self._left(night, steps, evals, doing, now), _NO_PLAN)
+        eval_partial = self._try(self._eval_partial, None)
+        return Sight(
+            name=self.folder.name,
+            typed=self.folder.typed,
+            to_play=typed_to_play(self.folder.typed, self._try(self._manifest, None)),
+            at=now,
+            activity=doing,
+            progress=self._try(lambda: self._progress(config, doing, steps, eval_partial), None),
+            steps=steps,
+            planned=plan[0],
+            left=plan[1],
+            evals=evals,
+            said=self._try(self._said, ""),
+            loop=loop,
+            programs=self._running(host, loop, doing),
+            memory=read_memory(),
+            episode=self._try(lambda: self._episode(steps, eval_partial), None),
+            host=host,
+            troubles=tuple(dict.fromkeys(self._troubles)),
+        )
+
+    def _try(self, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except Interrupted:
+            raise
+        except FileNotFoundError:
+            return otherwise  # between two renames; the next look finds it
+        except (FieldkitError, OSError) as e:
+            self._troubles.append(str(e))
+            return otherwise
+
+    def _read(self, path: Path, read: Callable[[Path], T], otherwise: T) -> T:
+        return self._files.of(path, read, otherwise)
+
+    def _read_config(self) -> RunConfig:
+        return self._read(self.folder.config, read_config, RunConfig())
+
+    def _journal(self) -> tuple[Entry, ...]:
+        return self._read(self.folder.journal, _entries, _NO_ENTRIES)
+
+    def _steps(self) -> tuple[StepSummary, ...]:
+        files = [self.folder.summary(n) for n in range(self.folder.finished_steps())]
+        found = [self._read(f, _summary, None) for f in files]
+        return tuple(s for s in found if s is not None)
+
+    def _evals(self) -> tuple[EvalSummary, ...]:
+        files = sorted(self.folder.evals.glob(f"*/{SUMMARY}"), key=lambda f: f.stat().st_mtime)
+        found = [self._read(f, _evaluation, None) for f in files]
+        return tuple(e for e in found if e is not None)
+
+    def _manifest(self) -> dict[str, Any] | None:
+        return self._read(self.folder.manifest, lambda path: read_manifest(self.folder), None)
+
+    def _elsewhere(self) -> str:
+        """The host that the run belongs to, where it is not this one."""
+        manifest = self._try(self._manifest, None)
+        if manifest is None or is_same_host(manifest["host"], host_identity()):
+            return ""
+        return str(manifest["host"]["name"])
+
+    def _running(self, host: str, loop: int | None, doing: Activity) -> tuple[Program, ...]:
+        """What lives here. A phase that was typed by hand holds the lock itself."""
+        name = doing.phase if loop is not None and loop == doing.pid else LOOP
+        return () if host else self._programs.look(loop, name)
+
+    def _left(
+        self,
+        night: _Night,
+        steps: Sequence[StepSummary],
+        evals: Sequence[EvalSummary],
+        doing: Activity,
+        now: float,
+    ) -> tuple[int | None, float | None]:
+        """Steps in all, and seconds until the end."""
+        if not steps:
+            return None, None
+        key = (night, len(steps), len(evals))
+        if self._plan is None or self._plan[0] != key:
+            self._plan = key, self._planned(night, steps, evals, now)
+        planned, left, underway_seconds = self._plan[1]
+        if left is None or doing.state is not State.WORKING:
+            return planned, left
+        gone = now - self._step_began(len(steps), doing)
+        return planned, max(0.0, left - min(max(0.0, gone), underway_seconds))
+
+    def _planned(
+        self,
+        night: _Night,
+        steps: Sequence[StepSummary],
+        evals: Sequence[EvalSummary],
+        now: float,
+    ) -> tuple[int, float | None, float]:
+        """Steps in all, seconds left as the step under way began, and seconds that it may take."""
+        files = RunFiles(
+            started=True,
+            adapters=tuple(s.adapter_sha for s in steps),
+            bundle_ready=False,
+            evaluated=frozenset(e.adapter_sha for e in evals),
+            converged=False,
+        )
+        measured = read_measured(self.folder, files)
+        run = night.settings
+        deadline_in = None if night.deadline is None else night.deadline - now
+        planned = planned_steps(
+            run.steps, run.minutes, measured, eval_every=run.eval_every, deadline_in=deadline_in
+        )
+        if (left := seconds_left(planned, measured, run.eval_every)) is None:
+            left = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
+            underway = left or 0.0
+        elif files.newest >= planned:
+            underway = measured.final_eval_seconds
+        else:
+            underway = expected_step_seconds(measured.step_seconds)
+        return planned, left, underway
+
+    def _step_began(self, n: int, doing: Activity) -> float:
+        """When the step under way began: its rollout's start, where it is being trained on."""
+        if doing.phase != Phase.TRAIN:
+            return doing.since
+        segments = read_timings(self.folder.timings(n), n).segments
+        return min([doing.since, *(s.began for s in segments)])
+
+    def _eval_partial(self) -> Path | None:
+        """The partial file of the evaluation under way: the newest without a summary."""
+        files = self.folder.evals.glob(f"*/{PARTIAL}")
+        unfinished = [f for f in files if not (f.parent / SUMMARY).is_file()]
+        return max(unfinished, key=lambda f: f.stat().st_mtime, default=None)
+
+    def _progress(
+        self,
+        config: RunConfig,
+        doing: Activity,
+        steps: Sequence[StepSummary],
+        eval_partial: Path | None,
+    ) -> Progress | None:
+        if doing.state is not State.WORKING:
+            return None
+        n = len(steps)
+        if doing.phase == Phase.ROLLOUT:
+            total = config.rollout.tasks_per_step * config.rollout.group_size
+            there = self.folder.bundle(n).is_file()
+            done = total if there else self._partial(self.folder.partial(n)).n
+            return Progress(done, total, "episodes")
+        if doing.phase == Phase.EVAL and eval_partial is not None:
+            return Progress(self._partial(eval_partial).n, self._heldout(config), "episodes")
+        if doing.phase == Phase.TRAIN and (expected := self._training_seconds(n - 1)):
+            # The clock may have been set back since it began.
+            return Progress(max(0.0, time.time() - doing.since), expected, "s")
+        return None
+
+    def _partial(self, path: Path) -> _Partial:
+        return self._read(path, _read_partial, _Partial())
+
+    def _heldout(self, config: RunConfig) -> int:
+        """Episodes that an evaluation plays."""
+        manifest = self._manifest()
+        n = int(manifest["data"]["heldout"]["n"]) if manifest else 0
+        return config.eval.samples * (min(n, config.eval.tasks) if config.eval.tasks else n)
+
+    def _training_seconds(self, n: int) -> float:
+        """What training step `n` took; 0 where it was not measured."""
+        segments = read_timings(self.folder.timings(n), n).segments
+        return sum(s.wall for s in segments if s.phase == Phase.TRAIN)
+
+    def _said(self) -> str:
+        logs = sorted(self.folder.log.glob("loop-*.log"))
+        return self._read(logs[-1], _last_said, "") if logs else ""
+
+    def _episode(self, steps: Sequence[StepSummary], eval_partial: Path | None) -> Episode | None:
+        """The last finished episode: of the phase under way, else of the newest bundle."""
+        n = len(steps)
+        if eval_partial is not None and (last := self._partial(eval_partial).last):
+            return Episode(last, f"{_player(last.adapter_sha, steps)}, held-out set")
+        if last := self._partial(self.folder.partial(n)).last:
+            return Episode(last, f"step {n}")
+        for k in (n, n - 1):
+            if last := self._read(self.folder.bundle(k), _last_of_bundle, None):
+                return Episode(last, f"step {k}")
+        return None
+
+
+@dataclass(frozen=True)
+class _Night:
+    """How long the night is. deadline: Unix time of `--until`."""
+
+    settings: NightSettings
+    deadline: float | None
+
+
+def _night(config: RunConfig, entries: Sequence[Entry], loop: int | None) -> _Night:
+    """As the loop that holds the lock was told, else as run.toml says."""
+    return _Night(*as_told(config.run, entries if loop is not None else (), loop))
+
+
+def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:
+    """What tables call the adapter."""
+    if adapter_sha == BASE_ADAPTER:
+        return BASE
+    step = next((s.step for s in steps if s.adapter_sha == adapter_sha), None)
+    if step is None:
+        return adapter_sha[:12]
+    return step_name(step) if step else WARM_START
+
+
+def _entries(path: Path) -> tuple[Entry, ...]:
+    return Journal(path).read()
+
+
+def _summary(path: Path) -> StepSummary | None:
+    return decode(StepSummary, path.read_text(), f"{path}:1")
+
+
+def _evaluation(path: Path) -> EvalSummary | None:
+    return read_eval(path.parent)
+
+
+def _read_partial(path: Path) -> _Partial:
+    lines = list(read_lines(path))
+    if not lines:
+        return _Partial()
+    number, text = lines[-1]
+    return _Partial(len(lines), decode_trajectory(text, f"{path}:{number}"))
+
+
+def _last_of_bundle(path: Path) -> Trajectory | None:
+    *_, (number, text) = [(0, ""), *read_lines(path)]
+    return decode_group(text, f"{path}:{number}").trajectories[-1] if text else None
+
+
+def _last_said(path: Path) -> str:
+    """The last line of a loop's log that has its time in front: no row of a table."""
+    with open(path, "rb") as f:
+        f.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = f.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if _TIMED.match(line)), "")

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.eval.passk import mean_pass_at_k, pass_at_k, pass_at_k_difference
+
+
+@pytest.mark.parametrize(("n", "passed", "k"), [(5, 2, 1), (5, 2, 3), (6, 1, 2), (4, 0, 4)])
+def test_pass_at_k_is_the_share_of_subsets_that_hold_a_pass(n: int, passed: int, k: int) -> None:
+    attempts = [i < passed for i in range(n)]
+    subsets = list(itertools.combinations(attempts, k))
+    expected = sum(any(s) for s in subsets) / len(subsets)
+    assert pass_at_k(n, passed, k) == pytest.approx(expected)
+
+
+def test_pass_at_1_is_the_pass_rate() -> None:
+    assert pass_at_k(4, 3, 1) == 0.75
+
+
+def test_enough_passes_make_it_certain() -> None:
+    assert pass_at_k(10, 8, 3) == 1.0
+
+
+def test_fewer_attempts_than_k_are_refused() -> None:
+    with pytest.raises(BadInput, match="pass@5"):
+        pass_at_k(4, 1, 5)
+    with pytest.raises(BadInput, match="task b"):
+        mean_pass_at_k({"a": [True, False], "b": [True]}, 2)
+
+
+def test_the_mean_is_over_tasks_with_an_interval() -> None:
+    found = mean_pass_at_k({"a": [True, True], "b": [False, False], "c": [True, False]}, 1)
+    assert found.value == pytest.approx(0.5)
+    assert found.interval is not None
+    assert 0 <= found.interval.low < 0.5 < found.interval.high <= 1
+
+
+def test_the_difference_is_paired_by_task_whatever_the_order() -> None:
+    first = {"a": [True, False], "b": [False, False], "c": [False, True]}
+    second = {"c": [True, True], "b": [False, True], "a": [True, True]}
+    assert pass_at_k_difference(first, second, 1).value == pytest.approx(0.5)
+
+
+def test_a_difference_over_other_tasks_is_refused() -> None:
+    with pytest.raises(BadInput, match="b is in one only"):
+        pass_at_k_difference({"a": [True]}, {"a": [True], "b": [True]}, 1)

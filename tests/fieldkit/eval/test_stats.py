@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import bootstrap, norm, ttest_1samp
+from scipy.stats import t as student_t
+from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
+from statsmodels.stats.proportion import proportion_confint
+
+from fieldkit.eval import stats
+from fieldkit.eval.stats import Interval, PairedTest
+
+
+def pairs(both: int, first_only: int, second_only: int, neither: int) -> tuple[list[bool], ...]:
+    first = [True] * (both + first_only) + [False] * (second_only + neither)
+    second = [True] * both + [False] * first_only + [True] * second_only + [False] * neither
+    return first, second
+
+
+# --- McNemar ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cells", [(10, 0, 3, 145), (1, 7, 1, 12), (0, 5, 5, 2), (30, 12, 2, 9)])
+def test_mcnemar_agrees_with_statsmodels(cells: tuple[int, int, int, int]) -> None:
+    both, first_only, second_only, neither = cells
+    expected = statsmodels_mcnemar([[both, first_only], [second_only, neither]], exact=True)
+    found = stats.mcnemar(*pairs(*cells))
+    assert (found.both, found.first_only, found.second_only, found.neither) == cells
+    assert found.p_value == pytest.approx(expected.pvalue)
+
+
+def test_mcnemar_by_hand_three_against_none_is_a_quarter() -> None:
+    assert stats.mcnemar_p_value(0, 3) == pytest.approx(2 * 0.5**3)
+
+
+def test_without_a_discordant_pair_there_is_no_evidence() -> None:
+    assert stats.mcnemar(*pairs(4, 0, 0, 6)).p_value == 1.0
+
+
+def test_ten_to_thirteen_of_158_is_luck_under_every_pairing() -> None:
+    smallest, largest = stats.mcnemar_p_range(10, 13, 158)
+    assert smallest == pytest.approx(0.25)
+    assert largest < 1
+
+
+def test_none_to_154_of_158_is_no_luck_under_any_pairing() -> None:
+    assert stats.mcnemar_p_range(0, 154, 158)[1] < 1e-40
+
+
+def test_the_range_of_pairings_agrees_with_trying_them_all() -> None:
+    tried = [
+        stats.mcnemar(*pairs(both, 5 - both, 7 - both, 10 - 12 + both)).p_value
+        for both in range(2, 6)
+    ]
+    assert stats.mcnemar_p_range(5, 7, 10) == (min(tried), max(tried))
+
+
+def test_totals_that_do_not_fit_are_an_error() -> None:
+    with pytest.raises(ValueError, match="158"):
+        stats.mcnemar_p_range(10, 159, 158)
+
+
+# --- proportions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 158), (13, 158), (154, 158), (158, 158), (1, 2)])
+def test_wilson_agrees_with_statsmodels(successes: int, n: int) -> None:
+    low, high = proportion_confint(successes, n, method="wilson")
+    found = stats.wilson(successes, n)
+    assert found.value == successes / n
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cells", "low", "high"),
+    [
+        # Bentur et al. 2009, as worked in Fagerland, Lydersen and Laake (2014), Stat Med 33:2850
+        ((1, 1, 7, 12), 0.026, 0.507),
+        # Altman et al. (2000), Statistics with Confidence, table 6.2
+        ((14, 0, 5, 22), 0.011, 0.226),
+    ],
+)
+def test_newcombes_interval_agrees_with_worked_examples(
+    cells: tuple[int, int, int, int], low: float, high: float
+) -> None:
+    found = stats.paired_difference(PairedTest(*cells, p_value=math.nan))
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), abs=6e-4)
+
+
+def tango(test: PairedTest) -> tuple[float, float]:
+    """Tango's score interval (1998, Stat Med 17:891), found by root search: an independent view."""
+    b, c, n = test.second_only, test.first_only, test.n
+
+    def z(delta: float) -> float:
+        a2 = -b - c + (2 * n - b + c) * delta
+        a3 = -c * delta * (1 - delta)
+        q = (math.sqrt(max(0.0, a2 * a2 - 8 * n * a3)) - a2) / (4 * n)
+        variance = n * (2 * q + delta * (1 - delta))
+        return (b - c - n * delta) / math.sqrt(variance)
+
+    middle, limit = (b - c) / n, float(norm.ppf(0.975))
+    low = brentq(lambda d: z(d) - limit, -1 + 1e-9, middle - 1e-9)
+    high = brentq(lambda d: z(d) + limit, middle + 1e-9, 1 - 1e-9)
+    return low, high
+
+
+@pytest.mark.parametrize("cells", [(60, 8, 20, 70), (10, 3, 6, 139), (100, 20, 20, 18)])
+def test_newcombes_interval_lies_close_to_tangos(cells: tuple[int, int, int, int]) -> None:
+    test = PairedTest(*cells, p_value=math.nan)
+    found = stats.paired_difference(test)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx(tango(test), abs=0.012)
+
+
+def test_the_paired_difference_of_the_stop_rate_leaves_no_doubt() -> None:
+    found = stats.paired_proportions([False] * 158, [True] * 154 + [False] * 4)
+    assert found.difference.interval is not None
+    assert found.difference.interval.low > 0.92
+    assert found.difference.sign == 1
+
+
+def test_agreement_everywhere_still_leaves_an_interval() -> None:
+    found = stats.paired_difference(PairedTest(20, 0, 0, 20, 1.0))
+    assert found.value == 0
+    assert found.interval is not None
+    assert found.interval.low < -0.02 < 0.02 < found.interval.high
+    assert found.sign == 0
+
+
+def test_swapping_the_arms_mirrors_the_interval() -> None:
+    one = stats.paired_difference(PairedTest(20, 3, 9, 8, 0.0))
+    other = stats.paired_difference(PairedTest(20, 9, 3, 8, 0.0))
+    assert one.interval is not None
+    assert other.interval is not None
+    assert one.interval.low == pytest.approx(-other.interval.high)
+    assert one.value == -other.value
+
+
+# --- bootstrap -------------------------------------------------------------------------------
+
+
+def test_the_ratio_is_of_sums_and_not_a_mean_of_rates() -> None:
+    assert stats.ratio([1, 9], [1, 19]).value == 10 / 20
+
+
+def test_the_ratio_difference_is_worked_by_hand() -> None:
+    assert stats.ratio_difference([1, 2, 0], [2, 2, 1], [2, 4, 4]).value == pytest.approx(0.2)
+
+
+def test_the_same_outcomes_give_the_same_interval_again() -> None:
+    values = list(np.random.default_rng(7).normal(size=20))
+    assert stats.mean(values) == stats.mean(values)
+    assert stats.mean(values, seed=1) != stats.mean(values)
+
+
+def test_for_a_mean_the_interval_is_about_as_wide_as_students() -> None:
+    values = np.random.default_rng(3).normal(size=12)
+    student = ttest_1samp(values, 0).confidence_interval()
+    found = stats.mean(list(values)).interval
+    assert found is not None
+    assert found.high - found.low == pytest.approx(student.high - student.low, rel=0.05)
+
+
+def test_the_interval_agrees_with_scipys_bootstrap_at_the_expanded_level() -> None:
+    rng = np.random.default_rng(5)
+    totals = rng.integers(3, 8, 158)
+    parts = rng.binomial(totals, 0.45)
+    reach = math.sqrt(158 / 157) * student_t.ppf(0.975, 157)
+    expected = bootstrap(
+        (parts, totals),
+        lambda p, t, axis: p.sum(axis=axis) / t.sum(axis=axis),
+        paired=True,
+        method="percentile",
+        confidence_level=2 * norm.cdf(reach) - 1,
+        rng=np.random.default_rng(9),
+    ).confidence_interval
+    found = stats.ratio(parts.tolist(), totals.tolist()).interval
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=3e-3)
+
+
+def test_tasks_are_resampled_so_assertions_of_a_task_count_as_one_observation() -> None:
+    # ten tasks of twenty assertions that stand and fall together: the interval must be that of
+    # ten observations, far wider than that of two hundred
+    parts, totals = [20, 0] * 5, [20] * 10
+    clustered = stats.ratio(parts, totals).interval
+    naive = stats.wilson(100, 200).interval
+    assert clustered is not None
+    assert naive is not None
+    assert clustered.high - clustered.low > 3 * (naive.high - naive.low)
+
+
+def test_one_task_gives_a_value_without_an_interval() -> None:
+    found = stats.mean([4.0])
+    assert found.value == 4.0
+    assert found.interval is None
+    assert found.sign == 0
+
+
+def test_a_value_that_is_not_finite_is_an_error() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        stats.mean([1.0, math.nan])
+
+
+def test_no_task_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no task"):
+        stats.mcnemar([], [])
+    with pytest.raises(ValueError, match="no task"):
+        stats.mean([])
+
+
+def test_outcomes_of_different_lengths_cannot_be_paired() -> None:
+    with pytest.raises(ValueError, match="2 and 1"):
+        stats.mean_difference([1.0, 2.0], [1.0])
+
+
+def test_a_task_without_a_total_is_an_error() -> None:
+    with pytest.raises(ValueError, match="leave out"):
+        stats.ratio([0, 1], [0, 2])
+
+
+def test_holm_by_hand() -> None:
+    # sorted 0.01, 0.02, 0.5: ×3, ×2, ×1, never below the one before
+    assert stats.holm([0.02, 0.01, 0.5]) == pytest.approx([0.04, 0.03, 0.5])
+    assert stats.holm([]) == []
+
+
+def test_an_interval_that_touches_zero_does_not_exclude_it() -> None:
+    assert not Interval(0.0, 0.4).excludes()
+    assert Interval(0.01, 0.4).excludes()
+
+
+# --- coverage: does a 95% interval hold the truth 95 times of 100? ----------------------------
+
+
+def test_newcombes_interval_covers_95_percent_plus_or_minus_2() -> None:
+    # 40 pairs whose outcomes are correlated, with a true rise of 14 points
+    rng = np.random.default_rng(0)
+    cells = (0.30, 0.08, 0.22, 0.40)
+    truth = cells[2] - cells[1]
+    covered = 0
+    runs = 3000
+    for both, first_only, second_only, neither in rng.multinomial(40, cells, size=runs):
+        test = PairedTest(int(both), int(first_only), int(second_only), int(neither), math.nan)
+        interval = stats.paired_difference(test).interval
+        assert interval is not None
+        covered += not interval.excludes(truth)
+    assert 0.93 <= covered / runs <= 0.97
+
+
+@pytest.mark.parametrize("n_tasks", [20, 158])
+def test_the_clustered_interval_covers_95_percent_plus_or_minus_2(n_tasks: int) -> None:
+    # two arms whose per-task success is shared; 3 to 7 assertions a task; a true rise of 5 points
+    rng = np.random.default_rng(1)
+    runs, truth, covered = 1500, 0.05, 0
+    for _ in range(runs):
+        totals = rng.integers(3, 8, n_tasks)
+        easy = rng.beta(2, 2, n_tasks) * 0.95
+        first = rng.binomial(totals, easy)
+        second = rng.binomial(totals, easy + truth)
+        found = stats.ratio_difference(
+            first.tolist(), second.tolist(), totals.tolist(), resamples=499
+        )
+        assert found.interval is not None
+        covered += not found.interval.excludes(truth)
+    assert 0.93 <= covered / runs <= 0.97

@@ -1,0 +1,175 @@
+"""Memory: measured, waited for within a bound, and its holders named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fieldkit.errors import Shortage
+from fieldkit.gate import memory
+from fieldkit.gate.memory import (
+    GIB,
+    Available,
+    Reclaim,
+    available,
+    held_by,
+    top_holders,
+    total_host,
+    wait_until_available,
+)
+
+MIB = 1024**2
+HELD = 2048 * MIB
+MARGIN = 3 * HELD // 4
+"""The machine lives on meanwhile: what ended just before is still being written to disk, and what
+the kernel takes for itself belongs to no process. Up to 400 MiB were seen to come and go."""
+
+# Touches every page, so that the memory is really held; ends when its input is closed.
+HOLD = f"import sys; block = b'x' * {HELD}; print('ready', flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def holder() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds HELD bytes."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+
+
+def test_available_lies_between_nothing_and_what_the_host_has() -> None:
+    assert 0 < available().host <= total_host()
+
+
+def test_a_holder_is_seen_with_what_only_its_end_would_free() -> None:
+    with holder() as process:
+        assert HELD <= held_by(process.pid) <= HELD + 100 * MIB
+        named = {h.pid: h for h in top_holders(count=50)}
+        assert named[process.pid].where == "host"
+        assert "python" in named[process.pid].name
+    assert held_by(process.pid) == 0
+
+
+def test_a_holder_is_named_in_one_line_whatever_it_calls_itself() -> None:
+    with subprocess.Popen(
+        ["first\n\x1b[2J\tsecond\r"],
+        executable="/bin/cat",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        (name,) = (h.name for h in top_holders(count=10_000) if h.pid == process.pid)
+        process.communicate()
+    assert name == "first ?[2J second"
+
+
+def test_what_a_process_held_is_proven_to_come_back() -> None:
+    with holder() as process:
+        reclaim = Reclaim.measure([process.pid])
+    reclaim.wait(margin=MARGIN, seconds=10, what="test")
+    assert reclaim.held >= HELD
+
+
+def test_memory_that_stays_away_is_a_shortage_that_names_the_holders() -> None:
+    with holder() as process:
+        reclaim = Reclaim.measure([process.pid])
+        with pytest.raises(Shortage, match=r"waiting for it: .*largest holders: pid \d+ \("):
+            reclaim.wait(margin=50 * MIB, seconds=0.0, what="waiting for it")
+        assert process.poll() is None
+
+
+def test_memory_that_a_stranger_took_is_a_shortage_that_names_it_and_leaves_it_alone() -> None:
+    with holder() as stranger:
+        needed = available().host + HELD // 2
+        with pytest.raises(Shortage, match=rf"Nothing was ended.*pid {stranger.pid} \("):
+            wait_until_available(needed, None, seconds=0.5, what="the engine")
+        assert stranger.poll() is None
+    wait_until_available(needed, None, seconds=10, what="the engine, once it has gone")
+
+
+def test_what_others_take_meanwhile_is_not_missing() -> None:
+    with holder() as process:
+        reclaim = Reclaim.measure([process.pid])
+    with holder():
+        reclaim.wait(margin=MARGIN, seconds=10, what="test")
+
+
+def test_the_wait_ends_as_soon_as_the_memory_is_there() -> None:
+    answers = iter([Available(1, None), Available(1, None), Available(5, None)])
+    began = time.monotonic()
+    now = wait_until_available(4, None, seconds=60, what="test", probe=lambda: next(answers))
+    assert now.host == 5
+    assert time.monotonic() - began < 10
+
+
+def test_gpu_memory_is_waited_for_where_there_is_a_gpu() -> None:
+    with pytest.raises(Shortage, match=r"1\.00 GiB available, 2\.00 GiB needed of GPU memory"):
+        wait_until_available(0, 2 * GIB, seconds=0, what="test", probe=lambda: Available(GIB, GIB))
+
+
+def test_gpu_memory_is_not_asked_for_where_gpu_and_host_share_it() -> None:
+    now = wait_until_available(
+        0, 2 * GIB, seconds=0, what="test", probe=lambda: Available(GIB, None)
+    )
+    assert now.gpu is None
+
+
+class FakeNvml:
+    """NVML of a box with two GPUs, the second of which has no memory of its own."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index > 1:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid != "GPU-first":
+            raise self.NVMLError
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
+        if gpu == 1:
+            raise self.NVMLError
+        return SimpleNamespace(free=3 * GIB, total=4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("visible", "total"),
+    [(None, 4 * GIB), ("0", 4 * GIB), ("GPU-first,1", 4 * GIB), ("1,0", None), ("", None)],
+)
+def test_the_gpu_that_is_measured_is_the_one_that_cuda_takes(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, total: int | None
+) -> None:
+    monkeypatch.setattr(memory, "_nvml", FakeNvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert memory.gpu_total() == total
+    assert (available().gpu is None) == (total is None)
+
+
+def test_what_was_held_on_a_gpu_without_memory_of_its_own_has_to_come_back_to_the_host() -> None:
+    now = available()
+    there = Reclaim(frozenset(), Available(now.host, None), held=0, held_gpu=0, others=0)
+    there.wait(margin=GIB, seconds=5, what="test")
+    gone = replace(there, held_gpu=now.host + 2 * GIB)
+    with pytest.raises(Shortage, match="needed of memory"):
+        gone.wait(margin=GIB, seconds=0, what="test")
+
+
+def test_nothing_is_signalled_by_a_shortage() -> None:
+    with pytest.raises(Shortage, match="Nothing was ended"):
+        wait_until_available(10**18, None, seconds=0, what="test")
+    os.kill(os.getpid(), 0)

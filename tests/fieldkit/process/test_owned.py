@@ -1,0 +1,264 @@
+"""Owned processes: found again, ended with all their children, and nobody else's touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import (
+    MARKER_VARIABLE,
+    Owned,
+    boot_id,
+    environment,
+    family,
+    is_running,
+    start_time,
+    terminate,
+    wait_ended,
+)
+
+GRACE = 0.3
+
+# A leader that takes its child along when it is asked to end; says "ready" when both are up.
+FAMILY = "trap 'kill %1; exit' TERM; sleep 600 & echo ready; wait"
+# The same, deaf to SIGTERM: the leader and its child.
+DEAF_FAMILY = "trap '' TERM; sleep 600 & echo ready; while :; do wait; done"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger whose processes do not outlive the test."""
+    ledger = Ledger(tmp_path / "ledger.json")
+    yield ledger
+    for owned in ledger.entries():
+        terminate(owned, 0.0)
+
+
+def launch(ledger: Ledger, script: str, name: str = "job") -> Owned:
+    """Start a shell script and wait until it says that it is ready."""
+    log = ledger.path.parent / f"{name}.log"
+    owned = ledger.launch(
+        name,
+        ["bash", "-c", script],
+        env=dict(os.environ),
+        cwd=ledger.path.parent,
+        log=log,
+        info={"port": 1},
+    )
+    with subprocess.Popen(
+        ["tail", "-n", "+1", "-F", "--pid", str(owned.pid), str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as tail:
+        assert tail.stdout is not None
+        assert tail.stdout.readline() == b"ready\n"
+        tail.terminate()
+    return owned
+
+
+def test_a_launched_process_is_in_the_ledger_with_what_identifies_it(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    found = Ledger(ledger.path).get("job")
+    assert found == owned
+    assert found.boot_id == boot_id()
+    assert found.pid is not None
+    assert found.start_time == start_time(found.pid)
+    assert found.info == {"port": 1}
+    assert is_running(found)
+
+
+def test_a_launched_process_leads_a_session_of_its_own(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    assert owned.pid is not None
+    assert os.getsid(owned.pid) == owned.pid
+
+
+def test_it_is_found_and_ended_by_another_process_than_the_one_that_started_it(
+    ledger: Ledger,
+) -> None:
+    owned = launch(ledger, FAMILY)
+    script = (
+        "import sys; from pathlib import Path; from fieldkit.process.owned import *\n"
+        "from fieldkit.process.ledger import Ledger\n"
+        "owned = Ledger(Path(sys.argv[1])).get('job')\n"
+        "assert is_running(owned)\n"
+        "print(len(terminate(owned, 5.0)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(ledger.path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2\n"
+    assert not is_running(owned)
+    assert family(owned.marker) == []
+
+
+def test_children_of_a_killed_leader_are_found_by_the_marker_and_ended(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    assert owned.pid is not None
+    os.kill(owned.pid, signal.SIGKILL)
+    assert wait_ended(owned, 5.0)
+    orphans = family(owned.marker)
+    assert len(orphans) == 1
+    assert terminate(owned, GRACE) == orphans
+    assert family(owned.marker) == []
+
+
+def test_children_that_outlive_an_orderly_leader_are_ended_soon(ledger: Ledger) -> None:
+    owned = launch(ledger, "sleep 600 & echo ready; wait")
+    began = time.monotonic()
+    assert len(terminate(owned, 60.0)) == 2
+    assert family(owned.marker) == []
+    assert time.monotonic() - began < 30
+
+
+def test_a_family_that_ignores_sigterm_is_killed_after_the_grace(ledger: Ledger) -> None:
+    owned = launch(ledger, DEAF_FAMILY)
+    assert len(terminate(owned, GRACE)) == 2
+    assert family(owned.marker) == []
+    assert not is_running(owned)
+
+
+def test_a_stopped_family_is_ended(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    for pid in family(owned.marker):
+        os.kill(pid, signal.SIGSTOP)
+    terminate(owned, GRACE)
+    assert family(owned.marker) == []
+
+
+def test_the_resource_tracker_is_the_last_to_go(ledger: Ledger, tmp_path: Path) -> None:
+    """It removes the shared memory of the others, so it has to see them end."""
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import signal, time\n"
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "block = SharedMemory(create=True, size=4096)\n"
+        f"open({str(tmp_path / 'name')!r}, 'w').write(block.name)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    owned = launch(ledger, f"exec {sys.executable} {script}")
+    block = Path("/dev/shm") / (tmp_path / "name").read_text()
+    assert block.exists()
+    terminate(owned, GRACE)
+    assert not block.exists()
+    assert family(owned.marker) == []
+
+
+def test_a_stranger_with_the_same_command_is_left_alone(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    with subprocess.Popen(["bash", "-c", FAMILY], stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"ready\n"
+        terminate(owned, GRACE)
+        alive = stranger.poll() is None
+        with subprocess.Popen(["pkill", "-P", str(stranger.pid)]):
+            stranger.kill()
+    assert alive
+
+
+def test_a_family_of_another_marker_is_left_alone(ledger: Ledger) -> None:
+    one, other = launch(ledger, FAMILY, "one"), launch(ledger, FAMILY, "other")
+    terminate(one, GRACE)
+    assert is_running(other)
+    assert len(family(other.marker)) == 2
+
+
+def test_a_later_owner_of_the_pid_is_not_taken_for_ours(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    assert owned.start_time is not None
+    assert not is_running(replace(owned, start_time=owned.start_time - 1))
+
+
+def test_an_entry_of_another_boot_is_not_running(ledger: Ledger) -> None:
+    assert not is_running(replace(launch(ledger, FAMILY), boot_id="another"))
+
+
+def test_a_process_started_just_before_a_crash_is_found_by_its_entry(ledger: Ledger) -> None:
+    """The entry without a pid is all that a crash between the two writes leaves."""
+    owned = launch(ledger, FAMILY)
+    ledger.record(replace(owned, pid=None, start_time=None))
+    left = ledger.get("job")
+    assert left is not None
+    assert not is_running(left)
+    assert owned.pid in terminate(left, 5.0)
+    assert family(owned.marker) == []
+
+
+def test_an_ended_child_is_no_zombie_of_ours(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    terminate(owned, 5.0)
+    assert not Path(f"/proc/{owned.pid}").exists()
+
+
+def test_the_marker_is_read_from_the_environment_that_the_process_was_started_with(
+    ledger: Ledger,
+) -> None:
+    owned = launch(ledger, FAMILY)
+    assert owned.pid is not None
+    assert environment(owned.pid)[MARKER_VARIABLE] == owned.marker
+
+
+def test_a_gone_process_has_no_environment_and_no_start_time() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert environment(child.pid) == {}
+    assert start_time(child.pid) is None
+
+
+def test_a_name_with_parentheses_does_not_confuse_the_start_time(tmp_path: Path) -> None:
+    program = tmp_path / "a) Z (b"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(program), "600"]) as child:
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        assert start_time(child.pid) == int(fields[19])
+        child.kill()
+
+
+def test_waiting_for_a_live_process_gives_up_after_the_time(ledger: Ledger) -> None:
+    assert not wait_ended(launch(ledger, FAMILY), 0.05)
+
+
+def test_a_new_entry_takes_the_place_of_the_old_one_of_its_name(ledger: Ledger) -> None:
+    launch(ledger, FAMILY, "other")
+    old = launch(ledger, FAMILY)
+    terminate(old, 5.0)
+    new = launch(ledger, FAMILY)
+    assert [e.marker for e in ledger.entries() if e.name == "job"] == [new.marker]
+    terminate(new, 5.0)
+    ledger.forget("job")
+    assert [e.name for e in ledger.entries()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"schema": 2, "processes": []}', "[]", '{"schema": 1, "processes": [{"name": "job"}]}'],
+)
+def test_a_file_that_is_no_ledger_is_bad_input(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"ledger\.json"):
+        Ledger(path).entries()
+
+
+def test_an_early_ledger_that_does_not_say_who_started_what_is_read(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    value = json.loads(ledger.path.read_text())
+    for entry in value["processes"]:
+        del entry["parent"]
+    ledger.path.write_text(json.dumps(value))
+    assert ledger.get("job") == replace(owned, parent=None)
+    ledger.record(replace(owned, name="other"))
+    assert [(e.name, e.parent) for e in ledger.entries()] == [("job", None), ("other", os.getpid())]

@@ -1,0 +1,223 @@
+"""An adapter folder that a server would swallow is refused here, with the tensor's name."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.training.adapter import adapter_sha, check_adapter, other_base, read_adapter
+
+HIDDEN, KV, RANK = 8, 4, 2
+LAYERS = 2
+BF16_NAN = 0x7FC0
+
+
+def write_safetensors(file: Path, tensors: dict[str, np.ndarray], dtype: str) -> None:
+    """The format by hand, so that bfloat16 can be written without torch."""
+    header: dict[str, Any] = {}
+    data = b""
+    for name, array in tensors.items():
+        raw = array.tobytes()
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tensors: dict[str, np.ndarray] = {"model.norm.weight": np.ones(HIDDEN, np.float32)}
+    for i in range(LAYERS):
+        attention = f"model.layers.{i}.self_attn"
+        tensors[f"{attention}.q_proj.weight"] = np.ones((HIDDEN, HIDDEN), np.float32)
+        tensors[f"{attention}.v_proj.weight"] = np.ones((KV, HIDDEN), np.float32)
+    write_safetensors(folder / "model.safetensors", tensors, "F32")
+    return folder
+
+
+def lora_tensors(dtype: type = np.float32) -> dict[str, np.ndarray]:
+    tensors: dict[str, np.ndarray] = {}
+    for i in range(LAYERS):
+        for layer, out in (("q_proj", HIDDEN), ("v_proj", KV)):
+            name = f"base_model.model.model.layers.{i}.self_attn.{layer}"
+            tensors[f"{name}.lora_A.weight"] = np.zeros((RANK, HIDDEN), dtype)
+            tensors[f"{name}.lora_B.weight"] = np.zeros((out, RANK), dtype)
+    return tensors
+
+
+def write_adapter(
+    folder: Path, tensors: dict[str, np.ndarray], dtype: str = "F32", **config: Any
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    write_safetensors(folder / "adapter_model.safetensors", tensors, dtype)
+    values = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 4,
+        "target_modules": ["v_proj", "q_proj"],
+        "bias": "none",
+        "base_model_name_or_path": "somewhere",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(values | config))
+    return folder
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    return write_adapter(tmp_path / "adapter", lora_tensors())
+
+
+def test_a_fitting_adapter_is_described(adapter: Path, model: Path) -> None:
+    info = check_adapter(adapter, model)
+    assert (info.rank, info.alpha, info.base_model) == (RANK, 4.0, "somewhere")
+    assert info.target_modules == ("q_proj", "v_proj")
+    assert info.sha == adapter_sha(adapter)
+
+
+def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path) -> None:
+    before = adapter_sha(adapter)
+    (adapter / "canary.json").write_text("{}")
+    assert adapter_sha(adapter) == before
+    tensors = lora_tensors()
+    next(iter(tensors.values()))[0, 0] = 1.0
+    write_adapter(adapter, tensors)
+    changed_weights = adapter_sha(adapter)
+    write_adapter(adapter, tensors, lora_alpha=8)
+    assert len({before, changed_weights, adapter_sha(adapter)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"use_dora": True}, "use_dora"),
+        ({"bias": "lora_only"}, "bias"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        ({"peft_type": "IA3"}, "peft_type"),
+        ({"r": 0}, "r is 0"),
+        ({"r": True}, "r is True"),
+        ({"lora_alpha": -1}, "lora_alpha"),
+        ({"target_modules": "all-linear"}, "target_modules"),
+        ({"target_modules": []}, "target_modules"),
+    ],
+)
+def test_what_cannot_be_served_and_trained_alike_is_refused_by_name(
+    tmp_path: Path, config: dict[str, Any], named: str
+) -> None:
+    folder = write_adapter(tmp_path / "adapter", lora_tensors(), **config)
+    with pytest.raises(BadInput, match=named):
+        read_adapter(folder)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Somewhere",
+        "/home/me/models/somewhere/",
+        "org/somewhere",
+        "/cache/hub/models--org--somewhere/snapshots/0123abcd",
+    ],
+)
+def test_an_adapter_is_of_a_base_that_is_called_like_its_own(adapter: Path, model: str) -> None:
+    assert other_base(read_adapter(adapter), model) is None
+
+
+@pytest.mark.parametrize(
+    "model", ["org/somewhere-else", "/somewhere/model", "hub/models--somewhere--x/snapshots/1", ""]
+)
+def test_a_base_of_another_name_is_told(adapter: Path, model: str) -> None:
+    assert other_base(read_adapter(adapter), model) == "somewhere"
+
+
+def test_an_adapter_that_names_no_base_raises_no_doubt(adapter: Path) -> None:
+    assert other_base(replace(read_adapter(adapter), base_model=""), "org/model") is None
+
+
+@pytest.mark.parametrize("missing", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_missing_file_is_named(adapter: Path, missing: str) -> None:
+    (adapter / missing).unlink()
+    with pytest.raises(BadInput, match=missing):
+        read_adapter(adapter)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path, model: Path) -> None:
+    tensors = lora_tensors()
+    gone = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
+    del tensors[gone]
+    with pytest.raises(BadInput, match=gone):
+        check_adapter(write_adapter(tmp_path / "adapter", tensors), model)
+
+
+def test_an_extra_tensor_is_named(tmp_path: Path, model: Path) -> None:
+    extra = "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"
+    tensors = lora_tensors() | {extra: np.zeros((RANK, HIDDEN), np.float32)}
+    with pytest.raises(BadInput, match=extra):
+        check_adapter(write_adapter(tmp_path / "adapter", tensors), model)
+
+
+def test_a_halved_shape_is_named_with_both_shapes(tmp_path: Path, model: Path) -> None:
+    tensors = lora_tensors()
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    tensors[name] = tensors[name][:, : HIDDEN // 2].copy()
+    with pytest.raises(BadInput, match=r"layers\.0\.self_attn\.q_proj.*\[2, 4\].*\[2, 8\]"):
+        check_adapter(write_adapter(tmp_path / "adapter", tensors), model)
+
+
+def test_a_target_that_the_model_lacks_is_named(tmp_path: Path, model: Path) -> None:
+    folder = write_adapter(
+        tmp_path / "adapter", lora_tensors(), target_modules=["q_proj", "v_proj", "c_attn"]
+    )
+    with pytest.raises(BadInput, match="c_attn"):
+        check_adapter(folder, model)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_named(tmp_path: Path, model: Path, value: float) -> None:
+    tensors = lora_tensors()
+    name = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+    tensors[name][3, 1] = value
+    with pytest.raises(BadInput, match=rf"{name} holds 1 NaN"):
+        check_adapter(write_adapter(tmp_path / "adapter", tensors), model)
+
+
+def test_bfloat16_is_checked_without_torch(tmp_path: Path, model: Path) -> None:
+    tensors = lora_tensors(np.uint16)
+    good = write_adapter(tmp_path / "good", tensors, "BF16")
+    assert check_adapter(good, model).rank == RANK
+    name = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+    tensors[name][0, 0] = BF16_NAN
+    with pytest.raises(BadInput, match=name):
+        check_adapter(write_adapter(tmp_path / "bad", tensors, "BF16"), model)
+
+
+def test_whole_numbers_are_no_weights(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(BadInput, match="I32"):
+        check_adapter(write_adapter(tmp_path / "adapter", lora_tensors(np.int32), "I32"), model)
+
+
+def test_a_file_cut_short_is_refused(adapter: Path, model: Path) -> None:
+    file = adapter / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-16])
+    with pytest.raises(BadInput, match="cut short"):
+        check_adapter(adapter, model)
+    file.write_bytes(b"<html>404</html>")
+    with pytest.raises(BadInput, match="not a whole safetensors file"):
+        check_adapter(adapter, model)
+
+
+def test_a_folder_that_is_no_model_is_named(adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no model folder"):
+        check_adapter(adapter, tmp_path / "nowhere")

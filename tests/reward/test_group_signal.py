@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Signal
+from fieldkit.training.advantages import group_advantages
+from reward.group_signal import group_signal
+from reward.shaping import RewardSettings, reward
+from tests.reward.build import grade
+
+
+def test_rewards_that_differ_are_learnable() -> None:
+    assert group_signal([0.9, 0.8], [grade(1, 1), grade(1, 1)]) is Signal.LEARNABLE
+
+
+def test_equal_rewards_that_all_passed_are_saturated() -> None:
+    assert group_signal([0.8, 0.8], [grade(2, 2), grade(2, 2)]) is Signal.SATURATED
+
+
+def test_equal_rewards_that_did_not_all_pass_are_stuck() -> None:
+    assert group_signal([0.4, 0.4], [grade(3, 5), grade(3, 5)]) is Signal.STUCK
+
+
+def test_one_failure_among_equal_rewards_is_stuck() -> None:
+    assert group_signal([0.8, 0.8], [grade(2, 2), grade(1, 2)]) is Signal.STUCK
+
+
+def test_a_nan_reward_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nan"):
+        group_signal([0.4, math.nan], [grade(1, 2), grade(1, 2)])
+
+
+def test_a_group_of_one_is_refused() -> None:
+    with pytest.raises(BadInput, match="group_size"):
+        group_signal([0.4], [grade(1, 2)])
+
+
+def test_lengths_that_differ_are_an_error() -> None:
+    with pytest.raises(ValueError, match="2 rewards but 1 grades"):
+        group_signal([0.4, 0.5], [grade(1, 2)])
+
+
+episodes = st.tuples(st.integers(0, 7), st.integers(1, 7), st.integers(1, 12)).filter(
+    lambda e: e[0] <= e[1]
+)
+
+
+@given(st.lists(episodes, min_size=2, max_size=8))
+def test_a_group_is_learnable_exactly_when_some_advantage_is_not_zero(
+    group: list[tuple[int, int, int]],
+) -> None:
+    grades = [grade(passed, total) for passed, total, _ in group]
+    rewards = [
+        reward(g, turns, RewardSettings()) for g, (_, _, turns) in zip(grades, group, strict=True)
+    ]
+    learnable = group_signal(rewards, grades) is Signal.LEARNABLE
+    assert learnable == any(group_advantages(rewards))

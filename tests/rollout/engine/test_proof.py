@@ -1,0 +1,168 @@
+"""The canary: which weights answer, told from their logprobs, or said to be beyond telling."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Unavailable
+from rollout.engine.proof import Canary, Verdict, judge, read_canary
+
+SEQUENCES, LENGTH = 4, 40
+NOISE = 0.008  # mean |sampler - trainer| a token in bf16, as measured
+RNG = random.Random(11)
+
+
+def rows(draw: Callable[[], float]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(draw() for _ in range(LENGTH)) for _ in range(SEQUENCES))
+
+
+def shifted(values: tuple[tuple[float, ...], ...], size: float) -> tuple[tuple[float, ...], ...]:
+    """Each value moved by a normal amount of that standard deviation."""
+    return tuple(tuple(v + RNG.gauss(0.0, size) for v in row) for row in values)
+
+
+def canary(change: float, from_base: float = 0.5, noise: float = NOISE) -> Canary:
+    """A canary whose new adapter differs from the previous by `change` a token."""
+    base = rows(lambda: -RNG.uniform(0.5, 5.0))
+    previous = shifted(base, from_base)
+    return Canary(
+        adapter_sha="new",
+        parent_sha="old",
+        dtype="bfloat16",
+        ids=tuple(tuple(range(LENGTH + 1)) for _ in range(SEQUENCES)),
+        base=base,
+        previous=previous,
+        new=shifted(previous, change),
+        noise=noise,
+    )
+
+
+def test_the_new_adapter_is_proven() -> None:
+    c = canary(change=0.05)
+    proof = judge(c, shifted(c.new, NOISE), "run-v1")
+    assert proof.verdict is Verdict.PROVEN
+    assert proof.mean_abs == pytest.approx(NOISE, rel=0.5)
+
+
+def test_a_change_of_a_few_noises_a_token_is_proven_over_many() -> None:
+    c = canary(change=NOISE, noise=NOISE / 4)
+    assert judge(c, shifted(c.new, NOISE / 4), "run-v1").verdict is Verdict.PROVEN
+
+
+def test_the_previous_adapter_under_the_new_name_is_found_out() -> None:
+    c = canary(change=0.05)
+    assert c.previous is not None
+    with pytest.raises(Unavailable, match="run-v1: the server answers with the previous adapter"):
+        judge(c, shifted(c.previous, NOISE), "run-v1")
+
+
+def test_the_base_model_under_the_adapters_name_is_found_out() -> None:
+    c = canary(change=0.05)
+    with pytest.raises(Unavailable, match="run-v1: the server answers with the base model"):
+        judge(c, shifted(c.base, NOISE), "run-v1")
+
+
+def test_weights_that_are_none_of_the_three_are_found_out() -> None:
+    c = canary(change=0.05)
+    with pytest.raises(Unavailable, match="not the adapter's"):
+        judge(c, shifted(c.new, 2.0), "run-v1")
+
+
+def test_a_change_below_the_noise_cannot_be_told_and_is_said_so() -> None:
+    c = canary(change=1e-4)
+    proof = judge(c, shifted(c.new, NOISE), "run-v1")
+    assert proof.verdict is Verdict.INDISTINGUISHABLE
+    assert "the previous adapter" in proof.detail
+    assert "the base model" not in proof.detail
+
+
+def test_a_change_that_rounding_alone_explains_accuses_no_server() -> None:
+    """new and previous carry the trainer's rounding, and the server has another of its own."""
+    for _ in range(200):
+        c = canary(change=0.002)
+        assert c.previous is not None
+        served = shifted(c.new, 2 * NOISE)
+        c = replace(c, new=shifted(c.new, NOISE), previous=shifted(c.previous, NOISE))
+        proof = judge(c, served, "run-v1")
+        assert proof.verdict is Verdict.INDISTINGUISHABLE
+
+
+def test_noise_that_is_largest_where_the_adapters_differ_most_accuses_no_server() -> None:
+    """A few unlikely tokens move most, by training and by rounding alike."""
+    for _ in range(200):
+        c = canary(change=0.0)
+        wild = [[RNG.random() < 0.02 for _ in range(LENGTH)] for _ in range(SEQUENCES)]
+        new, previous, served = (
+            tuple(
+                tuple(v + RNG.gauss(0.0, 0.4 if w else NOISE) for v, w in zip(row, ws, strict=True))
+                for row, ws in zip(c.new, wild, strict=True)
+            )
+            for _ in range(3)
+        )
+        judge(replace(c, new=new, previous=previous), served, "run-v1")
+
+
+def test_an_adapter_equal_to_its_parent_cannot_be_told_from_it() -> None:
+    c = canary(change=0.0)
+    assert judge(c, c.new, "run-v1").verdict is Verdict.INDISTINGUISHABLE
+
+
+def test_an_adapter_without_a_parent_is_held_against_the_base_alone() -> None:
+    c = canary(change=0.05)
+    orphan = Canary(**{**vars(c), "previous": None, "parent_sha": None})
+    assert judge(orphan, shifted(c.new, NOISE), "run-v0").verdict is Verdict.PROVEN
+    with pytest.raises(Unavailable, match="the base model"):
+        judge(orphan, shifted(c.base, NOISE), "run-v0")
+
+
+def document() -> dict[str, Any]:
+    """A canary.json of two short sequences."""
+    return {
+        "schema": 1,
+        "adapter_sha": "a",
+        "parent_sha": None,
+        "dtype": "float32",
+        "ids": [[1, 2, 3], [4, 5]],
+        "prompt_len": 1,
+        "base": [[-1.0, -2.0], [-3.0]],
+        "previous": [[-1.0, -2.0], [-3.0]],
+        "new": [[-1.5, -2.5], [-3.5]],
+        "noise": 1e-6,
+    }
+
+
+def test_a_canary_is_read_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "canary.json"
+    path.write_text(json.dumps(document()))
+    read = read_canary(path)
+    assert read.ids == ((1, 2, 3), (4, 5))
+    assert read.new == ((-1.5, -2.5), (-3.5,))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"schema": 2}, "schema 1"),
+        ({"noise": ...}, "noise is missing"),
+        ({"new": [[-1.5, -2.5]]}, "new: one row for each of the 2 sequences"),
+        ({"new": [[-1.5, -2.5, -3.0], [-3.5]]}, r"new\[0\]: 3 logprobs for 3 ids"),
+        ({"base": [[-1.0, None], [-3.0]]}, r"base\[0\]"),
+        ({"base": [[-1.0, -1.0], [float("nan")]]}, r"base\[1\]: a logprob is not finite"),
+        ({"previous": [[-1.0], [-3.0]]}, r"previous\[0\]: 1 logprobs, but new has 2"),
+    ],
+)
+def test_a_malformed_canary_is_bad_input(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    value = {k: v for k, v in (document() | change).items() if v is not ...}
+    path = tmp_path / "canary.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(BadInput, match=reason):
+        read_canary(path)

@@ -1,0 +1,93 @@
+"""A child program: its lines, its end, and that it does not outlive who started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from fieldkit.process.owned import LEDGER_VARIABLE, environment
+from scripts.base.children import run_child
+
+
+def run(code: str, folder: Path, log: Path, **more: Any) -> int:
+    """Run Python code as a child that a ledger in `folder` knows."""
+    ledger = Ledger(folder / LEDGER_FILE)
+    return run_child(python(code), ledger=ledger, name="child", log=log, **more)
+
+
+def python(code: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", code, *words]
+
+
+def test_lines_come_in_order_and_stderr_goes_to_the_log(tmp_path: Path) -> None:
+    lines: list[str] = []
+    code = "import sys; print('one'); print('two'); print('why', file=sys.stderr); sys.exit(3)"
+    log = tmp_path / "log" / "child.log"
+    assert run(code, tmp_path, log, on_line=lines.append) == 3
+    assert lines == ["one", "two"]
+    assert log.read_text() == "why\n"
+
+
+def test_a_last_line_without_its_newline_is_a_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run("print('x', end='')", tmp_path, tmp_path / "l", on_line=lines.append)
+    assert lines == ["x"]
+
+
+def test_a_child_that_a_signal_ended_has_the_shells_exit_code(tmp_path: Path) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    assert run(code, tmp_path, tmp_path / "l", on_line=print) == 128 + signal.SIGKILL
+
+
+def test_asked_to_stop_a_child_gets_sigterm(tmp_path: Path) -> None:
+    code = "import signal; print('up', flush=True); signal.pause()"
+    seen: list[str] = []
+    ended = run(code, tmp_path, tmp_path / "l", on_line=seen.append, stop_asked=lambda: bool(seen))
+    assert ended == 128 + signal.SIGTERM
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from scripts.base.children import run_child
+child = [sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"]
+log = Path(sys.argv[1])
+ledger = Ledger(log.with_name(LEDGER_FILE))
+run_child(child, ledger=ledger, name="child", log=log, on_line=lambda line: print(line, flush=True))
+"""
+
+
+def test_a_child_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-P", "-c", PARENT, str(tmp_path / "l")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    _, alive = psutil.wait_procs([child], timeout=10)
+    assert not alive
+
+
+def test_the_ledger_names_a_child_while_it_lives_and_no_longer(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / LEDGER_FILE)
+    seen: list[tuple[int | None, int | None, str]] = []
+
+    def look(line: str) -> None:
+        (entry,) = ledger.entries()
+        marks = environment(int(line))
+        seen.append((entry.pid, entry.parent, marks[LEDGER_VARIABLE]))
+
+    # It waits for its end to be asked for, so that it is alive while it is looked at.
+    code = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    run(code, tmp_path, tmp_path / "l", on_line=look, stop_asked=lambda: bool(seen))
+    ((pid, parent, path),) = seen
+    assert pid is not None
+    assert (parent, path) == (os.getpid(), str(ledger.path))
+    assert ledger.entries() == []

@@ -1,0 +1,81 @@
+"""`grpo doctor RUN`: all at once that would stop a run, and how the memory would be shared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import Shortage
+from fieldkit.gate.memory import GIB
+from rollout.engine.lifecycle import MemoryForecast
+from scripts.doctor.run_checks import examine_run
+from scripts.run.folder import RunFolder
+from tests.tiny_model import make_adapter, make_tiny_model
+from tests.tiny_policy import write_run
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    model = make_tiny_model(tmp_path_factory.mktemp("model"))
+    return model, make_adapter(tmp_path_factory.mktemp("adapter") / "a", model)
+
+
+def test_a_sound_run_has_no_complaint_and_nothing_is_written(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "nights" / "r", *parts)
+    before = sorted(run.rglob("*"))
+    findings = examine_run(RunFolder(run))
+    assert [f.name for f in findings if not f.ok] == []
+    assert {"settings", "tasks", "adapter", "forecast"} <= {f.name for f in findings}
+    assert sorted(run.rglob("*")) == before
+
+
+def test_everything_that_is_wrong_is_told_and_not_only_the_first(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "nights" / "r", *parts, rollout={"tasks_per_step": 100})
+    text = (run / "run.toml").read_text()
+    (run / "run.toml").write_text(text.replace(str(parts[1]), str(tmp_path / "nowhere")))
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert "tasks_per_step is 100" in bad["tasks"]
+    assert "nowhere: no such folder" in bad["adapter"]
+    assert "forecast" not in bad
+
+
+def test_a_model_that_cannot_be_trained_is_told_in_the_evening(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model = shutil.copytree(parts[0], tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "logits_scaling": 8.0}))
+    run = write_run(tmp_path / "nights" / "r", model, parts[1])
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert list(bad) == ["training"]
+    assert "logits_scaling in its config.json" in bad["training"]
+
+
+def test_settings_that_cannot_be_read_are_all_there_is_to_say(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "nights" / "r", *parts, rollout={"groupsize": 4})
+    (finding,) = examine_run(RunFolder(run))
+    assert not finding.ok
+    assert "did you mean 'group_size'?" in finding.text
+
+
+def forecast(engine: int, trainer: int, free: int) -> MemoryForecast:
+    return MemoryForecast(engine * GIB, trainer * GIB, free * GIB, "memory")
+
+
+def test_what_fits_at_once_runs_side_by_side_and_what_does_not_one_after_the_other() -> None:
+    assert "side by side" in forecast(3, 4, 7).told()
+    assert "one after the other" in forecast(3, 4, 6).told()
+
+
+def test_what_does_not_fit_alone_is_a_shortage_with_the_largest_holders() -> None:
+    with pytest.raises(Shortage, match=r"trainer about 4\.0, 3\.0 GiB .*not enough.*holders: pid"):
+        forecast(2, 4, 3).told()

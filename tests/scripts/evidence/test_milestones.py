@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.records import StepSummary
+from scripts.evidence.collect import collect
+from scripts.evidence.milestones import milestones
+from scripts.evidence.tables import late_table
+from tests.scripts.evals import arm, step, write_eval
+from tests.scripts.made_night import HELD_OUT, after, make_night, summary, tasks
+
+# the measured night on the easy corpus: stop rates and turns of eleven steps
+STOPS = (0.16, 0.28, 0.38, 0.41, 0.56, 0.94, 1.0, 0.91, 1.0, 1.0, 1.0)
+TURNS = (10.8, 9.7, 9.1, 8.5, 7.4, 4.1, 3.5, 4.3, 3.1, 3.3, 2.8)
+
+
+def night() -> list[StepSummary]:
+    played = [
+        step(i, f"sha{i}", stop_rate=s, turns=t, reward=0.5)
+        for i, (s, t) in enumerate(zip(STOPS, TURNS, strict=True), start=1)
+    ]
+    return [step(0, "sha0"), *played]
+
+
+def test_the_first_steps_at_90_and_100_percent_are_named() -> None:
+    found = milestones(night())
+    assert (found.stops_90, found.stops_100) == (6, 7)
+
+
+def test_the_lowest_turns_are_named_with_their_step() -> None:
+    found = milestones(night())
+    assert (found.lowest_turns_step, found.lowest_turns) == (11, 2.8)
+
+
+def test_nine_tenths_of_the_fall_in_turns_are_dated() -> None:
+    turns = next(g for g in milestones(night()).gains if g.figure == "turns")
+    # trailing means of three: 9.87 at step 3 falls to 3.07 at step 11; 9/10 is 3.75
+    assert turns.first == pytest.approx(9.867, abs=1e-3)
+    assert turns.most_by_step == 9
+    said = " ".join(milestones(night()).sentences)
+    assert "by step 9; the 2 steps after it bought the last tenth" in said
+
+
+def test_what_the_last_third_bought_is_a_difference_of_trailing_means() -> None:
+    turns = next(g for g in milestones(night()).gains if g.figure == "turns")
+    assert turns.last_third == pytest.approx((3.1 + 3.3 + 2.8) / 3 - (3.5 + 4.3 + 4.1) / 3)
+
+
+def test_what_was_never_reached_is_said_to_be_so() -> None:
+    found = milestones([step(0, "a"), step(1, "b", stop_rate=0.3, turns=11.0, reward=0.1)])
+    assert found.stops_90 is None
+    assert "No step's rollouts stopped by themselves in 90 %" in found.sentences[0]
+
+
+def test_a_figure_that_did_not_move_dates_nothing() -> None:
+    flat = [step(i, "a", stop_rate=0.5, turns=6.0, reward=0.1) for i in range(1, 9)]
+    assert all(g.most_by_step is None for g in milestones(flat).gains)
+
+
+def test_a_night_without_a_step_has_no_milestone() -> None:
+    assert milestones([step(0, "a")]).sentences == ("No step has been played yet.",)
+
+
+def test_the_step_after_which_nothing_can_be_told_from_luck_is_where_it_could_have_stopped(
+    tmp_path: Path,
+) -> None:
+    """A night of eight steps, evaluated after the second and after the fourth as well."""
+    evals, on = make_night(tmp_path, n_steps=8).folder.evals, tasks(HELD_OUT)
+    early = arm("sha-2", on, passes=10, turns=9, stops=4)
+    write_eval(evals, early, on, arm="step 2")
+    write_eval(evals, after(on, "sha-4", lost=2), on, arm="step 4")
+    table = late_table(collect(evals, on, [summary(n, 8) for n in range(9)]))
+    assert table is not None
+    assert table.notes == (
+        "After step 2: stops up, turns down; the rest can be luck.",
+        "It could have stopped at step 4: nothing after it can be told from luck.",
+    )

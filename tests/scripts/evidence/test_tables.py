@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fieldkit.files.journal import Journal
+from fieldkit.records import StepSummary
+from scripts.evidence.collect import Evidence, collect
+from scripts.evidence.tables import (
+    main_table,
+    markdown,
+    plain_page,
+    rich_page,
+    tables,
+    verdict_of,
+    write_page,
+)
+from scripts.words.table import Table
+from scripts.words.text import as_text
+from tests.scripts.evals import step, tasks
+from tests.scripts.evidence.test_collect import N, night
+
+
+@pytest.fixture(scope="module")
+def evals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("evals")
+
+
+@pytest.fixture(scope="module")
+def steps(evals: Path) -> list[StepSummary]:
+    return night(evals, late=True)
+
+
+@pytest.fixture(scope="module")
+def evidence(evals: Path, steps: list[StepSummary]) -> Evidence:
+    return collect(evals, tasks(N), steps)
+
+
+def cell(table: Table, row: str, column: str) -> str:
+    line = next(r for r in table.rows if r[0] == row)
+    return line[table.columns.index(column)]
+
+
+def test_the_main_table_has_every_arm_and_the_yardsticks(evidence: Evidence) -> None:
+    table = main_table(evidence)
+    assert cell(table, "tasks passed", "oracle") == "24/24 (100.0 %)"
+    assert cell(table, "tasks passed", "warm start") == "10/24 (41.7 %)"
+    assert cell(table, "mean turns", "step 2") == "4.0"
+    assert cell(table, "assertions that hold", "do-nothing") == "24/96 (25.0 %)"
+
+
+def test_a_yardstick_that_samples_nothing_has_no_stops_and_no_tokens(evidence: Evidence) -> None:
+    for arm in ("do-nothing", "oracle"):
+        assert cell(main_table(evidence), "tokens a task", arm) == "–"
+        assert cell(main_table(evidence), "task_complete: ended by itself", arm) == "–"
+
+
+def test_the_difference_carries_its_interval_and_p(evidence: Evidence) -> None:
+    table = main_table(evidence)
+    assert "p < 0.001" in cell(table, "task_complete: ended by itself", "step 2 − warm start")
+    passed = cell(table, "tasks passed", "step 2 − warm start")
+    assert passed.startswith("+8.3 [")
+    assert passed.endswith("p = 0.50")
+
+
+def test_every_comparing_table_has_intervals(evidence: Evidence) -> None:
+    for table in tables(evidence):
+        if table.title != "Why attempts ended":
+            assert any("[" in c for row in table.rows for c in row), table.title
+
+
+def test_the_page_says_that_the_last_steps_bought_only_turns(evidence: Evidence) -> None:
+    table = next(t for t in tables(evidence) if t.title == "What the last steps bought")
+    assert table.notes == ("After step 1: turns down; the rest can be luck.",)
+
+
+def test_the_markdown_page_opens_with_the_verdict(
+    evidence: Evidence, steps: list[StepSummary]
+) -> None:
+    page = markdown(evidence, steps, "first night")
+    assert page.splitlines()[0] == "# first night"
+    assert page.splitlines()[2].startswith("**The habit is gone")
+    assert "## Milestones" in page
+    assert "## By persona" in page
+
+
+def test_the_terminal_page_shows_the_verdict_last(
+    evidence: Evidence, steps: list[StepSummary]
+) -> None:
+    console = Console(width=250, record=True, file=io.StringIO())
+    console.print(rich_page(evidence, steps))
+    text = console.export_text()
+    assert text.index("The habit is gone") > text.index("By persona")
+
+
+def test_the_written_page_is_the_same_numbers_twice(
+    evidence: Evidence, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    write_page(tmp_path, evidence, steps, "first night")
+    value = json.loads((tmp_path / "evidence.json").read_text())
+    assert value["verdict"]["habit"] == "GONE"
+    assert value["milestones"]["stops_100"] == 2
+    assert value == json.loads(json.dumps(plain_page(evidence, steps)))
+    assert (tmp_path / "evidence.md").read_text() == markdown(evidence, steps, "first night")
+
+
+def test_a_night_that_has_only_begun_has_tables_and_no_verdict(tmp_path: Path) -> None:
+    evals = tmp_path / "begun"
+    night(evals)
+    evidence = collect(evals, tasks(N), [step(0, "warm-sha")])
+    assert verdict_of(evidence) is None
+    page = markdown(evidence, [step(0, "warm-sha")], "first night")
+    assert "No trained adapter has been evaluated yet" in page
+    assert "warm start" in page
+
+
+def test_a_row_that_does_not_fit_its_columns_is_an_error() -> None:
+    with pytest.raises(ValueError, match="2 columns"):
+        Table("t", ("a", "b"), (("only one",),))
+
+
+def test_a_pipe_in_a_cell_does_not_break_the_markdown() -> None:
+    assert "a \\| b" in Table("t", ("x",), (("a | b",),)).markdown()
+
+
+def test_difficulties_are_listed_from_easy_to_hard(evidence: Evidence) -> None:
+    table = next(t for t in tables(evidence) if t.title == "By difficulty")
+    assert [row[0] for row in table.rows] == ["easy", "middle", "hard"]
+
+
+def test_a_split_table_names_its_arms_once_in_the_heading(evidence: Evidence) -> None:
+    table = next(t for t in tables(evidence) if t.title == "By persona")
+    assert "passed: base / warm start / step 2" in table.columns
+    assert cell(table, "ml-engineer", "passed: base / warm start / step 2") == "0 / 5 / 6"
+
+
+def test_the_terminal_page_fits_a_narrow_window_without_breaking_an_interval(
+    evidence: Evidence, steps: list[StepSummary]
+) -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(rich_page(evidence, steps))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 120
+    assert text.count("[") == text.count("]")
+    assert all(("[" in line) == ("]" in line) for line in text.splitlines())
+
+
+def test_arms_that_were_played_without_a_sandbox_are_named_wherever_the_figures_are(
+    evals: Path, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    shutil.copytree(evals, tmp_path / "evals")
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "sandbox": "none"}))
+    bare = collect(tmp_path / "evals", tasks(N), steps)
+    line = (
+        "Played without a sandbox (--sandbox none): do-nothing, oracle, base, warm start, step 1,"
+        " step 2."
+    )
+    assert f"**{line}" in markdown(bare, steps, "first night")
+    assert plain_page(bare, steps)["unprotected"] == tuple(a.name for a in bare.arms)
+    assert line in as_text(main_table(bare).rich()), "what the evening shows"
+    console = Console(width=250, file=io.StringIO(), color_system="standard", force_terminal=True)
+    with console.capture() as captured:
+        console.print(rich_page(bare, steps))
+    assert f"\x1b[1;31m{line}" in captured.get()
+
+
+def test_arms_that_another_run_played_are_named_with_it(
+    evals: Path, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    shutil.copytree(evals, tmp_path / "evals")
+    own = collect(tmp_path / "evals", tasks(N), steps)
+    assert "taken over" not in markdown(own, steps, "first night")
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("arm_taken_over", arm="base", key="k", run="monday")
+    journal.append("arm_taken_over", arm="step 7", key="l", run="monday")
+    found = collect(tmp_path / "evals", tasks(N), steps)
+    assert found.taken_over == {"base": "monday"}
+    assert "same model, tasks and limits: base (run monday)." in markdown(found, steps, "x")
+
+
+def test_nothing_is_said_of_a_sandbox_that_was_there(
+    evals: Path, evidence: Evidence, steps: list[StepSummary], tmp_path: Path
+) -> None:
+    assert evidence.unprotected == (), "no manifest says otherwise"
+    shutil.copytree(evals, tmp_path / "evals")
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "sandbox": "bwrap"}))
+    boxed = collect(tmp_path / "evals", tasks(N), steps)
+    assert boxed.unprotected == ()
+    assert "without a sandbox" not in markdown(boxed, steps, "first night")

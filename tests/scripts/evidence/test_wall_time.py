@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from fieldkit.files.journal import Entry
+from scripts.evidence.wall_time import UNCLAIMED, duration, wall_time
+from scripts.run.timings import Segment, StepTimings
+from tests.scripts.made_night import timings
+
+SWAPPED = Entry(0.0, 1, "adapter_served", {"lifecycle": "hotswap"})
+RESTARTED = Entry(0.0, 1, "adapter_served", {"lifecycle": "restart"})
+
+
+def test_the_parts_add_up_to_the_wall() -> None:
+    found = wall_time([timings(n) for n in range(4)], (), 32, 64)
+    assert found is not None
+    assert found.wall == 100 + 3 * 80
+    assert sum(p.seconds for p in found.parts) == pytest.approx(found.wall)
+    assert sum(p.share for p in found.parts) == pytest.approx(1)
+
+
+def test_the_time_between_phases_is_a_part_of_its_own() -> None:
+    gap = StepTimings(
+        1,
+        (
+            Segment("rollout", "1", 0, 10, {"rollout": 10.0}),
+            Segment("train", "1", 15, 20, {"gradient": 5.0}),
+        ),
+    )
+    found = wall_time([gap], (), 32, 64)
+    assert found is not None
+    assert ("between phases", 5) in [(p.name, p.seconds) for p in found.parts]
+
+
+def test_what_no_part_claims_is_told_as_such() -> None:
+    short = StepTimings(1, (Segment("rollout", "1", 0, 10, {"rollout": 7.0}),))
+    found = wall_time([short], (), 32, 64)
+    assert found is not None
+    assert (found.parts[-1].name, found.parts[-1].seconds) == (UNCLAIMED, 3)
+
+
+def test_nothing_clocked_is_nothing_to_show() -> None:
+    assert wall_time([StepTimings(0)], (), 32, 64) is None
+
+
+def test_restarts_are_held_against_hot_swap() -> None:
+    step = StepTimings(
+        1, (Segment("rollout", "1", 0, 100, {"engine": 30.0, "reclaim": 10.0, "rollout": 60.0}),)
+    )
+    found = wall_time([step], [RESTARTED], 32, 64)
+    assert found is not None
+    assert "40 s (40 % of the night)" in found.sentences[0]
+    swapped = wall_time([step], [SWAPPED], 32, 64)
+    assert swapped is not None
+    assert "nothing to gain" in swapped.sentences[0]
+
+
+def test_episodes_that_had_to_wait_for_a_seat_are_told() -> None:
+    waited = wall_time([timings(1)], (), 32, 8)
+    assert waited is not None
+    assert "At most 8 of a step's 32 episodes" in waited.sentences[1]
+
+
+def test_a_night_that_went_into_evaluations_is_told_how_to_spend_less_on_them() -> None:
+    found = wall_time([timings(0), timings(1)], (), 32, 64)
+    assert found is not None
+    assert "eval.tasks" in found.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.001, "0 s"), (3.14, "3.1 s"), (89, "89 s"), (125, "2 min"), (7300, "2 h 02 min")],
+)
+def test_seconds_are_said_as_a_person_says_them(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

@@ -1,0 +1,174 @@
+"""How `grpo run` ends: nothing of an engine outlives it, and what went wrong there is not hidden.
+
+The nights are done already, so that their end is all that there is; the engines are small processes
+in its place, started through the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import NotOwner
+from fieldkit.files.journal import Journal
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import family, marked, wait_ended
+from rollout.engine.serve import ENGINE
+from scripts.base.checkout import ROOT
+from scripts.doctor.ownership import Family, Use, families
+from scripts.night.detach import LOOP, detach
+from scripts.phases.stop import stop_idle_engine
+from scripts.run.folder import RunFolder
+from scripts.run.lock import run_lock
+from tests.scripts.doctor.test_ownership import start
+from tests.scripts.made_night import make_night
+
+SHORTAGE = 5
+IMPOSSIBLE = "[engine]\nmemory_margin_gib = -1e6\nmemory_seconds = {seconds}\n"
+"""More memory than there is would have to come back within these seconds."""
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Iterator[RunFolder]:
+    """A night that is done. Nothing of it outlives the test."""
+    folder = made(tmp_path)
+    yield folder
+    for found in of(folder):
+        for pid in found.pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def made(root: Path) -> RunFolder:
+    night = make_night(root, n_steps=2)
+    data = night.config.data
+    night.folder.config.write_text(
+        "[run]\nsteps = 2\neval_every = 0\n"
+        f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
+    )
+    return night.folder
+
+
+def of(night: RunFolder) -> list[Family]:
+    return [f for f in families() if f.run.path == night.path]
+
+
+def wants_memory(night: RunFolder, seconds: float) -> None:
+    text = night.config.read_text()
+    night.config.write_text(text + IMPOSSIBLE.format(seconds=seconds))
+
+
+def grpo_run(night: RunFolder) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", "-m", "scripts.cli", "run", str(night.path)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def grpo_loop(night: RunFolder) -> subprocess.CompletedProcess[str]:
+    words = [str(ROOT / "scripts" / "grpo_loop.sh"), str(night.path)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def kill_leader(night: RunFolder) -> str:
+    """Start an engine and SIGKILL its first process only; its marker."""
+    owned = start(night.path, name=ENGINE)
+    assert owned.pid is not None
+    os.kill(owned.pid, signal.SIGKILL)
+    assert wait_ended(owned, 10)
+    assert len(family(owned.marker)) == 1, "no orphan is left"
+    return owned.marker
+
+
+def test_a_loop_that_ends_takes_along_what_a_killed_engine_left(night: RunFolder) -> None:
+    marker = kill_leader(night)
+    ended = grpo_run(night)
+    assert ended.returncode == 0, ended.stderr
+    assert family(marker) == []
+    assert Ledger(night.ledger).get(ENGINE) is None
+
+
+def test_stop_ends_what_a_killed_engine_left_and_says_so(night: RunFolder) -> None:
+    from scripts.run.config import read_config
+
+    marker = kill_leader(night)
+    config = read_config(night.config)
+    said = stop_idle_engine(night, config, lambda line: None)
+    assert said == "run night: ended what a killed engine left (1 process)"
+    assert family(marker) == []
+    assert stop_idle_engine(night, config, lambda line: None) == "run night: no engine"
+
+
+def test_memory_that_does_not_come_back_at_the_end_is_a_shortage_and_all_is_saved(
+    night: RunFolder,
+) -> None:
+    wants_memory(night, 0)
+    marker = start(night.path, name=ENGINE).marker
+    ended = grpo_run(night)
+    assert ended.returncode == SHORTAGE, ended.stdout + ended.stderr
+    assert "everything is finished and saved; waiting for the engine's memory" in ended.stderr
+    assert "largest holders: pid " in ended.stderr
+    assert family(marker) == []
+    assert Journal(night.journal).read()[-1].event == "loop_end"
+    assert grpo_run(night).returncode == 0
+
+
+def test_the_loop_in_bash_ends_with_the_same_shortage_and_then_well(night: RunFolder) -> None:
+    wants_memory(night, 0)
+    marker = start(night.path, name=ENGINE).marker
+    ended = grpo_loop(night)
+    assert ended.returncode == SHORTAGE, ended.stdout + ended.stderr
+    assert "largest holders: pid " in ended.stderr
+    assert family(marker) == []
+    assert grpo_loop(night).returncode == 0
+
+
+# -- the loop that goes on in the background ---------------------------------------------------
+
+
+def until_found(night: RunFolder) -> Family:
+    """The detached loop's family, once it is in the ledger."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for found in of(night):
+            if found.name == LOOP and found.entry is not None:
+                return found
+        time.sleep(0.05)  # it writes a file of its own; there is nothing to wait on
+    raise AssertionError("the detached loop never was in the ledger")
+
+
+def test_a_detached_loop_is_known_by_its_mark_and_no_stranger_to_the_doctor(
+    night: RunFolder,
+) -> None:
+    wants_memory(night, 600)  # so that it is still there to be looked at
+    start(night.path, name=ENGINE)
+    pid, _ = detach(night, [])
+    found = until_found(night)
+    assert (found.pids, found.use) == ((pid,), Use.LOOP)
+    assert found.entry is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_ended(found.entry, 10)
+    assert [f for f in of(night) if f.name == LOOP] == []
+
+
+def test_a_detached_loop_that_has_ended_is_in_no_ledger(night: RunFolder) -> None:
+    detach(night, [])
+    deadline = time.monotonic() + 60
+    while any(m.ledger == night.ledger for m in marked()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # its parent has let go of it
+    assert Ledger(night.ledger).entries() == []
+
+
+def test_a_detached_loop_that_is_turned_away_does_not_take_the_working_ones_place(
+    night: RunFolder,
+) -> None:
+    ledger = Ledger(night.ledger)
+    works = ledger.started(ledger.announce(LOOP, ["grpo", "run"], night.log), os.getpid())
+    with run_lock(night.lock), pytest.raises(NotOwner):
+        detach(night, [])
+    assert ledger.entries() == [works]

@@ -1,0 +1,192 @@
+"""`grpo start` in the evening: the preflight shows whether a night would learn anything.
+
+A policy that works half the time has groups whose rewards differ; cut off after its first token it
+never does anything, so all of its rewards are equal. Real phases on the scripted engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.journal import Journal
+from rollout.engine.serve import find_engine, stop_engine
+from scripts.base.signals import Wish
+from scripts.phases.context import Context
+from scripts.phases.start import start
+from scripts.run.config import read_config
+from scripts.run.folder import RunFolder
+from scripts.run.timings import Stopwatch
+from tests.chaos.night import GRPO_RUN, SITE
+from tests.scripts.made_night import make_night
+from tests.tiny_policy import write_run
+
+pytestmark = pytest.mark.timeout(1200)
+
+BAD_INPUT = 2
+MUTE = {"max_new_tokens": 1}
+
+
+@pytest.fixture
+def evening(policy: tuple[Path, Path], tmp_path: Path) -> Iterator[Callable[..., RunFolder]]:
+    """Makes a run that is to be started with a preflight. It leaves no engine behind."""
+    folder = tmp_path / "night"
+
+    def make(**rollout: Any) -> RunFolder:
+        changed = {"concurrency": 2, "max_turns": 2, "group_size": 4, **rollout}
+        write_run(folder, *policy, run={"preflight": True}, rollout=changed)
+        return RunFolder(folder)
+
+    yield make
+    if folder.exists():
+        stop_engine(folder)
+
+
+def grpo(command: str, folder: RunFolder, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `grpo COMMAND RUN` on the scripted engine, on a terminal wide enough for a table."""
+    return subprocess.run(
+        [*GRPO_RUN[:-1], command, str(folder.path), *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SITE), "COLUMNS": "160"},
+        check=False,
+    )
+
+
+def test_a_preflight_with_signal_shows_rewards_and_advantages_and_starts_the_run(
+    evening: Callable[..., RunFolder],
+) -> None:
+    folder = evening()
+    started = grpo("start", folder)
+    assert started.returncode == 0, started.stderr
+    assert folder.finished_steps() == 1
+    assert "Preflight of step 0" in started.stdout
+    assert "HAS_SIGNAL: " in started.stdout
+    rows = json.loads(folder.preflight.read_text())["rows"]
+    assert len(rows) == 4
+    for row in rows:
+        assert row["task_id"] in started.stdout
+        assert " ".join(f"{r:.3f}" for r in row["rewards"]) in started.stdout
+        assert " ".join(f"{a:+.2f}" for a in row["advantages"]) in started.stdout
+    learnable = [row for row in rows if row["signal"] == "LEARNABLE"]
+    assert learnable
+    assert all(len(set(row["rewards"])) > 1 for row in learnable)
+
+    # The server that the preflight started says how adapters will change on it, and why; once.
+    (told,) = re.findall(r"engine: lifecycle (.+)", started.stdout)
+    assert told.startswith(("hotswap: the server has ", "restart: "))
+    (served,) = [e for e in Journal(folder.journal).read() if e.event == "adapter_served"]
+    assert served.data["reason"] == told
+    again = grpo("preflight", folder)
+    assert again.returncode == 0, again.stderr
+    assert "HAS_SIGNAL: " in again.stdout
+    assert "engine: lifecycle" not in again.stdout
+
+
+def test_a_preflight_without_signal_refuses_the_night_and_says_what_to_do(
+    evening: Callable[..., RunFolder],
+) -> None:
+    folder = evening(**MUTE)
+    refused = grpo("start", folder)
+    assert refused.returncode == BAD_INPUT
+    assert "0 of 4 groups have rewards that differ" in refused.stderr
+    assert "A night would learn nothing: raise rollout.temperature" in refused.stderr
+    assert f"`grpo start {folder.typed} --skip-preflight` starts it anyway" in refused.stderr
+    assert "Preflight of step 0" in refused.stdout, "the rewards are shown before it is refused"
+    assert not folder.manifest.exists()
+    assert not folder.step(0).exists()
+    assert folder.finished_steps() == 0
+
+
+def test_a_night_is_started_without_a_preflight_where_the_person_says_so(
+    evening: Callable[..., RunFolder],
+) -> None:
+    folder = evening(**MUTE)
+    started = grpo("start", folder, "--skip-preflight")
+    assert started.returncode == 0, started.stderr
+    assert "Preflight" not in started.stdout
+    assert folder.finished_steps() == 1
+    assert find_engine(folder.path) is None, "nothing was played, so nothing needed a server"
+
+
+# --- settings that change between two starts ------------------------------------------------------
+
+
+def begin(folder: RunFolder, *, preflight: bool = False) -> None:
+    """What `grpo start` does, in this process."""
+    config = read_config(folder.config)
+    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(time.time()))
+    ctx.skip_preflight = not preflight
+    start(ctx)
+
+
+def play(folder: RunFolder) -> list[Path]:
+    """Leave one finished arm and one that is being played, as far as `start` looks at them."""
+    finished, partly = folder.evals / "aaaa" / "eval.json", folder.evals / "bbbb" / "partial.jsonl"
+    for path in (finished, partly):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    return [finished, partly]
+
+
+def change(folder: RunFolder, old: str, new: str) -> None:
+    text = folder.config.read_text()
+    assert old in text
+    folder.config.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("lr = ", "lr = 1", True),
+        ("[model]", "[sandbox]\noutput_chars = 77\n\n[model]", False),
+        ("max_turns = 2", "max_turns = 1", False),
+    ],
+    ids=["what is learned", "what a command may print", "how long an attempt is"],
+)
+def test_a_start_with_changed_settings_keeps_the_arms_that_would_be_played_alike(
+    evening: Callable[..., RunFolder], old: str, new: str, kept: bool
+) -> None:
+    folder = evening()
+    begin(folder)
+    arms = play(folder)
+    change(folder, old, new)
+    begin(folder)
+    assert [path.exists() for path in arms] == [kept, kept]
+    dropped = [e.data["removed"] for e in Journal(folder.journal).read() if e.event == "dropped"]
+    assert (["evals/aaaa"] in dropped, ["evals/bbbb"] in dropped) == (not kept, not kept)
+
+
+def test_a_start_that_fails_leaves_the_arms_and_what_says_how_they_were_played(
+    evening: Callable[..., RunFolder],
+) -> None:
+    folder = evening()
+    begin(folder)
+    before, arms = folder.manifest.read_text(), play(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        change(folder, "lr = ", "lr = 1")
+        change(folder, "[engine]", f"[engine]\nport = {taken.getsockname()[1]}")
+        with pytest.raises(Unavailable, match="is busy"):
+            begin(folder, preflight=True)
+    assert folder.manifest.read_text() == before
+    assert all(path.exists() for path in arms)
+    assert folder.finished_steps() == 0
+
+
+def test_a_night_whose_manifest_is_gone_is_refused_and_not_started_for_ever(
+    tmp_path: Path,
+) -> None:
+    night = make_night(tmp_path)
+    night.folder.manifest.unlink()
+    with pytest.raises(BadInput, match=r"manifest\.json: no such file, and 8 steps .* Put it back"):
+        begin(night.folder)

@@ -1,0 +1,117 @@
+"""The warm start: what it learns from, and that it leaves an adapter that the house accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from fieldkit.files.atomic import read_json, sha256_text
+from fieldkit.records import Trajectory, encode_trajectory, plain
+from fieldkit.training.adapter import check_adapter
+from rollout.engine.proof import read_canary
+from scripts.base.checkout import ROOT, from_checkout
+from scripts.cli.app import app
+from scripts.prepare.model import build_model
+from scripts.prepare.prove import prove
+from scripts.prepare.sft import SftSettings, as_example, command, play_demonstrations, warm_start
+from scripts.run.config import DataSettings
+from tests.tiny_model import make_tiny_model
+from tests.tiny_policy import write_tasks
+
+SETTINGS = SftSettings(demos=16, batch_size=4, rank=4, alpha=8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def avoid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [write_tasks(tmp_path_factory.mktemp("data") / "pool.jsonl", 2, "pool")]
+
+
+@pytest.fixture(scope="module")
+def demos(
+    model: Path, avoid: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[Trajectory]:
+    return play_demonstrations(SETTINGS, model, avoid, tmp_path_factory.mktemp("s"), silent)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress display."""
+
+
+def test_every_demonstration_passes_its_task(demos: list[Trajectory]) -> None:
+    assert len(demos) == SETTINGS.demos
+    assert all(d.grade.passed for d in demos)
+
+
+def test_the_same_seed_plays_the_same_demonstrations(
+    demos: list[Trajectory], model: Path, avoid: list[Path], tmp_path: Path
+) -> None:
+    again = play_demonstrations(SETTINGS, model, avoid, tmp_path, silent)
+    assert [as_example(d) for d in again] == [as_example(d) for d in demos]
+
+
+def test_exactly_what_the_policy_writes_is_learned(demos: list[Trajectory]) -> None:
+    for demo in demos:
+        example = as_example(demo)
+        learned = [label for label in example["labels"] if label != -100]
+        assert learned == [i for turn in demo.turns for i in turn.completion_ids]
+        last = demo.turns[-1]
+        assert tuple(example["input_ids"]) == last.prompt_ids + last.completion_ids
+
+
+def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
+    model: Path, avoid: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "warm"
+    warm_start(SETTINGS, model, avoid, out, silent)
+    info = check_adapter(out, model)
+    assert (info.rank, info.alpha) == (4, 8)
+    said = read_json(out / "sft.json")
+    assert said["settings"] == plain(SETTINGS)
+    assert said["command"] == f"grpo sft {out} --demos 16 --seed 1 && grpo prove {out}"
+    assert (tmp_path / "warm.work" / "demos-16-seed1.jsonl").is_file()
+
+    prove(out, model, avoid[0], "float32")
+    assert read_canary(out / "canary.json").adapter_sha == info.sha
+
+
+COMMITTED = ROOT / "adapters" / "smol-warm"
+
+
+def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_names() -> None:
+    said = read_json(COMMITTED / "sft.json")
+    defaults = SftSettings()
+    assert said["settings"] == plain(defaults)
+    assert said["command"] == command(defaults, COMMITTED)
+    assert said["command"].startswith("grpo sft adapters/smol-warm ")
+    assert 0.04 <= said["demos_that_stop"] / defaults.demos <= 0.06
+
+
+def test_the_command_is_one_that_grpo_understands() -> None:
+    """Both halves of it, to the last word; what they then do has tests of its own."""
+    grpo = typer.main.get_group(app)
+    out = Path("adapters/x")
+    for half in command(SftSettings(demos=16, seed=7), ROOT / out).split(" && "):
+        name, *words = half.removeprefix("grpo ").split()
+        understood = grpo.commands[name].make_context(name, words).params
+        assert understood.get("out", understood.get("adapter")) == out
+        assert (understood.get("demos", 16), understood.get("seed", 7)) == (16, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_committed_adapter_s_demonstrations_are_played_again_to_the_byte(
+    tmp_path: Path,
+) -> None:
+    """Two minutes. The tokenizer, the tasks, the sandbox and the seeds are those of the time."""
+    data = DataSettings()
+    avoid = [from_checkout(data.pool), from_checkout(data.heldout)]
+    demos = play_demonstrations(SftSettings(), build_model(), avoid, tmp_path, silent)
+    kept = "".join(encode_trajectory(d) + "\n" for d in demos)
+    assert sha256_text(kept) == read_json(COMMITTED / "sft.json")["demos_sha256"]

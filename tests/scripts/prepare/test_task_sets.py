@@ -1,0 +1,70 @@
+"""The committed task files: the generator wrote them, and the sandbox agrees with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.records import encode
+from rollout.synth.splits import split_tasks
+from rollout.tasks import check_disjoint, read_tasks
+from scripts.base.checkout import ROOT
+from scripts.prepare.task_sets import NOTHING_LIMIT, check_tasks
+from tests.tiny_policy import tiny_task
+
+DATA = ROOT / "data"
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress display."""
+
+
+def test_the_committed_files_are_what_the_default_seed_writes() -> None:
+    for name, plans in split_tasks(0).items():
+        written = "".join(encode(plan.task) + "\n" for plan in plans)
+        assert (DATA / f"{name}.jsonl").read_text() == written, (
+            f"`grpo synth` writes another {name}"
+        )
+
+
+@pytest.mark.parametrize("name", ["pool", "heldout"])
+def test_every_oracle_passes_and_doing_nothing_passes_no_task(name: str, tmp_path: Path) -> None:
+    checked = check_tasks(read_tasks(DATA / f"{name}.jsonl"), tmp_path, name, silent)
+    share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)
+    assert share <= NOTHING_LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_oracle_of_the_reserve_passes_and_doing_nothing_passes_no_task(
+    tmp_path: Path,
+) -> None:
+    reserve = read_tasks(DATA / "reserve.jsonl")
+    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 1000
+
+
+def test_the_oracles_of_a_share_of_the_reserve_pass(tmp_path: Path) -> None:
+    """Every 25th of its thousand tasks; all of them are a slow case."""
+    reserve = read_tasks(DATA / "reserve.jsonl")[::25]
+    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 40
+
+
+def test_the_heldout_set_is_kept_apart_from_what_is_trained_on() -> None:
+    check_disjoint(DATA / "pool.jsonl", DATA / "heldout.jsonl")
+    check_disjoint(DATA / "reserve.jsonl", DATA / "heldout.jsonl")
+
+
+def test_a_task_whose_oracle_fails_is_named(tmp_path: Path) -> None:
+    task = tiny_task(3)
+    task.info["oracle"] = ["touch other.txt"]
+    with pytest.raises(BadInput, match=r"tiny-3: its oracle does not pass \(file_exists done\.txt"):
+        check_tasks([task], tmp_path, "tiny", silent)
+
+
+def test_a_task_that_doing_nothing_passes_is_named(tmp_path: Path) -> None:
+    task = tiny_task(3)
+    task.info["verifiable_assertions"] = [{"kind": "file_unchanged", "path": "notetiny3.txt"}]
+    with pytest.raises(BadInput, match="tiny-3: doing nothing passes it"):
+        check_tasks([task], tmp_path, "tiny", silent)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from scripts.report.provenance import used
+from scripts.run.config import NightSettings, RunConfig
+from tests.scripts.made_night import summary
+
+
+def rows(manifest: dict[str, object]) -> dict[str, str]:
+    return {
+        r[0]: r[1] for t in used(manifest, [summary(0, 1), summary(1, 1)]).tables for r in t.rows
+    }
+
+
+def test_settings_that_differ_from_the_defaults_are_marked() -> None:
+    config = RunConfig(run=NightSettings(steps=7)).plain()
+    found = used({"config": config}, ())
+    assert found.chosen == {"run.steps"}
+    assert rows({"config": config})["run.steps"] == "7"
+
+
+def test_hashes_of_model_and_data_are_told_shortened() -> None:
+    manifest: dict[str, object] = {
+        "model": {"dir": "/m", "files": {"model.safetensors": "ab" * 32}},
+        "data": {"pool": {"path": "pool.jsonl", "n": 42, "sha256": "cd" * 32}},
+    }
+    told = rows(manifest)
+    assert told["model.safetensors"] == "ab" * 8
+    assert told["pool"] == "cd" * 8
+
+
+def test_the_adapters_at_both_ends_are_told_without_a_manifest() -> None:
+    assert rows({})["adapter of step 1"] == "sha-1"
+
+
+def test_a_manifest_of_another_shape_loses_rows_and_raises_nothing() -> None:
+    assert rows({"model": "gone", "hardware": [], "versions": None}) == rows({})

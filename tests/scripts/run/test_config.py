@@ -1,0 +1,145 @@
+"""run.toml is read strictly, and an error says which key of which file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from scripts.prepare.presets import PRESETS, new_run
+from scripts.run.config import LINKED, RunConfig, changed_keys, read_config
+from scripts.run.folder import RunFolder
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_an_empty_file_is_every_default(tmp_path: Path) -> None:
+    assert read_config(write(tmp_path, "")) == RunConfig()
+
+
+def test_a_key_lands_in_its_settings(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, "[rollout]\ngroup_size = 8\n[trainer]\nlr = 1\n"))
+    assert config.rollout.group_size == 8
+    assert config.trainer.lr == 1.0
+    assert isinstance(config.trainer.lr, float)
+
+
+def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
+    path = write(tmp_path, "[sandbox]\ncommand_seconds = 3\n")
+    assert read_config(path).sandbox.kind == "bwrap"
+    assert read_config(path, "none").sandbox.kind == "none"
+    assert read_config(path, "none").sandbox.command_seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[rollout]\ngroup_sise = 8", "unknown key 'group_sise'; did you mean 'group_size'?"),
+        ("[rolout]\n", "unknown table 'rolout'; did you mean 'rollout'?"),
+        ("steps = 3", "unknown table 'steps'"),
+        ("rollout = 3", "rollout must be a table"),
+        ("[rollout]\ngroup_size = 'four'", "rollout.group_size: expected a whole number"),
+        ("[rollout]\ngroup_size = 4.5", "rollout.group_size: expected a whole number"),
+        ("[rollout]\ngroup_size = true", "rollout.group_size: expected a whole number"),
+        ("[rollout]\ntemperature = 'hot'", "rollout.temperature: expected a number"),
+        ("[run]\npreflight = 1", "run.preflight: expected true or false"),
+        ("[run]\nsteps = 'all'", "run.steps: expected a whole number or 'auto'"),
+        ("[run]\nsteps = -1", "run.steps: -1"),
+        ("[run]\nminutes = 0", "run.minutes"),
+        ("[run]\nminutes = inf", "run.minutes: expected a finite number"),
+        (f"[run]\nminutes = {'9' * 400}", "run.minutes: expected a finite number"),
+        ("[sandbox]\ncommand_seconds = inf", "sandbox.command_seconds: expected a finite number"),
+        ("[engine]\nport = 99999", "engine.port: 99999 must lie in 1..65535"),
+        ("[engine]\nmax_num_seqs = 0", "engine.max_num_seqs: must be above 0"),
+        ("[run]\nseed = -1", "run.seed"),
+        ("[engine]\nlifecycle = 'hotswp'", "did you mean 'hotswap'?"),
+        ("[reward]\nkind = 'shape'", "did you mean 'shaped'?"),
+        ("[sandbox]\nkind = 'docker'", "sandbox.kind: expected one of 'bwrap', 'none'"),
+        ("[sandbox]\nkind = 'none'", "types it: `grpo run"),
+        ("[rollout]\ngroup_size = 1", "group_size"),
+        ("[rollout]\ntemperature = nan", "temperature"),
+        ("[trainer]\nlr = -1.0", "lr"),
+        ("[eval]\ntemperature = 3.0", "eval.temperature"),
+        ("[rollout\n", "not valid TOML"),
+        ("[rollout]\ngroup_size = 4\ngroup_size = 8", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(BadInput) as error:
+        read_config(path)
+    assert says in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_file_says_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="grpo new"):
+        read_config(tmp_path / "run.toml")
+
+
+def test_the_trainer_divides_by_the_temperature_that_was_sampled_at(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, "[rollout]\ntemperature = 0.8\n[run]\nseed = 5\n"))
+    assert config.trainer.temperature == 0.8
+    assert config.rollout.run_seed == 5
+
+
+@pytest.mark.parametrize(("follower", "leader"), LINKED)
+def test_two_keys_for_one_value_must_agree(
+    tmp_path: Path, follower: tuple[str, str], leader: tuple[str, str]
+) -> None:
+    value = getattr(getattr(RunConfig(), leader[0]), leader[1])
+    agreeing, other = json.dumps(value), json.dumps(value + 1)
+    tables = "[{0[0]}]\n{0[1]} = {1}\n".format
+    both = tables(leader, agreeing) + tables(follower, agreeing)
+    assert read_config(write(tmp_path, both)) == RunConfig()
+    with pytest.raises(BadInput, match=f"leave out {follower[0]}.{follower[1]}"):
+        read_config(write(tmp_path, tables(leader, agreeing) + tables(follower, other)))
+
+
+def test_the_resolved_form_holds_every_key_and_is_json() -> None:
+    plain = RunConfig().plain()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["reward"]["kind"] == "shaped"
+    assert plain["rollout"]["tasks_per_step"] == 8
+
+
+def test_changed_keys_are_told_by_their_dotted_names() -> None:
+    old = {"run": {"steps": 3, "seed": 0}, "trainer": {"lr": 1.0}}
+    new = {"run": {"steps": 5, "seed": 0}, "trainer": {"lr": 2.0}}
+    assert changed_keys(old, new) == ["run.steps", "trainer.lr"]
+    assert changed_keys(old, old) == []
+    assert changed_keys(old, {"run": {"seed": 0}, "trainer": {"lr": 1.0}}) == ["run.steps"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, preset)
+    assert read_config(folder.config).rollout.group_size == 4
+
+
+def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, "spark")
+    config = read_config(folder.config)
+    assert config.model.path == "Qwen/Qwen2.5-7B-Instruct"
+    assert (config.rollout.tasks_per_step, config.rollout.group_size) == (8, 4)
+    assert (config.rollout.temperature, config.trainer.temperature) == (0.8, 0.8)
+    assert (config.trainer.lr, config.trainer.kl_coef) == (5e-6, 0.05)
+    assert (config.reward.turn_penalty, config.run.eval_every) == (0.2, 25)
+    assert config.engine.lifecycle == "restart"
+
+
+def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, "smol")
+    with pytest.raises(BadInput, match="is there already"):
+        new_run(folder, "smol")
+    with pytest.raises(BadInput, match="known: smol, spark"):
+        new_run(RunFolder(tmp_path / "other"), "huge")

@@ -1,0 +1,98 @@
+"""One loop a run: who is refused, who inherits, and what a crash leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import NotOwner
+from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
+from scripts.run.lock import holder as holder_of
+
+HOLD = """
+import sys
+from pathlib import Path
+from scripts.run.lock import run_lock
+with run_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(path: Path) -> subprocess.Popen[str]:
+    """Another process that holds the lock until its stdin is closed."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    folder = tmp_path / "tuesday"
+    folder.mkdir()
+    return folder / "lock"
+
+
+def test_a_second_loop_is_told_who_owns_the_run_and_how_to_stop_it(lock: Path) -> None:
+    with holder(lock) as first:
+        says = f"owns run tuesday: pid {first.pid} .*`kill {first.pid}"
+        with pytest.raises(NotOwner, match=says), run_lock(lock):
+            pytest.fail("two loops own one run")
+        assert NotOwner.exit_code == 6
+        first.kill()
+
+
+def test_a_loop_that_was_killed_leaves_no_lock_behind(lock: Path) -> None:
+    with holder(lock) as first:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    with run_lock(lock):
+        assert str(os.getpid()) in lock.read_text()
+
+
+def test_a_phase_uses_the_lock_of_the_loop_that_started_it(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_lock(lock) as fd:
+        monkeypatch.setenv(LOCK_FD_VARIABLE, str(fd))
+        with run_lock(lock) as again:
+            assert again == fd
+
+
+def test_the_lock_of_another_run_is_not_inherited(
+    lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_lock(lock) as fd:
+        monkeypatch.setenv(LOCK_FD_VARIABLE, str(fd))
+        with run_lock(tmp_path / "lock") as other:
+            assert other != fd
+
+
+def test_a_look_from_outside_names_the_holder_as_long_as_it_lives(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert holder_of(path) is None
+    other = holder(path)
+    assert holder_of(path) == other.pid
+    other.kill()
+    other.wait()
+    assert holder_of(path) is None
+
+
+def test_a_holder_on_another_host_is_nobody_here(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with run_lock(path):
+        assert holder_of(path) == os.getpid()
+        path.write_text(path.read_text().replace(socket.gethostname(), "elsewhere"))
+        assert holder_of(path) is None

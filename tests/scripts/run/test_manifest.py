@@ -1,0 +1,112 @@
+"""What a manifest binds a started run to: the host it runs on, and the sandbox it is played in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, NotOwner
+from scripts.base import machine
+from scripts.run.config import RunConfig, SandboxKind
+from scripts.run.manifest import bound_changes, check_host, check_sandbox, read_manifest
+from scripts.run.takeover import takeover
+from tests.scripts.made_night import Night, make_night
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return make_night(tmp_path, n_steps=1)
+
+
+def edit(night: Night, **values: Any) -> dict[str, Any]:
+    """The manifest with these keys changed, written and read again."""
+    manifest = json.loads(night.folder.manifest.read_text())
+    night.folder.manifest.write_text(json.dumps({**manifest, **values}))
+    found = read_manifest(night.folder)
+    assert found is not None
+    return found
+
+
+# --- the host -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """This machine, with an id whatever it has."""
+    identity = {"name": "spark", "machine_id": "1111", "boot_id": "b"}
+    monkeypatch.setattr(machine, "host_identity", lambda: identity)
+    monkeypatch.setattr("scripts.run.takeover.host_identity", lambda: identity)
+    return identity
+
+
+def test_a_run_on_its_own_host_goes_on_after_a_reboot(night: Night, here: dict[str, str]) -> None:
+    check_host(night.folder, edit(night, host={**here, "boot_id": "another"}))
+
+
+def test_a_run_of_another_name_is_another_hosts(night: Night, here: dict[str, str]) -> None:
+    manifest = edit(night, host={**here, "name": "attic"})
+    with pytest.raises(NotOwner, match=r"belongs to host attic, this is spark; .*grpo takeover"):
+        check_host(night.folder, manifest)
+
+
+def test_a_run_of_a_machine_of_the_same_name_is_another_hosts_until_it_is_taken_over(
+    night: Night, here: dict[str, str]
+) -> None:
+    manifest = edit(night, host={**here, "machine_id": "2222"})
+    with pytest.raises(NotOwner) as error:
+        check_host(night.folder, manifest)
+    for said in ("machine id 2222", "machine id 1111", f"`grpo takeover {night.folder.typed}`"):
+        assert said in str(error.value)
+    takeover(night.folder)
+    taken = read_manifest(night.folder)
+    assert taken is not None
+    check_host(night.folder, taken)
+
+
+@pytest.mark.parametrize("host", [{"name": "spark"}, {"name": "spark", "machine_id": ""}])
+def test_a_manifest_without_a_machine_id_is_known_by_its_name(
+    night: Night, here: dict[str, str], host: dict[str, str]
+) -> None:
+    check_host(night.folder, edit(night, host=host))
+
+
+# --- the sandbox ----------------------------------------------------------------------------------
+
+
+def config(night: Night, kind: SandboxKind) -> RunConfig:
+    return replace(night.config, sandbox=replace(night.config.sandbox, kind=kind))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ("none", "bwrap", "say so again: `grpo run {} --sandbox none`"),
+        ("bwrap", "none", "leave out --sandbox none"),
+    ],
+)
+def test_a_started_run_is_not_played_in_another_kind_of_sandbox(
+    night: Night, was: SandboxKind, now: SandboxKind, says: str
+) -> None:
+    edit(night, sandbox=was)
+    check_sandbox(night.folder, config(night, was))
+    with pytest.raises(BadInput) as error:
+        check_sandbox(night.folder, config(night, now))
+    assert says.format(night.folder.typed) in str(error.value)
+    assert str(night.folder.manifest) in str(error.value)
+
+
+def test_before_its_first_step_a_run_may_be_played_either_way(night: Night) -> None:
+    for n in (0, 1):
+        night.folder.summary(n).unlink()
+    check_sandbox(night.folder, config(night, "none"))
+
+
+def test_for_a_command_that_only_looks_a_run_without_a_sandbox_has_not_changed(
+    night: Night,
+) -> None:
+    manifest = edit(night, sandbox="none", config=config(night, "none").plain())
+    assert bound_changes(manifest, config(night, "bwrap")) == []

@@ -1,0 +1,214 @@
+"""What a run folder says is next, under changed settings, deadlines and limits that were typed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, PoolConverged
+from fieldkit.files.journal import Journal
+from fieldkit.records import Signal, encode, encode_group
+from rollout.sandbox.command import SandboxSettings
+from scripts.night.loop import LoopOptions, with_options
+from scripts.run.config import RunConfig
+from scripts.run.next_phase import Phase
+from scripts.run.state import as_told, look, raise_converged, read_files, read_measured
+from scripts.run.timings import Segment, write_timings
+from tests.scripts.made_night import (
+    Night,
+    group,
+    make_night,
+    summary,
+    tasks,
+    timings,
+    write_tasks,
+)
+
+STEPS = 3
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return make_night(tmp_path, n_steps=STEPS)
+
+
+def changed(config: RunConfig, table: str, **keys: Any) -> RunConfig:
+    return replace(config, **{table: replace(getattr(config, table), **keys)})
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ("trainer", {"tokens_per_microbatch": 1024}),
+        ("trainer", {"gradient_checkpointing": True}),
+        ("trainer", {"max_segment_tokens": 32768}),
+        ("rollout", {"concurrency": 8}),
+        ("engine", {"gpu_memory_utilization": 0.3}),
+        ("engine", {"port": 8123}),
+        ("run", {"steps": 9}),
+    ],
+)
+def test_what_an_error_tells_a_person_to_set_can_be_set_in_the_middle_of_a_night(
+    night: Night, table: str, keys: dict[str, Any]
+) -> None:
+    assert read_files(night.folder, changed(night.config, table, **keys)).newest == STEPS
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ("trainer", {"lr": 1.0}),
+        ("rollout", {"temperature": 0.5}),
+        ("reward", {"turn_penalty": 0.1}),
+    ],
+)
+def test_what_the_night_is_cannot_be_changed_in_its_middle(
+    night: Night, table: str, keys: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match=f"{table}.{next(iter(keys))} was"):
+        read_files(night.folder, changed(night.config, table, **keys))
+
+
+def at_work(night: Night) -> RunConfig:
+    """The night in its last step: the bundle is there, its training is not."""
+    folder = night.folder
+    for path in (folder.summary(STEPS), folder.timings(STEPS)):
+        path.unlink()
+    return changed(night.config, "run", steps="auto")
+
+
+def test_a_bundle_that_is_there_is_trained_on_though_the_deadline_allows_no_further_step(
+    night: Night,
+) -> None:
+    config = at_work(night)
+    assert look(night.folder, config, time.time() + 1.0) == (Phase.TRAIN, STEPS)
+    night.folder.bundle(STEPS).unlink()
+    assert look(night.folder, config, time.time() + 1.0)[1] == STEPS - 1
+
+
+def test_a_bundle_beyond_a_fixed_number_of_steps_is_left_alone_under_a_deadline_too(
+    night: Night,
+) -> None:
+    config = changed(at_work(night), "run", steps=STEPS - 1)
+    assert look(night.folder, config, time.time() + 1.0)[1] == STEPS - 1
+
+
+def test_a_deadline_leaves_the_number_of_steps_in_the_file_as_the_most() -> None:
+    config = changed(RunConfig(), "run", steps=34)
+    assert with_options(config, LoopOptions(until="07:00")).run.steps == 34
+    assert with_options(config, LoopOptions(minutes=60)).run.steps == "auto"
+
+
+def test_what_was_typed_is_known_from_the_journal(night: Night) -> None:
+    journal = Journal(night.folder.journal)
+    run = changed(night.config, "run", steps="auto").run
+    assert as_told(run, journal.read()) == (run, None)
+    journal.append(
+        "loop_start", limits={"steps": 3, "minutes": 45.0, "eval_every": 0, "until": 9.0}
+    )
+    told, deadline = as_told(run, journal.read())
+    assert (told.steps, deadline) == (3, 9.0)
+
+
+def test_an_arm_that_was_taken_over_or_partly_kept_is_expected_to_take_what_it_takes_to_play(
+    night: Night,
+) -> None:
+    """Copying it took a second; the last evaluation of the night will not."""
+    copied = Segment("eval sha-0", "1", 100, 101, {"eval": 1.0})
+    write_timings(night.folder.timings(0), timings(0).with_segment(copied))
+    path = night.eval_of("sha-0") / "eval.json"
+    arm = json.loads(path.read_text())
+    files = replace(read_files(night.folder, night.config), adapters=("sha-0",))
+
+    path.write_text(json.dumps({**arm, "seconds": 400.0}))
+    assert read_measured(night.folder, files).eval_seconds == 400
+    half = arm["n_trajectories"] // 2
+    path.write_text(json.dumps({**arm, "seconds": 400.0, "n_kept": half}))
+    assert read_measured(night.folder, files).eval_seconds == 800
+
+
+# --- a pool that teaches nothing any more ---------------------------------------------------------
+
+CONVERGED = 3
+POOL = 4
+
+
+def silence(night: Night, *steps: int) -> Night:
+    """The groups of these steps without signal: every rollout passed."""
+    for n in steps:
+        before = summary(n, STEPS)
+        night.folder.summary(n).write_text(encode(replace(before, groups={"SATURATED": 2})))
+        drawn = [f"p{(2 * n + i) % POOL:03d}" for i in range(2)]
+        groups = [replace(group(n, t), signal=Signal.SATURATED, advantages=(0, 0)) for t in drawn]
+        night.folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
+    return night
+
+
+@pytest.fixture
+def exhausted(night: Night) -> Night:
+    """A night of nine steps whose pool has taught its last in the third, run.toml included."""
+    config = changed(silence(night, STEPS - 1, STEPS).config, "run", steps=9)
+    data = config.data
+    night.folder.config.write_text(
+        f"[run]\nsteps = 9\neval_every = 0\n"
+        f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
+    )
+    return Night(night.folder, config)
+
+
+def grpo(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `grpo` with these words."""
+    command = [sys.executable, "-P", "-m", "scripts.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_pool_whose_newest_groups_are_silent_ends_the_night(exhausted: Night) -> None:
+    assert look(exhausted.folder, exhausted.config) == (Phase.CONVERGED, 9)
+
+
+def test_one_silent_step_is_no_evidence_about_the_pool(night: Night) -> None:
+    config = changed(silence(night, STEPS).config, "run", steps=9)
+    assert look(night.folder, config)[0] is Phase.ROLLOUT
+
+
+@pytest.mark.parametrize("command", ["next", "run"])
+def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_on(
+    exhausted: Night, command: str
+) -> None:
+    ended = grpo(command, str(exhausted.folder.path))
+    assert ended.returncode == PoolConverged.exit_code == CONVERGED, ended.stderr
+    assert "of 4 tasks 4 saturated" in ended.stderr
+    assert f"Add tasks to {exhausted.config.data.pool}" in ended.stderr
+    assert f"`grpo run {exhausted.folder.typed}` goes on" in ended.stderr
+    assert f'[model] adapter = "{exhausted.folder.adapter(STEPS)}"' in ended.stderr
+    assert ended.stdout == "" or command == "run"
+
+
+def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhausted: Night) -> None:
+    pool = Path(exhausted.config.data.pool)
+    reserve = write_tasks(pool.with_name("reserve.jsonl"), tasks(6, "r"))
+    pool.write_text(pool.read_text().removesuffix("\n"))  # as some editors leave it
+    for size in (8, 10):
+        with pytest.raises(PoolConverged, match="sed -n") as said:
+            raise_converged(exhausted.folder, exhausted.config)
+        (command,) = re.findall("`([^`]*sed [^`]*)`", str(said.value))
+        subprocess.run(["bash", "-c", command], check=True)
+        assert len(pool.read_text().splitlines()) == size
+        assert look(exhausted.folder, exhausted.config)[0] is Phase.ROLLOUT
+    assert pool.read_text().endswith(reserve.read_text())
+    with pytest.raises(PoolConverged, match=f"Add tasks to {pool}"):
+        raise_converged(exhausted.folder, exhausted.config)
+
+
+def test_without_a_sandbox_the_command_that_is_named_says_so_too(exhausted: Night) -> None:
+    unprotected = replace(exhausted.config, sandbox=SandboxSettings(kind="none"))
+    with pytest.raises(PoolConverged, match="/night --sandbox none` goes on"):
+        raise_converged(exhausted.folder, unprotected)

@@ -1,0 +1,65 @@
+"""A deadline by the clock, and how the forecast for it held."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.files.journal import Entry
+from scripts.run.until import FORECAST, held, next_time
+
+
+def at(hour: int, minute: int, day: int = 10) -> float:
+    return time.mktime((2026, 3, day, hour, minute, 0, 0, 0, -1))
+
+
+def entry(when: float, event: str, **data: object) -> Entry:
+    return Entry(when, 1, event, dict(data))
+
+
+def test_the_next_seven_in_the_morning_is_tomorrows_in_the_evening_and_todays_at_night() -> None:
+    assert next_time("07:00", at(22, 30)) == at(7, 0, day=11)
+    assert next_time("07:00", at(2, 15)) == at(7, 0)
+    assert next_time("7:00", at(7, 0)) == at(7, 0, day=11)
+
+
+@pytest.mark.parametrize("clock", ["25:00", "7", "07:60", "seven", ""])
+def test_what_is_no_time_of_day_is_refused_with_an_example(clock: str) -> None:
+    with pytest.raises(BadInput, match="--until 07:00"):
+        next_time(clock, at(22, 0))
+
+
+def test_a_forecast_is_held_against_the_end() -> None:
+    journal = [
+        entry(at(22, 0), "loop_start"),
+        entry(at(22, 10), FORECAST, steps=34, end=at(6, 52, 11)),
+        entry(at(22, 11), FORECAST, steps=40, end=at(6, 58, 11)),
+        entry(at(6, 40, 11), "phase_end", phase="eval", exit=0),
+    ]
+    found = held(journal, 36)
+    assert found is not None
+    assert found.told() == (
+        "At 22:10 the forecast was 34 steps, done at 06:52; it became 36, done at 06:40: "
+        "12 min earlier."
+    )
+
+
+def test_of_a_night_that_was_resumed_the_last_loops_forecast_counts() -> None:
+    journal = [
+        entry(at(22, 0), "loop_start"),
+        entry(at(22, 10), FORECAST, steps=34, end=at(6, 52, 11)),
+        entry(at(8, 0, 11), "loop_start"),
+        entry(at(8, 5, 11), FORECAST, steps=20, end=at(9, 0, 11)),
+        entry(at(9, 0, 11), "phase_end", phase="eval", exit=0),
+        entry(at(10, 0, 11), "loop_start"),
+    ]
+    found = held(journal, 20)
+    assert found is not None
+    assert (found.steps, found.done) == (20, at(9, 0, 11))
+    assert found.told().endswith("done at 09:00: to the minute.")
+
+
+def test_a_night_without_a_forecast_says_nothing() -> None:
+    assert held([entry(at(22, 0), "loop_start"), entry(at(23, 0), "phase_end")], 3) is None

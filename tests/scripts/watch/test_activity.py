@@ -1,0 +1,79 @@
+"""What the journal's last words mean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from fieldkit.files.journal import Entry
+from scripts.watch.activity import Activity, State, activity, lives
+
+LOOP = 77
+
+
+def entry(event: str, pid: int = 5, at: float = 100.0, **data: Any) -> Entry:
+    return Entry(at, pid, event, data)
+
+
+def what(*entries: Entry, loop: int | None = LOOP, alive: bool = True) -> Activity:
+    return activity(entries, loop, lambda e: alive)
+
+
+def test_a_folder_without_a_journal_is_fresh() -> None:
+    assert what(loop=None).state is State.FRESH
+
+
+def test_a_phase_that_began_and_lives_is_working() -> None:
+    now = what(entry("phase_start", phase="rollout"), entry("adapter_served", version="v1"))
+    assert now == Activity(State.WORKING, "rollout", 100.0, 5)
+
+
+def test_a_phase_that_began_and_is_gone_was_killed() -> None:
+    now = what(entry("phase_start", phase="train"), loop=None, alive=False)
+    assert now.state is State.STOPPED
+    assert now.why == "the train phase was killed"
+
+
+@pytest.mark.parametrize(("loop", "state"), [(LOOP, State.BETWEEN), (None, State.IDLE)])
+def test_after_a_phase_it_depends_on_whether_a_loop_goes_on(loop: int | None, state: State) -> None:
+    assert what(entry("phase_end", phase="rollout", exit=0), loop=loop).state is state
+
+
+def test_a_failed_phase_says_why() -> None:
+    now = what(entry("phase_end", phase="train", exit=5, error="too little memory"), loop=None)
+    assert now.state is State.STOPPED
+    assert now.why == "exit 5: too little memory"
+
+
+@pytest.mark.parametrize(
+    ("following", "state"),
+    [("done", State.DONE), ("converged", State.CONVERGED), ("rollout", State.STOPPED)],
+)
+def test_a_loop_that_ended_says_what_was_next(following: str, state: State) -> None:
+    started = entry("phase_end", phase="eval", exit=0)
+    assert what(started, entry("loop_end", next=following), loop=None).state is state
+
+
+def test_a_resumed_loop_is_no_longer_stopped() -> None:
+    failed = entry("phase_end", phase="train", exit=5, error="too little memory")
+    assert what(failed, entry("loop_start", limits={})).state is State.BETWEEN
+
+
+def test_a_process_lives_as_long_as_it_is_the_one_that_wrote() -> None:
+    mine = entry("phase_start", pid=os.getpid(), at=time.time())
+    assert lives(mine)
+    before_it_was_born = entry("phase_start", pid=os.getpid(), at=1.0)
+    assert not lives(before_it_was_born)
+
+
+def test_a_process_that_ended_does_not_live() -> None:
+    child = subprocess.Popen(["true"])
+    at = time.time()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not lives(entry("phase_start", pid=child.pid, at=at)), "a zombie"
+    child.wait()
+    assert not lives(entry("phase_start", pid=child.pid, at=at))

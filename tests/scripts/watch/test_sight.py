@@ -1,0 +1,292 @@
+"""A run seen from outside: while it works, after it broke, and without leaving a trace in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import Interrupted
+from fieldkit.files.journal import Journal
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import terminate
+from fieldkit.records import Trajectory, encode_trajectory
+from rollout.arm import PARTIAL
+from scripts.run.folder import RunFolder
+from scripts.run.lock import run_lock
+from scripts.run.timings import StepTimings, write_timings
+from scripts.watch import sight
+from scripts.watch.activity import State
+from scripts.watch.sight import Watcher
+from tests.scripts.evals import trajectory
+from tests.scripts.made_night import HELD_OUT, Night, make_night, timings
+
+STEPS = 4
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """Four finished steps of six. A phase lives even if it began before this test process did."""
+    monkeypatch.setattr(sight, "lives", lambda entry: True)
+    made = make_night(tmp_path, n_steps=STEPS, evaluated=False)
+    made.folder.config.write_text("[run]\nsteps = 6\n[rollout]\ntasks_per_step = 2\n")
+    return made
+
+
+def begin(folder: RunFolder, phase: str, ago: float = 0.0) -> None:
+    """This very process begins a phase, `ago` seconds from now."""
+    head = {"schema": 1, "time": time.time() - ago, "pid": os.getpid(), "event": "phase_start"}
+    with open(folder.journal, "a") as f:
+        f.write(json.dumps({**head, "phase": phase}) + "\n")
+
+
+def leave_partial(path: Path, *finished: Trajectory) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(encode_trajectory(t) + "\n" for t in finished))
+
+
+def finished(task_id: str, sha: str = "sha-4") -> Trajectory:
+    return trajectory(task_id, sha, 4, 3, True)
+
+
+def test_a_rollout_is_as_far_as_its_finished_episodes(night: Night) -> None:
+    begin(night.folder, "rollout")
+    leave_partial(night.folder.partial(STEPS + 1), finished("p000"), finished("p001"))
+    sight = Watcher(night.folder).look()
+    assert sight.activity.state is State.WORKING
+    assert sight.step == STEPS + 1
+    assert sight.planned == 6
+    assert sight.progress is not None
+    assert (sight.progress.done, sight.progress.total, sight.progress.unit) == (2, 8, "episodes")
+    assert sight.episode is not None
+    assert (sight.episode.trajectory.task_id, sight.episode.of) == ("p001", "step 5")
+
+
+def test_an_episode_that_is_being_written_does_not_count_yet(night: Night) -> None:
+    begin(night.folder, "rollout")
+    path = night.folder.partial(STEPS + 1)
+    leave_partial(path, finished("p000"))
+    with open(path, "a") as f:
+        f.write('{"schema":1,"task_id":"p0')
+    sight = Watcher(night.folder).look()
+    assert sight.progress is not None
+    assert sight.progress.done == 1
+    assert not sight.troubles
+
+
+def test_an_evaluation_is_as_far_as_its_finished_tasks(night: Night) -> None:
+    begin(night.folder, "eval")
+    leave_partial(night.folder.evals / "abc" / PARTIAL, finished("t000", "sha-4"))
+    sight = Watcher(night.folder).look()
+    assert sight.step == STEPS
+    assert sight.progress is not None
+    assert (sight.progress.done, sight.progress.total) == (1, HELD_OUT)
+    assert sight.episode is not None
+    assert sight.episode.of == "step 4, held-out set"
+
+
+def test_training_is_measured_by_what_it_took_the_last_time(night: Night) -> None:
+    begin(night.folder, "train", ago=20)
+    sight = Watcher(night.folder).look()
+    assert sight.progress is not None
+    assert sight.progress.done == pytest.approx(20, abs=2)
+    assert sight.progress.total == 35
+
+
+def test_while_it_trains_the_last_rollout_of_the_bundle_is_shown(night: Night) -> None:
+    begin(night.folder, "train")
+    night.folder.step(STEPS + 1).mkdir()
+    shutil.copy(night.folder.bundle(STEPS), night.folder.bundle(STEPS + 1))
+    sight = Watcher(night.folder).look()
+    assert sight.episode is not None
+    assert sight.episode.of == "step 5"
+
+
+def test_the_time_left_runs_down_while_a_step_is_under_way(night: Night) -> None:
+    """Two steps of 80 s are to come, and the held-out set once more."""
+    idle = Watcher(night.folder).look().left
+    begin(night.folder, "rollout", ago=30)
+    under_way = Watcher(night.folder).look().left
+    assert idle is not None
+    assert under_way is not None
+    assert idle >= 160
+    assert idle - under_way == pytest.approx(30, abs=2)
+
+
+def test_in_training_the_rollout_before_it_counts_as_gone(night: Night) -> None:
+    idle = Watcher(night.folder).look().left
+    begin(night.folder, "train", ago=10)
+    rollout = replace(timings(1).segments[0], began=time.time() - 50, ended=time.time() - 10)
+    night.folder.step(STEPS + 1).mkdir()
+    write_timings(night.folder.timings(STEPS + 1), StepTimings(STEPS + 1, (rollout,)))
+    left = Watcher(night.folder).look().left
+    assert idle is not None
+    assert left is not None
+    assert idle - left == pytest.approx(50, abs=2)
+
+
+def test_a_step_that_takes_too_long_takes_no_time_from_the_others(night: Night) -> None:
+    begin(night.folder, "rollout", ago=5000)
+    left = Watcher(night.folder).look().left
+    assert left is not None
+    assert left >= 80
+
+
+def test_the_loop_that_works_knows_better_than_run_toml_how_far_it_goes(night: Night) -> None:
+    with run_lock(night.folder.lock):
+        Journal(night.folder.journal).append("loop_start", limits={"steps": 9}, changed={})
+        assert Watcher(night.folder).look().planned == 9
+    journal = night.folder.journal.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1')
+    night.folder.journal.write_text(journal)
+    assert Watcher(night.folder).look().planned == 6, "another loop's limits are no longer asked"
+
+
+def test_the_last_thing_that_the_loop_said_is_no_row_of_a_table(night: Night) -> None:
+    night.folder.log.mkdir()
+    log = night.folder.log / "loop-20261121-181011.log"
+    log.write_text("18:10:17   engine: starting\n\n  tasks passed    0/158\n\n")
+    assert Watcher(night.folder).look().said == "18:10:17   engine: starting"
+
+
+def test_a_fresh_folder_can_be_watched(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "r")
+    folder.path.mkdir()
+    folder.config.write_text("")
+    sight = Watcher(folder).look()
+    assert sight.activity.state is State.FRESH
+    assert not sight.troubles
+
+
+def test_a_step_that_is_being_finished_appears_at_the_next_look(night: Night) -> None:
+    text = night.folder.summary(STEPS).read_text()
+    night.folder.summary(STEPS).unlink()
+    watcher = Watcher(night.folder)
+    assert len(watcher.look().steps) == STEPS
+    night.folder.summary(STEPS).write_text(text)
+    assert len(watcher.look().steps) == STEPS + 1
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(night: Night) -> None:
+    begin(night.folder, "rollout")
+    night.folder.summary(2).write_text("{")
+    leave_partial(night.folder.partial(STEPS + 1), finished("p000"))
+    sight = Watcher(night.folder).look()
+    assert any(str(night.folder.summary(2)) in line for line in sight.troubles)
+    assert sight.activity.state is State.WORKING
+
+
+def test_run_toml_half_edited_is_told_and_its_last_good_form_is_kept(night: Night) -> None:
+    begin(night.folder, "rollout")
+    watcher = Watcher(night.folder)
+    watcher.look()
+    night.folder.config.write_text("[run]\nstep")
+    sight = watcher.look()
+    assert str(night.folder.config) in sight.troubles[0]
+    assert sight.planned == 6
+    assert sight.progress is not None
+    assert sight.progress.total == 8
+
+
+def test_a_run_on_another_host_is_shown_without_its_processes(night: Night) -> None:
+    manifest = json.loads(night.folder.manifest.read_text())
+    night.folder.manifest.write_text(json.dumps({**manifest, "host": {"name": "spark"}}))
+    head = {"schema": 1, "time": time.time(), "pid": 2**22 + 1, "event": "phase_start"}
+    night.folder.journal.write_text(json.dumps({**head, "phase": "rollout"}) + "\n")
+    sight = Watcher(night.folder).look()
+    assert sight.host == "spark"
+    assert sight.activity.state is State.WORKING, "its pids mean nothing here"
+    assert sight.programs == ()
+
+
+def test_a_look_takes_no_lock_and_leaves_the_folder_as_it_was(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(night.folder, "rollout")
+    leave_partial(night.folder.partial(STEPS + 1), finished("p000"))
+    with run_lock(night.folder.lock):
+        pass
+    before = _everything_in(night.folder.path)
+
+    def refuse(*words: object) -> None:
+        raise AssertionError("a lock was taken")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    sight = Watcher(night.folder).look()
+    assert not sight.troubles
+    assert _everything_in(night.folder.path) == before
+
+
+def _everything_in(path: Path) -> dict[str, tuple[int, int]]:
+    return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(path.rglob("*"))}
+
+
+def test_what_has_not_changed_is_not_read_again(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = Watcher(night.folder)
+    before = watcher.look()
+
+    def refuse(*words: object) -> None:
+        raise AssertionError("it was read again")
+
+    for name in ("decode", "decode_group", "read_eval", "read_manifest", "read_config"):
+        monkeypatch.setattr(sight, name, refuse)
+    monkeypatch.setattr(sight, "read_measured", refuse)
+    after = watcher.look()
+    assert (after.steps, after.evals, after.left) == (before.steps, before.evals, before.left)
+
+
+def test_ctrl_c_is_not_taken_for_a_file_that_cannot_be_read(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path) -> None:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(sight, "read_config", interrupted)
+    with pytest.raises(Interrupted):
+        Watcher(night.folder).look()
+
+
+@pytest.fixture
+def engine(night: Night) -> Iterator[int]:
+    """A process of the run, started as the engine is, with a child; ended afterwards."""
+    ledger = Ledger(night.folder.ledger)
+    code = "import subprocess; a = bytearray(64 << 20); subprocess.run(['sleep', '60'])"
+    owned = ledger.launch(
+        "engine",
+        [sys.executable, "-c", code],
+        env=os.environ,
+        cwd=night.folder.path,
+        log=night.folder.path / "engine.log",
+        info={},
+    )
+    assert owned.pid is not None
+    yield owned.pid
+    terminate(owned, grace_seconds=5)
+
+
+def test_the_processes_of_the_run_are_shown_and_no_others(night: Night, engine: int) -> None:
+    begin(night.folder, "rollout")
+    watcher = Watcher(night.folder)
+    with run_lock(night.folder.lock):
+        watcher.look()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            phase, found = watcher.look().programs
+            if len(found.pids) == 2:
+                break
+    assert (phase.name, phase.pids) == ("rollout", (os.getpid(),))
+    assert (found.name, found.pids[0], len(found.pids)) == ("engine", engine, 2)
+    assert found.held >= 64 << 20
+    assert found.cpu is not None
+    os.kill(engine, signal.SIGKILL)

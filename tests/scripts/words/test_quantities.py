@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from fieldkit.eval.stats import Estimate, Interval
+from scripts.words import quantities
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0312, "+3.1"), (-0.0312, "−3.1"), (0.0004, "0.0"), (-0.0004, "0.0")]
+)
+def test_a_difference_is_in_points_and_what_rounds_to_zero_has_no_sign(
+    value: float, text: str
+) -> None:
+    assert quantities.points(value) == text
+
+
+def test_an_interval_stands_in_brackets_behind_its_number() -> None:
+    found = Estimate(0.019, Interval(-0.014, 0.057))
+    assert quantities.estimate(found) == "+1.9 [−1.4 to +5.7]"
+
+
+def test_a_number_without_an_interval_stands_alone() -> None:
+    assert quantities.estimate(Estimate(0.5, None)) == "+50.0"
+
+
+@pytest.mark.parametrize(
+    ("p", "text"), [(1.0, "1.00"), (0.25, "0.25"), (0.0412, "0.041"), (1e-40, "<0.001")]
+)
+def test_a_p_value_has_the_digits_that_count(p: float, text: str) -> None:
+    assert quantities.p_value(p) == text

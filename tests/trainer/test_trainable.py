@@ -1,0 +1,58 @@
+"""What cannot be trained is told from the model's settings, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput
+from trainer.trainable import check_trainable
+
+
+def model(folder: Path, **config: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"logits_scaling": 8.0},
+        {"final_logit_softcapping": 30.0},
+        {"text_config": {"logit_scale": 0.0625}},
+    ],
+)
+def test_a_model_whose_logits_are_not_plain_is_refused_by_the_key(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    ((key, _),) = config.get("text_config", config).items()
+    with pytest.raises(BadInput, match=rf"{tmp_path}: {key} in its config\.json"):
+        check_trainable(model(tmp_path, **config), "auto", "bfloat16")
+
+
+def test_a_setting_that_changes_nothing_is_none(tmp_path: Path) -> None:
+    plain = model(tmp_path, logits_scaling=1.0, final_logit_softcapping=None)
+    check_trainable(plain, "auto", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "served", "sound"),
+    [
+        ("auto", "float32", True),
+        ("fp32", "float16", True),
+        ("bf16", "bfloat16", True),
+        ("bf16", "float32", False),
+    ],
+)
+def test_weights_are_rounded_in_training_only_where_the_server_rounds_them_too(
+    tmp_path: Path, dtype: str, served: str, sound: bool
+) -> None:
+    folder = model(tmp_path)
+    if sound:
+        check_trainable(folder, dtype, served)
+        return
+    with pytest.raises(BadInput, match=f"computes in {served}.*set to {dtype}"):
+        check_trainable(folder, dtype, served)

@@ -1,0 +1,68 @@
+"""The lines that a person reads while and after a step. Words only: no number is computed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fieldkit.records import Outcome
+from trainer.batch import TrainingBatch
+from trainer.progress import Progress, Stopwatch
+
+if TYPE_CHECKING:
+    from fieldkit.training.snapshot import LoraReferenceSnapshot
+    from trainer.policy import Policy
+
+
+def report_bundle(batch: TrainingBatch, progress: Progress) -> None:
+    """What the bundle holds, before any model is loaded."""
+    groups = ", ".join(f"{n} {signal.lower()}" for signal, n in batch.groups.items())
+    progress.say(
+        f"used {batch.n_used}/{batch.n_trajectories} rollouts; groups: {groups}; "
+        f"{batch.n_tokens:,} sampled tokens, {batch.n_scored:,} scored"
+    )
+
+
+def report_loaded(
+    policy: Policy, reference: LoraReferenceSnapshot | None, watch: Stopwatch, progress: Progress
+) -> None:
+    """What was loaded, and how."""
+    trainable, total = policy.count_parameters()
+    progress.say(
+        f"model and adapter loaded in {watch.seconds['load']:.1f} s "
+        f"(imports {watch.seconds['import']:.1f} s), {policy.dtype} on {policy.device}"
+    )
+    progress.say(
+        f"trainable params: {trainable:,} || all params: {total:,} || {trainable / total:.3%}"
+    )
+    if reference is None:
+        progress.say("no reference: kl_coef is 0")
+    else:
+        progress.say(f"reference snapshot: {len(reference)} tensors from {reference.source}")
+
+
+def report_result(result: dict[str, Any], progress: Progress) -> None:
+    """The step's figures, from its train.json."""
+    if result["outcome"] == Outcome.NO_SIGNAL:
+        progress.say(
+            "NO_SIGNAL: every group's rewards are equal; adapter and optimizer state carried over"
+        )
+    else:
+        for line in _trained(result["train"], result["seconds"]):
+            progress.say(line)
+    progress.say(f"adapter {result['parent_sha'][:12]} -> {result['adapter_sha'][:12]}")
+
+
+def _trained(figures: dict[str, Any], seconds: dict[str, float]) -> list[str]:
+    return [
+        f"policy_loss={figures['policy_loss']:.4f} kl_loss={figures['kl_loss']:.5f} "
+        f"kl={figures['kl']:.5f} grad_norm={figures['grad_norm']:.3f} (before clipping)",
+        f"sampler-trainer mean|Δlogprob|={figures['sampler_mean_abs']:.2e} "
+        f"max={figures['sampler_max_abs']:.2e} clipped={figures['clipped_share']:.2%} "
+        f"entropy={figures['entropy']:.3f} nats",
+        f"weight_delta_l2={figures['delta_l2']:.4f} max|Δ|={figures['delta_max_abs']:.6f}; "
+        f"as served l2={figures['delta_served_l2']:.4f}, "
+        f"{figures['delta_served_changed']:.1%} of the moved weights change",
+        f"reference {seconds.get('reference', 0.0):.1f} s, gradient {seconds['gradient']:.1f} s "
+        f"({figures['tokens_per_second']:.0f} tokens/s), canary {seconds['canary']:.1f} s, "
+        f"wall {seconds['total']:.1f} s",
+    ]
