@@ -76,7 +76,7 @@ LOOKS = (
 WRITTEN = ("evidence.*", "report.html", "curve.png", "compare.html", "tensorboard/*")
 
 UNLIKE = re.compile(r"seconds|per_second|wall|^created$|^versions$|^hardware$|^bundle_sha$")
-"""Keys whose values are of a clock or of the software. A bundle holds seconds, so its hash does too."""
+"""Keys whose values are of a clock or of the software (a bundle holds seconds: its hash too)."""
 
 
 def main(
