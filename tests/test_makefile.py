@@ -73,6 +73,6 @@ def test_another_build_that_is_asked_for_is_set_up_where_one_is_there_already(
             command, capture_output=True, text=True, cwd=ROOT, env={**env, **asked}, check=True
         ).stdout
 
-    assert "scripts/setup.sh" in would_do(GRPO_BUILD="cuda")
-    assert "scripts/setup.sh" not in would_do(GRPO_BUILD="cpu")
-    assert "scripts/setup.sh" not in would_do()
+    assert "scripts/setup/setup.sh" in would_do(GRPO_BUILD="cuda")
+    assert "scripts/setup/setup.sh" not in would_do(GRPO_BUILD="cpu")
+    assert "scripts/setup/setup.sh" not in would_do()
