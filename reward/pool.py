@@ -16,9 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import PositiveInt
+
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_lines, read_raw_lines
 from fieldkit.records import SCHEMA, RolloutGroup, Signal
+from fieldkit.settings import settings
 
 BUNDLE_NAME = "trajectory_bundle.jsonl"
 
@@ -31,16 +34,12 @@ MIN_PASSES_FOR_FORECAST = 3
 """A line through fewer points always fits."""
 
 
-@dataclass(frozen=True)
+@settings("pool")
 class PoolSettings:
     """How much evidence it takes to call a pool converged."""
 
-    passes: int = 1
+    passes: PositiveInt = 1
     """How many of each task's newest groups must be without signal: 1 is one whole pass."""
-
-    def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise BadInput(f"pool.passes: {self.passes} must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from fieldkit.errors import BadInput
+from pydantic import NonNegativeFloat, PositiveInt, Strict
+
 from fieldkit.eval.grade import AssertionResult, Grade
+from fieldkit.settings import Follows, settings
 from fieldkit.training.advantages import Scale, group_advantages, group_size_warning
 
 
@@ -25,28 +28,16 @@ class RewardKind(StrEnum):
     """1 when every assertion holds, else 0."""
 
 
-@dataclass(frozen=True)
+@settings("reward")
 class RewardSettings:
     """What an episode is paid for."""
 
-    kind: RewardKind = RewardKind.SHAPED
-    turn_penalty: float = 0.2
+    kind: Annotated[RewardKind, Strict(False)] = RewardKind.SHAPED
+    """How a grade becomes a number: rate − λ·turns/max_turns, or 1/0 for passed or not."""
+    turn_penalty: NonNegativeFloat = 0.2
     """λ: what an episode of `max_turns` turns loses, in units of the assertion rate."""
-    max_turns: int = 12
+    max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in tuple(RewardKind):
-            raise BadInput(
-                f"reward.kind: {self.kind!r} is unknown; use one of {', '.join(RewardKind)}"
-            )
-        object.__setattr__(self, "kind", RewardKind(self.kind))
-        if not (math.isfinite(self.turn_penalty) and self.turn_penalty >= 0):
-            raise BadInput(
-                f"reward.turn_penalty: {self.turn_penalty} must be a finite number, 0 or more"
-            )
-        if self.max_turns < 1:
-            raise BadInput(f"reward.max_turns: {self.max_turns} must be at least 1")
 
 
 def reward(grade: Grade, n_turns: int, settings: RewardSettings) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Outcome
+from fieldkit.settings import current
 from trainer.checkpoint import (
     carry_over,
     new_result,
@@ -66,9 +67,12 @@ def _already_done(out_dir: Path, identity: dict[str, Any]) -> dict[str, Any] | N
     if result is None:
         return None
     for key, value in identity.items():
-        if result.get(key) != value:
+        found = result.get(key)
+        if key == "settings" and isinstance(found, dict):
+            found = current(TrainerSettings, found)
+        if found != value:
             raise BadInput(
-                f"{out_dir}: holds the result of another step: its {key} is {result.get(key)}, "
+                f"{out_dir}: holds the result of another step: its {key} is {found}, "
                 f"this one's is {value}; give another --out-dir"
             )
     return result

@@ -27,7 +27,8 @@ from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
 from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded
-from trainer.optimizer import load_state, make_optimizer, save_state
+from trainer.optimizer import OPTIMIZERS
+from trainer.optimizer_state import load_state, save_state
 from trainer.policy import Policy, load_policy, serving_dtype, training_dtype
 from trainer.progress import Progress, Stopwatch
 from trainer.settings import TrainerSettings
@@ -45,7 +46,6 @@ def update_adapter(
 
     Returns the step's figures. Equal inputs give equal bytes on a CPU (with as many threads).
     """
-    torch.manual_seed(settings.seed)
     batches = micro_batches(checked.batch.segments, settings)
     with watch.phase("load"):
         served = serving_dtype(settings.serving_dtype, inputs.model_dir)
@@ -63,9 +63,10 @@ def update_adapter(
         lora = policy.lora()
         before = LoraReferenceSnapshot(lora, f"{inputs.adapter}")
         reference = _reference(checked, settings)
-        optimizer = make_optimizer(lora, settings)
+        kind = OPTIMIZERS[settings.optimizer]
+        optimizer = kind.make(lora.values(), settings.lr)
         if inputs.state is not None:
-            load_state(inputs.state, optimizer, lora, checked.adapter.sha)
+            load_state(inputs.state, kind, optimizer, lora, checked.adapter.sha)
     steps = checked.optimizer_steps + 1
     report_loaded(policy, reference, watch, progress)
 
@@ -87,7 +88,7 @@ def update_adapter(
     with watch.phase("save"):
         delta = tracker.delta(lora, served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
-        save_state(build / STATE_DIR, optimizer, lora, steps, sha)
+        save_state(build / STATE_DIR, kind, optimizer, lora, steps, sha)
     with watch.phase("canary"):
         del optimizer
         ids = canary_ids(checked.groups)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import WEIGHTS_FILE
+from fieldkit.training.tensors import load_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,16 +58,8 @@ class LoraReferenceSnapshot:
     @classmethod
     def from_folder(cls, adapter: Path) -> LoraReferenceSnapshot:
         """Read an adapter folder's weights. Raises `BadInput` for a missing or broken file."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         file = adapter / WEIGHTS_FILE
-        try:
-            return cls(load_file(file, device="cpu"), str(file))
-        except FileNotFoundError:
-            raise BadInput(f"{file}: no such file") from None
-        except SafetensorError as e:
-            raise BadInput(f"{file}: not a whole safetensors file ({e})") from None
+        return cls(load_tensors(file), str(file))
 
     @classmethod
     def from_model(cls, model: Module, source: str = "the live adapter") -> LoraReferenceSnapshot:

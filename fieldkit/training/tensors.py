@@ -1,6 +1,7 @@
-"""Writing tensors: safetensors, with the errors of a disk as what they are.
+"""Tensors in files: safetensors, with errors that name the file.
 
-The library reports a full disk as an error of its own format. Imports torch on use.
+The library reports a full disk as an error of its own format; here it is what the disk says.
+Imports torch on use.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fieldkit.errors import BadInput
 from fieldkit.files.atomic import naming
 
 if TYPE_CHECKING:
@@ -18,6 +20,20 @@ if TYPE_CHECKING:
 # More than the header of a safetensors file takes: for each tensor its name and this (its dtype,
 # shape and place), and once this for all else.
 _HEADER_BYTES = 256
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU. Raises `BadInput` for a missing or broken
+    one."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path, device="cpu")
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except SafetensorError as e:
+        raise BadInput(f"{path}: not a whole safetensors file ({e})") from None
 
 
 def save_tensors(

@@ -14,12 +14,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
+from fieldkit.settings import Change, NoCondition, Unit, settings
 from fieldkit.training.adapter import AdapterInfo
 from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.leftovers import SCRATCH_VARIABLE
@@ -47,59 +51,42 @@ _ERROR_CHARACTERS = 400
 # What the three processes of a server hold besides weights and KV cache (measured 1.6 GiB).
 _OVERHEAD_BYTES = 2 * GIB
 
-_POSITIVE = (
-    "max_model_len",
-    "kv_cache_gib",
-    "gpu_memory_utilization",
-    "block_size",
-    "max_num_seqs",
-    "max_adapters",
-    "start_seconds",
-)
 
-
-@dataclass(frozen=True)
+@settings("engine")
 class EngineSettings:
-    """How the engine serves. Part of the run's configuration."""
+    """How the engine serves."""
 
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Of weights and activations. auto: bfloat16 where the chip computes it, float32 elsewhere."""
-    max_model_len: int = 2048
+    max_model_len: Annotated[PositiveInt, Unit("tokens"), NoCondition] = 2048
     """Tokens of prompt and completion together, at most."""
-    kv_cache_gib: float = 1.0
-    """GiB of KV cache on a CPU."""
-    gpu_memory_utilization: float = 0.4
+    kv_cache_gib: Annotated[PositiveFloat, Unit("GiB"), Change.MACHINE] = 1.0
+    """Of the KV cache, on a CPU."""
+    gpu_memory_utilization: Annotated[PositiveFloat, Change.MACHINE] = 0.4
     """Share of the GPU's memory that the engine takes, weights included, on CUDA."""
-    block_size: int = 32
+    block_size: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 32
     """Tokens a KV block, on a CPU. Turns are short: small blocks are found again more often."""
-    max_num_seqs: int = 64
+    max_num_seqs: Annotated[PositiveInt, Change.MACHINE] = 64
     """Sequences decoded at the same time."""
-    max_adapters: int = 8
+    max_adapters: Annotated[PositiveInt, Change.MACHINE] = 8
     """Adapters that one server holds at most."""
-    threads_bind: str = "auto"
+    threads_bind: Annotated[str, Change.MACHINE] = "auto"
     """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
-    lifecycle: Literal["auto", "restart", "hotswap"] = "auto"
+    lifecycle: Annotated[Literal["auto", "restart", "hotswap"], Change.MACHINE] = "auto"
     """restart: a new server for every adapter. hotswap: one server, adapters change under it."""
-    start_seconds: float = 300.0
+    start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
     """How long a server may take until it answers."""
-    stop_seconds: float = 20.0
+    stop_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 20.0
     """How long it may take to end in good order before it is killed."""
-    memory_seconds: float = 30.0
+    memory_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 30.0
     """How long its memory may take to come back after that."""
-    memory_margin_gib: float = 1.0
+    memory_margin_gib: Annotated[NonNegativeFloat, Unit("GiB"), Change.MACHINE] = 1.0
     """How much of it may stay away: other programs live here too."""
-    trainer_gib: float | None = None
-    """Memory to leave for the trainer when both run side by side. None: what the trainer's own
-    forecast says (`trainer.memory`); nothing, where no trainer is about."""
-    port: int = 0
+    trainer_gib: Annotated[NonNegativeFloat | None, Unit("GiB"), Change.MACHINE] = None
+    """Memory to leave for the trainer when both run side by side. Left out: what the trainer's
+    own forecast says (`trainer.budget`); nothing, where no trainer is about."""
+    port: Annotated[int, Ge(0), Le(65_535), Change.MACHINE] = 0
     """TCP port on loopback; 0 takes a free one."""
-
-    def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise BadInput(f"engine.{name}: must be above 0, got {getattr(self, name)!r}")
-        if not 0 <= self.port < 2**16:
-            raise BadInput(f"engine.port: {self.port} must lie in 1..65535, or be 0 for a free one")
 
 
 @dataclass(frozen=True)
@@ -137,7 +124,9 @@ def is_cpu_build() -> bool:
     raise Unavailable("vLLM is not installed in this environment: run `make setup`")
 
 
-def serving_dtype(settings: EngineSettings, model_dir: Path) -> str:
+def serving_dtype(
+    settings: EngineSettings, model_dir: Path
+) -> Literal["bfloat16", "float32", "float16"]:
     """The dtype that `settings` comes to for this model on this machine.
 
     auto is vLLM's rule (the folder's own dtype, float32 made bfloat16), except on a CPU without

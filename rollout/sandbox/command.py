@@ -10,9 +10,12 @@ import resource
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from fieldkit.errors import BadInput, Unavailable
+from pydantic import PositiveFloat, PositiveInt
+
+from fieldkit.errors import Unavailable
+from fieldkit.settings import Change, Unit, settings
 from rollout.sandbox.output import BoundedOutput
 
 TIMED_OUT_CODE = 124
@@ -29,41 +32,36 @@ _COMMAND_BYTES = 100_000  # below MAX_ARG_STRLEN (131,072), beyond which exec fa
 _PENDING_SIGNALS = 256  # shells need none; a machine's default is tens of thousands
 _TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+SandboxKind = Literal["bwrap", "none"]
 
-@dataclass(frozen=True)
+
+@settings("sandbox")
 class SandboxSettings:
     """What a command may use."""
 
-    kind: Literal["bwrap", "none"] = "bwrap"
+    kind: Annotated[SandboxKind, Change.TYPED] = "bwrap"
     """"none" runs commands as this user on this machine: limits, but no isolation. No run.toml can
     say it, only `--sandbox none`."""
-    command_seconds: float = 10.0
+    command_seconds: Annotated[PositiveFloat, Unit("seconds")] = 10.0
     """Wall seconds a command."""
-    output_chars: int = 600
+    output_chars: Annotated[PositiveInt, Unit("characters")] = 600
     """Characters of a command's output that are kept, from its head and its tail."""
-    output_bytes: int = 4 * 2**20
+    output_bytes: Annotated[PositiveInt, Unit("bytes")] = 4 * 2**20
     """A command that prints more bytes than this is ended."""
-    workspace_bytes: int = 32 * 2**20
+    workspace_bytes: Annotated[PositiveInt, Unit("bytes")] = 32 * 2**20
     """Bytes of workspace and /tmp together. They are memory, and last for an episode."""
-    workspace_inodes: int = 2000
+    workspace_inodes: PositiveInt = 2000
     """Files and folders of workspace and /tmp together."""
-    processes: int = 64
+    processes: PositiveInt = 64
     """Processes and threads of a command."""
-    cpu_seconds: int = 30
+    cpu_seconds: Annotated[PositiveInt, Unit("seconds")] = 30
     """Processor seconds of one process."""
-    memory_bytes: int = 4 * 2**30
-    """Address space of one process, and memory of all processes of a command together, bytes."""
-    file_bytes: int = 64 * 2**20
-    """Size of one written file, bytes."""
-    open_files: int = 256
+    memory_bytes: Annotated[PositiveInt, Unit("bytes")] = 4 * 2**30
+    """Address space of one process, and memory of all processes of a command together."""
+    file_bytes: Annotated[PositiveInt, Unit("bytes")] = 64 * 2**20
+    """Size of one written file."""
+    open_files: PositiveInt = 256
     """Open files of one process."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("bwrap", "none"):
-            raise BadInput(f"sandbox.kind: {self.kind!r} is unknown; known: bwrap, none")
-        for name, value in vars(self).items():
-            if name != "kind" and not value > 0:
-                raise BadInput(f"sandbox.{name}: must be above 0, got {value!r}")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,12 @@ SkipPreflight = Annotated[
 
 
 @app.command()
-def new(run: Run, preset: Annotated[str, typer.Option(help="smol, or spark.")] = "smol") -> None:
+def new(
+    run: Run,
+    preset: Annotated[
+        str, typer.Option(help="smol, spark, or another file of scripts/prepare/presets.")
+    ] = "smol",
+) -> None:
     """Make a run folder with its run.toml."""
     from scripts.prepare.presets import new_run
     from scripts.run.folder import resolve_run

@@ -17,7 +17,8 @@ from rollout.settings import EpisodeSettings
 from scripts.base.machine import versions
 from scripts.evidence.stored_arm import BASE, StoredArm, replay
 from scripts.run.config import RunConfig
-from scripts.run.manifest import MACHINE_KEYS, model_identity, typed_to_play
+from scripts.run.keys import all_keys
+from scripts.run.manifest import model_identity, typed_to_play
 
 TABLES = ("engine", "sandbox")
 """The tables of run.toml that an arm depends on beside tasks, limits, model and adapter."""
@@ -27,7 +28,7 @@ PROGRAM = "grpo-loop"
 
 VERSION_KEY = f"versions.{PROGRAM}"
 
-NO_CONDITION = frozenset({"rollout.temperature", "engine.max_model_len"}) | MACHINE_KEYS
+NO_CONDITION = frozenset(key.dotted for key in all_keys() if not key.condition)
 """Training's temperature, what only repeats a key of [rollout], and what changes how long an arm
 takes and not what is sampled. A key that is not here counts."""
 

@@ -108,7 +108,7 @@ def _settings(ctx: Context, n: int) -> TrainerSettings:
         file = ctx.folder.step(earlier) / "train.json"
         bits = read_json(file)["train"].get("training_bits") if file.is_file() else None
         if bits is not None:
-            return replace(settings, dtype={16: "bf16", 32: "fp32"}[bits])
+            return replace(settings, dtype="bf16" if bits == 16 else "fp32")
     return settings
 
 

@@ -15,51 +15,22 @@ from typing import Any
 
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.atomic import read_json, sha256_file, sha256_text
+from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from scripts.base.checkout import from_checkout
 from scripts.run.config import RunConfig, changed_keys, play_flags
 from scripts.run.folder import RunFolder
+from scripts.run.keys import dotted_keys
 
 SCHEMA = 1
 
-LENGTH_KEYS = frozenset({"run.steps", "run.minutes", "run.eval_every", "run.wandb"})
-"""How long the night is, and who looks on."""
-
-MACHINE_KEYS = frozenset(
-    {
-        "rollout.concurrency",
-        "trainer.tokens_per_microbatch",
-        "trainer.max_segment_tokens",
-        "trainer.gradient_checkpointing",
-        *(
-            f"engine.{key}"
-            for key in (
-                "kv_cache_gib",
-                "gpu_memory_utilization",
-                "block_size",
-                "max_num_seqs",
-                "max_adapters",
-                "threads_bind",
-                "lifecycle",
-                "start_seconds",
-                "stop_seconds",
-                "memory_seconds",
-                "memory_margin_gib",
-                "trainer_gib",
-                "port",
-            )
-        ),
-    }
-)
-"""How fast the night goes and what it needs of the machine, not what is sampled or learned. What a
-message about too little memory, too few files or a busy port tells a person to set is here."""
-
-TYPED_KEYS = frozenset({"sandbox.kind"})
-"""What run.toml cannot say. A command that plays holds it against the manifest (`check_sandbox`);
-for one that only looks it does not matter."""
-
-FREE_KEYS = LENGTH_KEYS | MACHINE_KEYS
-"""The keys of run.toml that may change after the first step."""
+LENGTH_KEYS = dotted_keys(Change.LENGTH)
+TYPED_KEYS = dotted_keys(Change.TYPED)
+"""A command that plays holds these against the manifest (`check_sandbox`); for one that only looks
+they do not matter."""
+FREE_KEYS = dotted_keys(Change.LENGTH, Change.MACHINE)
+"""The keys of run.toml that may change after the first step. What a message about too little
+memory, too few files or a busy port tells a person to set is among them."""
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from rollout.settings import RolloutSettings
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"group_size": 1}, "rollout.group_size: 1 must be 2 or more"),
+        ({"group_size": 1}, "rollout.group_size: expected a whole number of at least 2, found 1"),
         ({"tasks_per_step": 0}, "rollout.tasks_per_step"),
         ({"temperature": 0.0}, "rollout.temperature"),
         ({"temperature": float("nan")}, "rollout.temperature"),
@@ -20,7 +20,7 @@ from rollout.settings import RolloutSettings
         ({"episode_seconds": float("inf")}, "rollout.episode_seconds"),
         ({"max_model_len": 96}, "rollout.max_model_len: 96 must be 97 or more"),
         ({"concurrency": -1}, "rollout.concurrency"),
-        ({"protocol": "literally"}, "did you mean literal"),
+        ({"protocol": "literally"}, "did you mean 'literal'"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import Parameter
 
 from fieldkit.errors import BadInput
+from fieldkit.settings import settings_lines
+from trainer import optimizer_state
 from trainer.checkpoint import state_sha, state_steps
-from trainer.optimizer import load_state, make_optimizer, save_state
+from trainer.inputs import StepInputs
+from trainer.optimizer import OPTIMIZERS, OptimizerKind
+from trainer.progress import Lines
 from trainer.settings import TrainerSettings
+from trainer.step import train
 
 ADAMW = TrainerSettings(optimizer="adamw", lr=0.1)
 SGD = TrainerSettings(optimizer="sgd", lr=0.1)
 GRADIENTS = [{"a": 0.5, "b": -2.0}, {"a": -0.1, "b": 3.0}, {"a": 0.7, "b": 0.2}]
+
+
+def make_optimizer(
+    parameters: dict[str, Parameter], settings: TrainerSettings
+) -> torch.optim.Optimizer:
+    return OPTIMIZERS[settings.optimizer].make(parameters.values(), settings.lr)
+
+
+def save_state(
+    folder: Path,
+    optimizer: torch.optim.Optimizer,
+    parameters: dict[str, Parameter],
+    steps: int,
+    adapter_sha: str,
+) -> None:
+    kind = OPTIMIZERS[type(optimizer).__name__.lower()]
+    optimizer_state.save_state(folder, kind, optimizer, parameters, steps, adapter_sha)
+
+
+def load_state(
+    folder: Path,
+    optimizer: torch.optim.Optimizer,
+    parameters: dict[str, Parameter],
+    adapter_sha: str,
+) -> int:
+    kind = OPTIMIZERS[type(optimizer).__name__.lower()]
+    return optimizer_state.load_state(folder, kind, optimizer, parameters, adapter_sha)
 
 
 def start() -> dict[str, Parameter]:
@@ -78,7 +113,6 @@ def test_without_a_gradient_nothing_decays(settings: TrainerSettings) -> None:
 def test_equal_state_is_equal_bytes(tmp_path: Path) -> None:
     shas = []
     for folder in (tmp_path / "a", tmp_path / "b"):
-        torch.manual_seed(0)
         parameters = start()
         optimizer = make_optimizer(parameters, ADAMW)
         step(optimizer, parameters, GRADIENTS[0])
@@ -87,15 +121,14 @@ def test_equal_state_is_equal_bytes(tmp_path: Path) -> None:
     assert shas[0] == shas[1]
 
 
-def test_the_generator_goes_on_where_it_was(tmp_path: Path) -> None:
-    parameters = start()
-    optimizer = make_optimizer(parameters, ADAMW)
-    step(optimizer, parameters, GRADIENTS[0])
-    save_state(tmp_path / "state", optimizer, parameters, 1, "sha")
-    expected = torch.rand(3)
-    torch.manual_seed(99)
-    load_state(tmp_path / "state", make_optimizer(parameters, ADAMW), parameters, "sha")
-    assert torch.equal(torch.rand(3), expected)
+def test_the_state_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """It also held the state of torch's generator, from which nothing was drawn."""
+    parameters = saved(tmp_path / "state")
+    file = tmp_path / "state" / "optimizer.safetensors"
+    save_file({**load_file(file), "rng": torch.get_rng_state()}, file)
+    anew = make_optimizer(parameters, ADAMW)
+    assert load_state(tmp_path / "state", anew, parameters, "sha") == 1
+    assert (anew.state[parameters["a"]]["exp_avg"] != 0).all()
 
 
 def saved(folder: Path) -> dict[str, Parameter]:
@@ -133,3 +166,45 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     parameters = saved(tmp_path / "state")
     with pytest.raises(BadInput, match=r"exp_avg\.a belongs to no LoRA tensor or optimizer here"):
         load_state(tmp_path / "state", make_optimizer(parameters, SGD), parameters, "sha")
+
+
+def test_an_optimizer_is_one_entry_of_the_registry(
+    monkeypatch: pytest.MonkeyPatch,
+    bundle: Path,
+    adapter: Path,
+    reference: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+) -> None:
+    """From outside the package: settings know it, errors and documentation list it, and a step is
+    taken with it whose state goes on."""
+
+    def rmsprop(parameters: Iterable[Parameter], lr: float) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(parameters, lr=lr)
+
+    kind = OptimizerKind(rmsprop, "divides by a running mean of squares", keeps=("square_avg",))
+    monkeypatch.setitem(OPTIMIZERS, "rmsprop", kind)
+    settings = TrainerSettings(optimizer="rmsprop", lr=0.01, dtype="fp32")
+    inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step")
+    result = train(inputs, settings, Lines(StringIO()))
+    assert result["train"]["delta_max_abs"] == pytest.approx(0.1, rel=1e-3)  # lr / sqrt(1 - 0.99)
+    kept = load_file(tmp_path / "step" / "trainer_state" / "optimizer.safetensors")
+    assert kept
+    assert all(name.startswith("square_avg.") for name in kept)
+
+    assert settings.step_norm is None
+    with pytest.raises(BadInput, match="one of 'adamw', 'sgd', 'rmsprop', found 'rmspro'; did you"):
+        TrainerSettings(optimizer="rmspro")
+    page = "\n".join(settings_lines(TrainerSettings))
+    assert '- `optimizer = "rmsprop"`: divides by a running mean of squares' in page
+
+
+def test_step_norm_bounds_what_a_step_moves(
+    bundle: Path, adapter: Path, reference: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    settings = TrainerSettings(optimizer="sgd", lr=4.0, clip_norm=0.03, dtype="fp32")
+    assert settings.step_norm == pytest.approx(0.12)
+    inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step")
+    figures = train(inputs, settings, Lines(StringIO()))["train"]
+    assert figures["grad_norm"] > settings.clip_norm
+    assert figures["delta_l2"] == pytest.approx(settings.step_norm, rel=1e-4)
