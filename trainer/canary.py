@@ -1,27 +1,24 @@
-"""adapter/canary.json: what a server must answer if it really serves this adapter.
+"""The canary of an adapter: what a server must answer if it really serves this one.
 
 A server may hold the base, an older adapter or a broken one under the right name and answer 200. So
-the trainer writes the T = 1 logprobs of a few fixed sequences under base, previous and new adapter,
-computed as the server computes them (everything in the serving dtype), and the size of the rounding
-noise. Who compares is the server's side; nothing here talks to one.
+the logprobs of a few fixed sequences are computed as the server computes them (everything in the
+serving dtype), with the size of the rounding noise. Nothing here talks to a server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import write_json
 from fieldkit.gate.memory import available
 from fieldkit.records import RolloutGroup
-from fieldkit.training.adapter import CANARY_FILE, adapter_sha, check_adapter
+from fieldkit.training.adapter import check_adapter
+from fieldkit.training.canary import Canary, Rows, write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, Span, pad
-from trainer.checkpoint import SCHEMA
 from trainer.policy import Policy, dtype_name, load_policy, serving_dtype
 
 SEQUENCES = 4
@@ -43,13 +40,16 @@ def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
     return [list(ids[:TOKENS_EACH]) for ids in first if len(ids) > PROMPT_LEN][:SEQUENCES]
 
 
-def canary_values(
+def make_canary(
     policy: Policy,
     ids: Sequence[Sequence[int]],
     previous: LoraReferenceSnapshot | None,
     dtype: torch.dtype,
-) -> dict[str, Any]:
-    """Logprobs at T = 1 under base, previous (None without one) and live adapter, and the noise.
+    *,
+    adapter_sha: str,
+    parent_sha: str | None,
+) -> Canary:
+    """The canary of the live adapter; `previous`: its parent's tensors, None without one.
 
     Converts the policy's weights (loaded in `dtype` or float32) to `dtype` in place, adapter
     included, as the server does, and ends up with them in float32 or on another attention kernel:
@@ -64,21 +64,17 @@ def canary_values(
     if previous is not None:
         with previous.swapped_in(policy.model):
             before = _score(policy, ids)
-    return {
-        "dtype": dtype_name(dtype),
-        "ids": [list(i) for i in ids],
-        "prompt_len": PROMPT_LEN,
-        "base": base,
-        "previous": before,
-        "new": new,
-        "noise": _noise(policy, ids, new),
-    }
-
-
-def write_canary(adapter: Path, parent_sha: str | None, values: dict[str, Any]) -> None:
-    """Write canary.json into an adapter folder that is complete otherwise."""
-    identity = {"schema": SCHEMA, "adapter_sha": adapter_sha(adapter), "parent_sha": parent_sha}
-    write_json(adapter / CANARY_FILE, {**identity, **values})
+    return Canary(
+        adapter_sha=adapter_sha,
+        parent_sha=parent_sha,
+        dtype=dtype_name(dtype),
+        ids=tuple(tuple(i) for i in ids),
+        prompt_len=PROMPT_LEN,
+        base=base,
+        previous=before,
+        new=new,
+        noise=_noise(policy, ids, new),
+    )
 
 
 def prove_adapter(
@@ -88,8 +84,8 @@ def prove_adapter(
     *,
     serving: str = "auto",
     previous: Path | None = None,
-) -> dict[str, Any]:
-    """Write canary.json for an adapter from elsewhere; returns its values.
+) -> Canary:
+    """Write canary.json for an adapter from elsewhere, and return it.
 
     ids: token sequences (a few prompts) of the model's own tokenizer. serving: the server's dtype.
     previous: the adapter that a server might hold instead, where there is one.
@@ -103,12 +99,15 @@ def prove_adapter(
     policy = load_policy(model_dir, info, dtype, gradient_checkpointing=False)
     parent = check_adapter(previous, model_dir) if previous else None
     snapshot = LoraReferenceSnapshot.from_folder(parent.path) if parent else None
-    values = canary_values(policy, short, snapshot, dtype)
-    write_canary(adapter, parent.sha if parent else None, values)
-    return values
+    parent_sha = parent.sha if parent else None
+    canary = make_canary(
+        policy, short, snapshot, dtype, adapter_sha=info.sha, parent_sha=parent_sha
+    )
+    write_canary(adapter, canary)
+    return canary
 
 
-def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> list[list[float]]:
+def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
     """Logprobs of ids[i][PROMPT_LEN:], each sequence by itself."""
     out = []
     with torch.no_grad():
@@ -117,11 +116,11 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> list[list[float]]:
             span = Span(turn=0, start=PROMPT_LEN, length=n)
             segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, (0.0,) * n)
             logprobs_n, _ = policy.logprobs(pad([segment], policy.device), temperature=1.0)
-            out.append(logprobs_n.tolist())
-    return out
+            out.append(tuple(logprobs_n.tolist()))
+    return tuple(out)
 
 
-def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: list[list[float]]) -> float:
+def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: Rows) -> float:
     """Mean |Δ logprob| that rounding alone makes.
 
     Where the serving dtype is narrow and a float32 copy fits, against the same weights in float32:

@@ -17,12 +17,13 @@ import torch
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
+from fieldkit.training.canary import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from fieldkit.training.tensors import save_tensors
 from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.batch import micro_batches
 from trainer.budget import require_memory
-from trainer.canary import canary_ids, canary_values, write_canary
+from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
 from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
@@ -91,10 +92,15 @@ def update_adapter(
         save_state(build / STATE_DIR, kind, optimizer, lora, steps, sha)
     with watch.phase("canary"):
         del optimizer
-        ids = canary_ids(checked.groups)
-        write_canary(
-            build / ADAPTER_DIR, checked.adapter.sha, canary_values(policy, ids, before, served)
+        canary = make_canary(
+            policy,
+            canary_ids(checked.groups),
+            before,
+            served,
+            adapter_sha=sha,
+            parent_sha=checked.adapter.sha,
         )
+        write_canary(build / ADAPTER_DIR, canary)
     n_inputs = sum(s.n_inputs for s in checked.batch.segments)
     trainable, total = policy.count_parameters()
     return {

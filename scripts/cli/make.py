@@ -77,9 +77,9 @@ def prove(
     from scripts.prepare.prove import prove as write
     from scripts.run.config import DataSettings
 
-    values = write(adapter, find_model(model), from_checkout(DataSettings().heldout), serving)
-    tokens = sum(len(row) for row in values["new"])
-    print(f"{adapter}/canary.json: {tokens} tokens, rounding noise {values['noise']:.2g}")
+    canary = write(adapter, find_model(model), from_checkout(DataSettings().heldout), serving)
+    tokens = sum(map(len, canary.new))
+    print(f"{adapter}/canary.json: {tokens} tokens, rounding noise {canary.noise:.2g}")
 
 
 @tasks_app.command("check")

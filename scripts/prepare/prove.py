@@ -7,10 +7,10 @@ openings of a few held-out tasks with the first command of their oracles: what a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
+from fieldkit.training.canary import Canary
 from rollout.envs.shell import system_prompt
 from rollout.synth.demonstrate import block
 from rollout.tasks import read_tasks
@@ -29,8 +29,8 @@ def _opening(task: Task, renderer: ChatRenderer) -> list[int]:
     return [*prompt, *renderer.encode_reply(block(oracle[0]))]
 
 
-def prove(adapter: Path, model_dir: Path, tasks: Path, serving: str) -> dict[str, Any]:
-    """Write canary.json into `adapter`, held against the base; return its values.
+def prove(adapter: Path, model_dir: Path, tasks: Path, serving: str) -> Canary:
+    """Write canary.json into `adapter`, held against the base; return it.
 
     serving: the dtype of the server ("auto": the model folder's own). Raises `BadInput` for an
     adapter that does not fit the model.

@@ -71,8 +71,8 @@ def test_without_a_previous_adapter_there_is_no_previous_row(
     for file in adapter.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     values = prove_adapter(tmp_path, tiny_model, IDS, serving="float32")
-    assert values["previous"] is None
-    assert values["base"] != values["new"]
+    assert values.previous is None
+    assert values.base != values.new
 
 
 def test_noise_is_the_rounding_of_the_serving_dtype_and_below_the_signal(
@@ -84,11 +84,11 @@ def test_noise_is_the_rounding_of_the_serving_dtype_and_below_the_signal(
     wide = prove_adapter(tmp_path, tiny_model, IDS, serving="float32")
     differences = [
         abs(a - b)
-        for new, base in zip(narrow["new"], narrow["base"], strict=True)
+        for new, base in zip(narrow.new, narrow.base, strict=True)
         for a, b in zip(new, base, strict=True)
     ]
-    assert NOISE_FLOOR <= wide["noise"] < narrow["noise"]
-    assert narrow["noise"] < sum(differences) / len(differences)
+    assert NOISE_FLOOR <= wide.noise < narrow.noise
+    assert narrow.noise < sum(differences) / len(differences)
 
 
 def test_a_step_proves_the_adapter_that_it_wrote(

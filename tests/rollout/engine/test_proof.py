@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput, Unavailable
-from rollout.engine.proof import Canary, Verdict, judge, read_canary
+from fieldkit.errors import Unavailable
+from fieldkit.training.canary import Canary
+from rollout.engine.proof import Verdict, judge
 
 SEQUENCES, LENGTH = 4, 40
 NOISE = 0.008  # mean |sampler - trainer| a token in bf16, as measured
@@ -37,6 +35,7 @@ def canary(change: float, from_base: float = 0.5, noise: float = NOISE) -> Canar
         parent_sha="old",
         dtype="bfloat16",
         ids=tuple(tuple(range(LENGTH + 1)) for _ in range(SEQUENCES)),
+        prompt_len=1,
         base=base,
         previous=previous,
         new=shifted(previous, change),
@@ -120,49 +119,3 @@ def test_an_adapter_without_a_parent_is_held_against_the_base_alone() -> None:
     assert judge(orphan, shifted(c.new, NOISE), "run-v0").verdict is Verdict.PROVEN
     with pytest.raises(Unavailable, match="the base model"):
         judge(orphan, shifted(c.base, NOISE), "run-v0")
-
-
-def document() -> dict[str, Any]:
-    """A canary.json of two short sequences."""
-    return {
-        "schema": 1,
-        "adapter_sha": "a",
-        "parent_sha": None,
-        "dtype": "float32",
-        "ids": [[1, 2, 3], [4, 5]],
-        "prompt_len": 1,
-        "base": [[-1.0, -2.0], [-3.0]],
-        "previous": [[-1.0, -2.0], [-3.0]],
-        "new": [[-1.5, -2.5], [-3.5]],
-        "noise": 1e-6,
-    }
-
-
-def test_a_canary_is_read_from_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "canary.json"
-    path.write_text(json.dumps(document()))
-    read = read_canary(path)
-    assert read.ids == ((1, 2, 3), (4, 5))
-    assert read.new == ((-1.5, -2.5), (-3.5,))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"schema": 2}, "schema 1"),
-        ({"noise": ...}, "noise is missing"),
-        ({"new": [[-1.5, -2.5]]}, "new: one row for each of the 2 sequences"),
-        ({"new": [[-1.5, -2.5, -3.0], [-3.5]]}, r"new\[0\]: 3 logprobs for 3 ids"),
-        ({"base": [[-1.0, None], [-3.0]]}, r"base\[0\]"),
-        ({"base": [[-1.0, -1.0], [float("nan")]]}, r"base\[1\]: a logprob is not finite"),
-        ({"previous": [[-1.0], [-3.0]]}, r"previous\[0\]: 1 logprobs, but new has 2"),
-    ],
-)
-def test_a_malformed_canary_is_bad_input(
-    tmp_path: Path, change: dict[str, Any], reason: str
-) -> None:
-    value = {k: v for k, v in (document() | change).items() if v is not ...}
-    path = tmp_path / "canary.json"
-    path.write_text(json.dumps(value))
-    with pytest.raises(BadInput, match=reason):
-        read_canary(path)
