@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
-from fieldkit.training.adapter import read_header
+from fieldkit.training.adapter import tensor_shapes
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def _needs(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> tuple
 
 def weight_bytes(model_dir: Path, item_bytes: int) -> int:
     """Size of a model's or an adapter's weights once loaded, at `item_bytes` a number."""
-    headers = [read_header(f) for f in sorted(model_dir.glob("*.safetensors"))]
-    return item_bytes * sum(math.prod(h.shape) for header in headers for h in header.values())
+    files = sorted(model_dir.glob("*.safetensors"))
+    return item_bytes * sum(math.prod(s) for file in files for s in tensor_shapes(file).values())
 
 
 def activation_bytes(model_dir: Path, item_bytes: int, checkpointing: bool) -> int:

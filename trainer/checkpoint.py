@@ -8,7 +8,6 @@ so that a step without signal costs no import.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import fsync_dir, read_json, sha256_file, write_json
-from fieldkit.training.adapter import adapter_sha, copy_adapter
+from fieldkit.files.atomic import fsync_dir, read_json, write_json
+from fieldkit.training.adapter import adapter_sha, copy_adapter, files_sha
 
 ADAPTER_DIR = "adapter"
 STATE_DIR = "trainer_state"
@@ -74,12 +73,16 @@ def _fsync_tree(folder: Path) -> None:
 
 def write_marker(build: Path, result: dict[str, Any]) -> None:
     """Write train.json, with the hashes of what was built beside it added to `result`."""
-    state = build / STATE_DIR
-    hashes = {
-        "adapter_sha": adapter_sha(build / ADAPTER_DIR),
+    write_json(build / MARKER_FILE, {"schema": SCHEMA, **_hashes(build), **result})
+
+
+def _hashes(folder: Path) -> dict[str, str | None]:
+    """Of what train.json vouches for."""
+    state = folder / STATE_DIR
+    return {
+        "adapter_sha": adapter_sha(folder / ADAPTER_DIR),
         "optimizer_sha": state_sha(state) if state.exists() else None,
     }
-    write_json(build / MARKER_FILE, {"schema": SCHEMA, **hashes, **result})
 
 
 def read_result(out_dir: Path) -> dict[str, Any] | None:
@@ -93,12 +96,7 @@ def read_result(out_dir: Path) -> dict[str, Any] | None:
     result = read_json(file)
     if not isinstance(result, dict) or result.get("schema") != SCHEMA:
         raise BadInput(f"{file}: not a result of schema {SCHEMA}")
-    state = out_dir / STATE_DIR
-    found = {
-        "adapter_sha": adapter_sha(out_dir / ADAPTER_DIR),
-        "optimizer_sha": state_sha(state) if state.exists() else None,
-    }
-    for key, sha in found.items():
+    for key, sha in _hashes(out_dir).items():
         if result.get(key) != sha:
             raise BadInput(
                 f"{file}: {key} is {str(result.get(key))[:12]}, but what lies beside it is "
@@ -119,12 +117,11 @@ def carry_over(build: Path, adapter: Path, state: Path | None) -> None:
 
 def state_sha(folder: Path) -> str:
     """Identity of a trainer_state folder: hex SHA-256 over its two files."""
-    digest = hashlib.sha256()
-    for name in (OPTIMIZER_FILE, STATE_FILE):
-        if not (folder / name).is_file():
-            raise BadInput(f"{folder / name}: no such file; leave --optimizer-state out to start")
-        digest.update(f"{name} {sha256_file(folder / name)}\n".encode())
-    return digest.hexdigest()
+    files = [folder / name for name in (OPTIMIZER_FILE, STATE_FILE)]
+    for file in files:
+        if not file.is_file():
+            raise BadInput(f"{file}: no such file; leave --optimizer-state out to start")
+    return files_sha(files)
 
 
 def state_steps(folder: Path, of_adapter: str) -> int:

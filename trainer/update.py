@@ -20,7 +20,7 @@ from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
 from fieldkit.training.canary import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from fieldkit.training.tensors import save_tensors
-from fieldkit.training.weight_delta import WeightDeltaTracker
+from fieldkit.training.weight_delta import weight_delta
 from trainer.batch import micro_batches
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
@@ -84,10 +84,9 @@ def update_adapter(
         norm = torch.nn.utils.clip_grad_norm_(lora.values(), settings.clip_norm).item()
         if not math.isfinite(norm):
             raise BadInput(f"step {checked.groups[0].step}: the gradient's norm is {norm}")
-        tracker = WeightDeltaTracker(lora)
         optimizer.step()
     with watch.phase("save"):
-        delta = tracker.delta(lora, served)
+        delta = weight_delta(before.tensors, lora, served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
         save_state(build / STATE_DIR, kind, optimizer, lora, steps, sha)
     with watch.phase("canary"):

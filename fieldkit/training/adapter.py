@@ -8,16 +8,19 @@ loads it. Nothing in this module imports torch or changes an adapter.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
+
+from annotated_types import Len
+from pydantic import ConfigDict, PositiveFloat, PositiveInt, Strict
+from safetensors import SafetensorError, deserialize, safe_open
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file
+from fieldkit.records import from_plain
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
@@ -50,7 +53,6 @@ _FLOATS = {
     "BF16": ("<u2", 0x7F80),
     "F16": ("<u2", 0x7C00),
 }
-_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format's own reader
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ class AdapterInfo:
 
 
 @dataclass(frozen=True)
-class TensorHeader:
-    """One tensor as a safetensors file declares it; `begin` and `end` are byte offsets in it."""
+class _LoraConfig:
+    """What is read of adapter_config.json, under its own names."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+    r: Annotated[PositiveInt, Strict()]
+    lora_alpha: Annotated[PositiveFloat, Strict()]
+    target_modules: Annotated[list[str], Len(1)]
+    base_model_name_or_path: str | None = None
 
 
 def copy_adapter(source: Path, target: Path) -> None:
@@ -91,9 +95,14 @@ def adapter_sha(path: Path) -> str:
 
     Other files in the folder (canary.json, a README) do not change it.
     """
+    return files_sha([_existing(path, name) for name in (WEIGHTS_FILE, CONFIG_FILE)])
+
+
+def files_sha(files: Iterable[Path]) -> str:
+    """Hex SHA-256 over the names and contents of some files, in their order."""
     digest = hashlib.sha256()
-    for name in (WEIGHTS_FILE, CONFIG_FILE):
-        digest.update(f"{name} {sha256_file(_existing(path, name))}\n".encode())
+    for file in files:
+        digest.update(f"{file.name} {sha256_file(file)}\n".encode())
     return digest.hexdigest()
 
 
@@ -118,12 +127,15 @@ def read_adapter(path: Path) -> AdapterInfo:
                 f"{file}: {key}: the adapter uses {meaning}, which cannot be served and trained "
                 "the same way; train a plain LoRA without it"
             )
+    lora = from_plain(_LoraConfig, config, str(file))
+    if dotted := [name for name in lora.target_modules if "." in name]:
+        raise BadInput(f"{file}: target_modules: {dotted[0]!r}: give layer names, not paths")
     return AdapterInfo(
         path=path,
-        rank=_positive_int(config, "r", file),
-        alpha=_positive_number(config, "lora_alpha", file),
-        target_modules=_targets(config, file),
-        base_model=str(config.get("base_model_name_or_path") or ""),
+        rank=lora.r,
+        alpha=lora.lora_alpha,
+        target_modules=tuple(sorted(lora.target_modules)),
+        base_model=lora.base_model_name_or_path or "",
         sha=adapter_sha(path),
     )
 
@@ -157,22 +169,22 @@ def check_adapter(path: Path, model_dir: Path) -> AdapterInfo:
     info = read_adapter(path)
     file = path / WEIGHTS_FILE
     expected = expected_shapes(info, model_dir)
-    found = read_header(file)
+    found = tensor_shapes(file)
     for name in expected:
         if name not in found:
             raise BadInput(
                 f"{file}: {name} is missing ({len(found)} tensors there, {len(expected)} needed "
                 f"for {', '.join(info.target_modules)} of {model_dir})"
             )
-    for name, header in found.items():
+    for name, shape in found.items():
         if name not in expected:
             raise BadInput(f"{file}: {name} belongs to no target layer of {model_dir}")
-        if header.shape != expected[name]:
+        if shape != expected[name]:
             raise BadInput(
-                f"{file}: {name} has shape {list(header.shape)}, but the model in {model_dir} "
+                f"{file}: {name} has shape {list(shape)}, but the model in {model_dir} "
                 f"and rank {info.rank} need {list(expected[name])}: the adapter is for another base"
             )
-    _check_finite(file, found)
+    _check_finite(file)
     return info
 
 
@@ -204,67 +216,38 @@ def linear_shapes(model_dir: Path) -> dict[str, tuple[int, int]]:
     files = sorted(model_dir.glob("*.safetensors"))
     if not files:
         raise BadInput(f"{model_dir}: no *.safetensors there, so this is no model folder")
-    shapes = {}
-    for file in files:
-        for name, header in read_header(file).items():
-            if name.endswith(".weight") and len(header.shape) == 2:
-                shapes[name.removesuffix(".weight")] = (header.shape[0], header.shape[1])
-    return shapes
+    return {
+        name.removesuffix(".weight"): (shape[0], shape[1])
+        for file in files
+        for name, shape in tensor_shapes(file).items()
+        if name.endswith(".weight") and len(shape) == 2
+    }
 
 
-def read_header(file: Path) -> dict[str, TensorHeader]:
+def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """The tensors that a safetensors file declares, in name order, without reading their data.
 
-    Format: 8 bytes little-endian header length, JSON header, data. Raises `BadInput` for a file
-    that is cut short or is something else.
+    Raises `BadInput` for a file that is cut short or is something else.
     """
-    size = file.stat().st_size
-    with open(file, "rb") as f:
-        length = int.from_bytes(f.read(8), "little")
-        if not 2 <= length <= min(_MAX_HEADER_BYTES, size - 8):
-            raise BadInput(f"{file}: not a whole safetensors file ({size} bytes)")
-        raw = f.read(length)
     try:
-        entries = json.loads(raw)
-        headers = {
-            name: TensorHeader(
-                dtype=entry["dtype"],
-                shape=tuple(entry["shape"]),
-                begin=8 + length + entry["data_offsets"][0],
-                end=8 + length + entry["data_offsets"][1],
-            )
-            for name, entry in sorted(entries.items())
-            if name != "__metadata__"
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise BadInput(f"{file}: not a safetensors header ({e!r})") from None
-    if any(h.end > size for h in headers.values()):
-        raise BadInput(f"{file}: the file is cut short at {size} bytes")
-    return headers
+        with safe_open(file, framework="numpy") as f:
+            return {name: tuple(f.get_slice(name).get_shape()) for name in sorted(f.keys())}
+    except SafetensorError as e:
+        raise BadInput(f"{file}: not a whole safetensors file ({e})") from None
 
 
-def _check_finite(file: Path, headers: dict[str, TensorHeader]) -> None:
-    for name, n_bad, n in _non_finite(file, headers):
-        if n_bad:
-            raise BadInput(f"{file}: {name} holds {n_bad} NaN or infinite values of {n}")
-
-
-def _non_finite(file: Path, headers: dict[str, TensorHeader]) -> Iterator[tuple[str, int, int]]:
+def _check_finite(file: Path) -> None:
     import numpy as np
 
-    with open(file, "rb") as f:
-        for name, header in headers.items():
-            if header.dtype not in _FLOATS:
-                raise BadInput(
-                    f"{file}: {name} is {header.dtype}; one of {', '.join(_FLOATS)} is needed"
-                )
-            kind, mask = _FLOATS[header.dtype]
-            n = math.prod(header.shape)
-            if n * np.dtype(kind).itemsize != header.end - header.begin:
-                raise BadInput(f"{file}: {name}: its shape and its bytes do not agree")
-            f.seek(header.begin)
-            bits = np.frombuffer(f.read(header.end - header.begin), dtype=kind)
-            yield name, int(np.count_nonzero((bits & mask) == mask)), n
+    for name, tensor in sorted(deserialize(file.read_bytes())):  # type: ignore[no-untyped-call]
+        if tensor["dtype"] not in _FLOATS:
+            raise BadInput(
+                f"{file}: {name} is {tensor['dtype']}; one of {', '.join(_FLOATS)} is needed"
+            )
+        kind, mask = _FLOATS[tensor["dtype"]]
+        bits = np.frombuffer(tensor["data"], dtype=kind)
+        if n_bad := int(np.count_nonzero((bits & mask) == mask)):
+            raise BadInput(f"{file}: {name} holds {n_bad} NaN or infinite values of {bits.size}")
 
 
 def _existing(path: Path, name: str) -> Path:
@@ -274,26 +257,3 @@ def _existing(path: Path, name: str) -> Path:
             f"{file}: no such file; an adapter folder holds {WEIGHTS_FILE} and {CONFIG_FILE}"
         )
     return file
-
-
-def _positive_int(config: dict[str, Any], key: str, file: Path) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BadInput(f"{file}: {key} is {value!r}, a whole number of at least 1 is needed")
-    return value
-
-
-def _positive_number(config: dict[str, Any], key: str, file: Path) -> float:
-    value = config.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise BadInput(f"{file}: {key} is {value!r}, a number above 0 is needed")
-    return float(value)
-
-
-def _targets(config: dict[str, Any], file: Path) -> tuple[str, ...]:
-    value = config.get("target_modules")
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
-        raise BadInput(f"{file}: target_modules is {value!r}, a list of layer names is needed")
-    if dotted := [v for v in value if "." in v]:
-        raise BadInput(f"{file}: target_modules: {dotted[0]!r}: give layer names, not paths")
-    return tuple(sorted(value))

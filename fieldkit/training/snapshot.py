@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import WEIGHTS_FILE
-from fieldkit.training.tensors import load_tensors
+from fieldkit.training.tensors import load_tensors, require_alike
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,20 +74,6 @@ class LoraReferenceSnapshot:
         """Name -> tensor on the CPU; not to be written to."""
         return self._tensors
 
-    def check(self, live: Mapping[str, Tensor]) -> None:
-        """Raise `BadInput` unless names and shapes are exactly those of `live`."""
-        for name in live:
-            if name not in self._tensors:
-                raise BadInput(f"{self.source}: {name} is missing; the live adapter has it")
-        for name, tensor in self._tensors.items():
-            if name not in live:
-                raise BadInput(f"{self.source}: {name} is not in the live adapter")
-            if tensor.shape != live[name].shape:
-                raise BadInput(
-                    f"{self.source}: {name} has shape {list(tensor.shape)}, the live adapter "
-                    f"has {list(live[name].shape)}"
-                )
-
     @contextmanager
     def swapped_in(self, model: Module) -> Iterator[None]:
         """Give the live adapter this snapshot's values inside the block, and its own back after.
@@ -97,7 +83,7 @@ class LoraReferenceSnapshot:
         the swap cannot be backpropagated after it (torch notices and raises).
         """
         live = live_lora(model)
-        self.check(live)
+        require_alike(self._tensors, live, self.source)
         own = {name: parameter.detach().to("cpu", copy=True) for name, parameter in live.items()}
         try:
             copy_into(live, self._tensors)

@@ -36,6 +36,21 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"{path}: not a whole safetensors file ({e})") from None
 
 
+def require_alike(found: Mapping[str, Tensor], needed: Mapping[str, Tensor], source: str) -> None:
+    """Raise `BadInput` that begins with `source` unless names and shapes are those of `needed`."""
+    for name, tensor in needed.items():
+        if name not in found:
+            raise BadInput(f"{source}: {name} is missing")
+        if found[name].shape != tensor.shape:
+            raise BadInput(
+                f"{source}: {name} has shape {list(found[name].shape)}, {list(tensor.shape)} is "
+                "needed"
+            )
+    for name in found:
+        if name not in needed:
+            raise BadInput(f"{source}: {name} does not belong there")
+
+
 def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
 ) -> None:

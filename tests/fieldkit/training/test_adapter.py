@@ -107,8 +107,8 @@ def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path)
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
         ({"peft_type": "IA3"}, "peft_type"),
-        ({"r": 0}, "r is 0"),
-        ({"r": True}, "r is True"),
+        ({"r": 0}, "r: .* greater than 0"),
+        ({"r": True}, "r: .* valid integer"),
         ({"lora_alpha": -1}, "lora_alpha"),
         ({"target_modules": "all-linear"}, "target_modules"),
         ({"target_modules": []}, "target_modules"),
@@ -211,7 +211,7 @@ def test_whole_numbers_are_no_weights(tmp_path: Path, model: Path) -> None:
 def test_a_file_cut_short_is_refused(adapter: Path, model: Path) -> None:
     file = adapter / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-16])
-    with pytest.raises(BadInput, match="cut short"):
+    with pytest.raises(BadInput, match="not a whole safetensors file"):
         check_adapter(adapter, model)
     file.write_bytes(b"<html>404</html>")
     with pytest.raises(BadInput, match="not a whole safetensors file"):
