@@ -6,18 +6,23 @@ paths of a step.
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
+from fieldkit.settings import keys
 from fieldkit.training.adapter import read_adapter
 from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
-from trainer.settings import read_settings
+from trainer.settings import TrainerSettings, read_settings
 from trainer.step import train
+
+T = TypeVar("T", bound=Callable[..., None])
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -25,7 +30,25 @@ _OUT_HELP = "Gets adapter/, trainer_state/ and train.json, all or none."
 _MODEL_HELP = "Model folder. Default: the one that the adapter names."
 
 
+def _with_flags_of_settings(command: T) -> T:
+    """Give a command one flag for each key of [trainer], which reach it as its `**said`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    flags = [
+        inspect.Parameter(
+            key.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[type(key.default) | None, typer.Option(help=key.expected)],
+        )
+        for key in keys(TrainerSettings)
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    return command
+
+
 @app.command()
+@_with_flags_of_settings
 def main(
     bundle: Annotated[Path, typer.Option(help="trajectory_bundle.jsonl of one step.")],
     adapter_init: Annotated[Path, typer.Option(help="The adapter that sampled it.")],
@@ -37,50 +60,17 @@ def main(
     optimizer_state: Annotated[
         Path | None, typer.Option(help="trainer_state/ of the step before.")
     ] = None,
-    kl_coef: Annotated[float | None, typer.Option(help="β of the KL term.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw or sgd.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The optimizer's learning rate.")] = None,
-    clip_norm: Annotated[
-        float | None, typer.Option(help="The gradient's L2 norm is cut to this.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="T that the bundle was sampled at.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="bf16, fp32 or auto.")] = None,
-    serving_dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16, float32 or auto.")
-    ] = None,
-    tokens_per_microbatch: Annotated[
-        int | None, typer.Option(help="Input tokens of one forward pass.")
-    ] = None,
-    gradient_checkpointing: Annotated[
-        bool | None, typer.Option(help="Less memory, a third more time.")
-    ] = None,
-    allow_off_policy: Annotated[
-        bool | None, typer.Option(help="Train on another adapter's bundle.")
-    ] = None,
     settings_json: Annotated[
         Path | None, typer.Option(help="All settings as a JSON object; flags win over it.")
     ] = None,
     progress_json: Annotated[
         bool, typer.Option("--progress-json", help="Progress as JSON lines on stdout.")
     ] = False,
+    **said: Any,
 ) -> None:
     """Take one REINFORCE step with KL on a bundle of rollouts and write the new adapter."""
     try:
-        settings = read_settings(
-            settings_json,
-            kl_coef=kl_coef,
-            optimizer=optimizer,
-            lr=lr,
-            clip_norm=clip_norm,
-            temperature=temperature,
-            dtype=dtype,
-            serving_dtype=serving_dtype,
-            tokens_per_microbatch=tokens_per_microbatch,
-            gradient_checkpointing=gradient_checkpointing,
-            allow_off_policy=allow_off_policy,
-        )
+        settings = read_settings(settings_json, **said)
         inputs = StepInputs(
             bundle=bundle,
             adapter=adapter_init,

@@ -38,7 +38,7 @@ def next_step(ctx: Context) -> int:
     Raises `BadInput` where the run was not started, or run.toml or the data were changed since.
     """
     done, manifest = ctx.folder.finished_steps(), read_manifest(ctx.folder)
-    changed = bound_changes(manifest, ctx.config) if manifest else []
+    changed = list(bound_changes(manifest, ctx.config)) if manifest else []
     if manifest is None or done == 0 or (done == 1 and changed):
         run = f"{ctx.folder.typed}{ctx.config.flags}"
         since = f" with {changed[0]} as it is now" if done and changed else ""

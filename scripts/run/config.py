@@ -159,13 +159,13 @@ RETIRED_KEYS = retired_keys(RunConfig)
 """Keys that only older files hold; they say nothing."""
 
 
-def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+def flat(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved form by its dotted keys; those that only older versions knew are left out."""
+    found = {f"{table}.{key}": v for table, keys in resolved.items() for key, v in keys.items()}
+    return {key: value for key, value in found.items() if key not in RETIRED_KEYS}
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The dotted keys whose values differ between two resolved forms, in order of the new one."""
-    keys: list[str] = []
-    for key in dict.fromkeys((*new, *old)):
-        a, b = old.get(key, MISSING), new.get(key, MISSING)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            keys += changed_keys(a, b, f"{prefix}{key}.")
-        elif a != b and prefix + key not in RETIRED_KEYS:
-            keys.append(prefix + key)
-    return keys
+    was, now = flat(old), flat(new)
+    return [k for k in {**now, **was} if was.get(k, MISSING) != now.get(k, MISSING)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fieldkit.files.atomic import read_json, sha256_file, sha256_text
 from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from scripts.base.checkout import from_checkout
-from scripts.run.config import RunConfig, changed_keys, play_flags
+from scripts.run.config import RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
 from scripts.run.keys import dotted_keys
 
@@ -130,27 +130,33 @@ def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
     return word + play_flags(sandbox_kind(manifest or {}))
 
 
-def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """The dotted keys that differ from the manifest and may not, once a step is done.
+def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys that differ from the manifest, with (old, new).
 
     A key that this version knows and the manifest does not is no change: its default is what an
     older version did.
     """
-    old = manifest["config"]
-    return [k for k in _changes(old, config) if k not in FREE_KEYS | TYPED_KEYS]
+    old, new = flat(manifest["config"]), flat(config.plain())
+    return {k: (was, new.get(k)) for k, was in old.items() if k not in new or was != new[k]}
+
+
+def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Those that may not differ once a step is done."""
+    found = changes(manifest, config)
+    return {k: pair for k, pair in found.items() if k not in FREE_KEYS | TYPED_KEYS}
 
 
 def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Keys that differ from the manifest and may, with (old, new)."""
-    old, new = manifest["config"], config.plain()
-    return {k: (_at(old, k), _at(new, k)) for k in _changes(old, config) if k in FREE_KEYS}
+    """Those that may."""
+    return {k: pair for k, pair in changes(manifest, config).items() if k in FREE_KEYS}
 
 
 def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:
     """Raise `BadInput` naming the first key that a run with finished steps cannot change."""
-    keys = bound_changes(manifest, config)
-    if keys:
-        old, new = _at(manifest["config"], keys[0]), _at(config.plain(), keys[0])
+    bound = bound_changes(manifest, config)
+    if bound:
+        keys = list(bound)
+        old, new = bound[keys[0]]
         more = f" (and {len(keys) - 1} more: {', '.join(keys[1:])})" if len(keys) > 1 else ""
         raise BadInput(
             f"{folder.config}: {keys[0]} was {old!r} when the run started and is now {new!r}"
@@ -220,24 +226,3 @@ def model_identity(manifest: Mapping[str, Any]) -> str:
     """One short text that two runs on the same model share."""
     lines = [f"{name} {sha}" for name, sha in sorted(manifest["model"]["files"].items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def _changes(old: Mapping[str, Any], config: RunConfig) -> Sequence[str]:
-    known_then = _dotted(old)
-    return [k for k in changed_keys(old, config.plain()) if k in known_then]
-
-
-def _dotted(value: Mapping[str, Any], prefix: str = "") -> set[str]:
-    keys: set[str] = set()
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            keys |= _dotted(inner, f"{prefix}{key}.")
-        else:
-            keys.add(prefix + key)
-    return keys
-
-
-def _at(value: Mapping[str, Any], dotted: str) -> Any:
-    for key in dotted.split("."):
-        value = value[key] if isinstance(value, Mapping) and key in value else None  # type: ignore[assignment]
-    return value

@@ -147,6 +147,16 @@ def test_a_step_that_is_done_is_not_done_again(inputs: StepInputs) -> None:
     assert (marker.stat().st_mtime_ns, marker.stat().st_ino) == before
 
 
+def test_a_step_that_an_older_version_did_is_not_done_again(inputs: StepInputs) -> None:
+    """Its settings held a seed, from which nothing was drawn."""
+    step(inputs)
+    marker = inputs.out_dir / "train.json"
+    result = json.loads(marker.read_text())
+    result["settings"]["seed"] = 0
+    marker.write_text(json.dumps(result))
+    assert step(inputs) == result
+
+
 def test_another_step_does_not_overwrite_a_done_one(inputs: StepInputs) -> None:
     done = step(inputs)
     with pytest.raises(BadInput, match="holds the result of another step: its settings"):

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from scripts.prepare.presets import new_run, presets
 from scripts.run.config import RunConfig, changed_keys, read_config
-from scripts.run.folder import RunFolder
 from scripts.run.keys import all_keys
 
 
@@ -133,29 +131,15 @@ def test_changed_keys_are_told_by_their_dotted_names() -> None:
     assert changed_keys(old, {"run": {"seed": 0}, "trainer": {"lr": 1.0}}) == ["run.steps"]
 
 
-@pytest.mark.parametrize("preset", presets())
-def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
-    folder = RunFolder(tmp_path / "night")
-    new_run(folder, preset)
-    assert read_config(folder.config).rollout.group_size == 4
+def test_the_retired_key_of_an_older_file_is_read_where_it_says_nothing_new(tmp_path: Path) -> None:
+    same = write(tmp_path, "[run]\nseed = 5\n[trainer]\nseed = 5\n")
+    assert read_config(same).run.seed == 5
+    other = write(tmp_path, "[run]\nseed = 5\n[trainer]\nseed = 6\n")
+    with pytest.raises(BadInput, match=r"trainer\.seed is 6 but run\.seed is 5; .*leave out"):
+        read_config(other)
+    assert "seed" not in RunConfig().plain()["trainer"]
 
 
-def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "night")
-    new_run(folder, "spark")
-    config = read_config(folder.config)
-    assert config.model.path == "Qwen/Qwen2.5-7B-Instruct"
-    assert (config.rollout.tasks_per_step, config.rollout.group_size) == (8, 4)
-    assert (config.rollout.temperature, config.trainer.temperature) == (0.8, 0.8)
-    assert (config.trainer.lr, config.trainer.kl_coef) == (5e-6, 0.05)
-    assert (config.reward.turn_penalty, config.run.eval_every) == (0.2, 25)
-    assert config.engine.lifecycle == "restart"
-
-
-def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "night")
-    new_run(folder, "smol")
-    with pytest.raises(BadInput, match="is there already"):
-        new_run(folder, "smol")
-    with pytest.raises(BadInput, match="known: smol, spark"):
-        new_run(RunFolder(tmp_path / "other"), "huge")
+def test_a_long_reply_needs_only_the_engines_context(tmp_path: Path) -> None:
+    text = "[rollout]\nmax_new_tokens = 4096\n[engine]\nmax_model_len = 8192\n"
+    assert read_config(write(tmp_path, text)).rollout.max_model_len == 8192

@@ -11,8 +11,14 @@ import pytest
 
 from fieldkit.errors import BadInput, NotOwner
 from scripts.base import machine
-from scripts.run.config import RunConfig, SandboxKind
-from scripts.run.manifest import bound_changes, check_host, check_sandbox, read_manifest
+from scripts.run.config import RunConfig, SandboxKind, changed_keys
+from scripts.run.manifest import (
+    bound_changes,
+    check_host,
+    check_sandbox,
+    free_changes,
+    read_manifest,
+)
 from scripts.run.takeover import takeover
 from tests.scripts.made_night import Night, make_night
 
@@ -109,4 +115,33 @@ def test_for_a_command_that_only_looks_a_run_without_a_sandbox_has_not_changed(
     night: Night,
 ) -> None:
     manifest = edit(night, sandbox="none", config=config(night, "none").plain())
-    assert bound_changes(manifest, config(night, "bwrap")) == []
+    assert bound_changes(manifest, config(night, "bwrap")) == {}
+
+
+# --- what an older version wrote ------------------------------------------------------------------
+
+
+def test_a_run_from_before_trainer_seed_went_is_not_changed(night: Night) -> None:
+    now = config(night, "bwrap")
+    then = now.plain()
+    then["trainer"]["seed"] = then["run"]["seed"]
+    manifest = edit(night, config=then)
+    assert bound_changes(manifest, now) == free_changes(manifest, now) == {}
+    assert changed_keys(RunConfig().plain(), then) == changed_keys(RunConfig().plain(), now.plain())
+
+
+def test_a_key_that_the_manifest_does_not_know_is_no_change(night: Night) -> None:
+    now = config(night, "bwrap")
+    then = now.plain()
+    del then["pool"], then["engine"]["max_adapters"]
+    assert bound_changes(edit(night, config=then), now) == {}
+
+
+def test_what_may_change_and_what_may_not_is_told_apart(night: Night) -> None:
+    now = config(night, "bwrap")
+    then = now.plain()
+    then["trainer"] |= {"lr": 0.5, "tokens_per_microbatch": 7}
+    manifest = edit(night, config=then)
+    assert bound_changes(manifest, now) == {"trainer.lr": (0.5, now.trainer.lr)}
+    tokens = now.trainer.tokens_per_microbatch
+    assert free_changes(manifest, now) == {"trainer.tokens_per_microbatch": (7, tokens)}

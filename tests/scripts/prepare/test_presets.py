@@ -1,0 +1,53 @@
+"""A preset is one file: the run.toml that `grpo new` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from scripts.prepare.presets import new_run, presets
+from scripts.run.config import read_config
+from scripts.run.folder import RunFolder
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, preset)
+    assert read_config(folder.config).rollout.group_size == 4
+
+
+def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, "spark")
+    config = read_config(folder.config)
+    assert config.model.path == "Qwen/Qwen2.5-7B-Instruct"
+    assert (config.rollout.tasks_per_step, config.rollout.group_size) == (8, 4)
+    assert (config.rollout.temperature, config.trainer.temperature) == (0.8, 0.8)
+    assert (config.trainer.lr, config.trainer.kl_coef) == (5e-6, 0.05)
+    assert (config.reward.turn_penalty, config.run.eval_every) == (0.2, 25)
+    assert config.engine.lifecycle == "restart"
+
+
+def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, "smol")
+    with pytest.raises(BadInput, match="is there already"):
+        new_run(folder, "smol")
+    with pytest.raises(BadInput, match="known: smol, spark"):
+        new_run(RunFolder(tmp_path / "other"), "huge")
+
+
+def test_a_preset_is_one_file_in_a_folder(tmp_path: Path) -> None:
+    """From outside the package: it is listed, and a run is made with it."""
+    mine = tmp_path / "presets"
+    mine.mkdir()
+    (mine / "short.toml").write_text("[run]\nsteps = 3  # an evening\n")
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, "short", mine)
+    assert folder.config.read_text() == "[run]\nsteps = 3  # an evening\n"
+    assert read_config(folder.config).run.steps == 3
+    with pytest.raises(BadInput, match=r"--preset smol: unknown; known: short$"):
+        new_run(RunFolder(tmp_path / "other"), "smol", mine)
