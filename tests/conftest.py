@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import Served, ensure_engine, stop_engine
-from rollout.engine.vllm_server import EngineSettings
 from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import make_tiny_policy
 

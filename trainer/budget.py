@@ -49,7 +49,8 @@ def require_memory(
     room = now.gpu if on_gpu and now.gpu is not None else now.host
     fixed, per_token = _needs(model_dir, settings, item_bytes)
     rows, width = _largest(batches)
-    if fixed + rows * width * per_token <= room:
+    needed = fixed + rows * width * per_token
+    if needed <= room:
         return
     fits = max(0, (room - fixed) // per_token)
     longest = max(s.n_inputs for b in batches for s in b)
@@ -60,9 +61,8 @@ def require_memory(
         "gradient_checkpointing, or roll out with fewer turns"
     )
     raise Shortage(
-        f"a micro-batch of {rows} x {width} tokens needs about "
-        f"{(fixed + rows * width * per_token) / GIB:.1f} GiB, {room / GIB:.1f} GiB are "
-        f"available; {remedy}"
+        f"a micro-batch of {rows} x {width} tokens needs about {needed / GIB:.1f} GiB, "
+        f"{room / GIB:.1f} GiB are available; {remedy}"
     )
 
 

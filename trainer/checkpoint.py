@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import fsync_dir, read_json, write_json
+from fieldkit.files.atomic import fsync_dir, fsync_tree, read_json, write_json
 from fieldkit.training.adapter import adapter_sha, copy_adapter, files_sha
 
 ADAPTER_DIR = "adapter"
@@ -49,7 +49,7 @@ def new_result(out_dir: Path) -> Iterator[Path]:
 
 def _publish(build: Path, out_dir: Path) -> None:
     """Rename the children of `build` into `out_dir`, the marker last."""
-    _fsync_tree(build)
+    fsync_tree(build)
     for name in (ADAPTER_DIR, STATE_DIR):
         # Without a marker beside it, what lies there is the torso of an attempt that was killed.
         if (out_dir / name).exists():
@@ -59,16 +59,6 @@ def _publish(build: Path, out_dir: Path) -> None:
     fsync_dir(out_dir)
     os.rename(build / MARKER_FILE, out_dir / MARKER_FILE)
     fsync_dir(out_dir)
-
-
-def _fsync_tree(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_dir():
-            fsync_dir(path)
-        else:
-            with open(path, "rb") as f:
-                os.fsync(f.fileno())
-    fsync_dir(folder)
 
 
 def write_marker(build: Path, result: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fieldkit.records import Outcome
 from trainer.batch import TrainingBatch
 from trainer.progress import Progress, Stopwatch
+from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from fieldkit.training.snapshot import LoraReferenceSnapshot
@@ -23,9 +24,13 @@ def report_bundle(batch: TrainingBatch, progress: Progress) -> None:
 
 
 def report_loaded(
-    policy: Policy, reference: LoraReferenceSnapshot | None, watch: Stopwatch, progress: Progress
+    policy: Policy,
+    reference: LoraReferenceSnapshot | None,
+    settings: TrainerSettings,
+    watch: Stopwatch,
+    progress: Progress,
 ) -> None:
-    """What was loaded, and how."""
+    """What was loaded, and how; and how far the step can go."""
     trainable, total = policy.count_parameters()
     progress.say(
         f"model and adapter loaded in {watch.seconds['load']:.1f} s "
@@ -38,6 +43,8 @@ def report_loaded(
         progress.say("no reference: kl_coef is 0")
     else:
         progress.say(f"reference snapshot: {len(reference)} tensors from {reference.source}")
+    if settings.step_norm is not None:
+        progress.say(f"the step moves the weights by at most {settings.step_norm:g} (L2)")
 
 
 def report_result(result: dict[str, Any], progress: Progress) -> None:

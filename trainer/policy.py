@@ -24,13 +24,7 @@ from trainer.batch import MicroBatch
 from trainer.logprobs import token_logprobs
 from trainer.trainable import check_dtype, check_logits
 
-_DTYPES = {
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "fp32": torch.float32,
-    "float32": torch.float32,
-}
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 # The matmul that dtype "auto" times: about one MLP layer of a small model over 512 tokens.
 _PROBE_SHAPE = (512, 1024, 2048)
@@ -150,11 +144,12 @@ def _fastest(served: torch.dtype) -> torch.dtype:
 
 def serving_dtype(setting: str, model_dir: Path) -> torch.dtype:
     """What the server computes in; auto follows vLLM: the folder's dtype, float32 made bfloat16."""
-    if setting != "auto":
-        return _DTYPES[setting]
-    config = read_json(model_dir / "config.json")
-    name = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    return _DTYPES[name] if name in ("bfloat16", "float16") else torch.bfloat16
+    name = setting
+    if setting == "auto":
+        config = read_json(model_dir / "config.json")
+        own = config.get("dtype") or config.get("torch_dtype")
+        name = "float16" if own == "float16" else "bfloat16"
+    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -69,7 +69,7 @@ def update_adapter(
         if inputs.state is not None:
             load_state(inputs.state, kind, optimizer, lora, checked.adapter.sha)
     steps = checked.optimizer_steps + 1
-    report_loaded(policy, reference, watch, progress)
+    report_loaded(policy, reference, settings, watch, progress)
 
     references = None
     if reference is not None:

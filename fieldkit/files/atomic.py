@@ -31,6 +31,17 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
+def fsync_tree(folder: Path) -> None:
+    """Make everything below `folder`, and its own entries, durable."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            fsync_dir(path)
+        elif path.is_file():
+            with open(path, "rb") as f:
+                os.fsync(f.fileno())
+    fsync_dir(folder)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """An `OSError` that names no file, as that of a write to an open one, names `path`."""
@@ -94,11 +105,7 @@ def whole_dir(path: Path) -> Iterator[Path]:
     tmp.mkdir(parents=True)
     try:
         yield tmp
-        for file in sorted(p for p in tmp.rglob("*") if p.is_file()):
-            with open(file, "rb") as f:
-                os.fsync(f.fileno())
-        for folder in [tmp, *(p for p in tmp.rglob("*") if p.is_dir())]:
-            fsync_dir(folder)
+        fsync_tree(tmp)
         if path.exists():
             aside = path.with_name(f"{path.name}{_TMP_MARK}old-{os.getpid()}")
             shutil.rmtree(aside, ignore_errors=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from fieldkit.errors import Shortage, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB, Available
-from rollout.engine.vllm_server import EngineSettings, memory_needed
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.vllm_server import memory_needed
 
 
 class Lifecycle(StrEnum):

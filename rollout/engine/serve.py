@@ -26,12 +26,13 @@ from fieldkit.process.shared_memory import shared_files
 from rollout.engine import vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
+from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import Leftovers, held_note, new_scratch, to_come_back
 from rollout.engine.lifecycle import Lifecycle, decide, has_room, trainer_bytes
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Proof, prove
 from rollout.engine.target import Wanted, check_wanted
-from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, EngineSettings, LoraShape
+from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, LoraShape
 
 ENGINE = "engine"
 """The name of its entry in the ledger."""

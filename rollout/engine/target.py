@@ -14,7 +14,8 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from rollout.engine import vllm_server
-from rollout.engine.vllm_server import BASE_NAME, EngineSettings, LoraShape
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.vllm_server import BASE_NAME, LoraShape
 
 
 @dataclass(frozen=True)

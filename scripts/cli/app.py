@@ -22,8 +22,8 @@ from scripts.cli import look, make
 from scripts.cli.look import Run, Sandbox, table
 
 if TYPE_CHECKING:
+    from rollout.sandbox.command import SandboxKind
     from scripts.base.display import Display
-    from scripts.run.config import SandboxKind
 
 app = typer.Typer(
     name="grpo",

@@ -15,6 +15,7 @@ from fieldkit.gate.memory import GIB
 from rollout.engine.lifecycle import forecast
 from rollout.engine.port import free_port
 from rollout.engine.serve import find_engine
+from rollout.sandbox.command import SandboxKind
 from scripts.base.signals import Wish
 from scripts.doctor.checkup import Finding, examine, finding
 from scripts.phases.checks import (
@@ -26,7 +27,7 @@ from scripts.phases.checks import (
     doubt,
 )
 from scripts.phases.context import Context
-from scripts.run.config import SandboxKind, read_config
+from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch, process_began
 from scripts.track.weights_biases import require_wandb

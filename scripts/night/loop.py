@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
+from rollout.sandbox.command import SandboxKind
 from scripts.base.children import run_child
 from scripts.base.display import Both, Display, log_display
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
 from scripts.base.exit_codes import raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.detach import LOOP
-from scripts.run.config import UNPROTECTED, RunConfig, SandboxKind, play_flags, read_config
+from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.run.manifest import check_sandbox, free_changes, read_manifest

@@ -24,7 +24,7 @@ from scripts.run.manifest import check_sandbox
 from scripts.run.timings import Stopwatch
 
 if TYPE_CHECKING:
-    from rollout.engine.vllm_server import EngineSettings
+    from rollout.engine.engine_settings import EngineSettings
     from trainer.settings import TrainerSettings
 
 T = TypeVar("T")

@@ -15,10 +15,11 @@ from typing import Any
 
 from fieldkit.errors import foreseen
 from fieldkit.files.journal import Journal
+from rollout.sandbox.command import SandboxKind
 from scripts.base.events import Event, EventKind, Tell
 from scripts.base.signals import Wish, listening
 from scripts.phases.context import Context, Done
-from scripts.run.config import SandboxKind, read_config
+from scripts.run.config import read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.lock import run_lock
 from scripts.run.manifest import check_host, read_manifest

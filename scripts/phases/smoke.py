@@ -7,11 +7,12 @@ It leaves the run's steps alone.
 from __future__ import annotations
 
 from fieldkit.files.journal import Journal
+from rollout.sandbox.command import SandboxKind
 from scripts.base.events import Tell, note
 from scripts.base.signals import Wish, listening
 from scripts.phases.context import Context
 from scripts.phases.start import play_preflight
-from scripts.run.config import SandboxKind, read_config
+from scripts.run.config import read_config
 from scripts.run.folder import open_run
 from scripts.run.lock import run_lock
 from scripts.run.timings import Stopwatch, process_began

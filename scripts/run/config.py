@@ -23,9 +23,8 @@ from fieldkit.training.advantages import Scale
 from reward.credit import Credit
 from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
-from rollout.engine.vllm_server import EngineSettings
-from rollout.sandbox.command import SandboxKind as SandboxKind
-from rollout.sandbox.command import SandboxSettings
+from rollout.engine.engine_settings import EngineSettings
+from rollout.sandbox.command import SandboxKind, SandboxSettings
 from rollout.settings import RolloutSettings
 from scripts.run.folder import RunFolder
 from trainer.settings import TrainerSettings

@@ -57,6 +57,8 @@ def new_manifest(
     """
     from scripts.base import machine
 
+    heldout = _identity(config.data.heldout)
+    del heldout["tasks"]  # it must stay as it is to the byte, so its tasks need no hashes
     return {
         "schema": SCHEMA,
         "run": folder.name,
@@ -65,7 +67,7 @@ def new_manifest(
         "versions": machine.versions(),
         "model": {"dir": str(model_dir), "files": model_hashes(model_dir)},
         "adapter": {"sha": adapter.sha, "other_base": other_base(adapter, str(model_dir))},
-        "data": {"pool": _pool_identity(config), "heldout": _heldout_identity(config)},
+        "data": {"pool": _identity(config.data.pool), "heldout": heldout},
         "evaluation": dict(evaluation),
         "hardware": machine.hardware(),
         "sandbox": config.sandbox.kind,
@@ -187,24 +189,11 @@ def _refuse_other_data(folder: RunFolder, manifest: Mapping[str, Any], config: R
         )
 
 
-def _pool_identity(config: RunConfig) -> dict[str, Any]:
-    path = from_checkout(config.data.pool)
+def _identity(file: str) -> dict[str, Any]:
+    """A task file: where, what, and every task's own hash."""
+    path = from_checkout(file)
     tasks = _line_hashes(path)
-    return {
-        "path": config.data.pool,
-        "sha256": sha256_file(path),
-        "n": len(tasks),
-        "tasks": tasks,
-    }
-
-
-def _heldout_identity(config: RunConfig) -> dict[str, Any]:
-    path = from_checkout(config.data.heldout)
-    return {
-        "path": config.data.heldout,
-        "sha256": sha256_file(path),
-        "n": len(_line_hashes(path)),
-    }
+    return {"path": file, "sha256": sha256_file(path), "n": len(tasks), "tasks": tasks}
 
 
 def _line_hashes(path: Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, Trajectory
+from rollout.sandbox.command import SandboxKind
 from rollout.seeds import eval_seed
 from rollout.tasks import SHELL_ENV, decode_tasks
 from scripts.base.checkout import from_checkout
@@ -32,7 +33,7 @@ from scripts.evidence.collect import BASE
 from scripts.phases.context import DEFAULT_MODEL, Context
 from scripts.phases.make_player import player, renderer, serve
 from scripts.prepare.model import default_model_dir
-from scripts.run.config import UNPROTECTED, RunConfig, SandboxKind, read_config
+from scripts.run.config import UNPROTECTED, RunConfig, read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.lock import run_lock
 from scripts.run.manifest import check_host, read_manifest

@@ -22,8 +22,9 @@ import pytest
 from fieldkit.files.atomic import read_lines
 from fieldkit.gate.memory import GIB, available
 from fieldkit.limits import allow_open_files
+from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import find_engine, stop_engine
-from rollout.engine.vllm_server import EngineSettings, is_cpu_build, memory_needed
+from rollout.engine.vllm_server import is_cpu_build, memory_needed
 from tests.chaos.night import SITE, require_readable
 from tests.tiny_policy import write_run
 

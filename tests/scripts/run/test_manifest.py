@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, NotOwner
+from rollout.sandbox.command import SandboxKind
 from scripts.base import machine
-from scripts.run.config import RunConfig, SandboxKind, changed_keys
+from scripts.run.config import RunConfig, changed_keys
 from scripts.run.manifest import (
     bound_changes,
     check_host,

@@ -1,0 +1,50 @@
+"""How the engine serves: the table [engine] of run.toml.
+
+Apart from what obeys it, because every command reads run.toml and few start a server.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from fieldkit.settings import Change, NoCondition, Unit, settings
+
+
+@settings("engine")
+class EngineSettings:
+    """How the engine serves."""
+
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    """Of weights and activations. auto: bfloat16 where the chip computes it, float32 elsewhere."""
+    max_model_len: Annotated[PositiveInt, Unit("tokens"), NoCondition] = 2048
+    """Tokens of prompt and completion together, at most."""
+    kv_cache_gib: Annotated[PositiveFloat, Unit("GiB"), Change.MACHINE] = 1.0
+    """Of the KV cache, on a CPU."""
+    gpu_memory_utilization: Annotated[PositiveFloat, Change.MACHINE] = 0.4
+    """Share of the GPU's memory that the engine takes, weights included, on CUDA."""
+    block_size: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 32
+    """Tokens a KV block, on a CPU. Turns are short: small blocks are found again more often."""
+    max_num_seqs: Annotated[PositiveInt, Change.MACHINE] = 64
+    """Sequences decoded at the same time."""
+    max_adapters: Annotated[PositiveInt, Change.MACHINE] = 8
+    """Adapters that one server holds at most."""
+    threads_bind: Annotated[str, Change.MACHINE] = "auto"
+    """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
+    lifecycle: Annotated[Literal["auto", "restart", "hotswap"], Change.MACHINE] = "auto"
+    """restart: a new server for every adapter. hotswap: one server, adapters change under it."""
+    start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
+    """How long a server may take until it answers."""
+    stop_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 20.0
+    """How long it may take to end in good order before it is killed."""
+    memory_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 30.0
+    """How long its memory may take to come back after that."""
+    memory_margin_gib: Annotated[NonNegativeFloat, Unit("GiB"), Change.MACHINE] = 1.0
+    """How much of it may stay away: other programs live here too."""
+    trainer_gib: Annotated[NonNegativeFloat | None, Unit("GiB"), Change.MACHINE] = None
+    """Memory to leave for the trainer when both run side by side. Left out: what the trainer's
+    own forecast says (`trainer.budget`); nothing, where no trainer is about."""
+    port: Annotated[int, Ge(0), Le(65_535), Change.MACHINE] = 0
+    """TCP port on loopback; 0 takes a free one."""
