@@ -15,9 +15,10 @@ from typing import Any
 from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import base_name
 from fieldkit.training.advantages import group_size_warning
+from scripts.evidence import step_figures
 from scripts.evidence.collect import Evidence
 from scripts.evidence.milestones import SMOOTHING, Milestones
-from scripts.evidence.step_figures import Read, by_step, tokens_a_turn, train
+from scripts.evidence.step_figures import StepFigure, by_step
 from scripts.evidence.verdict import proven
 from scripts.run.config import RunConfig
 from scripts.words.quantities import percent, points
@@ -114,7 +115,7 @@ def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
 
 def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The KL to the start jumped."""
-    known = by_step(steps, train("kl"))
+    known = by_step(steps, step_figures.KL)
     for i in range(STEPS_BEFORE, len(known)):
         step, value = known[i]
         before = max(v for _, v in known[:i])
@@ -160,7 +161,7 @@ def reward_without_work(found: Milestones, evidence: Evidence | None) -> Warning
 
 def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
     """Replies shrank to less than half."""
-    change = _first_and_last(steps, tokens_a_turn)
+    change = _first_and_last(steps, step_figures.REPLY)
     if change is None or change[1] >= COLLAPSED * change[0]:
         return None
     return Warning_(
@@ -174,7 +175,7 @@ def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The policy hardly explores any more."""
-    change = _first_and_last(steps, train("entropy"))
+    change = _first_and_last(steps, step_figures.ENTROPY)
     if change is None or change[1] >= ENTROPY_COLLAPSED * change[0]:
         return None
     return Warning_(
@@ -188,7 +189,7 @@ def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The server and the trainer disagree more and more about the same tokens."""
-    change = _first_and_last(steps, train("sampler_mean_abs"))
+    change = _first_and_last(steps, step_figures.DRIFT)
     if change is None or change[1] < DRIFT or change[1] < DRIFT_GROWTH * change[0]:
         return None
     return Warning_(
@@ -204,7 +205,7 @@ def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
     """Many importance weights met their cap."""
-    change = _first_and_last(steps, train("clipped_share"))
+    change = _first_and_last(steps, step_figures.CLIPPED)
     if change is None or change[1] < CLIPPED:
         return None
     return Warning_(
@@ -242,9 +243,9 @@ def small_groups(config: RunConfig) -> Warning_ | None:
     )
 
 
-def _first_and_last(steps: Sequence[StepSummary], read: Read) -> tuple[float, float] | None:
+def _first_and_last(steps: Sequence[StepSummary], figure: StepFigure) -> tuple[float, float] | None:
     """Means of the first and the last `SMOOTHING` steps, which must not overlap."""
-    values = [v for _, v in by_step(steps, read)]
+    values = [v for _, v in by_step(steps, figure)]
     if len(values) < 2 * SMOOTHING:
         return None
     return statistics.fmean(values[:SMOOTHING]), statistics.fmean(values[-SMOOTHING:])

@@ -7,10 +7,11 @@ what the last steps bought on held-out tasks is in the evidence, with intervals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.records import StepSummary
+from scripts.evidence.step_figures import PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.words.quantities import counted
 
 SMOOTHING = 3
@@ -66,21 +67,13 @@ def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
     return next((s.step for s in steps if (s.stop_rate or 0.0) >= rate), None)
 
 
-_FIGURES: dict[str, Callable[[StepSummary], float | None]] = {
-    "stop rate": lambda s: s.stop_rate,
-    "turns": lambda s: s.mean_turns,
-    "reward": lambda s: s.mean_reward,
-    "pass rate": lambda s: s.pass_rate,
-}
+MOVED = (STOPS, TURNS, REWARD, PASSES)
+"""The figures whose gain over the night is told."""
 
 
 def _gains(steps: Sequence[StepSummary]) -> tuple[Gain, ...]:
-    out = []
-    for figure, read in _FIGURES.items():
-        values = [(s.step, v) for s in steps if (v := read(s)) is not None]
-        if len(values) > SMOOTHING:
-            out.append(_gain(figure, values))
-    return tuple(out)
+    of_each = {figure.key.replace("_", " "): by_step(steps, figure) for figure in MOVED}
+    return tuple(_gain(f, values) for f, values in of_each.items() if len(values) > SMOOTHING)
 
 
 def _gain(figure: str, values: Sequence[tuple[int, float]]) -> Gain:

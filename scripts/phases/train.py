@@ -23,6 +23,7 @@ from scripts.base.children import run_child
 from scripts.base.events import detail, progress
 from scripts.base.exit_codes import KILLED, raise_code
 from scripts.base.machine import gpu_names
+from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import step_summary
@@ -223,15 +224,7 @@ def _finish(ctx: Context, n: int, trained: dict[str, Any]) -> StepSummary:
 def _told(s: StepSummary) -> str:
     if s.outcome is Outcome.NO_SIGNAL:
         return f"step {s.step}: no group had signal; the adapter is carried over unchanged"
-    t = s.train
-    shown = {
-        "loss": t.get("loss"),
-        "KL": t.get("kl"),
-        "clipped": t.get("clipped_share"),
-        "|Δ logprob|": t.get("sampler_mean_abs"),
-        "grad norm": t.get("grad_norm"),
-        "ΔW L2": t.get("delta_l2"),
-    }
+    shown = {f.symbol: f.read(s) for f in (LOSS, KL, CLIPPED, DRIFT, GRADIENT, DELTA)}
     figures = ", ".join(f"{name} {value:.4g}" for name, value in shown.items() if value is not None)
     wall = s.seconds.get("wall", 0.0)
     return f"step {s.step}: trained, {figures}, {wall:.0f} s in all"

@@ -147,8 +147,6 @@ SIGNAL_MARKS = (
 
 def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
     """Each time a task was drawn: what its group could teach. None where nothing was drawn."""
-    from matplotlib.ticker import MaxNLocator
-
     seen = history.by_task()
     rows = [t for t in tasks if t in seen][:POOL_ROWS]
     if not rows:
@@ -168,7 +166,6 @@ def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
     _rows(axes, rows)
     axes.tick_params(axis="y", labelsize=7.5)
     axes.grid(axis="y", color=GRID, linewidth=0.4)
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    drawing.whole_steps(axes)
     figure.legend(loc="outside upper center", ncols=3)
     return drawing.as_svg(figure, "What each task of the pool could teach, by step")

@@ -7,13 +7,15 @@ rollouts at the training temperature, not of the held-out set.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_bytes
 from fieldkit.records import StepSummary
+from scripts.evidence.step_figures import ASSERTIONS, KL, PASSES, REWARD, STOPS, TURNS
+from scripts.report.drawing import Look, draw_figure, whole_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +31,7 @@ MANY_STEPS = 60
 # Okabe and Ito's palette: told apart by colour-blind eyes and in grey.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
-Read = Callable[[StepSummary], float | None]
+LOOK = Look(MANY_STEPS, mark_size=4, thin=1.0)
 
 
 def write_curve(path: Path, steps: Sequence[StepSummary], title: str) -> None:
@@ -50,71 +52,46 @@ def _figure(steps: Sequence[StepSummary], title: str) -> Figure:
     _behaviour(behaviour, steps)
     _turns(turns, steps)
     _policy(policy, steps)
-    policy.set_xlabel("step")
-    _whole_steps(policy)
+    whole_steps(policy)
     return figure
 
 
 def _behaviour(axes: Axes, steps: Sequence[StepSummary]) -> None:
-    _line(axes, steps, lambda s: _percent(s.stop_rate), BLUE, "o", "stops by itself")
-    _line(axes, steps, lambda s: _percent(s.pass_rate), ORANGE, "s", "passes")
-    _line(axes, steps, lambda s: _percent(s.assertion_rate), GREEN, "^", "assertions that hold")
+    for figure, colour, mark in (
+        (STOPS, BLUE, "o"),
+        (PASSES, ORANGE, "s"),
+        (ASSERTIONS, GREEN, "^"),
+    ):
+        draw_figure(axes, steps, figure, colour, figure.name.lower(), LOOK, mark)
     axes.set_ylim(-3, 103)
-    _label(axes, "% of rollouts", (0, 100))
+    _label(axes, "% of rollouts")
+    axes.set_yticks([0, 25, 50, 75, 100])
 
 
 def _turns(axes: Axes, steps: Sequence[StepSummary]) -> None:
-    _line(axes, steps, lambda s: s.mean_turns, BLUE, "o", "mean turns")
+    draw_figure(axes, steps, TURNS, BLUE, f"mean {TURNS.symbol}", LOOK)
     axes.set_ylim(bottom=0)
-    _label(axes, "turns an episode", None)
+    _label(axes, f"{TURNS.symbol} {TURNS.unit}")
 
 
 def _policy(axes: Axes, steps: Sequence[StepSummary]) -> None:
-    _line(axes, steps, lambda s: s.mean_reward, GREEN, "o", "mean reward (left)")
-    axes.set_ylabel("reward")
+    draw_figure(axes, steps, REWARD, GREEN, f"mean {REWARD.symbol} (left)", LOOK)
     right = axes.twinx()
-    _line(right, steps, lambda s: s.train.get("kl"), VERMILLION, "s", "KL to the start (right)")
-    right.set_ylabel("KL, nats a token")
+    draw_figure(right, steps, KL, VERMILLION, f"{KL.name} (right)", LOOK, "s")
+    right.set_ylabel(f"{KL.symbol}, {KL.unit}")
     right.set_ylim(bottom=0)
     right.spines["top"].set_visible(False)
     axes.spines["top"].set_visible(False)
+    axes.set_ylabel(REWARD.symbol)
     axes.grid(alpha=0.3)
-    handles = [*axes.get_lines(), *right.get_lines()]
-    axes.legend(handles=handles, loc="best", fontsize=9)
+    axes.legend(handles=[*axes.get_lines(), *right.get_lines()], loc="best", fontsize=9)
 
 
-def _line(
-    axes: Axes, steps: Sequence[StepSummary], read: Read, colour: str, marker: str, label: str
-) -> None:
-    points = [(s.step, v) for s in steps if (v := read(s)) is not None]
-    axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
-        color=colour,
-        marker=marker if len(points) <= MANY_STEPS else None,
-        markersize=4,
-        linewidth=1.6 if len(points) <= MANY_STEPS else 1.0,
-        label=label,
-    )
-
-
-def _label(axes: Axes, text: str, limits: tuple[float, float] | None) -> None:
+def _label(axes: Axes, text: str) -> None:
     axes.set_ylabel(text)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="best", fontsize=9)
-    if limits:
-        axes.set_yticks([limits[0], 25, 50, 75, limits[1]])
-
-
-def _whole_steps(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _percent(rate: float | None) -> float | None:
-    return None if rate is None else 100 * rate
 
 
 def _png(figure: Figure) -> bytes:

@@ -17,9 +17,9 @@ from fieldkit.eval.matched import ArmRow
 from fieldkit.eval.stats import Estimate
 from fieldkit.records import Signal, StepSummary
 from scripts.evidence.collect import WARM_START, Evidence, step_name
-from scripts.evidence.step_figures import Read, by_step, sampled_rate, tokens_a_turn, train
+from scripts.evidence.step_figures import StepFigure, by_step, curves
 from scripts.report import drawing
-from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED
+from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, Look, draw_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,28 +34,10 @@ FLAT_TOP = 1.0
 """Height of the axes where everything is zero."""
 
 FEW_STEPS = 40
-"""Up to this many, each step has a mark."""
+"""Up to this many, each step has a mark, and its groups are bars."""
 
-
-@dataclass(frozen=True)
-class Line:
-    """One line. `name`: empty where the title says it all."""
-
-    name: str
-    read: Read
-    colour: str = BLUE
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One picture. `held_out`: an arm's estimate, drawn as a dot with its interval."""
-
-    title: str
-    unit: str
-    lines: tuple[Line, ...]
-    held_out: Callable[[ArmRow], Estimate] | None = None
-    scale: float = 1.0
-    top: float | None = None
+LOOK = Look(FEW_STEPS, mark_size=3.5, thin=1.1)
+COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED}
 
 
 @dataclass(frozen=True)
@@ -67,49 +49,6 @@ class Drawn:
     svg: Markup = field(repr=False)
 
 
-CURVES = (
-    Curve("Reward", "mean of a step's rollouts", (Line("", lambda s: s.mean_reward),)),
-    Curve(
-        "Stops by itself",
-        "% of episodes",
-        (Line("", lambda s: s.stop_rate),),
-        lambda arm: arm.stop_rate,
-        100.0,
-        100.0,
-    ),
-    Curve(
-        "Passes",
-        "% of episodes",
-        (Line("", lambda s: s.pass_rate),),
-        lambda arm: arm.pass_rate,
-        100.0,
-        100.0,
-    ),
-    Curve("Turns", "an episode", (Line("", lambda s: s.mean_turns),), lambda arm: arm.mean_turns),
-    Curve("Length of a reply", "tokens a turn", (Line("", tokens_a_turn),)),
-    Curve("KL to the start", "nats a token", (Line("", train("kl"), RED),)),
-    Curve(
-        "Weight delta of the step",
-        "L2 norm",
-        (
-            Line("as trained", train("delta_l2")),
-            Line("as served", train("delta_served_l2"), ORANGE),
-        ),
-    ),
-    Curve("Gradient norm", "before clipping", (Line("", train("grad_norm")),)),
-    Curve("Sampler − trainer", "mean |Δ|, nats a token", (Line("", train("sampler_mean_abs")),)),
-    Curve("Clipped share", "% of tokens", (Line("", train("clipped_share")),), None, 100.0),
-    Curve("Entropy", "nats a token", (Line("", train("entropy"), GREEN),)),
-    Curve(
-        "Speed",
-        "tokens a second",
-        (
-            Line("sampled", sampled_rate),
-            Line("trained", train("tokens_per_second"), ORANGE),
-        ),
-    ),
-)
-
 SIGNALS = ((Signal.LEARNABLE, GREEN), (Signal.SATURATED, BLUE), (Signal.STUCK, ORANGE))
 
 
@@ -117,35 +56,28 @@ def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tupl
     """Every curve that has something to show. `steps`: those with rollouts."""
     if not steps:
         return ()
-    pictures = [_draw(curve, steps, evidence) for curve in CURVES]
+    pictures = [_draw(title, lines, steps, evidence) for title, lines in curves().items()]
     groups = _draw_groups(steps)
     return tuple(p for p in (*pictures, groups) if p is not None)
 
 
-def _draw(curve: Curve, steps: Sequence[StepSummary], evidence: Evidence | None) -> Drawn | None:
-    lines = [(line, points) for line in curve.lines if (points := by_step(steps, line.read))]
-    if not lines:
+def _draw(
+    title: str,
+    lines: Sequence[StepFigure],
+    steps: Sequence[StepSummary],
+    evidence: Evidence | None,
+) -> Drawn | None:
+    present = [line for line in lines if by_step(steps, line)]
+    if not present:
         return None
-    figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
-    for line, points in lines:
-        _plot(axes, points, curve.scale, line)
-    if curve.held_out and evidence is not None:
-        _dots(axes, _held_out(evidence, steps, curve.held_out), curve.scale)
-    _finish(axes, curve.top)
-    return Drawn(curve.title, curve.unit, drawing.as_svg(figure, f"{curve.title} by step"))
-
-
-def _plot(axes: Axes, points: Sequence[tuple[int, float]], scale: float, line: Line) -> None:
-    few = len(points) <= FEW_STEPS
-    axes.plot(
-        [x for x, _ in points],
-        [scale * y for _, y in points],
-        color=line.colour,
-        marker="o" if few else None,
-        markersize=3.5,
-        linewidth=1.6 if few else 1.1,
-        label=line.name or "rollouts",
-    )
+    picture, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
+    for line in present:
+        draw_figure(axes, steps, line, COLOURS[line.colour], line.line or "rollouts", LOOK)
+    first = lines[0]
+    if first.held_out and evidence is not None:
+        _dots(axes, _held_out(evidence, steps, first.held_out), first.scale)
+    _finish(axes, first.scale if first.is_rate else None)
+    return Drawn(title, first.unit, drawing.as_svg(picture, f"{title} by step"))
 
 
 def _held_out(
@@ -186,7 +118,6 @@ def _finish(axes: Axes, top: float | None, legend: bool = True) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.grid(axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     axes.margins(x=0.03)
     if top is not None:
@@ -194,7 +125,7 @@ def _finish(axes: Axes, top: float | None, legend: bool = True) -> None:
     else:
         top = axes.get_ylim()[1] if axes.dataLim.ymax > 0 else FLAT_TOP
     axes.set_ylim(-0.03 * top, ROOM * top)  # from zero: a wobble must not look like a cliff
-    axes.set_xlabel("step")
+    drawing.whole_steps(axes, most=6)
     if legend and len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(loc="best", labelcolor=MUTED)
 

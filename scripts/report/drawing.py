@@ -10,11 +10,15 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from markupsafe import Markup, escape
+
+from fieldkit.records import StepSummary
+from scripts.evidence.step_figures import StepFigure, by_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,6 +98,46 @@ def make_figure(width: float, height: float) -> tuple[Figure, Axes]:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of a line by step. Beyond `few` points the marks would hide it: it has none and is `thin`."""
+
+    few: int
+    mark_size: float
+    thin: float
+
+
+def draw_figure(
+    axes: Axes,
+    steps: Sequence[StepSummary],
+    figure: StepFigure,
+    colour: str,
+    label: str,
+    look: Look,
+    mark: str = "o",
+) -> None:
+    """A figure of the steps as a line, in its curve's unit."""
+    points = by_step(steps, figure)
+    few = len(points) <= look.few
+    axes.plot(
+        [x for x, _ in points],
+        [figure.scale * y for _, y in points],
+        color=colour,
+        marker=mark if few else None,
+        markersize=look.mark_size,
+        linewidth=_STYLE["lines.linewidth"] if few else look.thin,
+        label=label,
+    )
+
+
+def whole_steps(axes: Axes, most: int = 10) -> None:
+    """Label the axis of steps with whole numbers, at most `most` of them."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
 
 
 def as_svg(figure: Figure, label: str) -> Markup:

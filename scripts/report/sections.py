@@ -21,7 +21,7 @@ from scripts.evidence.findings import Material, Pool
 from scripts.evidence.flips import Change, Flips
 from scripts.evidence.health import warnings
 from scripts.evidence.milestones import Milestones, milestones
-from scripts.evidence.step_figures import Read, train
+from scripts.evidence.step_figures import FIGURES
 from scripts.evidence.tables import (
     arms_table,
     kind_table,
@@ -149,28 +149,14 @@ def _sums(summaries: Sequence[EvalSummary]) -> Table:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-_NUMBERS: dict[str, Read] = {
-    "reward": lambda s: s.mean_reward,
-    "stops": lambda s: s.stop_rate,
-    "passes": lambda s: s.pass_rate,
-    "turns": lambda s: s.mean_turns,
-    "KL": train("kl"),
-    "weight delta": train("delta_l2"),
-    "gradient norm": train("grad_norm"),
-    "|sampler − trainer|": train("sampler_mean_abs"),
-    "its maximum": train("sampler_max_abs"),
-    "clipped": train("clipped_share"),
-    "entropy": train("entropy"),
-}
-
-
 def _step_table(m: Material) -> Table:
     """The numbers behind the curves."""
+    shown = [figure for figure in FIGURES if figure.is_number]
     rows = [
-        (str(s.step), s.outcome.value.lower(), *[_number(read(s)) for read in _NUMBERS.values()])
+        (str(s.step), s.outcome.value.lower(), *[_number(figure.read(s)) for figure in shown])
         for s in m.played
     ]
-    return Table("", ("step", "outcome", *_NUMBERS), tuple(rows))
+    return Table("", ("step", "outcome", *[figure.symbol for figure in shown]), tuple(rows))
 
 
 def _number(value: float | None) -> str:

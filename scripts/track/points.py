@@ -12,30 +12,10 @@ from pathlib import Path
 from fieldkit.records import Signal, StepSummary
 from rollout.arm import SUMMARY, EvalSummary, read_eval
 from scripts.evidence.collect import read_steps
-from scripts.evidence.step_figures import Read, sampled_rate, tokens_a_turn, train
+from scripts.evidence.step_figures import FIGURES
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest
 from scripts.run.state import evaluations
-
-STEP: Mapping[str, Read] = {
-    "rollout/reward": lambda s: s.mean_reward,
-    "rollout/stop_rate": lambda s: s.stop_rate,
-    "rollout/pass_rate": lambda s: s.pass_rate,
-    "rollout/assertion_rate": lambda s: s.assertion_rate,
-    "rollout/turns": lambda s: s.mean_turns,
-    "rollout/tokens_a_turn": tokens_a_turn,
-    "rollout/tokens_per_second": sampled_rate,
-    "train/loss": train("loss"),
-    "train/kl": train("kl"),
-    "train/weight_delta": train("delta_l2"),
-    "train/weight_delta_served": train("delta_served_l2"),
-    "train/grad_norm": train("grad_norm"),
-    "train/sampler_trainer_difference": train("sampler_mean_abs"),
-    "train/clipped_share": train("clipped_share"),
-    "train/entropy": train("entropy"),
-    "train/tokens_per_second": train("tokens_per_second"),
-}
-"""Scalars of a step by tag; groups by signal and seconds by part come on top."""
 
 HELD_OUT: Mapping[str, Callable[[EvalSummary], float]] = {
     "heldout/pass_rate": lambda e: e.pass_rate,
@@ -93,7 +73,9 @@ def _evals_by_step(folder: RunFolder, steps: Sequence[StepSummary]) -> dict[int,
 
 
 def _step_scalars(s: StepSummary) -> dict[str, float]:
-    figures = {tag: value for tag, read in STEP.items() if (value := read(s)) is not None}
+    """Every figure that is tracked, groups by signal, and seconds by part."""
+    read = {figure.tag: figure.read(s) for figure in FIGURES if figure.is_tracked}
+    figures = {tag: value for tag, value in read.items() if value is not None}
     groups = {f"groups/{signal.lower()}": float(s.groups.get(signal, 0)) for signal in Signal}
     seconds = {f"seconds/{part}": value for part, value in s.seconds.items()}
     return figures | groups | seconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -21,7 +21,7 @@ from fieldkit.records import Outcome, Signal, StepSummary, StopReason
 from rollout.arm import EvalSummary
 from scripts.base.display import duration
 from scripts.evidence.collect import YARDSTICKS
-from scripts.evidence.step_figures import Read, by_step, train
+from scripts.evidence.step_figures import KL, NOTHING, PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.evidence.transcripts import TurnView, attempt_view
 from scripts.evidence.wall_time import duration as roughly
 from scripts.watch.activity import State
@@ -141,55 +141,38 @@ def _bar(progress: Progress) -> Table:
 # --- steps ----------------------------------------------------------------------------------------
 
 
+COLUMNS = (REWARD, STOPS, PASSES, TURNS, KL)
+SPARKS = (REWARD, STOPS, TURNS, KL)
+"""The figures that have a column in the table of steps, and a line of bars."""
+
+
 def _steps(steps: Sequence[StepSummary], rows: int) -> RenderableType:
     if not steps:
         return Text("no step is finished yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("step", "reward", "stops", "passes", "turns", "KL", "learnable", "seconds"):
+    for column in ("step", *[f.symbol for f in COLUMNS], "learnable", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     for s in steps[-rows:]:
-        table.add_row(*_step_cells(s), style="dim" if s.outcome is Outcome.NO_SIGNAL else None)
+        wall = s.seconds.get("wall")
+        table.add_row(
+            str(s.step),
+            *[f.written(f.read(s)) for f in COLUMNS],
+            f"{s.groups.get(Signal.LEARNABLE, 0)}/{sum(s.groups.values())}",
+            NOTHING if wall is None else plain(wall, 0),
+            style="dim" if s.outcome is Outcome.NO_SIGNAL else None,
+        )
     return table
-
-
-def _step_cells(s: StepSummary) -> tuple[str, ...]:
-    return (
-        str(s.step),
-        _number(s.mean_reward, 3),
-        _rate(s.stop_rate),
-        _rate(s.pass_rate),
-        _number(s.mean_turns, 2),
-        _number(s.train.get("kl"), 4),
-        f"{s.groups.get(Signal.LEARNABLE, 0)}/{sum(s.groups.values())}",
-        _number(s.seconds.get("wall"), 0),
-    )
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else plain(value, digits)
-
-
-def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f} %"
-
-
-SPARKS: Sequence[tuple[str, Read, Callable[[float], str], tuple[float, float] | None]] = (
-    ("reward", lambda s: s.mean_reward, lambda v: plain(v, 2), None),
-    ("stops", lambda s: s.stop_rate, _rate, (0.0, 1.0)),
-    ("turns", lambda s: s.mean_turns, lambda v: plain(v, 1), None),
-    ("KL", train("kl"), lambda v: plain(v, 3), None),
-)
-"""Label, figure, how it is written, and its range where it has one of its own."""
 
 
 def _sparks(steps: Sequence[StepSummary]) -> Iterator[RenderableType]:
     """Two to a row, with the first and the last value behind each."""
     drawn = []
-    for label, read, written, limits in SPARKS:
-        values = [v for _, v in by_step(steps, read)]
+    for figure in SPARKS:
+        values = [v for _, v in by_step(steps, figure)]
         if len(values) > 1:
-            ends = f"{written(values[0])} → {written(values[-1])}"
-            drawn.append((label, spark(values, SPARK_WIDTH, limits), ends))
+            first, last = (figure.written(values[i], figure.digits - 1) for i in (0, -1))
+            limits = (0.0, 1.0) if figure.is_rate else None
+            drawn.append((figure.symbol, spark(values, SPARK_WIDTH, limits), f"{first} → {last}"))
     grid = Table.grid(padding=(0, 1))
     for left, right in zip(drawn[::2], [*drawn[1::2], ("", "", "")], strict=False):
         (a, line_a, ends_a), (b, line_b, ends_b) = left, right
@@ -221,8 +204,8 @@ def _evals(evals: Sequence[EvalSummary]) -> Iterator[Text]:
         yield _line(
             Text("held-out ", style="dim")
             + Text(
-                f"{e.arm}: passed {e.n_passed}/{e.n_trajectories}, stops {_rate(e.stop_rate)}, "
-                f"{e.mean_turns:.1f} turns"
+                f"{e.arm}: passed {e.n_passed}/{e.n_trajectories}, "
+                f"stops {STOPS.written(e.stop_rate)}, {e.mean_turns:.1f} turns"
             )
         )
 
