@@ -31,19 +31,18 @@ def table(run: Run) -> None:
     """Print tables and verdict; write evidence.json, evidence.md, curve.png and report.html."""
     from rich.console import Console
 
-    from scripts.evidence.collect import read_evidence, read_steps
-    from scripts.evidence.tables import rich_page
+    from scripts.evidence.findings import read_findings
+    from scripts.evidence.text_page import rich_page
     from scripts.report.files import write_files
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
     from scripts.words.text import WIDTH
 
     folder = open_run(run)
-    config = read_config(folder.config)
-    evidence = read_evidence(folder, config)
-    page = rich_page(evidence, read_steps(folder))
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(page)
-    for path in write_files(folder, config, evidence=evidence):
+    findings = read_findings(folder, read_config(folder.config))
+    findings.require_evidence()
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(rich_page(findings))
+    for path in write_files(findings):
         print(path)
 
 
@@ -94,12 +93,13 @@ def compare(
 @app.command()
 def report(run: Run) -> None:
     """Write report.html, the morning page: one file that opens without a network."""
+    from scripts.evidence.findings import read_findings
     from scripts.report.page import write_report
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    print(write_report(folder, read_config(folder.config)))
+    print(write_report(read_findings(folder, read_config(folder.config))))
 
 
 @app.command()
@@ -140,18 +140,17 @@ def watch(
 
 @app.command()
 def track(run: Run) -> None:
-    """Write TensorBoard's file again, and send Weights & Biases what it lacks where it is on."""
+    """Bring every tracker up to date: TensorBoard's file, and Weights & Biases where it is on."""
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
-    from scripts.track.tensorboard import write_tensorboard
-    from scripts.track.weights_biases import send
+    from scripts.track.points import read_points
+    from scripts.track.trackers import wanted_trackers
 
     folder = open_run(run)
-    config = read_config(folder.config)
-    print(write_tensorboard(folder) or f"{folder.path}: no step is finished yet")
-    if config.run.wandb:
-        send(folder)
-        print("Weights & Biases: nothing is missing there")
+    trackers = wanted_trackers(read_config(folder.config))
+    points = read_points(folder)
+    for tracker in trackers:
+        print(tracker.bring(folder, points, lambda: False))
 
 
 @app.command()

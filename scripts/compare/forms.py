@@ -16,6 +16,8 @@ from fieldkit.files.atomic import write_text
 from fieldkit.records import SCHEMA
 from scripts.compare.compare import Compared, Comparison
 from scripts.evidence.conditions import surroundings
+from scripts.evidence.findings import Findings
+from scripts.evidence.run_tables import Section, page_tables
 from scripts.evidence.tables import (
     DIFFERENCES_NOTE,
     HOLM_NOTE,
@@ -23,9 +25,7 @@ from scripts.evidence.tables import (
     arms_table,
     differences_table,
     endings_table,
-    kind_table,
     moved,
-    split_table,
 )
 from scripts.evidence.verdict import proven, room
 from scripts.report.provenance import SHA_DIGITS
@@ -70,10 +70,10 @@ def _sentence(one: Compared) -> str:
 
 def tables(c: Comparison) -> tuple[Table, ...]:
     """Every table, in reading order; where two arms are compared, also where they differ."""
-    where: tuple[Table, ...] = ()
+    where: list[Table] = []
     if c.pair is not None:
-        pair = c.pair
-        where = (*[split_table(pair, tag) for tag in pair.splits], kind_table(pair))
+        first = next(iter(c.arms.values()))
+        where = page_tables(Findings(first.folder, evidence=c.pair), Section.SPLITS)
     return (_arms(c), _differences(c), endings_table(c.stops), *where)
 
 

@@ -30,7 +30,7 @@ from scripts.phases.context import Context
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch, process_began
-from scripts.track.weights_biases import require_wandb
+from scripts.track.trackers import Tracker, wanted_trackers
 
 
 def examine_run(folder: RunFolder) -> list[Finding]:
@@ -49,8 +49,8 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         "port": _port,
         "forecast": _forecast,
     }
-    if config.run.wandb:
-        checks["wandb"] = _wandb
+    extra = [tracker for tracker in wanted_trackers(config) if tracker.module]
+    checks |= {tracker.module: partial(_installed, tracker) for tracker in extra}
     return [
         Finding("settings", True, f"{folder.config}: every key is known and sound"),
         *(finding(name, partial(check, ctx)) for name, check in checks.items()),
@@ -82,8 +82,8 @@ def _training(ctx: Context) -> str:
     return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
 
 
-def _wandb(ctx: Context) -> str:
-    require_wandb()
+def _installed(tracker: Tracker, ctx: Context) -> str:
+    tracker.require()
     return "installed"
 
 

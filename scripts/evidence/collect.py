@@ -1,17 +1,14 @@
 """What the evaluations of a run say: arms by task, their paired differences, and who they are.
 
-Reads evals/<key>/ and computes every number once, so that the terminal, the Markdown page, the JSON
-and the verdict show the same ones. It plays nothing and words nothing.
+Computes every number once from arms that are read already, so that the terminal, the Markdown page,
+the JSON and the verdict show the same ones. It reads no file, plays nothing and words nothing.
 """
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
@@ -19,26 +16,10 @@ from fieldkit.eval import stats
 from fieldkit.eval.matched import Arm, ArmRow, MatchedBaseComparison, PairedRow, TaskOutcome
 from fieldkit.eval.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.eval.stats import Estimate
-from fieldkit.files.journal import Journal
-from fieldkit.records import StepSummary, StopReason, Task, Trajectory, decode, read_trajectories
-from rollout.arm import (
-    BASE_ADAPTER,
-    SUMMARY,
-    TRAJECTORIES,
-    EvalSummary,
-    read_eval,
-    tasks_sha,
-)
-from rollout.tasks import read_tasks
-from rollout.yardsticks import ReferenceArm
-from scripts.base.checkout import from_checkout
-from scripts.run.config import RunConfig
-from scripts.run.folder import RunFolder
-from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
-
-BASE = "base"
-WARM_START = "warm start"
-YARDSTICKS = tuple(arm.value for arm in ReferenceArm)
+from fieldkit.files.journal import Entry
+from fieldkit.records import StopReason, Task, Trajectory
+from scripts.evidence.played import BASE, WARM_START, YARDSTICKS, PlayedArm
+from scripts.run.manifest import sandbox_kind
 
 TAGS = {
     "persona": "persona",
@@ -49,14 +30,6 @@ TAGS = {
 
 ORDER = ("easy", "middle", "hard", "seen", "unseen")
 """Tag values that have an order of their own; others go by the alphabet."""
-
-
-@dataclass(frozen=True)
-class PlayedArm:
-    """One finished evaluation: its summary and its trajectories."""
-
-    summary: EvalSummary
-    trajectories: tuple[Trajectory, ...]
 
 
 @dataclass(frozen=True)
@@ -123,117 +96,25 @@ class Evidence:
         return value
 
 
-def collect(evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary]) -> Evidence:
-    """The evidence of one run.
+def collect(
+    arms: Mapping[str, PlayedArm],
+    tasks: Sequence[Task],
+    manifest: Mapping[str, Any] | None,
+    journal: Sequence[Entry],
+) -> Evidence:
+    """The evidence of one run from its arms by name. Raises `BadInput` where they do not match.
 
-    evals: the run's evals/ folder. tasks: the held-out set that was played. steps: every finished
-    step, step-000 first; they say which adapter is the warm start and which is the newest. Raises
-    `BadInput` where the warm start has no evaluation on these tasks, or arms do not match.
+    tasks: the held-out set that was played. manifest, journal: what tells how the arms came about;
+    where they cannot be read (None, empty) that is left out, and the figures stand.
     """
-    played = read_arms(evals, tasks)
-    names = _arm_names(played, steps)
-    if WARM_START not in names.values():
-        run = RunFolder(evals.parent)
-        raise BadInput(
-            f"{evals}: the warm start has no finished evaluation on these {len(tasks)} tasks; run"
-            f" `grpo eval {typed_to_play(run.typed, read_manifest(run))}`"
-        )
-    arms = {names[sha]: arm for sha, arm in played.items() if sha in names}
-    found = compare({n: arms[n] for n in sorted(arms, key=reading_order)}, tasks)
-    try:
-        return replace(
-            found,
-            unprotected=_unprotected(evals, found.arms),
-            taken_over=_taken_over(evals, found.arms),
-        )
-    except BadInput:  # of manifest or journal: who opens the page is told, and the figures stand
-        return found
-
-
-def _unprotected(evals: Path, arms: Sequence[ArmRow]) -> tuple[str, ...]:
-    """All arms of a run or none: what was played in another kind of sandbox is never mixed in
-    (`check_sandbox`), and taken over from another run only where that was of the same kind."""
-    manifest = read_manifest(RunFolder(evals.parent))
+    # All arms of a run or none: what was played in another kind of sandbox is never mixed in
+    # (`check_sandbox`), and taken over from another run only where that was of the same kind.
     bare = manifest is not None and sandbox_kind(manifest) == "none"
-    return tuple(arm.name for arm in arms) if bare else ()
-
-
-def _taken_over(evals: Path, arms: Sequence[ArmRow]) -> dict[str, str]:
-    there = {arm.name for arm in arms}
-    entries = Journal(RunFolder(evals.parent).journal).read()
-    taken = {e.data["arm"]: e.data["run"] for e in entries if e.event == "arm_taken_over"}
-    return {arm: run for arm, run in taken.items() if arm in there}
-
-
-def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
-    """Adapter hash → finished evaluation on exactly these tasks; others are passed over.
-
-    Raises `BadInput` where one adapter was evaluated twice under other settings.
-    """
-    wanted = tasks_sha(tasks)
-    found: dict[str, PlayedArm] = {}
-    for file in sorted(evals.glob(f"*/{SUMMARY}")):
-        summary = read_eval(file.parent)
-        if summary.tasks_sha != wanted:
-            continue
-        if summary.adapter_sha in found:
-            other = found[summary.adapter_sha].summary
-            raise BadInput(
-                f"{file.parent}: {summary.arm} was evaluated before under other settings in"
-                f" {other.key}; move one of the two folders away"
-            )
-        found[summary.adapter_sha] = read_played(file.parent)
-    return found
-
-
-@contextmanager
-def _without_garbage() -> Iterator[None]:
-    """For what makes many objects that live until the page is written: the collector, which would
-    walk through them again and again to find nothing, leaves them alone, now and later (statsmodels
-    calls it each time)."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def read_played(folder: Path) -> PlayedArm:
-    """One finished evaluation. Raises `BadInput` where summary and trajectories do not agree."""
-    summary = read_eval(folder)
-    with _without_garbage():
-        trajectories = read_trajectories(folder / TRAJECTORIES)
-    if len(trajectories) != summary.n_trajectories:
-        raise BadInput(
-            f"{folder / TRAJECTORIES}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
-            f" {summary.n_trajectories}; remove the folder and evaluate again"
-        )
-    return PlayedArm(summary, trajectories)
-
-
-def _arm_names(played: Mapping[str, PlayedArm], steps: Sequence[StepSummary]) -> dict[str, str]:
-    """Adapter hash → the name a reader knows it by. Adapters of no step are left out."""
-    names = {sha: sha for sha in YARDSTICKS} | {BASE_ADAPTER: BASE}
-    for step in steps:  # a step without signal carries its adapter on: the last step names it
-        names[step.adapter_sha] = step_name(step.step)
-    if steps:
-        names[steps[0].adapter_sha] = WARM_START
-    return {sha: name for sha, name in names.items() if sha in played}
-
-
-def step_name(step: int) -> str:
-    """What the adapter that `step` made is called in tables."""
-    return f"step {step}"
-
-
-def reading_order(name: str) -> tuple[int, int]:
-    """Sorts arms by name: yardsticks, base, warm start, then adapters by step."""
-    first = [*YARDSTICKS[::-1], BASE, WARM_START]
-    number = name.rpartition(" ")[2]
-    return (
-        first.index(name) if name in first else len(first),
-        int(number) if number.isdecimal() else 0,
+    taken = {e.data["arm"]: e.data["run"] for e in journal if e.event == "arm_taken_over"}
+    return replace(
+        compare(arms, tasks),
+        unprotected=tuple(arms) if bare else (),
+        taken_over={arm: run for arm, run in taken.items() if arm in arms},
     )
 
 
@@ -378,15 +259,3 @@ def _attempts(played: PlayedArm) -> dict[str, list[bool]]:
     for t in played.trajectories:
         attempts.setdefault(t.task_id, []).append(t.grade.passed)
     return attempts
-
-
-def read_steps(folder: RunFolder) -> tuple[StepSummary, ...]:
-    """step.json of every finished step, step-000 first."""
-    files = [folder.summary(n) for n in range(folder.finished_steps())]
-    return tuple(decode(StepSummary, f.read_text(), f"{f}:1") for f in files)
-
-
-def read_evidence(folder: RunFolder, config: RunConfig) -> Evidence:
-    """What the run's evaluations show. Raises `BadInput` where the warm start has none."""
-    heldout = config.eval.of(read_tasks(from_checkout(config.data.heldout)))
-    return collect(folder.evals, heldout, read_steps(folder))

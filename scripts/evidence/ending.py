@@ -12,9 +12,9 @@ from enum import StrEnum
 
 from fieldkit.files.journal import Entry
 from scripts.base.checkout import in_checkout
-from scripts.evidence.collect import Evidence, step_name
-from scripts.evidence.findings import Material
-from scripts.evidence.tables import verdict_of
+from scripts.evidence.collect import Evidence
+from scripts.evidence.findings import Findings
+from scripts.evidence.played import step_name
 from scripts.evidence.verdict import Habit, Verdict, Work
 from scripts.run.next_phase import Phase
 from scripts.run.until import held
@@ -40,7 +40,7 @@ class Ending:
     failure: str = ""
 
 
-def ending(m: Material) -> Ending:
+def ending(m: Findings) -> Ending:
     """What the plan and the journal say about the end."""
     done = max(0, len(m.steps) - 1)
     if not m.steps:
@@ -75,7 +75,7 @@ def _failure(journal: Sequence[Entry]) -> str:
     return str(journal[-1].data.get("error", ""))
 
 
-def next_steps(m: Material, end: Ending) -> tuple[str, ...]:
+def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     """What a person may do now, the most useful first."""
     out = []
     if m.gaps and m.steps:
@@ -86,23 +86,18 @@ def next_steps(m: Material, end: Ending) -> tuple[str, ...]:
         out.append(f"`grpo run {m.to_play}` goes on from here: finished steps are kept.")
     if end.kind is EndKind.CONVERGED:
         out.append("Add tasks from the reserve to the pool: nothing else teaches now.")
-    return (*out, *_by_verdict(m, m.evidence))
-
-
-def _by_verdict(m: Material, evidence: Evidence) -> list[str]:
-    verdict = verdict_of(evidence)
-    if verdict is None:
+    if m.verdict is None:
         newest = f" The newest adapter is step {m.steps[-1].step}'s." if len(m.steps) > 1 else ""
-        return [f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}"]
-    out = [_about_the_adapter(m, evidence, verdict)]
-    if verdict.work is Work.NOT_DISTINGUISHABLE and m.config.eval.tasks:
+        return (*out, f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}")
+    out.append(_about_the_adapter(m, m.evidence, m.verdict))
+    if m.verdict.work is Work.NOT_DISTINGUISHABLE and m.config.eval.tasks:
         out.append("To tell more: set eval.tasks = 0 in a new run and play all held-out tasks.")
-    return out
+    return tuple(out)
 
 
-def _about_the_adapter(m: Material, evidence: Evidence, verdict: Verdict) -> str:
+def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str:
     newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
-    adapter = f"`{in_checkout(m.path / f'step-{newest:03d}' / 'adapter')}`"
+    adapter = f"`{in_checkout(m.folder.adapter(newest))}`"
     if verdict.work is Work.WORSE or verdict.habit is Habit.WORSE:
         return (
             "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"

@@ -1,21 +1,18 @@
 """The held-out tasks on which the newest adapter and the warm start went apart, with both attempts.
 
-A pass rate says that something changed; these say what. Only the two arms that are compared are
-read, and only first attempts, whose seeds are matched. How much of them is shown is decided where
-they are shown.
+A pass rate says that something changed; these say what. Only first attempts count, whose seeds are
+matched. How much of them is shown is decided where they are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from fieldkit.errors import BadInput
-from fieldkit.records import StepSummary, Task, Trajectory, read_trajectories
-from rollout.arm import SUMMARY, TRAJECTORIES, read_eval, tasks_sha
-from scripts.evidence.collect import Evidence, step_name
+from fieldkit.records import Task, Trajectory
+from scripts.evidence.collect import Evidence
+from scripts.evidence.played import PlayedArm
 
 
 class Change(StrEnum):
@@ -52,15 +49,19 @@ class Flips:
         return tuple(f for f in self.flips if f.change is change)
 
 
-def read_flips(
-    evals: Path, evidence: Evidence, steps: Sequence[StepSummary], tasks: Sequence[Task]
-) -> Flips:
-    """Compare the newest arm's attempts with the reference's. `evidence.newest` must be there."""
-    newest = next((s for s in reversed(steps) if step_name(s.step) == evidence.newest), None)
-    if newest is None:
-        raise BadInput(f"{evidence.newest!r} is the adapter of no finished step of {evals.parent}")
-    before = _first_attempts(evals, steps[0].adapter_sha, tasks)
-    after = _first_attempts(evals, newest.adapter_sha, tasks)
+def find_flips(
+    evidence: Evidence, arms: Mapping[str, PlayedArm], tasks: Sequence[Task]
+) -> Flips | None:
+    """Compare the newest arm's first attempts with the reference's; None where there is no newest.
+
+    arms: those that `evidence` was made from, by name.
+    """
+    if evidence.newest is None:
+        return None
+    before, after = (
+        {t.task_id: t for t in arms[name].trajectories if t.k == 0}
+        for name in (evidence.reference, evidence.newest)
+    )
     found = [
         Flip(task, change, before[task.task_id], after[task.task_id])
         for task in tasks
@@ -69,15 +70,9 @@ def read_flips(
     order = list(Change)
     return Flips(
         evidence.reference,
-        newest_name(evidence),
+        evidence.newest,
         tuple(sorted(found, key=lambda f: order.index(f.change))),
     )
-
-
-def newest_name(evidence: Evidence) -> str:
-    """The newest arm's name, which must be there."""
-    assert evidence.newest is not None
-    return evidence.newest
 
 
 def change_of(before: Trajectory, after: Trajectory) -> Change | None:
@@ -85,13 +80,3 @@ def change_of(before: Trajectory, after: Trajectory) -> Change | None:
     if before.grade.passed != after.grade.passed:
         return Change.LOST if before.grade.passed else Change.WON
     return Change.ENDING if before.stop_reason is not after.stop_reason else None
-
-
-def _first_attempts(evals: Path, adapter: str, tasks: Sequence[Task]) -> dict[str, Trajectory]:
-    wanted = tasks_sha(tasks)
-    for file in sorted(evals.glob(f"*/{SUMMARY}")):
-        summary = read_eval(file.parent)
-        if (summary.adapter_sha, summary.tasks_sha) == (adapter, wanted):
-            played = read_trajectories(file.parent / TRAJECTORIES)
-            return {t.task_id: t for t in played if t.k == 0}
-    raise BadInput(f"{evals}: no evaluation of adapter {adapter[:12]} on these {len(tasks)} tasks")

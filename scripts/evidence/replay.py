@@ -60,15 +60,11 @@ def _groups(folder: RunFolder) -> list[RolloutGroup]:
 
 def _evaluations(folder: RunFolder) -> dict[str, Sequence[Trajectory]]:
     """Trajectories of the arms that a policy played, by the arm's name."""
-    from rollout.arm import SUMMARY, TRAJECTORIES, read_eval
-    from rollout.yardsticks import ReferenceArm
+    from rollout.arm import TRAJECTORIES, read_eval
+    from scripts.evidence.played import YARDSTICKS, finished
 
-    found: dict[str, Sequence[Trajectory]] = {}
-    for path in sorted(folder.evals.glob(f"*/{SUMMARY}")):
-        arm = read_eval(path.parent).arm
-        if arm not in tuple(ReferenceArm):
-            found[arm] = read_trajectories(path.parent / TRAJECTORIES)
-    return found
+    found = {read_eval(path).arm: path / TRAJECTORIES for path in finished(folder.evals)}
+    return {arm: read_trajectories(file) for arm, file in found.items() if arm not in YARDSTICKS}
 
 
 def _table(title: str, s: ReplaySummary) -> Table:

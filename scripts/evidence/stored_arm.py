@@ -17,11 +17,11 @@ from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
 from rollout.arm import BASE_ADAPTER
-from scripts.evidence.collect import PlayedArm, read_played, read_steps
+from scripts.evidence.played import PlayedArm, read_played
 from scripts.run.config import play_flags
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
-from scripts.run.state import evaluations
+from scripts.run.reader import RunReader
 
 WARM, BASE = "warm", "base"
 SYNTAX = "an arm is RUN, RUN@warm, RUN@base or RUN@STEP"
@@ -60,13 +60,14 @@ def read_arm(text: str) -> StoredArm:
     word, wanted = _split(text)
     _refuse_adapter_folder(word)
     folder = open_run(word)
-    manifest, steps = read_manifest(folder), read_steps(folder)
+    reader = RunReader(folder)
+    manifest, steps = reader.manifest, reader.steps
     if manifest is None or not steps:
         raise BadInput(
             f"{folder.path}: not started yet, so nothing of it was evaluated; `grpo run {word}`"
             " does everything"
         )
-    run = _Run(word, folder, steps, evaluations(folder, manifest), typed_to_play(word, manifest))
+    run = _Run(word, folder, steps, reader.evaluations, typed_to_play(word, manifest))
     arm, step = run.find(wanted)
     sha = BASE_ADAPTER if step is None else steps[step].adapter_sha
     evaluation = folder.evals / str(run.evaluated[sha]["key"])

@@ -1,29 +1,22 @@
-"""The evidence as tables and as a page: what a person reads in the morning.
+"""The tables of matched arms: what a comparison came to, in cells.
 
 Every table that compares carries its tests and intervals. The numbers come computed; this module
-only picks, words and writes them.
+only picks and words them. Where each table is shown is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fieldkit.eval.matched import ArmRow, PairedRow
-from fieldkit.files.atomic import write_json, write_text
-from fieldkit.records import SCHEMA, StepSummary, plain
 from rollout.yardsticks import ReferenceArm
-from scripts.evidence.collect import BASE, TAGS, YARDSTICKS, Evidence, SplitRow
-from scripts.evidence.milestones import Milestones, milestones
-from scripts.evidence.verdict import Verdict, judge, proven
+from scripts.evidence.collect import TAGS, Evidence, SplitRow
+from scripts.evidence.played import BASE, YARDSTICKS
+from scripts.evidence.step_figures import NOTHING
+from scripts.evidence.verdict import proven
 from scripts.words import quantities
 from scripts.words.table import Table
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
-NOTHING = "–"
 
 DIFFERENCES_NOTE = (
     "Differences are paired by task. p: McNemar's exact test, two-sided. Brackets: 95 % intervals"
@@ -35,31 +28,6 @@ SCOPE_NOTE = (
     " a task. They do not say how another night with another seed would end."
 )
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
-
-
-def verdict_of(evidence: Evidence) -> Verdict | None:
-    """The verdict on the newest adapter; None where only the start has been evaluated."""
-    if evidence.newest is None:
-        return None
-    return judge(
-        evidence.arm(evidence.reference),
-        evidence.arm(evidence.newest),
-        evidence.against_reference(evidence.newest),
-    )
-
-
-def tables(evidence: Evidence) -> tuple[Table, ...]:
-    """Every table of the page, in reading order."""
-    splits = [split_table(evidence, tag) for tag in evidence.splits]
-    optional = [pass_at_k_table(evidence), late_table(evidence)]
-    return (
-        main_table(evidence),
-        paired_table(evidence),
-        *[t for t in optional if t is not None],
-        *splits,
-        kind_table(evidence),
-        stops_table(evidence),
-    )
 
 
 # One row of the main table: its name, an arm's own cell, and newest − reference.
@@ -110,7 +78,7 @@ def _tested(difference: Any, p: float) -> str:
 
 
 def main_table(evidence: Evidence) -> Table:
-    """The document's table: one column an arm, and the newest against the warm start."""
+    """One column an arm, and the newest against the warm start."""
     columns = ["", *[a.name for a in evidence.arms]]
     if evidence.newest:
         columns.append(f"{evidence.newest} − {evidence.reference}")
@@ -156,6 +124,12 @@ def unprotected_note(arms: Sequence[str]) -> str:
         f"Played without a sandbox (--sandbox none): {', '.join(arms)}. What the model wrote ran as"
         " a user of this machine, with that user's files and network."
     )
+
+
+def by_arm_table(evidence: Evidence) -> Table:
+    """The main table with a row for each arm, without the differences."""
+    table = main_table(evidence)
+    return arms_table(table.title, evidence.arms, table.notes)
 
 
 def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) -> Table:
@@ -242,8 +216,11 @@ def moved(p: PairedRow) -> tuple[str, ...]:
     return tuple(f"{name} {'up' if sign > 0 else 'down'}" for name, sign in signs.items() if sign)
 
 
-def split_table(evidence: Evidence, tag: str) -> Table:
-    """The newest adapter against the warm start within each value of a tag."""
+def split_table(evidence: Evidence, tag: str) -> Table | None:
+    """The newest adapter against the warm start within each value of a tag; None where the tasks
+    do not have it."""
+    if tag not in evidence.splits:
+        return None
     return _change_table(
         evidence, f"By {TAGS[tag]}", TAGS[tag], evidence.splits[tag], _split_notes(tag), tasks=True
     )
@@ -352,52 +329,3 @@ def _brackets(estimate: Any) -> str:
         return ""
     low, high = estimate.interval.low, estimate.interval.high
     return f" [{quantities.percent(low)} to {quantities.percent(high)}]"
-
-
-# --- the page ---------------------------------------------------------------------------------
-
-NOT_YET = "No trained adapter has been evaluated yet: this is where the night starts from."
-
-
-def markdown(evidence: Evidence, steps: Sequence[StepSummary], title: str) -> str:
-    """The whole page as Markdown: verdict, tables, milestones."""
-    verdict = verdict_of(evidence)
-    lines = [f"# {title}", ""]
-    lines.append(f"**{verdict.headline}**" if verdict else NOT_YET)
-    lines += ["", *[f"- {d}" for d in verdict.details]] if verdict else []
-    page = "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(evidence))
-    return page + "\n" + _milestones_markdown(milestones(steps))
-
-
-def _milestones_markdown(found: Milestones) -> str:
-    bullets = "\n".join(f"- {s}" for s in found.sentences)
-    return f"## Milestones\n\n{bullets}\n"
-
-
-def rich_page(evidence: Evidence, steps: Sequence[StepSummary]) -> Group:
-    """The same for the terminal."""
-    from rich.console import Group
-    from rich.text import Text
-
-    verdict = verdict_of(evidence)
-    said = [Text(verdict.headline, style="bold"), *map(Text, verdict.details)] if verdict else []
-    reached = [Text(f"• {s}") for s in milestones(steps).sentences]
-    shown = [part for t in tables(evidence) for part in (t.rich(), Text())]
-    return Group(*shown, *reached, Text(), *(said or [Text(NOT_YET)]))
-
-
-def plain_page(evidence: Evidence, steps: Sequence[StepSummary]) -> dict[str, Any]:
-    """The same as plain values: every number of the page, and the verdict's enums."""
-    verdict = verdict_of(evidence)
-    return {
-        "schema": SCHEMA,
-        "verdict": plain(verdict) if verdict else None,
-        "milestones": plain(milestones(steps)),
-        **evidence.plain(),
-    }
-
-
-def write_page(folder: Path, evidence: Evidence, steps: Sequence[StepSummary], title: str) -> None:
-    """Write evidence.json and evidence.md into `folder`, each whole."""
-    write_json(folder / "evidence.json", plain_page(evidence, steps))
-    write_text(folder / "evidence.md", markdown(evidence, steps, title))

@@ -32,6 +32,7 @@ from scripts.run.plan import Measured, seconds_allotted, seconds_left
 from scripts.run.state import raise_converged, read_files, read_measured, steps_planned
 from scripts.run.timings import LOOP_VARIABLE
 from scripts.run.until import FORECAST, held, next_time
+from scripts.track.trackers import require_trackers
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,7 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     """
     config = with_options(read_config(folder.config, options.sandbox), options)
     check_sandbox(folder, config)
-    if config.run.wandb:
-        from scripts.track.weights_biases import require_wandb
-
-        require_wandb()
+    require_trackers(config)
     both = Both(display, log_display(folder.log, "loop"))
     wish = Wish(lambda text: note(both.tell, text))
     enrolled = Ledger(folder.ledger).enrolled(LOOP)
@@ -201,14 +199,18 @@ class _Loop:
 
     def _show_evaluation(self) -> None:
         """The main table in the evening, the whole page once something was trained."""
-        from scripts.evidence import collect
-        from scripts.report import files
+        from scripts.evidence.findings import read_findings
+        from scripts.evidence.tables import main_table
+        from scripts.evidence.text_page import rich_page
+        from scripts.report.files import write_files
+        from scripts.words.text import as_text
 
-        steps = collect.read_steps(self.folder)
-        evidence = collect.read_evidence(self.folder, self.config)
-        text = files.page_text(evidence, steps) if len(steps) > 1 else files.start_text(evidence)
-        table(self.display.tell, text)
-        for path in files.write_files(self.folder, self.config, self._note, evidence):
+        findings = read_findings(self.folder, self.config)
+        evidence = findings.require_evidence()
+        trained = len(findings.steps) > 1
+        shown = rich_page(findings) if trained else main_table(evidence).rich()
+        table(self.display.tell, as_text(shown))
+        for path in write_files(findings, self._note):
             detail(self.display.tell, f"written: {path}")
 
     def _note(self, text: str) -> None:

@@ -18,7 +18,7 @@ from rollout.tasks import check_disjoint
 from rollout.transcript import ChatRenderer
 from scripts.phases.context import DEFAULT_MODEL, Context
 from scripts.run.config import RunConfig
-from scripts.track.weights_biases import require_wandb
+from scripts.track.trackers import require_trackers
 from trainer.budget import weight_bytes
 from trainer.trainable import check_trainable
 
@@ -35,8 +35,7 @@ _TRAINED_BYTES = 4
 
 def check_run(ctx: Context) -> AdapterInfo:
     """Check tasks, model, adapter, disk and sandbox; return the starting adapter."""
-    if ctx.config.run.wandb:
-        require_wandb()
+    require_trackers(ctx.config)
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
     check_model(ctx)

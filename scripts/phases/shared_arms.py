@@ -15,8 +15,8 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from rollout.arm import SUMMARY, EvalSummary, eval_key, summarise, write_arm
-from scripts.evidence.collect import PlayedArm, read_played
 from scripts.evidence.conditions import same_conditions
+from scripts.evidence.played import PlayedArm, read_played
 from scripts.phases.context import Context
 from scripts.phases.make_player import reward_function
 from scripts.run.folder import RunFolder

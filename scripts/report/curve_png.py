@@ -34,12 +34,16 @@ BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 LOOK = Look(MANY_STEPS, mark_size=4, thin=1.0)
 
 
-def write_curve(path: Path, steps: Sequence[StepSummary], title: str) -> None:
-    """Write the picture as PNG, under 150 KB. Raises `BadInput` where no step was played."""
+def write_curve(path: Path, steps: Sequence[StepSummary], title: str) -> Path:
+    """Write the picture as PNG, under 150 KB; return its path.
+
+    Raises `BadInput` where no step was played.
+    """
     played = [s for s in steps if s.mean_turns is not None]
     if not played:
         raise BadInput("there is no step to draw: the night has not played any rollout yet")
     write_bytes(path, _png(_figure(played, title)))
+    return path
 
 
 def _figure(steps: Sequence[StepSummary], title: str) -> Figure:

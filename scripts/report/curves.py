@@ -16,7 +16,8 @@ from markupsafe import Markup
 from fieldkit.eval.matched import ArmRow
 from fieldkit.eval.stats import Estimate
 from fieldkit.records import Signal, StepSummary
-from scripts.evidence.collect import WARM_START, Evidence, step_name
+from scripts.evidence.collect import Evidence
+from scripts.evidence.played import WARM_START, step_name
 from scripts.evidence.step_figures import StepFigure, by_step, curves
 from scripts.report import drawing
 from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, Look, draw_figure

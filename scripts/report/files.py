@@ -1,68 +1,37 @@
-"""The evidence of a run folder: on the terminal, and as files beside the steps.
+"""The files that findings are written to: evidence.json, evidence.md, curve.png and report.html.
 
-Finds what belongs to a run and hands it to `scripts.evidence.collect`; the numbers and words are
-made there. Files are written whole and can be written again at any time.
+Each is written whole and can be written again at any time. What is in it is decided by who makes
+it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from fieldkit.errors import FieldkitError
-from fieldkit.records import StepSummary
-from scripts.evidence.collect import Evidence, read_evidence, read_steps
-from scripts.evidence.tables import main_table, rich_page, write_page
+from scripts.evidence.findings import Findings
+from scripts.evidence.text_page import write_page
 from scripts.report.curve_png import write_curve
-from scripts.run.config import RunConfig
-from scripts.run.folder import RunFolder
-from scripts.words.text import as_text
-
-
-def start_text(evidence: Evidence) -> str:
-    """The main table as text: all there is to see in the evening."""
-    return as_text(main_table(evidence).rich())
-
-
-def page_text(evidence: Evidence, steps: Sequence[StepSummary]) -> str:
-    """Every table, the milestones and the verdict, as text."""
-    return as_text(rich_page(evidence, steps))
+from scripts.report.page import write_report
 
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def write_files(
-    folder: RunFolder,
-    config: RunConfig,
-    tell: Callable[[str], None] = _to_stderr,
-    evidence: Evidence | None = None,
-) -> list[Path]:
-    """Write evidence.json, evidence.md, report.html and, once a step was played, curve.png.
+def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[Path]:
+    """Write them, curve.png once a step was played; return the paths.
 
-    evidence: where the caller has it already, since computing it takes longer than all the rest.
-    Returns the paths. A page that cannot be made is told as a line and ends no night.
+    Raises `BadInput` where there is no evidence. A page that cannot be made is told as a line and
+    ends no night.
     """
-    steps = read_steps(folder)
-    evidence = evidence or read_evidence(folder, config)
-    write_page(folder.path, evidence, steps, f"Run {folder.name}")
-    written = [folder.path / "evidence.json", folder.path / "evidence.md"]
-    if len(steps) > 1:
-        curve = folder.path / "curve.png"
-        write_curve(curve, steps, folder.name)
-        written.append(curve)
-    return written + _report(folder, config, evidence, tell)
-
-
-def _report(
-    folder: RunFolder, config: RunConfig, evidence: Evidence, tell: Callable[[str], None]
-) -> list[Path]:
-    from scripts.report.page import write_report
-
+    written = write_page(f)
+    if len(f.steps) > 1:
+        written.append(write_curve(f.path / "curve.png", f.steps, f.name))
     try:
-        return [write_report(folder, config, evidence)]
+        written.append(write_report(f))
     except FieldkitError as e:
         tell(f"report.html was not written: {e}")
-        return []
+    return written

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fieldkit.eval.stats import Estimate
 from scripts.evidence.collect import TAGS, Evidence, SplitRow
-from scripts.evidence.findings import Material
-from scripts.evidence.tables import NOT_YET, verdict_of
+from scripts.evidence.findings import Findings
+from scripts.evidence.text_page import NOT_YET
 from scripts.evidence.verdict import proven
 from scripts.evidence.wall_time import WallTime, duration
 from scripts.words import quantities
@@ -47,9 +47,9 @@ class Headline:
     worse_note: str
 
 
-def headline(m: Material, wall: WallTime | None) -> Headline:
+def headline(m: Findings, wall: WallTime | None) -> Headline:
     """What the page opens with."""
-    verdict = verdict_of(m.evidence) if m.evidence else None
+    verdict = m.verdict
     cost = _cost_tile(m, wall)
     if m.evidence is None or verdict is None:
         return Headline(_why_none(m), (), cost, (), "")
@@ -66,7 +66,7 @@ def headline(m: Material, wall: WallTime | None) -> Headline:
     )
 
 
-def _why_none(m: Material) -> str:
+def _why_none(m: Findings) -> str:
     if m.evidence is not None:
         return NOT_YET
     return UNMATCHED if m.summaries else NO_EVIDENCE
@@ -112,7 +112,7 @@ def _tested(difference: Estimate, p: float) -> str:
     return f"{quantities.estimate(difference)} points, p {quantities.p_value(p, equals=True)}"
 
 
-def _cost_tile(m: Material, wall: WallTime | None) -> tuple[Tile, ...]:
+def _cost_tile(m: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
     if wall is None:
         return ()
     each = f"{duration(wall.training / wall.n_steps)} a step" if wall.n_steps else ""

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from fieldkit.files.atomic import write_text
-from scripts.evidence.collect import Evidence
-from scripts.evidence.findings import Material, read_material
+from scripts.evidence.findings import Findings
+from scripts.evidence.flips import Flips
 from scripts.evidence.transcripts import BUDGET_BYTES, RULE, views
 from scripts.report import drawing
 from scripts.report.sections import sections
-from scripts.run.config import RunConfig
-from scripts.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,33 +31,28 @@ _AFTER_VALUE = re.compile(r"^(.+?) ([\[(].*)$", re.DOTALL)
 """A cell's value, and the interval or share in brackets behind it."""
 
 
-def write_report(folder: RunFolder, config: RunConfig, evidence: Evidence | None = None) -> Path:
-    """Write runs/<name>/report.html, whole; return its path.
-
-    evidence: what the run's evaluations show, where the caller has computed it; else it is
-    computed here, which takes longer than all the rest. Whatever cannot be read is named on the
-    page instead of raised.
-    """
-    path = folder.path / FILE_NAME
-    write_text(path, render(read_material(folder, config, evidence)))
+def write_report(f: Findings) -> Path:
+    """Write runs/<name>/report.html, whole; return its path. What could not be read is named on the
+    page."""
+    path = f.path / FILE_NAME
+    write_text(path, render(f))
     return path
 
 
-def render(m: Material) -> str:
+def render(f: Findings) -> str:
     """The page as HTML."""
     env = environment()
     with drawing.style():
-        values = sections(m)
-    shown = list(_transcripts(m, env))
-    template = env.get_template("report.html.j2")
-    return template.render(**values, transcripts=shown, rule=RULE)
+        values = sections(f)
+    shown = list(_transcripts(f.flips, env))
+    return env.get_template("report.html.j2").render(**values, transcripts=shown, rule=RULE)
 
 
-def _transcripts(m: Material, env: Environment) -> Iterator[Markup]:
+def _transcripts(flips: Flips | None, env: Environment) -> Iterator[Markup]:
     """The flipped tasks' HTML, in order, for as long as it fits."""
     template = env.get_template("flip.html.j2")
     left = BUDGET_BYTES
-    for view in views(m.flips) if m.flips else ():
+    for view in views(flips) if flips else ():
         html = template.render(flip=view)
         left -= len(html.encode())
         if left < 0:

@@ -7,31 +7,19 @@ Numbers and words come from the modules that the terminal uses; none is computed
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from markupsafe import Markup
 
 from fieldkit.eval.matched import PairedRow
-from rollout.arm import EvalSummary
-from scripts.evidence.collect import BASE, TAGS, YARDSTICKS, Evidence, reading_order
+from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
-from scripts.evidence.findings import Material, Pool
+from scripts.evidence.findings import Findings, Pool
 from scripts.evidence.flips import Change, Flips
-from scripts.evidence.health import warnings
-from scripts.evidence.milestones import Milestones, milestones
-from scripts.evidence.step_figures import FIGURES
-from scripts.evidence.tables import (
-    arms_table,
-    kind_table,
-    late_table,
-    main_table,
-    paired_table,
-    pass_at_k_table,
-    split_table,
-    stops_table,
-)
+from scripts.evidence.played import BASE, YARDSTICKS
+from scripts.evidence.run_tables import POOL_STATES, Section, page_tables
 from scripts.evidence.verdict import proven
 from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
@@ -39,8 +27,6 @@ from scripts.report.charts import Difference
 from scripts.report.curves import draw_curves
 from scripts.report.headline import headline
 from scripts.report.provenance import used
-from scripts.words import quantities
-from scripts.words.table import Table
 from scripts.words.visible import visible
 
 CHANGE_WORDS = {
@@ -50,57 +36,48 @@ CHANGE_WORDS = {
 }
 
 
-def sections(m: Material) -> dict[str, Any]:
+def sections(f: Findings) -> dict[str, Any]:
     """Everything that the template needs, but for the transcripts' HTML."""
-    wall = _wall_time(m)
-    found = milestones(m.steps)
-    end = ending(m)
+    wall = _wall_time(f)
+    end = ending(f)
     return {
-        "name": m.name,
+        "name": f.name,
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "ending": end,
-        "next_steps": next_steps(m, end),
-        "headline": headline(m, wall),
-        "gaps": m.gaps,
-        "warnings": warnings(m.played, found, m.config, m.manifest, m.evidence),
-        "matched": _matched(m),
-        "curves": draw_curves(m.played, m.evidence),
-        "numbers": _step_table(m) if m.played else None,
-        "milestones": _milestones(found, m.evidence),
+        "next_steps": next_steps(f, end),
+        "headline": headline(f, wall),
+        "gaps": f.gaps,
+        "warnings": f.warnings,
+        "matched": _with_tables(f, Section.MATCHED, _differences_chart),
+        "curves": draw_curves(f.played, f.evidence),
+        "numbers": page_tables(f, Section.CURVES),
+        "milestones": f.milestones.sentences,
+        "gains": page_tables(f, Section.MILESTONES),
         "wall": _waterfall(wall),
-        "splits": _splits(m.evidence),
-        "stops": _stops(m.evidence),
-        "flipped": _flipped(m.flips),
-        "pool": _pool(m.pool),
-        "used": used(m.manifest, m.steps),
+        "splits": _with_tables(f, Section.SPLITS, _splits_chart),
+        "stops": _with_tables(f, Section.STOPS, _endings_chart),
+        "flipped": _flipped(f.flips),
+        "pool": _pool(f),
+        "used": used(f.manifest, f.steps),
     }
 
 
-def _wall_time(m: Material) -> WallTime | None:
-    rollout = m.config.rollout
+def _with_tables(
+    f: Findings, section: Section, draw: Callable[[Evidence], Markup | None]
+) -> dict[str, Any]:
+    """A section's picture, where there is evidence to draw it from, and its tables."""
+    chart = draw(f.evidence) if f.evidence is not None else None
+    return {"chart": chart, "tables": page_tables(f, section)}
+
+
+def _wall_time(f: Findings) -> WallTime | None:
+    rollout = f.config.rollout
     in_flight = rollout.tasks_per_step * rollout.group_size
-    seats = (rollout.concurrency or in_flight, m.config.engine.max_num_seqs)
-    return wall_time(m.timings, m.journal, in_flight, min(seats))
+    seats = (rollout.concurrency or in_flight, f.config.engine.max_num_seqs)
+    return wall_time(f.timings, f.journal, in_flight, min(seats))
 
 
 # --- the matched table ----------------------------------------------------------------------------
-
-
-def _matched(m: Material) -> dict[str, Any]:
-    if m.evidence is None:
-        return {"tables": [_sums(m.summaries)] if m.summaries else [], "chart": None}
-    optional = (pass_at_k_table(m.evidence),)
-    tables = [_by_arm(m.evidence), paired_table(m.evidence)]
-    return {
-        "tables": [*tables, *[t for t in optional if t is not None]],
-        "chart": _differences_chart(m.evidence),
-    }
-
-
-def _by_arm(evidence: Evidence) -> Table:
-    """The main table with a row for each arm; the differences are in the table below it."""
-    table = main_table(evidence)
-    return arms_table(table.title, evidence.arms, table.notes)
 
 
 def _differences_chart(evidence: Evidence) -> Markup | None:
@@ -127,62 +104,6 @@ def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
     return charts.differences(rows, f"points against {reference}, with 95 % intervals")
 
 
-def _sums(summaries: Sequence[EvalSummary]) -> Table:
-    """What each evaluation wrote down of itself: no pairs, no tests, but better than nothing."""
-    return Table(
-        "Evaluations, each by itself",
-        ("arm", "tasks passed", "assertions that hold", "ended by itself", "mean turns"),
-        tuple(
-            (
-                s.arm,
-                quantities.share(s.n_passed, s.n_trajectories),
-                quantities.share(s.assertions_passed, max(1, s.assertions_total)),
-                quantities.share(s.n_stopped, s.n_trajectories),
-                quantities.turns(s.mean_turns),
-            )
-            for s in sorted(summaries, key=lambda s: reading_order(s.arm))
-        ),
-        ("The matched comparison is missing (see above), so there is no test and no interval.",),
-    )
-
-
-# --- steps ----------------------------------------------------------------------------------------
-
-
-def _step_table(m: Material) -> Table:
-    """The numbers behind the curves."""
-    shown = [figure for figure in FIGURES if figure.is_number]
-    rows = [
-        (str(s.step), s.outcome.value.lower(), *[_number(figure.read(s)) for figure in shown])
-        for s in m.played
-    ]
-    return Table("", ("step", "outcome", *[figure.symbol for figure in shown]), tuple(rows))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}".replace("-", "−")
-
-
-def _milestones(found: Milestones, evidence: Evidence | None) -> dict[str, Any]:
-    gains = Table(
-        "Over the steps, as trailing means",
-        ("figure", "first", "last", "most of it by step", "last third bought"),
-        tuple(
-            (
-                g.figure,
-                f"{g.first:.2f}",
-                f"{g.last:.2f}",
-                "–" if g.most_by_step is None else str(g.most_by_step),
-                quantities.signed(g.last_third, 2),
-            )
-            for g in found.gains
-        ),
-    )
-    late = late_table(evidence) if evidence else None
-    tables = [gains] if gains.rows else []
-    return {"sentences": found.sentences, "tables": [*tables, *([late] if late else [])]}
-
-
 def _waterfall(wall: WallTime | None) -> dict[str, Any] | None:
     if wall is None:
         return None
@@ -192,10 +113,7 @@ def _waterfall(wall: WallTime | None) -> dict[str, Any] | None:
 # --- where it changed -----------------------------------------------------------------------------
 
 
-def _splits(evidence: Evidence | None) -> dict[str, Any] | None:
-    if evidence is None:
-        return None
-    tables = [split_table(evidence, tag) for tag in TAGS if tag in evidence.splits]
+def _splits_chart(evidence: Evidence) -> Markup | None:
     rows = [
         Difference(row.value, row.paired.assertion_rate, row.paired.assertion_rate.sign)
         for split in (*evidence.splits.values(), evidence.kinds)
@@ -203,18 +121,12 @@ def _splits(evidence: Evidence | None) -> dict[str, Any] | None:
         if row.paired is not None
     ]
     unit = "points of assertions that hold, with 95 % intervals"
-    chart = charts.differences(rows, unit) if rows else None
-    return {"tables": [*tables, kind_table(evidence)], "chart": chart}
+    return charts.differences(rows, unit) if rows else None
 
 
-def _stops(evidence: Evidence | None) -> dict[str, Any] | None:
-    if evidence is None:
-        return None
+def _endings_chart(evidence: Evidence) -> Markup | None:
     played = {n: s for n, s in evidence.stops.items() if n not in YARDSTICKS}
-    return {
-        "table": replace(stops_table(evidence), title=""),
-        "chart": charts.endings(played) if played else None,
-    }
+    return charts.endings(played) if played else None
 
 
 def _flipped(flips: Flips | None) -> dict[str, Any] | None:
@@ -232,39 +144,19 @@ def _flipped(flips: Flips | None) -> dict[str, Any] | None:
 # --- the pool -------------------------------------------------------------------------------------
 
 
-def _pool(pool: Pool | None) -> dict[str, Any] | None:
-    if pool is None:
+def _pool(f: Findings) -> dict[str, Any] | None:
+    if (pool := f.pool) is None:
         return None
     state = asdict(pool.state)
-    words = ("learnable", "saturated", "stuck", "stale", "never_seen")
-    named = {word.replace("_", " "): state[word] for word in words}
-    tasks = [task for members in named.values() for task in members]
+    tasks = [task for word in POOL_STATES for task in state[word]]
     return {
         "message": pool.state.message,
         "forecast": _forecast_sentence(pool),
         "chart": charts.pool_history(pool.history, tasks),
         "n_seen": len(pool.history.by_task()),
         "most_drawn": charts.POOL_ROWS,
-        "table": _pool_table(pool, named),
+        "tables": page_tables(f, Section.POOL),
     }
-
-
-def _pool_table(pool: Pool, named: dict[str, Sequence[str]]) -> Table:
-    seen = pool.history.by_task()
-    return Table(
-        "",
-        ("task", "now", "drawn", "history (step: signal)"),
-        tuple(
-            (visible(task), word, str(len(drawn)), _history(drawn))
-            for word, members in named.items()
-            for task in members
-            for drawn in [seen.get(task, ())]
-        ),
-    )
-
-
-def _history(drawn: Sequence[tuple[int, Any]]) -> str:
-    return ", ".join(f"{step}: {signal.value.lower()}" for step, signal in drawn) or "–"
 
 
 def _forecast_sentence(pool: Pool) -> str:

@@ -11,28 +11,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn
 
-from fieldkit.errors import BadInput, PoolConverged
-from fieldkit.files.atomic import read_json
+from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
-from fieldkit.records import Signal
+from fieldkit.records import Signal, StepSummary
 from reward.pool import Convergence, converged, growth, read_history
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
-from scripts.run.manifest import bound_changes, check_host, read_manifest, refuse_change
+from scripts.run.manifest import bound_changes, check_host, refuse_change
 from scripts.run.next_phase import Phase, RunFiles, next_phase
 from scripts.run.plan import Measured, planned_steps, scaled_eval_seconds
-from scripts.run.timings import StepTimings, read_timings
+from scripts.run.reader import RunReader
+from scripts.run.timings import StepTimings
 
 
-def read_files(folder: RunFolder, config: RunConfig) -> RunFiles:
-    """What is on disk now.
+def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = None) -> RunFiles:
+    """What is on disk now. reader: who has read a part of it already.
 
     Raises `NotOwner` where the run belongs to another host, `BadInput` where run.toml or the data
     were changed after the first step. Before it, a changed run.toml means: not started.
     """
-    manifest = read_manifest(folder)
-    n_done = folder.finished_steps()
+    reader = reader or RunReader(folder)
+    manifest, n_done = reader.manifest, reader.n_steps
     if manifest is None or n_done == 0:
         return _nothing_yet()
     check_host(folder, manifest)
@@ -40,20 +40,25 @@ def read_files(folder: RunFolder, config: RunConfig) -> RunFiles:
         refuse_change(folder, manifest, config)
     elif bound_changes(manifest, config):
         return _nothing_yet()
-    steps = [_step_json(folder, n) for n in range(n_done)]
     return RunFiles(
         started=True,
-        adapters=tuple(str(s["adapter_sha"]) for s in steps),
+        adapters=tuple(s.adapter_sha for s in reader.steps),
         bundle_ready=folder.bundle(n_done).is_file(),
-        evaluated=frozenset(evaluations(folder, manifest)),
-        converged=_is_converged(folder, config, steps),
+        evaluated=frozenset(reader.evaluations),
+        converged=_is_converged(folder, config, reader.steps),
     )
 
 
-def look(folder: RunFolder, config: RunConfig, deadline: float | None = None) -> tuple[Phase, int]:
+def look(
+    folder: RunFolder,
+    config: RunConfig,
+    deadline: float | None = None,
+    reader: RunReader | None = None,
+) -> tuple[Phase, int]:
     """The next phase, and the number of steps that are planned now. deadline: `steps_planned`'s."""
-    files = read_files(folder, config)
-    steps = steps_planned(folder, config, files, deadline)
+    reader = reader or RunReader(folder)
+    files = read_files(folder, config, reader)
+    steps = steps_planned(folder, config, files, deadline, reader)
     return next_phase(files, steps, config.run.eval_every), steps
 
 
@@ -72,7 +77,11 @@ def as_told(
 
 
 def steps_planned(
-    folder: RunFolder, config: RunConfig, files: RunFiles, deadline: float | None = None
+    folder: RunFolder,
+    config: RunConfig,
+    files: RunFiles,
+    deadline: float | None = None,
+    reader: RunReader | None = None,
 ) -> int:
     """Steps in all: as set, or as many as fit into the minutes at the speed measured so far.
 
@@ -83,7 +92,7 @@ def steps_planned(
     planned = planned_steps(
         config.run.steps,
         config.run.minutes,
-        read_measured(folder, files),
+        read_measured(folder, files, reader),
         eval_every=config.run.eval_every,
         deadline_in=None if deadline is None else deadline - time.time(),
     )
@@ -94,31 +103,17 @@ def steps_planned(
     return max(planned, most)
 
 
-def read_measured(folder: RunFolder, files: RunFiles) -> Measured:
+def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None = None) -> Measured:
     """The times of the finished steps and evaluations, from timings.json files."""
-    timings = [read_timings(folder.timings(n), n) for n in range(files.newest + 1)]
-    eval_seconds = _eval_seconds(folder, files, timings)
+    reader = reader or RunReader(folder)
+    timings = reader.timings[: files.newest + 1]
+    eval_seconds = _eval_seconds(reader, files, timings)
     return Measured(
         step_seconds=tuple(t.training_wall for t in timings[1:]),
         other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
         final_eval_seconds=0.0 if _is_evaluated(files) else eval_seconds,
         eval_seconds=eval_seconds,
     )
-
-
-def evaluations(folder: RunFolder, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """eval.json of every finished arm of this run by adapter hash (or the arm's stand-in for one).
-
-    An arm that was played on other tasks or under other limits, before run.toml was changed, does
-    not count.
-    """
-    wanted = manifest["evaluation"]
-    found = {}
-    for path in sorted(folder.evals.glob("*/eval.json")):
-        value = read_json(path)
-        if all(value.get(key) == sha for key, sha in wanted.items()):
-            found[str(value["adapter_sha"])] = value
-    return found
 
 
 def pool_state(folder: RunFolder, config: RunConfig) -> Convergence:
@@ -145,17 +140,9 @@ def _nothing_yet() -> RunFiles:
     return RunFiles(False, (), False, frozenset(), False)
 
 
-def _step_json(folder: RunFolder, n: int) -> dict[str, Any]:
-    value = read_json(folder.summary(n))
-    if not isinstance(value, dict) or value.get("step") != n or "adapter_sha" not in value:
-        raise BadInput(f"{folder.summary(n)}: not the summary of step {n}")
-    return value
-
-
-def _is_converged(folder: RunFolder, config: RunConfig, steps: list[dict[str, Any]]) -> bool:
+def _is_converged(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> bool:
     """Whether the pool is exhausted. The bundles are read only where the answer could be yes."""
-    newest = steps[-1]
-    if len(steps) == 1 or newest["groups"].get(Signal.LEARNABLE, 0):
+    if len(steps) == 1 or steps[-1].groups.get(Signal.LEARNABLE, 0):
         return False  # a task that was just learnable is evidence enough against
     return pool_state(folder, config).converged
 
@@ -164,7 +151,7 @@ def _is_evaluated(files: RunFiles) -> bool:
     return not files.adapters or files.adapters[-1] in files.evaluated
 
 
-def _eval_seconds(folder: RunFolder, files: RunFiles, timings: Sequence[StepTimings]) -> float:
+def _eval_seconds(reader: RunReader, files: RunFiles, timings: Sequence[StepTimings]) -> float:
     """What evaluating the newest adapter takes now, from the last adapter that was evaluated.
 
     An arm that was taken over from another run, or of which an earlier start had played a part, has
@@ -173,28 +160,25 @@ def _eval_seconds(folder: RunFolder, files: RunFiles, timings: Sequence[StepTimi
     for n in range(files.newest, -1, -1):
         seconds = timings[n].eval_of(files.adapters[n])
         if seconds is not None:
-            whole = max(seconds, _seconds_to_play(folder, files.adapters[n]))
-            return scaled_eval_seconds(whole, *_turns(folder, n, files.newest))
+            whole = max(seconds, _seconds_to_play(reader.evaluations.get(files.adapters[n])))
+            return scaled_eval_seconds(whole, *_turns(reader.steps, n, files.newest))
     return 0.0
 
 
-def _seconds_to_play(folder: RunFolder, adapter_sha: str) -> float:
-    """What all episodes of an adapter's finished arm take, by eval.json."""
-    manifest = read_manifest(folder)
-    arm = evaluations(folder, manifest).get(adapter_sha) if manifest else None
+def _seconds_to_play(arm: Mapping[str, Any] | None) -> float:
+    """What all episodes of a finished arm take, by its eval.json."""
     if arm is None:
         return 0.0
     played = arm["n_trajectories"] - arm["n_kept"]
     return float(arm["seconds"] * arm["n_trajectories"] / max(1, played))
 
 
-def _turns(folder: RunFolder, then: int, now: int) -> tuple[float, float]:
+def _turns(steps: Sequence[StepSummary], then: int, now: int) -> tuple[float, float]:
     """Mean turns of the rollouts of two steps; step 0 has none of its own, so step 1's.
 
     Equal while there is no step 1.
     """
     if now == 0:
         return 1.0, 1.0
-    values = [_step_json(folder, max(1, min(n, now))).get("mean_turns") for n in (then, now)]
-    turns = [float(v) if v else 0.0 for v in values]
+    turns = [steps[max(1, min(n, now))].mean_turns or 0.0 for n in (then, now)]
     return turns[0], turns[1]

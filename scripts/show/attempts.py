@@ -16,8 +16,8 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Trajectory, read_bundle
-from rollout.arm import BASE_ADAPTER, SUMMARY, TRAJECTORIES, EvalSummary, read_eval
-from scripts.evidence.collect import read_played, reading_order
+from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary
+from scripts.evidence.played import read_played, read_summaries
 from scripts.run.folder import RunFolder
 from scripts.words.quantities import counted
 from scripts.words.visible import visible
@@ -85,9 +85,7 @@ class Archive:
     @cached_property
     def evals(self) -> tuple[EvalSummary, ...]:
         """The finished evaluations, in the order of the tables: the newest adapter last."""
-        files = sorted(self.folder.evals.glob(f"*/{SUMMARY}"))
-        found = [read_eval(file.parent) for file in files]
-        return tuple(sorted(found, key=lambda s: reading_order(s.arm)))
+        return tuple(read_summaries(self.folder.evals))
 
     def command(self, *words: str) -> str:
         """`grpo show RUN …` as a person types it."""

@@ -29,7 +29,7 @@ from scripts.base.checkout import from_checkout
 from scripts.base.display import PlainDisplay
 from scripts.base.events import note
 from scripts.base.signals import Wish, listening
-from scripts.evidence.collect import BASE
+from scripts.evidence.played import BASE
 from scripts.phases.context import DEFAULT_MODEL, Context
 from scripts.phases.make_player import player, renderer, serve
 from scripts.prepare.model import default_model_dir

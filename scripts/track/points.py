@@ -5,17 +5,15 @@ Everything is read from step.json and eval.json, so the points can be made again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.records import Signal, StepSummary
 from rollout.arm import SUMMARY, EvalSummary, read_eval
-from scripts.evidence.collect import read_steps
 from scripts.evidence.step_figures import FIGURES
 from scripts.run.folder import RunFolder
-from scripts.run.manifest import read_manifest
-from scripts.run.state import evaluations
+from scripts.run.reader import RunReader
 
 HELD_OUT: Mapping[str, Callable[[EvalSummary], float]] = {
     "heldout/pass_rate": lambda e: e.pass_rate,
@@ -45,9 +43,9 @@ def read_points(folder: RunFolder) -> tuple[Point, ...]:
     Only adapters of this run are among the evaluations: base and yardsticks have no step. Raises
     `BadInput` for a file that cannot be read.
     """
-    steps = read_steps(folder)
-    evals = _evals_by_step(folder, steps)
-    return tuple(p for s in steps for p in _points_of(folder, s, evals.get(s.step)))
+    reader = RunReader(folder)
+    evals = _evals_by_step(reader)
+    return tuple(p for s in reader.steps for p in _points_of(folder, s, evals.get(s.step)))
 
 
 def _points_of(folder: RunFolder, s: StepSummary, e: EvalSummary | None) -> Iterator[Point]:
@@ -58,16 +56,12 @@ def _points_of(folder: RunFolder, s: StepSummary, e: EvalSummary | None) -> Iter
         yield Point(s.step, _finished(folder.evals / e.key / SUMMARY), scalars)
 
 
-def _evals_by_step(folder: RunFolder, steps: Sequence[StepSummary]) -> dict[int, EvalSummary]:
+def _evals_by_step(reader: RunReader) -> dict[int, EvalSummary]:
     """Evaluations by the first step with that adapter: a step without signal carries it on."""
-    manifest = read_manifest(folder)
-    if manifest is None:
-        return {}
-    played = evaluations(folder, manifest)
-    first_of = {s.adapter_sha: s.step for s in reversed(steps)}
+    first_of = {s.adapter_sha: s.step for s in reversed(reader.steps)}
     return {
-        first_of[sha]: read_eval(folder.evals / value["key"])
-        for sha, value in played.items()
+        first_of[sha]: read_eval(reader.folder.evals / value["key"])
+        for sha, value in reader.evaluations.items()
         if sha in first_of
     }
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldkit.files.atomic import fsync_dir
+from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
-from scripts.track.points import Point, read_points
+from scripts.track.points import Point
 
 EVENTS = "events.out.tfevents.grpo"
 """TensorBoard reads files with "tfevents" in their name."""
@@ -22,14 +23,34 @@ EVENTS = "events.out.tfevents.grpo"
 _FILE_VERSION = "brain.Event:2"  # what the first record of an event file has to say
 
 
-def write_tensorboard(folder: RunFolder) -> Path | None:
+class TensorBoard:
+    """Every run has it: its file lies in the run folder, and it is installed with the loop."""
+
+    name, module = "TensorBoard", ""
+
+    def wanted(self, config: RunConfig) -> bool:
+        return True
+
+    def require(self) -> None:
+        """It is always there."""
+
+    def is_due(self, folder: RunFolder) -> bool:
+        return True
+
+    def bring(
+        self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
+    ) -> str:
+        """As `write_tensorboard`."""
+        return str(write_tensorboard(folder, points) or f"{folder.path}: no step is finished yet")
+
+
+def write_tensorboard(folder: RunFolder, points: Sequence[Point]) -> Path | None:
     """Bring tensorboard/ up to date; return the event file, or None where there is no point yet.
 
     The file is always the beginning of what it should be, so only what is missing is appended: a
     TensorBoard that is open follows it, and a tail that a crash tore off is completed. Where that
     does not hold (a step was taken back by hand and played again) it is written anew.
     """
-    points = read_points(folder)
     if not points:
         return None
     wanted = event_bytes(points)

@@ -1,17 +1,61 @@
-"""Every tracker of a run, brought up to date as a phase ends.
+"""The trackers of a run: one list of them, brought up to date as a phase ends.
 
-No tracker can end a night: what fails is told as a line.
+A further tracker is one class and one entry in `TRACKERS`; the rest of the house asks only whether
+those that are wanted are installed. No tracker can end a night: what fails is told as a line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from scripts.base.events import Tell, note
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
-from scripts.track.tensorboard import write_tensorboard
-from scripts.track.weights_biases import send_when_due
+from scripts.track.points import Point, read_points
+from scripts.track.tensorboard import TensorBoard
+from scripts.track.weights_biases import WeightsAndBiases
+
+
+class Tracker(Protocol):
+    """Where a run's figures go besides its own folder."""
+
+    name: str
+    """What a person calls it."""
+    module: str
+    """What has to be installed for it; empty where that comes with the loop."""
+
+    def wanted(self, config: RunConfig) -> bool:
+        """Whether the run's settings ask for it."""
+
+    def require(self) -> None:
+        """Raise `BadInput` with the command that installs it where it is missing."""
+
+    def bring(
+        self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
+    ) -> str:
+        """Send or write what it lacks of the run's points, which may be sent again and again.
+
+        Returns a line for a person. Raises where that fails.
+        """
+
+    def is_due(self, folder: RunFolder) -> bool:
+        """Whether a phase that ends should bother it: not soon after a failure."""
+
+
+TRACKERS: list[Tracker] = [TensorBoard(), WeightsAndBiases()]
+"""Every tracker there is."""
+
+
+def wanted_trackers(config: RunConfig) -> list[Tracker]:
+    """Those that the run's settings ask for."""
+    return [tracker for tracker in TRACKERS if tracker.wanted(config)]
+
+
+def require_trackers(config: RunConfig) -> None:
+    """Raise `BadInput` where one that is wanted is not installed."""
+    for tracker in wanted_trackers(config):
+        tracker.require()
 
 
 def track(
@@ -21,16 +65,13 @@ def track(
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> None:
     """Bring every tracker up to date as a phase ends. Raises nothing: a failure is told."""
-
-    def tensorboard() -> None:
-        write_tensorboard(folder)
-
-    def wandb() -> None:
-        if config.run.wandb:
-            send_when_due(folder, stop_asked)
-
-    for name, bring in (("TensorBoard", tensorboard), ("Weights & Biases", wandb)):
+    points: tuple[Point, ...] | None = None
+    for tracker in wanted_trackers(config):
         try:
-            bring()
+            if tracker.is_due(folder):
+                points = read_points(folder) if points is None else points
+                tracker.bring(folder, points, stop_asked)
         except Exception as e:  # whatever a tracker does, the night goes on
-            note(tell, f"{name}: {e or repr(e)}; `grpo track {folder.typed}` makes up for it")
+            note(
+                tell, f"{tracker.name}: {e or repr(e)}; `grpo track {folder.typed}` makes up for it"
+            )

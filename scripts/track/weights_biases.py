@@ -23,6 +23,7 @@ from fieldkit.files.atomic import read_json, sha256_text, write_json
 from fieldkit.process.ledger import Ledger
 from scripts.base.checkout import ROOT
 from scripts.base.children import run_child
+from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest
 from scripts.track.points import Point, read_points
@@ -48,29 +49,39 @@ class Sent:
     failed: float = 0.0
 
 
-def require_wandb() -> None:
-    """Raise `BadInput` with the command that installs the library where it is missing."""
-    if importlib.util.find_spec("wandb") is None:
-        raise BadInput(
-            "run.wandb is true, but Weights & Biases is not installed; "
-            f"`{sys.executable} -m pip install --no-build-isolation -e '{ROOT}[wandb]'` installs "
-            "it, or set run.wandb = false"
-        )
+class WeightsAndBiases:
+    """Where `[run] wandb = true` asks for it."""
+
+    name, module = "Weights & Biases", "wandb"
+
+    def wanted(self, config: RunConfig) -> bool:
+        return config.run.wandb
+
+    def require(self) -> None:
+        """Raise `BadInput` with the command that installs the library where it is missing."""
+        if importlib.util.find_spec(self.module) is None:
+            raise BadInput(
+                "run.wandb is true, but Weights & Biases is not installed; "
+                f"`{sys.executable} -m pip install --no-build-isolation -e '{ROOT}[wandb]'` "
+                "installs it, or set run.wandb = false"
+            )
+
+    def is_due(self, folder: RunFolder) -> bool:
+        return time.time() - _read(folder).failed >= PATIENCE_SECONDS
+
+    def bring(
+        self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
+    ) -> str:
+        """Send what was not sent yet, in a child. Raises `BadInput` where the library is missing,
+        `Unavailable` with what it said where it fails or takes longer than `LONGEST_SECONDS`."""
+        self.require()
+        sent = _read(folder)
+        if _unsent(points, sent):
+            _send(folder, sent, stop_asked)
+        return f"{self.name}: nothing is missing there"
 
 
-def send_when_due(folder: RunFolder, stop_asked: Callable[[], bool]) -> None:
-    """As `send`, but not soon after a failure."""
-    if time.time() - _read(folder).failed >= PATIENCE_SECONDS:
-        send(folder, stop_asked)
-
-
-def send(folder: RunFolder, stop_asked: Callable[[], bool] = lambda: False) -> None:
-    """Send what was not sent yet, in a child. Raises `BadInput` where the library is missing,
-    `Unavailable` with what it said where it fails or takes longer than `LONGEST_SECONDS`."""
-    require_wandb()
-    sent = _read(folder)
-    if not _unsent(read_points(folder), sent):
-        return
+def _send(folder: RunFolder, sent: Sent, stop_asked: Callable[[], bool]) -> None:
     said: list[str] = []
     log = folder.log / "wandb.log"
     deadline = time.monotonic() + LONGEST_SECONDS

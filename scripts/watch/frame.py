@@ -20,7 +20,7 @@ from fieldkit.gate.memory import GIB
 from fieldkit.records import Outcome, Signal, StepSummary, StopReason
 from rollout.arm import EvalSummary
 from scripts.base.display import duration
-from scripts.evidence.collect import YARDSTICKS
+from scripts.evidence.played import YARDSTICKS
 from scripts.evidence.step_figures import KL, NOTHING, PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.evidence.transcripts import TurnView, attempt_view
 from scripts.evidence.wall_time import duration as roughly

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,19 +21,19 @@ from fieldkit.files.journal import Entry, Journal
 from fieldkit.records import (
     StepSummary,
     Trajectory,
-    decode,
     decode_group,
     decode_trajectory,
 )
 from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
 from scripts.base.machine import host_identity
-from scripts.evidence.collect import BASE, WARM_START, step_name
+from scripts.evidence.played import BASE, WARM_START, finished, step_name
 from scripts.run.config import NightSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import holder
 from scripts.run.manifest import is_same_host, read_manifest, typed_to_play
 from scripts.run.next_phase import Phase, RunFiles
 from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted, seconds_left
+from scripts.run.reader import read_step
 from scripts.run.state import as_told, read_measured
 from scripts.run.timings import read_timings
 from scripts.watch.activity import Activity, State, activity, lives
@@ -45,6 +46,7 @@ _TIMED = re.compile(r"\d\d:\d\d:\d\d ")
 
 
 _NO_ENTRIES: tuple[Entry, ...] = ()
+_NO_STEP: StepSummary | None = None
 _NO_STEPS: tuple[StepSummary, ...] = ()
 _NO_EVALS: tuple[EvalSummary, ...] = ()
 _NO_PLAN: tuple[int | None, float | None] = (None, None)
@@ -204,12 +206,15 @@ class Watcher:
         return self._read(self.folder.journal, _entries, _NO_ENTRIES)
 
     def _steps(self) -> tuple[StepSummary, ...]:
-        files = [self.folder.summary(n) for n in range(self.folder.finished_steps())]
-        found = [self._read(f, _summary, None) for f in files]
+        found = [
+            self._read(self.folder.summary(n), partial(read_step, n=n), _NO_STEP)
+            for n in range(self.folder.finished_steps())
+        ]
         return tuple(s for s in found if s is not None)
 
     def _evals(self) -> tuple[EvalSummary, ...]:
-        files = sorted(self.folder.evals.glob(f"*/{SUMMARY}"), key=lambda f: f.stat().st_mtime)
+        files = [folder / SUMMARY for folder in finished(self.folder.evals)]
+        files.sort(key=lambda f: f.stat().st_mtime)
         found = [self._read(f, _evaluation, None) for f in files]
         return tuple(e for e in found if e is not None)
 
@@ -369,10 +374,6 @@ def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:
 
 def _entries(path: Path) -> tuple[Entry, ...]:
     return Journal(path).read()
-
-
-def _summary(path: Path) -> StepSummary | None:
-    return decode(StepSummary, path.read_text(), f"{path}:1")
 
 
 def _evaluation(path: Path) -> EvalSummary | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.eval.grade import AssertionResult, Grade
+from fieldkit.files.journal import Journal
 from fieldkit.records import (
     SCHEMA,
     Action,
@@ -22,6 +23,11 @@ from fieldkit.records import (
 )
 from rollout.arm import summarise
 from rollout.settings import EpisodeSettings
+from scripts.evidence.collect import Evidence
+from scripts.evidence.collect import collect as collect_arms
+from scripts.evidence.played import read_named
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import read_manifest
 
 SETTINGS = EpisodeSettings(temperature=0.2)
 KINDS = ("file_exists", "file_contents_contain", "file_unchanged", "file_exists")
@@ -117,6 +123,13 @@ def arm(
         trajectory(t.task_id, sha, 4 if i < passes else 2, turns, i < stops, k)
         for i, t in enumerate(on)
     ]
+
+
+def collect(evals: Path, on: Sequence[Task], steps: Sequence[StepSummary]) -> Evidence:
+    """The evidence of what lies below `evals`, as the findings of its run have it."""
+    folder = RunFolder(evals.parent)
+    arms = read_named(evals, on, steps, folder.typed)
+    return collect_arms(arms, on, read_manifest(folder), Journal(folder.journal).read())
 
 
 def step(

@@ -8,9 +8,10 @@ import pytest
 from fieldkit.errors import BadInput
 from fieldkit.records import StepSummary, StopReason
 from rollout.settings import EpisodeSettings
-from scripts.evidence.collect import Evidence, collect, compare, outcome, read_arms, tags_of
+from scripts.evidence.collect import Evidence, compare, outcome, tags_of
+from scripts.evidence.played import read_arms
 from scripts.evidence.tables import pass_at_k_table
-from tests.scripts.evals import arm, step, task, tasks, trajectory, write_eval
+from tests.scripts.evals import arm, collect, step, task, tasks, trajectory, write_eval
 
 N = 24
 

@@ -5,46 +5,46 @@ from pathlib import Path
 
 from fieldkit.files.journal import Entry
 from scripts.evidence.ending import EndKind, ending, next_steps
-from scripts.evidence.findings import Material, Plan, read_material
+from scripts.evidence.findings import Findings, Plan, read_findings
 from scripts.run.next_phase import Phase
 from tests.scripts.made_night import make_night
 
 
-def material(root: Path, *, lost: int = 2) -> Material:
+def findings(root: Path, *, lost: int = 2) -> Findings:
     night = make_night(root, lost=lost)
-    return read_material(night.folder, night.config)
+    return read_findings(night.folder, night.config)
 
 
 def test_a_night_with_nothing_left_to_do_is_complete_and_its_adapter_is_named(
     tmp_path: Path,
 ) -> None:
-    m = material(tmp_path, lost=0)
+    m = findings(tmp_path, lost=0)
     end = ending(m)
     assert end.kind is EndKind.COMPLETE
     assert next_steps(m, end) == (f"Use it: `{m.path}/step-008/adapter`.",)
 
 
 def test_an_adapter_that_lost_the_work_is_not_recommended(tmp_path: Path) -> None:
-    m = material(tmp_path, lost=14)
+    m = findings(tmp_path, lost=14)
     assert next_steps(m, ending(m))[0].startswith("Do not use this adapter")
 
 
 def test_a_converged_pool_asks_for_tasks(tmp_path: Path) -> None:
-    m = replace(material(tmp_path), plan=Plan(Phase.CONVERGED, 20))
+    m = replace(findings(tmp_path), plan=Plan(Phase.CONVERGED, 20))
     end = ending(m)
     assert end.kind is EndKind.CONVERGED
     assert "reserve" in next_steps(m, end)[0]
 
 
 def test_an_interrupted_night_says_what_is_next_and_what_goes_on(tmp_path: Path) -> None:
-    m = replace(material(tmp_path), plan=Plan(Phase.ROLLOUT, 20))
+    m = replace(findings(tmp_path), plan=Plan(Phase.ROLLOUT, 20))
     end = ending(m)
     assert end.sentence == "Not finished: 8 of 20 steps are done; next: rollout."
     assert f"`grpo run {m.typed}` goes on" in next_steps(m, end)[0]
 
 
 def test_what_goes_on_without_a_sandbox_says_so_again(tmp_path: Path) -> None:
-    m = material(tmp_path)
+    m = findings(tmp_path)
     m = replace(m, plan=Plan(Phase.ROLLOUT, 20), manifest={**m.manifest, "sandbox": "none"})
     assert f"`grpo run {m.typed} --sandbox none` goes on" in next_steps(m, ending(m))[0]
 
@@ -52,6 +52,6 @@ def test_what_goes_on_without_a_sandbox_says_so_again(tmp_path: Path) -> None:
 def test_an_error_counts_only_while_it_is_the_last_thing_that_happened(tmp_path: Path) -> None:
     failed = Entry(0.0, 1, "phase_end", {"phase": "rollout", "exit": 4, "error": "no server"})
     went_on = Entry(1.0, 2, "phase_start", {"phase": "rollout"})
-    m = replace(material(tmp_path), plan=Plan(Phase.ROLLOUT, 20), journal=(failed,))
+    m = replace(findings(tmp_path), plan=Plan(Phase.ROLLOUT, 20), journal=(failed,))
     assert (ending(m).kind, ending(m).failure) == (EndKind.FAILED, "no server")
     assert ending(replace(m, journal=(failed, went_on))).kind is EndKind.UNFINISHED

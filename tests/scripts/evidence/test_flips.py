@@ -2,17 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from fieldkit.errors import BadInput
-from scripts.evidence.collect import Evidence, collect, read_steps
-from scripts.evidence.flips import Change, change_of, read_flips
+from scripts.evidence.findings import read_findings
+from scripts.evidence.flips import Change, change_of
 from tests.scripts.evals import trajectory
-from tests.scripts.made_night import Night, make_night, tasks
-
-
-def evidence_of(night: Night) -> Evidence:
-    return collect(night.folder.evals, tasks(24), read_steps(night.folder))
+from tests.scripts.made_night import make_night
 
 
 def test_a_task_that_no_longer_passes_is_lost_and_one_that_now_does_is_won() -> None:
@@ -29,7 +22,8 @@ def test_an_attempt_that_ends_for_another_reason_is_told_and_the_same_ending_is_
 
 def test_lost_tasks_come_first_since_they_are_what_a_person_has_to_see(tmp_path: Path) -> None:
     night = make_night(tmp_path)
-    flips = read_flips(night.folder.evals, evidence_of(night), read_steps(night.folder), tasks(24))
+    flips = read_findings(night.folder, night.config).flips
+    assert flips is not None
     assert [f.task.task_id for f in flips.flips[:6]] == [
         "t000",
         "t001",
@@ -39,13 +33,3 @@ def test_lost_tasks_come_first_since_they_are_what_a_person_has_to_see(tmp_path:
         "t013",
     ]
     assert (flips.before, flips.after) == ("warm start", "step 8")
-
-
-def test_an_arm_whose_folder_was_removed_is_an_error_that_names_the_adapter(
-    tmp_path: Path,
-) -> None:
-    night = make_night(tmp_path)
-    evidence = evidence_of(night)
-    night.eval_of("sha-8").rename(tmp_path / "gone")
-    with pytest.raises(BadInput, match="no evaluation of adapter sha-8"):
-        read_flips(night.folder.evals, evidence, read_steps(night.folder), tasks(24))

@@ -9,7 +9,7 @@ import pytest
 from fieldkit.records import Outcome, StepSummary
 from rollout.settings import RolloutSettings
 from scripts.evidence import health as w
-from scripts.evidence.collect import collect, read_steps
+from scripts.evidence.findings import read_findings
 from scripts.evidence.milestones import Milestones, milestones
 from scripts.run.config import RunConfig
 from tests.scripts.evals import step
@@ -69,7 +69,7 @@ def test_where_held_out_tasks_were_played_they_are_asked_and_not_the_rollouts(
     for lost, warned in ((2, False), (14, True)):
         on = tasks(40)
         night = make_night(tmp_path / str(lost), held_out=on, lost=lost)
-        evidence = collect(night.folder.evals, on, read_steps(night.folder))
+        evidence = read_findings(night.folder, night.config).evidence
         assert (w.reward_without_work(found(worse), evidence) is not None) == warned
 
 

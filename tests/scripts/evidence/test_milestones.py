@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from fieldkit.records import StepSummary
-from scripts.evidence.collect import collect
 from scripts.evidence.milestones import milestones
 from scripts.evidence.tables import late_table
-from tests.scripts.evals import arm, step, write_eval
+from tests.scripts.evals import arm, collect, step, write_eval
 from tests.scripts.made_night import HELD_OUT, after, make_night, summary, tasks
 
 # the measured night on the easy corpus: stop rates and turns of eleven steps

@@ -10,19 +10,15 @@ from rich.console import Console
 
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
-from scripts.evidence.collect import Evidence, collect
-from scripts.evidence.tables import (
-    main_table,
-    markdown,
-    plain_page,
-    rich_page,
-    tables,
-    verdict_of,
-    write_page,
-)
+from scripts.evidence.collect import Evidence
+from scripts.evidence.findings import Findings
+from scripts.evidence.run_tables import text_tables
+from scripts.evidence.tables import main_table
+from scripts.evidence.text_page import markdown, plain_page, rich_page, write_page
+from scripts.run.folder import RunFolder
 from scripts.words.table import Table
 from scripts.words.text import as_text
-from tests.scripts.evals import step, tasks
+from tests.scripts.evals import collect, step, tasks
 from tests.scripts.evidence.test_collect import N, night
 
 
@@ -39,6 +35,15 @@ def steps(evals: Path) -> list[StepSummary]:
 @pytest.fixture(scope="module")
 def evidence(evals: Path, steps: list[StepSummary]) -> Evidence:
     return collect(evals, tasks(N), steps)
+
+
+@pytest.fixture
+def found(evidence: Evidence, steps: list[StepSummary], tmp_path: Path) -> Findings:
+    return findings(evidence, steps, tmp_path)
+
+
+def findings(evidence: Evidence, steps: list[StepSummary], root: Path) -> Findings:
+    return Findings(RunFolder(root / "first-night"), steps=tuple(steps), evidence=evidence)
 
 
 def cell(table: Table, row: str, column: str) -> str:
@@ -68,53 +73,49 @@ def test_the_difference_carries_its_interval_and_p(evidence: Evidence) -> None:
     assert passed.endswith("p = 0.50")
 
 
-def test_every_comparing_table_has_intervals(evidence: Evidence) -> None:
-    for table in tables(evidence):
+def test_every_comparing_table_has_intervals(found: Findings) -> None:
+    for table in text_tables(found):
         if table.title != "Why attempts ended":
             assert any("[" in c for row in table.rows for c in row), table.title
 
 
-def test_the_page_says_that_the_last_steps_bought_only_turns(evidence: Evidence) -> None:
-    table = next(t for t in tables(evidence) if t.title == "What the last steps bought")
+def test_the_page_says_that_the_last_steps_bought_only_turns(found: Findings) -> None:
+    table = next(t for t in text_tables(found) if t.title == "What the last steps bought")
     assert table.notes == ("After step 1: turns down; the rest can be luck.",)
 
 
-def test_the_markdown_page_opens_with_the_verdict(
-    evidence: Evidence, steps: list[StepSummary]
-) -> None:
-    page = markdown(evidence, steps, "first night")
-    assert page.splitlines()[0] == "# first night"
+def test_the_markdown_page_opens_with_the_verdict(found: Findings) -> None:
+    page = markdown(found)
+    assert page.splitlines()[0] == "# Run first-night"
     assert page.splitlines()[2].startswith("**The habit is gone")
     assert "## Milestones" in page
     assert "## By persona" in page
 
 
-def test_the_terminal_page_shows_the_verdict_last(
-    evidence: Evidence, steps: list[StepSummary]
-) -> None:
+def test_the_terminal_page_shows_the_verdict_last(found: Findings) -> None:
     console = Console(width=250, record=True, file=io.StringIO())
-    console.print(rich_page(evidence, steps))
+    console.print(rich_page(found))
     text = console.export_text()
     assert text.index("The habit is gone") > text.index("By persona")
 
 
-def test_the_written_page_is_the_same_numbers_twice(
-    evidence: Evidence, steps: list[StepSummary], tmp_path: Path
-) -> None:
-    write_page(tmp_path, evidence, steps, "first night")
-    value = json.loads((tmp_path / "evidence.json").read_text())
+def test_the_written_page_is_the_same_numbers_twice(found: Findings) -> None:
+    found.path.mkdir()
+    write_page(found)
+    value = json.loads((found.path / "evidence.json").read_text())
     assert value["verdict"]["habit"] == "GONE"
     assert value["milestones"]["stops_100"] == 2
-    assert value == json.loads(json.dumps(plain_page(evidence, steps)))
-    assert (tmp_path / "evidence.md").read_text() == markdown(evidence, steps, "first night")
+    assert value == json.loads(json.dumps(plain_page(found)))
+    assert (found.path / "evidence.md").read_text() == markdown(found)
 
 
 def test_a_night_that_has_only_begun_has_tables_and_no_verdict(tmp_path: Path) -> None:
     evals = tmp_path / "begun"
     night(evals)
-    evidence = collect(evals, tasks(N), [step(0, "warm-sha")])
-    assert verdict_of(evidence) is None
-    page = markdown(evidence, [step(0, "warm-sha")], "first night")
+    start = [step(0, "warm-sha")]
+    found = findings(collect(evals, tasks(N), start), start, tmp_path)
+    assert found.verdict is None
+    page = markdown(found)
     assert "No trained adapter has been evaluated yet" in page
     assert "warm start" in page
 
@@ -128,22 +129,22 @@ def test_a_pipe_in_a_cell_does_not_break_the_markdown() -> None:
     assert "a \\| b" in Table("t", ("x",), (("a | b",),)).markdown()
 
 
-def test_difficulties_are_listed_from_easy_to_hard(evidence: Evidence) -> None:
-    table = next(t for t in tables(evidence) if t.title == "By difficulty")
+def test_difficulties_are_listed_from_easy_to_hard(found: Findings) -> None:
+    table = next(t for t in text_tables(found) if t.title == "By difficulty")
     assert [row[0] for row in table.rows] == ["easy", "middle", "hard"]
 
 
-def test_a_split_table_names_its_arms_once_in_the_heading(evidence: Evidence) -> None:
-    table = next(t for t in tables(evidence) if t.title == "By persona")
+def test_a_split_table_names_its_arms_once_in_the_heading(found: Findings) -> None:
+    table = next(t for t in text_tables(found) if t.title == "By persona")
     assert "passed: base / warm start / step 2" in table.columns
     assert cell(table, "ml-engineer", "passed: base / warm start / step 2") == "0 / 5 / 6"
 
 
 def test_the_terminal_page_fits_a_narrow_window_without_breaking_an_interval(
-    evidence: Evidence, steps: list[StepSummary]
+    found: Findings,
 ) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(rich_page(evidence, steps))
+    console.print(rich_page(found))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 120
     assert text.count("[") == text.count("]")
@@ -160,12 +161,13 @@ def test_arms_that_were_played_without_a_sandbox_are_named_wherever_the_figures_
         "Played without a sandbox (--sandbox none): do-nothing, oracle, base, warm start, step 1,"
         " step 2."
     )
-    assert f"**{line}" in markdown(bare, steps, "first night")
-    assert plain_page(bare, steps)["unprotected"] == tuple(a.name for a in bare.arms)
+    found = findings(bare, steps, tmp_path)
+    assert f"**{line}" in markdown(found)
+    assert plain_page(found)["unprotected"] == tuple(a.name for a in bare.arms)
     assert line in as_text(main_table(bare).rich()), "what the evening shows"
     console = Console(width=250, file=io.StringIO(), color_system="standard", force_terminal=True)
     with console.capture() as captured:
-        console.print(rich_page(bare, steps))
+        console.print(rich_page(found))
     assert f"\x1b[1;31m{line}" in captured.get()
 
 
@@ -174,13 +176,15 @@ def test_arms_that_another_run_played_are_named_with_it(
 ) -> None:
     shutil.copytree(evals, tmp_path / "evals")
     own = collect(tmp_path / "evals", tasks(N), steps)
-    assert "taken over" not in markdown(own, steps, "first night")
+    assert "taken over" not in markdown(findings(own, steps, tmp_path))
     journal = Journal(tmp_path / "journal.jsonl")
     journal.append("arm_taken_over", arm="base", key="k", run="monday")
     journal.append("arm_taken_over", arm="step 7", key="l", run="monday")
     found = collect(tmp_path / "evals", tasks(N), steps)
     assert found.taken_over == {"base": "monday"}
-    assert "same model, tasks and limits: base (run monday)." in markdown(found, steps, "x")
+    assert "same model, tasks and limits: base (run monday)." in markdown(
+        findings(found, steps, tmp_path)
+    )
 
 
 def test_nothing_is_said_of_a_sandbox_that_was_there(
@@ -191,4 +195,4 @@ def test_nothing_is_said_of_a_sandbox_that_was_there(
     (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "sandbox": "bwrap"}))
     boxed = collect(tmp_path / "evals", tasks(N), steps)
     assert boxed.unprotected == ()
-    assert "without a sandbox" not in markdown(boxed, steps, "first night")
+    assert "without a sandbox" not in markdown(findings(boxed, steps, tmp_path))

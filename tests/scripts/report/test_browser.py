@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scripts.evidence.findings import read_findings
 from scripts.report.page import write_report
 from tests.scripts.made_night import make_night
 from tests.scripts.report import browser
@@ -48,7 +49,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     lines[0]["turns"][0]["observation"] = NO_SPACE
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return write_report(night.folder, night.config)
+    return write_report(read_findings(night.folder, night.config))
 
 
 @pytest.fixture(scope="module")

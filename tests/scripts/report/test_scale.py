@@ -38,12 +38,13 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from scripts.run.config import DataSettings, RunConfig
+from scripts.evidence.findings import read_findings
 from scripts.report.page import write_report
 from scripts.run.folder import RunFolder
 
 run = Path(sys.argv[1])
 data = DataSettings(str(run.parent / "pool.jsonl"), str(run.parent / "heldout.jsonl"))
-write_report(RunFolder(run), RunConfig(data=data))
+write_report(read_findings(RunFolder(run), RunConfig(data=data)))
 """
 
 

@@ -19,8 +19,9 @@ from scripts.phases.context import Done
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
+from scripts.track import tensorboard
 from scripts.track.points import read_points
-from scripts.track.tensorboard import EVENTS, event_bytes, write_tensorboard
+from scripts.track.tensorboard import EVENTS, event_bytes
 from scripts.track.trackers import track
 from tests.scripts.evals import step
 from tests.scripts.made_night import Night, make_night
@@ -31,6 +32,11 @@ def scalars(folder: RunFolder, tag: str) -> list[tuple[int, Any]]:
     reader = EventAccumulator(str(folder.tensorboard))
     reader.Reload()
     return [(e.step, pytest.approx(e.value)) for e in reader.Scalars(tag)]
+
+
+def write_tensorboard(folder: RunFolder) -> Path | None:
+    """The event file of all that the run has come to."""
+    return tensorboard.write_tensorboard(folder, read_points(folder))
 
 
 def events(folder: RunFolder) -> Path:
@@ -155,8 +161,10 @@ def test_tensorboard_does_not_bring_torch_along(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from scripts.run.folder import RunFolder\n"
+        "from scripts.track.points import read_points\n"
         "from scripts.track.tensorboard import write_tensorboard\n"
-        f"assert write_tensorboard(RunFolder(Path({str(folder.path)!r})))\n"
+        f"folder = RunFolder(Path({str(folder.path)!r}))\n"
+        "assert write_tensorboard(folder, read_points(folder))\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -23,8 +23,8 @@ from scripts.base.checkout import ROOT
 from scripts.base.events import Event
 from scripts.run.config import NightSettings, RunConfig
 from scripts.track import weights_biases
-from scripts.track.trackers import track
-from scripts.track.weights_biases import PATIENCE_SECONDS, require_wandb
+from scripts.track.trackers import require_trackers, track
+from scripts.track.weights_biases import PATIENCE_SECONDS
 from tests.scripts.evals import step
 from tests.scripts.made_night import Night, make_night
 
@@ -147,7 +147,8 @@ def test_without_the_library_the_evening_ends_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install .*\[wandb\]"):
-        require_wandb()
+        require_trackers(RunConfig(run=NightSettings(wandb=True)))
+    require_trackers(RunConfig())  # who does not want it is not asked for it
 
 
 def test_without_the_library_a_night_under_way_goes_on(
@@ -165,11 +166,14 @@ def test_soon_after_a_failure_a_phase_does_not_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[object] = []
-    monkeypatch.setattr(weights_biases, "send", lambda *words: tried.append(words))
+    monkeypatch.setattr(weights_biases, "_send", lambda *words: tried.append(words))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     folder = make_night(tmp_path, n_steps=1).folder
+    config = RunConfig(run=NightSettings(wandb=True))
     state = folder.path / "wandb.json"
     for minutes_ago, expected in ((5, 0), (20, 1)):
         failed = time.time() - 60 * minutes_ago
         state.write_text(json.dumps({"schema": 1, "digests": [], "failed": failed}))
-        weights_biases.send_when_due(folder, lambda: False)
-        assert len(tried) == expected
+        told: list[Event] = []
+        track(folder, config, told.append)
+        assert (told, len(tried)) == ([], expected)

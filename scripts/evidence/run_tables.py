@@ -1,0 +1,169 @@
+"""The tables of a run, and the one list of them that says where each is shown.
+
+Terminal, evidence.md, the page and `compare` take their tables from the list `TABLES`; a further
+table is one function of the findings and one entry there. No number is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from scripts.evidence import tables
+from scripts.evidence.collect import TAGS, Evidence
+from scripts.evidence.findings import Findings
+from scripts.evidence.step_figures import FIGURES, NOTHING
+from scripts.words import quantities
+from scripts.words.table import Table
+from scripts.words.visible import visible
+
+
+def sums_table(f: Findings) -> Table | None:
+    """What each evaluation wrote down of itself: no pairs, no tests, but better than nothing."""
+    if f.evidence is not None or not f.summaries:
+        return None
+    return Table(
+        "Evaluations, each by itself",
+        ("arm", "tasks passed", "assertions that hold", "ended by itself", "mean turns"),
+        tuple(
+            (
+                s.arm,
+                quantities.share(s.n_passed, s.n_trajectories),
+                quantities.share(s.assertions_passed, max(1, s.assertions_total)),
+                quantities.share(s.n_stopped, s.n_trajectories),
+                quantities.turns(s.mean_turns),
+            )
+            for s in f.summaries
+        ),
+        ("The matched comparison is missing (see above), so there is no test and no interval.",),
+    )
+
+
+def numbers_table(f: Findings) -> Table | None:
+    """The numbers behind the curves; None where no step was played."""
+    shown = [figure for figure in FIGURES if figure.is_number]
+    rows = [
+        (str(s.step), s.outcome.value.lower(), *[_number(figure.read(s)) for figure in shown])
+        for s in f.played
+    ]
+    columns = ("step", "outcome", *[figure.symbol for figure in shown])
+    return Table("", columns, tuple(rows)) if rows else None
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.4g}".replace("-", quantities.MINUS)
+
+
+def gains_table(f: Findings) -> Table | None:
+    """How the figures moved over the night; None where there are too few steps to tell."""
+    if not f.milestones.gains:
+        return None
+    return Table(
+        "Over the steps, as trailing means",
+        ("figure", "first", "last", "most of it by step", "last third bought"),
+        tuple(
+            (
+                g.figure,
+                f"{g.first:.2f}",
+                f"{g.last:.2f}",
+                NOTHING if g.most_by_step is None else str(g.most_by_step),
+                quantities.signed(g.last_third, 2),
+            )
+            for g in f.milestones.gains
+        ),
+    )
+
+
+POOL_STATES = ("learnable", "saturated", "stuck", "stale", "never_seen")
+"""What a task of the pool can be now, those first that can still teach."""
+
+
+def pool_table(f: Findings) -> Table | None:
+    """Every task's history; None where the pool could not be read."""
+    if f.pool is None:
+        return None
+    seen, state = f.pool.history.by_task(), asdict(f.pool.state)
+    return Table(
+        "",
+        ("task", "now", "drawn", "history (step: signal)"),
+        tuple(
+            (visible(task), word.replace("_", " "), str(len(drawn)), _history(drawn))
+            for word in POOL_STATES
+            for task in state[word]
+            for drawn in [seen.get(task, ())]
+        ),
+    )
+
+
+def _history(drawn: Sequence[tuple[int, Any]]) -> str:
+    return ", ".join(f"{step}: {signal.value.lower()}" for step, signal in drawn) or NOTHING
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+class Section(StrEnum):
+    """The part of the page in which a table stands."""
+
+    MATCHED = "matched"
+    CURVES = "curves"
+    MILESTONES = "milestones"
+    SPLITS = "splits"
+    STOPS = "stops"
+    POOL = "pool"
+
+
+Make = Callable[[Findings], Table | None]
+"""None where there is nothing to show."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table of the run, and where it is shown.
+
+    in_text: on the terminal and in evidence.md too. on_page: what the page shows in its place.
+    """
+
+    make: Make
+    section: Section
+    in_text: bool = True
+    on_page: Make | None = None
+
+
+def of_evidence(make: Callable[[Evidence], Table | None]) -> Make:
+    """A table of the evidence as one of the findings: None where nothing was compared."""
+    return lambda f: make(f.evidence) if f.evidence is not None else None
+
+
+TABLES: list[Shown] = [
+    Shown(
+        of_evidence(tables.main_table), Section.MATCHED, on_page=of_evidence(tables.by_arm_table)
+    ),
+    Shown(of_evidence(tables.paired_table), Section.MATCHED),
+    Shown(of_evidence(tables.pass_at_k_table), Section.MATCHED),
+    Shown(sums_table, Section.MATCHED, in_text=False),
+    Shown(numbers_table, Section.CURVES, in_text=False),
+    Shown(gains_table, Section.MILESTONES, in_text=False),
+    Shown(of_evidence(tables.late_table), Section.MILESTONES),
+    *[Shown(of_evidence(partial(tables.split_table, tag=tag)), Section.SPLITS) for tag in TAGS],
+    Shown(of_evidence(tables.kind_table), Section.SPLITS),
+    Shown(of_evidence(tables.stops_table), Section.STOPS),
+    Shown(pool_table, Section.POOL, in_text=False),
+]
+"""Every table of a run, in reading order."""
+
+
+def text_tables(f: Findings) -> Iterator[Table]:
+    """Those of the terminal and of evidence.md."""
+    for shown in TABLES:
+        if shown.in_text and (table := shown.make(f)) is not None:
+            yield table
+
+
+def page_tables(f: Findings, section: Section) -> list[Table]:
+    """Those of one section of the page."""
+    made = [(shown.on_page or shown.make)(f) for shown in TABLES if shown.section is section]
+    return [table for table in made if table is not None]

@@ -1,0 +1,66 @@
+"""The findings as text: the terminal's page, evidence.md and evidence.json, of the same numbers.
+
+The morning's HTML page is the report's. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldkit.files.atomic import write_json, write_text
+from fieldkit.records import SCHEMA, plain
+from scripts.evidence.findings import Findings
+from scripts.evidence.run_tables import text_tables
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+NOT_YET = "No trained adapter has been evaluated yet: this is where the night starts from."
+
+
+def markdown(f: Findings) -> str:
+    """The whole page as Markdown: verdict, tables, milestones."""
+    v = f.verdict
+    said = [f"**{v.headline}**", "", *_bullets(v.details)] if v else [NOT_YET]
+    parts = (
+        "\n".join([f"# Run {f.name}", "", *said]) + "\n",
+        *[table.markdown() for table in text_tables(f)],
+        "\n".join(["## Milestones", "", *_bullets(f.milestones.sentences)]) + "\n",
+    )
+    return "\n".join(parts)
+
+
+def _bullets(lines: Sequence[str]) -> list[str]:
+    return [f"- {line}" for line in lines]
+
+
+def rich_page(f: Findings) -> Group:
+    """The same for the terminal, the verdict last, where the eye is."""
+    from rich.console import Group
+    from rich.text import Text
+
+    v = f.verdict
+    said = [Text(v.headline, style="bold"), *map(Text, v.details)] if v else [Text(NOT_YET)]
+    reached = [Text(f"• {s}") for s in f.milestones.sentences]
+    shown = [part for t in text_tables(f) for part in (t.rich(), Text())]
+    return Group(*shown, *reached, Text(), *said)
+
+
+def plain_page(f: Findings) -> dict[str, Any]:
+    """The same as plain values: every number of the page, and the verdict's enums."""
+    return {
+        "schema": SCHEMA,
+        "verdict": plain(f.verdict) if f.verdict else None,
+        "milestones": plain(f.milestones),
+        **f.require_evidence().plain(),
+    }
+
+
+def write_page(f: Findings) -> list[Path]:
+    """Write evidence.json and evidence.md beside the steps, each whole; return their paths."""
+    written = [f.path / "evidence.json", f.path / "evidence.md"]
+    write_json(written[0], plain_page(f))
+    write_text(written[1], markdown(f))
+    return written

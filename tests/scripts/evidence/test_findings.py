@@ -1,0 +1,160 @@
+"""The findings of a run: read once, judged once, and whole where a part of the run is not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from typer.testing import CliRunner
+
+from fieldkit.errors import BadInput
+from scripts.cli.app import app
+from scripts.evidence import findings as findings_module
+from scripts.evidence.findings import Findings, read_findings
+from scripts.evidence.run_tables import TABLES, Section, Shown
+from scripts.evidence.step_figures import FIGURES, StepFigure, curves
+from scripts.evidence.text_page import markdown, rich_page
+from scripts.report.page import write_report
+from scripts.track.points import read_points
+from scripts.words.table import Table
+from scripts.words.text import as_text
+from tests.scripts.made_night import Night, make_night
+
+T = TypeVar("T")
+
+_opened: Counter[str] | None = None
+"""Names of the files that are opened while somebody counts: an audit hook cannot be taken away."""
+
+
+def _count(event: str, words: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(words[0], str | os.PathLike):
+        path = Path(words[0])
+        _opened[f"{path.parent.name}/{path.name}"] += 1
+
+
+sys.addaudithook(_count)
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    made = make_night(tmp_path)
+    data = made.config.data
+    made.folder.config.write_text(
+        "[run]\nsteps = 8\neval_every = 0\n"
+        f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
+    )
+    return made
+
+
+def opened(call: Callable[[], object]) -> Counter[str]:
+    """How often each file is opened, by folder and name."""
+    global _opened
+    _opened = counted = Counter[str]()
+    try:
+        call()
+    finally:
+        _opened = None
+    return counted
+
+
+def test_one_table_opens_each_step_and_the_manifest_once_and_judges_once(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("judge", "milestones", "warnings"):
+        real = getattr(findings_module, name)
+
+        def counted(*words: Any, name: str = name, real: Any = real) -> Any:
+            calls[name] += 1
+            return real(*words)
+
+        monkeypatch.setattr(findings_module, name, counted)
+
+    def table() -> None:
+        done = CliRunner().invoke(app, ["table", str(night.folder.path)], catch_exceptions=False)
+        assert done.exit_code == 0
+        assert "The habit is gone" in done.output
+
+    times = opened(table)
+    assert {times[f"step-{n:03d}/step.json"] for n in range(9)} == {1}
+    assert {times[f"step-{n:03d}/timings.json"] for n in range(9)} == {1}
+    assert times["night/manifest.json"] == 1
+    assert calls == {"judge": 1, "milestones": 1, "warnings": 1}
+
+
+def test_the_points_of_the_trackers_open_each_step_and_the_manifest_once(night: Night) -> None:
+    times = opened(lambda: read_points(night.folder))
+    assert {times[f"step-{n:03d}/step.json"] for n in range(9)} == {1}
+    assert times["night/manifest.json"] == 1
+    assert not [name for name in times if name.endswith("trajectories.jsonl")]
+
+
+def test_what_cannot_be_read_is_a_gap_and_the_rest_is_there(night: Night) -> None:
+    (night.eval_of("base") / "trajectories.jsonl").unlink()
+    found = read_findings(night.folder, night.config)
+    assert [gap.what for gap in found.gaps] == ["matched tables"]
+    assert (len(found.steps), len(found.summaries), found.verdict) == (9, 5, None)
+    with pytest.raises(BadInput, match=r"trajectories\.jsonl: no such file"):
+        found.require_evidence()
+
+
+def test_a_run_without_a_step_has_no_evidence_and_says_what_goes_on(tmp_path: Path) -> None:
+    night = make_night(tmp_path, n_steps=1, evaluated=False)
+    for n in range(2):
+        night.folder.summary(n).unlink()
+    with pytest.raises(BadInput, match=f"`grpo run {night.folder.path}` goes on"):
+        read_findings(night.folder, night.config).require_evidence()
+
+
+def test_a_further_figure_is_one_entry_and_everybody_shows_it(night: Night) -> None:
+    patience = StepFigure(
+        "Patience", "patience", "turns a token", lambda s: 0.125 * s.step, "rollout/patience"
+    )
+    with added(FIGURES, patience):
+        page = write_report(read_findings(night.folder, night.config)).read_text()
+        points = {p.step: p.scalars for p in read_points(night.folder) if p.step}
+        assert curves()["Patience"] == [patience]
+    assert '<th scope="col">patience</th>' in page
+    assert '<td data-label="patience"><span>0.625</span></td>' in page
+    assert "<strong>Patience</strong> turns a token" in page
+    assert points[5]["rollout/patience"] == 0.625
+
+
+def test_a_further_table_is_one_function_and_one_entry_and_is_shown_everywhere(
+    night: Night,
+) -> None:
+    def weather(found: Findings) -> Table | None:
+        rows = tuple((str(s.step), "clear") for s in found.played)
+        return Table("Weather", ("step", "sky"), rows)
+
+    with added(TABLES, Shown(weather, Section.SPLITS)):
+        found = read_findings(night.folder, night.config)
+        text, terminal = markdown(found), as_text(rich_page(found))
+        page = write_report(found).read_text()
+    assert "## Weather" in text
+    assert "Weather" in terminal
+    splits = page[page.index('<section id="splits">') : page.index('<section id="stops">')]
+    assert "<caption>Weather</caption>" in splits
+
+
+@contextmanager
+def added(registry: list[T], entry: T) -> Iterator[None]:
+    """As a package that adds one of its own would do it, for as long as the test runs."""
+    registry.append(entry)
+    try:
+        yield
+    finally:
+        registry.remove(entry)
+
+
+def test_what_is_judged_follows_what_was_read(night: Night) -> None:
+    found = read_findings(night.folder, night.config)
+    assert found.verdict is not None
+    assert replace(found, evidence=None).verdict is None
