@@ -166,19 +166,10 @@ def html(c: Comparison) -> str:
     from scripts.report import drawing
     from scripts.report.page import environment
     from scripts.report.sections import differences_chart
-    from scripts.words.visible import visible
 
     with drawing.style():
         chart = differences_chart([one.adjusted for one in c.compared], "the first arm")
     arms, differences, *others = tables(c)
-    flips = [
-        {
-            "name": one.row.name,
-            "won": list(map(visible, one.won)),
-            "lost": list(map(visible, one.lost)),
-        }
-        for one in c.compared
-    ]
     return (
         environment()
         .get_template("compare.html.j2")
@@ -192,7 +183,7 @@ def html(c: Comparison) -> str:
             differences=differences,
             others=others,
             chart=chart,
-            flips=flips,
+            flips=c.compared,
             played=_played(c),
             conditions=c.conditions,
         )

@@ -30,7 +30,8 @@ from scripts.phases.context import Context
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch, process_began
-from scripts.track.trackers import Tracker, wanted_trackers
+from scripts.track.points import Tracker
+from scripts.track.trackers import wanted_trackers
 
 
 def examine_run(folder: RunFolder) -> list[Finding]:

@@ -70,13 +70,10 @@ class TurnView:
 
 @dataclass(frozen=True)
 class AttemptView:
-    """One arm's attempt."""
+    """One arm's attempt: its record, and its turns as they are shown."""
 
     arm: str
-    passed: bool
-    stop_reason: str
-    n_turns: int
-    reward: str
+    record: Trajectory
     turns: tuple[TurnView, ...]
 
 
@@ -127,14 +124,12 @@ def flip_view(flip: Flip, before: str, after: str) -> FlipView:
 
 def attempt_view(trajectory: Trajectory, arm: str) -> AttemptView:
     """One attempt; turns that repeat are folded."""
-    return AttemptView(
-        arm=arm,
-        passed=trajectory.grade.passed,
-        stop_reason=trajectory.stop_reason.value,
-        n_turns=len(trajectory.turns),
-        reward=f"{trajectory.reward:.2f}",
-        turns=tuple(_turn_view(first, turns) for first, turns in _folded(trajectory.turns)),
-    )
+    return AttemptView(arm, trajectory, turn_views(trajectory))
+
+
+def turn_views(trajectory: Trajectory) -> tuple[TurnView, ...]:
+    """An episode's turns, those that repeat folded into one."""
+    return tuple(_turn_view(first, turns) for first, turns in _folded(trajectory.turns))
 
 
 def _folded(turns: Sequence[Turn]) -> list[tuple[int, list[Turn]]]:

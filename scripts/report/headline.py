@@ -6,11 +6,10 @@ elsewhere; what is picked as worse or better are differences that the evidence c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fieldkit.eval.stats import Estimate
-from scripts.evidence.collect import TAGS, Evidence, SplitRow
+from fieldkit.eval.stats import PairedProportions
+from scripts.evidence.collect import TAGS, Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import NOT_YET
 from scripts.evidence.verdict import proven
@@ -76,21 +75,16 @@ def _tiles(evidence: Evidence) -> tuple[Tile, ...]:
     assert evidence.newest is not None
     before, after = evidence.arm(evidence.reference), evidence.arm(evidence.newest)
     change = evidence.against_reference(evidence.newest)
+
+    def counted(name: str, was: int, now: int, tested: PairedProportions) -> Tile:
+        found = f"{quantities.estimate(tested.difference)} points"
+        p = quantities.p_value(tested.test.p_value, equals=True)
+        of = f"{now} of {after.n_tasks}"
+        return Tile(name, of, f"{before.name}: {was}", f"{found}, p {p}", proven(tested))
+
     return (
-        Tile(
-            "ended by itself",
-            f"{after.stopped} of {after.n_tasks}",
-            f"{before.name}: {before.stopped}",
-            _tested(change.stopped.difference, change.stopped.test.p_value),
-            proven(change.stopped),
-        ),
-        Tile(
-            "tasks passed",
-            f"{after.passed} of {after.n_tasks}",
-            f"{before.name}: {before.passed}",
-            _tested(change.passed.difference, change.passed.test.p_value),
-            proven(change.passed),
-        ),
+        counted("ended by itself", before.stopped, after.stopped, change.stopped),
+        counted("tasks passed", before.passed, after.passed, change.passed),
         Tile(
             "assertions that hold",
             quantities.percent(after.assertion_rate.value),
@@ -108,38 +102,28 @@ def _tiles(evidence: Evidence) -> tuple[Tile, ...]:
     )
 
 
-def _tested(difference: Estimate, p: float) -> str:
-    return f"{quantities.estimate(difference)} points, p {quantities.p_value(p, equals=True)}"
-
-
-def _cost_tile(m: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
+def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
     if wall is None:
         return ()
-    each = f"{duration(wall.training / wall.n_steps)} a step" if wall.n_steps else ""
-    steps = quantities.counted(len(m.played), "step")
-    return (Tile("the night took", duration(wall.wall), steps, _cost_change(each, wall.evals), 0),)
-
-
-def _cost_change(each: str, evals: float) -> str:
-    return ", ".join(t for t in (each, f"evaluations {duration(evals)}" if evals else "") if t)
+    each = [f"{duration(wall.training / wall.n_steps)} a step"] if wall.n_steps else []
+    evals = [f"evaluations {duration(wall.evals)}"] if wall.evals else []
+    steps = quantities.counted(len(f.played), "step")
+    return (Tile("the night took", duration(wall.wall), steps, ", ".join(each + evals), 0),)
 
 
 def _worse(evidence: Evidence) -> tuple[tuple[str, ...], int]:
     """Rows of the split tables that got worse beyond their interval; and intervals looked at."""
-    found, n = [], 0
-    for where, row in _split_rows(evidence):
-        if row.paired is None:
-            continue
-        n += 1
-        change = row.paired.assertion_rate
-        if change.sign < 0:
-            found.append(f"{where} {row.value}: assertions {quantities.estimate(change)} points")
-    return tuple(found), n
-
-
-def _split_rows(evidence: Evidence) -> Iterator[tuple[str, SplitRow]]:
-    for tag, rows in evidence.splits.items():
-        for row in rows:
-            yield TAGS[tag], row
-    for row in evidence.kinds:
-        yield "assertions of kind", row
+    by = {TAGS[tag]: rows for tag, rows in evidence.splits.items()}
+    by["assertions of kind"] = evidence.kinds
+    changes = [
+        (f"{where} {row.value}", row.paired.assertion_rate)
+        for where, rows in by.items()
+        for row in rows
+        if row.paired is not None
+    ]
+    worse = [
+        f"{what}: assertions {quantities.estimate(change)} points"
+        for what, change in changes
+        if change.sign < 0
+    ]
+    return tuple(worse), len(changes)

@@ -20,6 +20,7 @@ from scripts.evidence.flips import Flips
 from scripts.evidence.transcripts import BUDGET_BYTES, RULE, views
 from scripts.report import drawing
 from scripts.report.sections import sections
+from scripts.words.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,6 +75,7 @@ def environment() -> Environment:
     )
     env.filters["cell"] = cell
     env.filters["code"] = code
+    env.filters["visible"] = visible
     return env
 
 

@@ -87,19 +87,15 @@ def _differences_chart(evidence: Evidence) -> Markup | None:
 
 def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
     """Arms against `reference`: tasks passed, assertions and stops, with their intervals."""
+    of_all = {
+        "tasks passed": [(p.passed.difference, proven(p.passed)) for p in shown],
+        "assertions": [(p.assertion_rate, p.assertion_rate.sign) for p in shown],
+        "ended by itself": [(p.stopped.difference, proven(p.stopped)) for p in shown],
+    }
     rows = [
-        *[
-            Difference(f"{p.name}: tasks passed", p.passed.difference, proven(p.passed))
-            for p in shown
-        ],
-        *[
-            Difference(f"{p.name}: assertions", p.assertion_rate, p.assertion_rate.sign)
-            for p in shown
-        ],
-        *[
-            Difference(f"{p.name}: ended by itself", p.stopped.difference, proven(p.stopped))
-            for p in shown
-        ],
+        Difference(f"{p.name}: {what}", estimate, sign)
+        for what, found in of_all.items()
+        for p, (estimate, sign) in zip(shown, found, strict=True)
     ]
     return charts.differences(rows, f"points against {reference}, with 95 % intervals")
 

@@ -22,7 +22,7 @@ from fieldkit.eval.grade import AssertionResult
 from fieldkit.records import ActionKind, Task, Trajectory, Turn, segments
 from rollout.envs.shell import system_prompt
 from scripts.evidence.collect import tags_of
-from scripts.evidence.transcripts import TEXT_CHARS, TurnView, attempt_view, wanted_words
+from scripts.evidence.transcripts import TEXT_CHARS, TurnView, turn_views, wanted_words
 from scripts.show.attempts import Played
 from scripts.show.tokens import Vocabulary, given, legend, sampled
 from scripts.words import quantities
@@ -158,7 +158,7 @@ def _told(exhibit: Exhibit, shown: Vocabulary | None) -> Iterator[Group]:
 def chapters(trajectory: Trajectory) -> Iterator[Chapter]:
     """The attempt's turns, those that repeat told once."""
     first = 0
-    for view in attempt_view(trajectory, "").turns:
+    for view in turn_views(trajectory):
         yield Chapter(first, view)
         first += view.repeated
 

@@ -1,17 +1,23 @@
-"""A run's figures for trackers: the scalars of every step and evaluation, by tag.
+"""A run's figures for trackers, the scalars of every step and evaluation by tag, and what one is.
 
 Everything is read from step.json and eval.json, so the points can be made again at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import importlib.util
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fieldkit.errors import BadInput
 from fieldkit.records import Signal, StepSummary
 from rollout.arm import SUMMARY, EvalSummary, read_eval
+from scripts.base.checkout import ROOT
 from scripts.evidence.step_figures import FIGURES
+from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
 
@@ -78,3 +84,40 @@ def _step_scalars(s: StepSummary) -> dict[str, float]:
 def _finished(summary: Path) -> float:
     """When a summary, which is written last, appeared."""
     return summary.stat().st_mtime
+
+
+class Tracker(ABC):
+    """Where a run's figures go besides its own folder.
+
+    name: what a person calls it. module: what has to be installed for it, and the key of [run] that
+    asks for it; empty where it comes with the loop and every run has it.
+    """
+
+    name: str
+    module: str = ""
+
+    def wanted(self, config: RunConfig) -> bool:
+        """Whether the run's settings ask for it."""
+        return not self.module or bool(getattr(config.run, self.module))
+
+    def require(self) -> None:
+        """Raise `BadInput` with the command that installs it where it is missing."""
+        if self.module and importlib.util.find_spec(self.module) is None:
+            raise BadInput(
+                f"run.{self.module} is true, but {self.name} is not installed; `{sys.executable} -m"
+                f" pip install --no-build-isolation -e '{ROOT}[{self.module}]'` installs it, or set"
+                f" run.{self.module} = false"
+            )
+
+    def is_due(self, folder: RunFolder) -> bool:
+        """Whether a phase that ends should bother it: not soon after a failure."""
+        return True
+
+    @abstractmethod
+    def bring(
+        self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
+    ) -> str:
+        """Send or write what it lacks of the run's points; return a line for a person.
+
+        Raises where that fails. The points may come again and again.
+        """

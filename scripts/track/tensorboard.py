@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldkit.files.atomic import fsync_dir
-from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
-from scripts.track.points import Point
+from scripts.track.points import Point, Tracker
 
 EVENTS = "events.out.tfevents.grpo"
 """TensorBoard reads files with "tfevents" in their name."""
@@ -23,19 +22,10 @@ EVENTS = "events.out.tfevents.grpo"
 _FILE_VERSION = "brain.Event:2"  # what the first record of an event file has to say
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Every run has it: its file lies in the run folder, and it is installed with the loop."""
 
-    name, module = "TensorBoard", ""
-
-    def wanted(self, config: RunConfig) -> bool:
-        return True
-
-    def require(self) -> None:
-        """It is always there."""
-
-    def is_due(self, folder: RunFolder) -> bool:
-        return True
+    name = "TensorBoard"
 
     def bring(
         self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]

@@ -6,42 +6,14 @@ those that are wanted are installed. No tracker can end a night: what fails is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from scripts.base.events import Tell, note
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
-from scripts.track.points import Point, read_points
+from scripts.track.points import Point, Tracker, read_points
 from scripts.track.tensorboard import TensorBoard
 from scripts.track.weights_biases import WeightsAndBiases
-
-
-class Tracker(Protocol):
-    """Where a run's figures go besides its own folder."""
-
-    name: str
-    """What a person calls it."""
-    module: str
-    """What has to be installed for it; empty where that comes with the loop."""
-
-    def wanted(self, config: RunConfig) -> bool:
-        """Whether the run's settings ask for it."""
-
-    def require(self) -> None:
-        """Raise `BadInput` with the command that installs it where it is missing."""
-
-    def bring(
-        self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
-    ) -> str:
-        """Send or write what it lacks of the run's points, which may be sent again and again.
-
-        Returns a line for a person. Raises where that fails.
-        """
-
-    def is_due(self, folder: RunFolder) -> bool:
-        """Whether a phase that ends should bother it: not soon after a failure."""
-
 
 TRACKERS: list[Tracker] = [TensorBoard(), WeightsAndBiases()]
 """Every tracker there is."""

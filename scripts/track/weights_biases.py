@@ -8,25 +8,23 @@ mode come from the library's own environment variables.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files.atomic import read_json, sha256_text, write_json
+from fieldkit.errors import Unavailable
+from fieldkit.files.atomic import sha256_text, write_text
 from fieldkit.process.ledger import Ledger
-from scripts.base.checkout import ROOT
+from fieldkit.records import decode, encode
 from scripts.base.children import run_child
-from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest
-from scripts.track.points import Point, read_points
+from scripts.track.points import Point, Tracker, read_points
 
 PROJECT = "grpo-loop"
 """Where $WANDB_PROJECT names no other."""
@@ -38,7 +36,6 @@ PATIENCE_SECONDS = 900.0
 """After a failure the phases try again only so much later: a night without a network goes on."""
 
 _INIT_SECONDS = 30.0
-_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -49,22 +46,10 @@ class Sent:
     failed: float = 0.0
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
     """Where `[run] wandb = true` asks for it."""
 
     name, module = "Weights & Biases", "wandb"
-
-    def wanted(self, config: RunConfig) -> bool:
-        return config.run.wandb
-
-    def require(self) -> None:
-        """Raise `BadInput` with the command that installs the library where it is missing."""
-        if importlib.util.find_spec(self.module) is None:
-            raise BadInput(
-                "run.wandb is true, but Weights & Biases is not installed; "
-                f"`{sys.executable} -m pip install --no-build-isolation -e '{ROOT}[wandb]'` "
-                "installs it, or set run.wandb = false"
-            )
 
     def is_due(self, folder: RunFolder) -> bool:
         return time.time() - _read(folder).failed >= PATIENCE_SECONDS
@@ -160,16 +145,12 @@ def _file(folder: RunFolder) -> Path:
 
 
 def _read(folder: RunFolder) -> Sent:
-    if not _file(folder).is_file():
-        return Sent()
-    value = read_json(_file(folder))
-    if not isinstance(value, dict) or value.pop("schema", None) != _SCHEMA:
-        raise BadInput(f"{_file(folder)}: not of schema {_SCHEMA}; remove it to send all again")
-    return Sent(tuple(value["digests"]), value["failed"])
+    path = _file(folder)
+    return decode(Sent, path.read_text(), f"{path}:1") if path.is_file() else Sent()
 
 
 def _write(folder: RunFolder, sent: Sent) -> None:
-    write_json(_file(folder), {"schema": _SCHEMA, **asdict(sent)})
+    write_text(_file(folder), encode(sent) + "\n")
 
 
 def main() -> int:

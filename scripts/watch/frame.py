@@ -22,7 +22,7 @@ from rollout.arm import EvalSummary
 from scripts.base.display import duration
 from scripts.evidence.played import YARDSTICKS
 from scripts.evidence.step_figures import KL, NOTHING, PASSES, REWARD, STOPS, TURNS, by_step
-from scripts.evidence.transcripts import TurnView, attempt_view
+from scripts.evidence.transcripts import TurnView, turn_views
 from scripts.evidence.wall_time import duration as roughly
 from scripts.watch.activity import State
 from scripts.watch.programs import Memory, Program
@@ -246,18 +246,17 @@ def _programs(programs: Sequence[Program]) -> RenderableType:
 def _transcript(episode: Episode, room: int) -> Iterator[RenderableType]:
     """The last finished episode in at most `room` lines, its middle left out where it is longer."""
     t = episode.trajectory
-    attempt = attempt_view(t, episode.of)
     by_itself = t.stop_reason is StopReason.TASK_COMPLETE
     title = Text(f"last finished: {visible(t.task_id)}, attempt {t.k} of {episode.of}")
     came_of_it = Text(
-        f"{'passed' if attempt.passed else 'failed'} "
+        f"{'passed' if t.grade.passed else 'failed'} "
         f"({t.grade.n_passed}/{t.grade.n_total} assertions), "
-        f"{'stopped by itself' if by_itself else attempt.stop_reason} after "
-        f"{counted(attempt.n_turns, 'turn')}, reward {attempt.reward}",
-        style="green" if attempt.passed else "yellow",
+        f"{'stopped by itself' if by_itself else t.stop_reason.value} after "
+        f"{counted(len(t.turns), 'turn')}, reward {t.reward:.2f}",
+        style="green" if t.grade.passed else "yellow",
     )
     yield from (_line(title), _line(came_of_it))
-    lines = [line for turn in attempt.turns for line in _turn(turn)]
+    lines = [line for turn in turn_views(t) for line in _turn(turn)]
     rows = max(0, room - 2)
     if len(lines) > rows > 0:
         tail = rows * 2 // 3

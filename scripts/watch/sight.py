@@ -203,7 +203,7 @@ class Watcher:
         return self._read(self.folder.config, read_config, RunConfig())
 
     def _journal(self) -> tuple[Entry, ...]:
-        return self._read(self.folder.journal, _entries, _NO_ENTRIES)
+        return self._read(self.folder.journal, lambda path: Journal(path).read(), _NO_ENTRIES)
 
     def _steps(self) -> tuple[StepSummary, ...]:
         found = [
@@ -213,9 +213,12 @@ class Watcher:
         return tuple(s for s in found if s is not None)
 
     def _evals(self) -> tuple[EvalSummary, ...]:
+        def summary(path: Path) -> EvalSummary | None:
+            return read_eval(path.parent)
+
         files = [folder / SUMMARY for folder in finished(self.folder.evals)]
         files.sort(key=lambda f: f.stat().st_mtime)
-        found = [self._read(f, _evaluation, None) for f in files]
+        found = [self._read(f, summary, None) for f in files]
         return tuple(e for e in found if e is not None)
 
     def _manifest(self) -> dict[str, Any] | None:
@@ -370,14 +373,6 @@ def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:
     if step is None:
         return adapter_sha[:12]
     return step_name(step) if step else WARM_START
-
-
-def _entries(path: Path) -> tuple[Entry, ...]:
-    return Journal(path).read()
-
-
-def _evaluation(path: Path) -> EvalSummary | None:
-    return read_eval(path.parent)
 
 
 def _read_partial(path: Path) -> _Partial:

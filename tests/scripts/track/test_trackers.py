@@ -11,15 +11,15 @@ from fieldkit.errors import BadInput
 from scripts.base.events import Event
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
-from scripts.track.points import Point
+from scripts.track.points import Point, Tracker
 from scripts.track.trackers import TRACKERS, require_trackers, track
 from tests.scripts.made_night import make_night
 
 
-class Notebook:
+class Notebook(Tracker):
     """A tracker as another package would bring it: wanted by runs of at most three steps."""
 
-    name, module = "A notebook", "notebook"
+    name = "A notebook"
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -31,9 +31,6 @@ class Notebook:
     def require(self) -> None:
         if self.missing:
             raise BadInput("no notebook; buy one")
-
-    def is_due(self, folder: RunFolder) -> bool:
-        return True
 
     def bring(
         self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
