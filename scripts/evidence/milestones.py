@@ -60,7 +60,7 @@ def milestones(steps: Sequence[StepSummary]) -> Milestones:
         gains=_gains(played),
         sentences=(),
     )
-    return _worded(found)
+    return replace(found, sentences=tuple(_sentences(found)))
 
 
 def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
@@ -108,13 +108,9 @@ def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
     return step
 
 
-def _worded(found: Milestones) -> Milestones:
-    if not found.n_steps:
-        return replace(found, sentences=("No step has been played yet.",))
-    return replace(found, sentences=tuple(_sentences(found)))
-
-
 def _sentences(found: Milestones) -> list[str]:
+    if not found.n_steps:
+        return ["No step has been played yet."]
     out = [
         _reached("90 % of its episodes", found.stops_90),
         _reached("every episode", found.stops_100),

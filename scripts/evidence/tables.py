@@ -7,9 +7,10 @@ only picks and words them. Where each table is shown is decided elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from fieldkit.eval.matched import ArmRow, PairedRow
+from fieldkit.eval.stats import Estimate, PairedProportions
 from rollout.yardsticks import ReferenceArm
 from scripts.evidence.collect import TAGS, Evidence, SplitRow
 from scripts.evidence.played import BASE, YARDSTICKS
@@ -30,51 +31,70 @@ SCOPE_NOTE = (
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
 
 
-# One row of the main table: its name, an arm's own cell, and newest − reference.
-_Metric = tuple[str, Callable[[ArmRow], str], Callable[[PairedRow], str]]
+def _tested(change: PairedProportions) -> str:
+    found = quantities.estimate(change.difference)
+    return f"{found}, p {quantities.p_value(change.test.p_value, equals=True)}"
 
-_METRICS: tuple[_Metric, ...] = (
-    (
+
+def _of_model(cell: Callable[[ArmRow], str]) -> Callable[[ArmRow], str]:
+    """A cell that a yardstick, which samples nothing, does not have."""
+    return lambda arm: NOTHING if arm.name in YARDSTICKS else cell(arm)
+
+
+def _mean_turns(arm: ArmRow) -> str:
+    idle = arm.name == ReferenceArm.DO_NOTHING.value
+    return NOTHING if idle else quantities.turns(arm.mean_turns.value)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What arms are compared by: its name, an arm's own cell, and the cell of a paired change.
+
+    column: its heading where changes stand in columns; empty where it has none.
+    """
+
+    name: str
+    own: Callable[[ArmRow], str]
+    column: str = ""
+    change: Callable[[PairedRow], str] = lambda p: ""
+
+
+MEASURES = (
+    Measure(
         "tasks passed",
         lambda a: quantities.share(a.passed, a.n_tasks),
-        lambda p: _tested(p.passed.difference, p.passed.test.p_value),
+        "passed",
+        lambda p: _tested(p.passed),
     ),
-    (
+    Measure(
         "assertions that hold",
         lambda a: quantities.share(a.assertions_passed, a.assertions_total),
+        "assertions",
         lambda p: quantities.estimate(p.assertion_rate),
     ),
-    (
+    Measure(
         "task_complete: ended by itself",
-        lambda a: NOTHING if a.name in YARDSTICKS else quantities.share(a.stopped, a.n_tasks),
-        lambda p: _tested(p.stopped.difference, p.stopped.test.p_value),
+        _of_model(lambda a: quantities.share(a.stopped, a.n_tasks)),
+        "ended by itself",
+        lambda p: _tested(p.stopped),
     ),
-    (
+    Measure(
         "… and the task passed",
-        lambda a: (
-            NOTHING if a.name in YARDSTICKS else quantities.share(a.stopped_and_passed, a.n_tasks)
-        ),
-        lambda p: "",
+        _of_model(lambda a: quantities.share(a.stopped_and_passed, a.n_tasks)),
     ),
-    (
+    Measure(
         "mean turns",
-        lambda a: NOTHING if _idle(a) else quantities.turns(a.mean_turns.value),
+        _mean_turns,
+        "turns",
         lambda p: quantities.estimate(p.turns, as_points=False),
     ),
-    (
+    Measure(
         "tokens a task",
-        lambda a: NOTHING if a.name in YARDSTICKS else f"{a.mean_tokens.value:.0f}",
+        _of_model(lambda a: f"{a.mean_tokens.value:.0f}"),
+        "tokens",
         lambda p: quantities.estimate(p.tokens, as_points=False),
     ),
 )
-
-
-def _idle(arm: ArmRow) -> bool:
-    return arm.name == ReferenceArm.DO_NOTHING.value
-
-
-def _tested(difference: Any, p: float) -> str:
-    return f"{quantities.estimate(difference)}, p {quantities.p_value(p, equals=True)}"
 
 
 def main_table(evidence: Evidence) -> Table:
@@ -83,10 +103,10 @@ def main_table(evidence: Evidence) -> Table:
     if evidence.newest:
         columns.append(f"{evidence.newest} − {evidence.reference}")
     rows = []
-    for name, own, change in _METRICS:
-        row = [name, *[own(a) for a in evidence.arms]]
+    for measure in MEASURES:
+        row = [measure.name, *map(measure.own, evidence.arms)]
         if evidence.newest:
-            row.append(change(evidence.against_reference(evidence.newest)))
+            row.append(measure.change(evidence.against_reference(evidence.newest)))
         rows.append(tuple(row))
     wall = ", ".join(
         f"{a.name} {a.mean_seconds:.1f} s" for a in evidence.arms if a.name not in YARDSTICKS
@@ -136,8 +156,8 @@ def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) 
     """Every arm's own numbers, a row an arm, so that it grows downwards with every evaluation."""
     return Table(
         title,
-        ("arm", *[name for name, _, _ in _METRICS]),
-        tuple((a.name, *[own(a) for _, own, _ in _METRICS]) for a in arms),
+        ("arm", *[measure.name for measure in MEASURES]),
+        tuple((a.name, *[measure.own(a) for measure in MEASURES]) for a in arms),
         notes,
     )
 
@@ -162,27 +182,14 @@ def differences_table(
     )
 
 
-_PAIRED_COLUMNS = (
-    "arm",
-    "passed",
-    "won / lost",
-    "assertions",
-    "ended by itself",
-    "turns",
-    "tokens",
-)
+_CHANGES = [measure for measure in MEASURES if measure.column]
+_PAIRED_COLUMNS = ("arm", "passed", "won / lost", *[m.column for m in _CHANGES[1:]])
 
 
 def _paired_cells(p: PairedRow) -> tuple[str, ...]:
-    return (
-        p.name,
-        _tested(p.passed.difference, p.passed.test.p_value),
-        f"{p.passed.test.second_only} / {p.passed.test.first_only}",
-        quantities.estimate(p.assertion_rate),
-        _tested(p.stopped.difference, p.stopped.test.p_value),
-        quantities.estimate(p.turns, as_points=False),
-        quantities.estimate(p.tokens, as_points=False),
-    )
+    passed, *rest = [measure.change(p) for measure in _CHANGES]
+    test = p.passed.test
+    return (p.name, passed, f"{test.second_only} / {test.first_only}", *rest)
 
 
 def late_table(evidence: Evidence) -> Table | None:
@@ -324,7 +331,7 @@ def pass_at_k_table(evidence: Evidence) -> Table | None:
     )
 
 
-def _brackets(estimate: Any) -> str:
+def _brackets(estimate: Estimate) -> str:
     if estimate.interval is None:
         return ""
     low, high = estimate.interval.low, estimate.interval.high

@@ -7,6 +7,7 @@ trajectory are not altered in any other way, and no HTML is written here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,22 +130,13 @@ def attempt_view(trajectory: Trajectory, arm: str) -> AttemptView:
 
 def turn_views(trajectory: Trajectory) -> tuple[TurnView, ...]:
     """An episode's turns, those that repeat folded into one."""
-    return tuple(_turn_view(first, turns) for first, turns in _folded(trajectory.turns))
 
+    def said_and_seen(numbered: tuple[int, Turn]) -> tuple[str, str | None, int | None]:
+        turn = numbered[1]
+        return turn.text, turn.observation, turn.exit_code
 
-def _folded(turns: Sequence[Turn]) -> list[tuple[int, list[Turn]]]:
-    """Runs of turns with the same reply, output and exit code: (index of the first, the run)."""
-    runs: list[tuple[int, list[Turn]]] = []
-    for i, turn in enumerate(turns):
-        if runs and _same(runs[-1][1][0], turn):
-            runs[-1][1].append(turn)
-        else:
-            runs.append((i, [turn]))
-    return runs
-
-
-def _same(a: Turn, b: Turn) -> bool:
-    return (a.text, a.observation, a.exit_code) == (b.text, b.observation, b.exit_code)
+    runs = [[*run] for _, run in itertools.groupby(enumerate(trajectory.turns), said_and_seen)]
+    return tuple(_turn_view(run[0][0], [turn for _, turn in run]) for run in runs)
 
 
 def _turn_view(first: int, run: Sequence[Turn]) -> TurnView:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_bytes
 from fieldkit.records import StepSummary
 from scripts.evidence.step_figures import ASSERTIONS, KL, PASSES, REWARD, STOPS, TURNS
-from scripts.report.drawing import Look, draw_figure, whole_steps
+from scripts.report.drawing import draw_figure, whole_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ MANY_STEPS = 60
 # Okabe and Ito's palette: told apart by colour-blind eyes and in grey.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
-LOOK = Look(MANY_STEPS, mark_size=4, thin=1.0)
+_line = partial(draw_figure, few=MANY_STEPS, mark_size=4, thin=1.0)
 
 
 def write_curve(path: Path, steps: Sequence[StepSummary], title: str) -> Path:
@@ -66,22 +67,22 @@ def _behaviour(axes: Axes, steps: Sequence[StepSummary]) -> None:
         (PASSES, ORANGE, "s"),
         (ASSERTIONS, GREEN, "^"),
     ):
-        draw_figure(axes, steps, figure, colour, figure.name.lower(), LOOK, mark)
+        _line(axes, steps, figure, colour, figure.name.lower(), mark)
     axes.set_ylim(-3, 103)
     _label(axes, "% of rollouts")
     axes.set_yticks([0, 25, 50, 75, 100])
 
 
 def _turns(axes: Axes, steps: Sequence[StepSummary]) -> None:
-    draw_figure(axes, steps, TURNS, BLUE, f"mean {TURNS.symbol}", LOOK)
+    _line(axes, steps, TURNS, BLUE, f"mean {TURNS.symbol}")
     axes.set_ylim(bottom=0)
     _label(axes, f"{TURNS.symbol} {TURNS.unit}")
 
 
 def _policy(axes: Axes, steps: Sequence[StepSummary]) -> None:
-    draw_figure(axes, steps, REWARD, GREEN, f"mean {REWARD.symbol} (left)", LOOK)
+    _line(axes, steps, REWARD, GREEN, f"mean {REWARD.symbol} (left)")
     right = axes.twinx()
-    draw_figure(right, steps, KL, VERMILLION, f"{KL.name} (right)", LOOK, "s")
+    _line(right, steps, KL, VERMILLION, f"{KL.name} (right)", "s")
     right.set_ylabel(f"{KL.symbol}, {KL.unit}")
     right.set_ylim(bottom=0)
     right.spines["top"].set_visible(False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -20,7 +21,7 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.played import WARM_START, step_name
 from scripts.evidence.step_figures import StepFigure, by_step, curves
 from scripts.report import drawing
-from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, Look, draw_figure
+from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, draw_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ FLAT_TOP = 1.0
 FEW_STEPS = 40
 """Up to this many, each step has a mark, and its groups are bars."""
 
-LOOK = Look(FEW_STEPS, mark_size=3.5, thin=1.1)
+_line = partial(draw_figure, few=FEW_STEPS, mark_size=3.5, thin=1.1)
 COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED}
 
 
@@ -73,7 +74,7 @@ def _draw(
         return None
     picture, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
     for line in present:
-        draw_figure(axes, steps, line, COLOURS[line.colour], line.line or "rollouts", LOOK)
+        _line(axes, steps, line, COLOURS[line.colour], line.line or "rollouts")
     first = lines[0]
     if first.held_out and evidence is not None:
         _dots(axes, _held_out(evidence, steps, first.held_out), first.scale)

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from markupsafe import Markup, escape
@@ -100,34 +99,29 @@ def make_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-@dataclass(frozen=True)
-class Look:
-    """Of a line by step. Beyond `few` points the marks would hide it: it has none and is `thin`."""
-
-    few: int
-    mark_size: float
-    thin: float
-
-
 def draw_figure(
     axes: Axes,
     steps: Sequence[StepSummary],
     figure: StepFigure,
     colour: str,
     label: str,
-    look: Look,
     mark: str = "o",
+    *,
+    few: int,
+    mark_size: float,
+    thin: float,
 ) -> None:
-    """A figure of the steps as a line, in its curve's unit."""
+    """A figure of the steps as a line, in its curve's unit. Beyond `few` points marks would hide
+    the line: it has none and is `thin`."""
     points = by_step(steps, figure)
-    few = len(points) <= look.few
+    marked = len(points) <= few
     axes.plot(
         [x for x, _ in points],
         [figure.scale * y for _, y in points],
         color=colour,
-        marker=mark if few else None,
-        markersize=look.mark_size,
-        linewidth=_STYLE["lines.linewidth"] if few else look.thin,
+        marker=mark if marked else None,
+        markersize=mark_size,
+        linewidth=_STYLE["lines.linewidth"] if marked else thin,
         label=label,
     )
 

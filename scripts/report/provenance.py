@@ -6,7 +6,7 @@ manifest may lack anything; what is not there is left out, and nothing is looked
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,30 +30,27 @@ class Used:
 def used(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> Used:
     """Everything of the manifest that a reader may want; empty tables are left out."""
     config = _mapping(manifest, "config")
-    found = (
-        _table("What and where", [*_identity(manifest), *_adapters(steps)]),
-        _table("Versions", [(k, str(v)) for k, v in _mapping(manifest, "versions").items()]),
-        _table("Hashes (SHA-256)", _hashes(manifest)),
-        _table("Settings", list(_dotted(config))),
-    )
+    found: dict[str, Iterable[tuple[str, str]]] = {
+        "What and where": [*_identity(manifest), *_adapters(steps)],
+        "Versions": [(k, str(v)) for k, v in _mapping(manifest, "versions").items()],
+        "Hashes (SHA-256)": _hashes(manifest),
+        "Settings": _dotted(config),
+    }
+    tables = [Table(title, ("", ""), tuple(rows)) for title, rows in found.items()]
     chosen = changed_keys(RunConfig().plain(), config) if config else []
-    return Used(tuple(t for t in found if t.rows), frozenset(chosen))
-
-
-def _table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
-    return Table(title, ("", ""), tuple(rows))
+    return Used(tuple(t for t in tables if t.rows), frozenset(chosen))
 
 
 def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    hardware, host = _mapping(manifest, "hardware"), _mapping(manifest, "host")
+    hardware, data = _mapping(manifest, "hardware"), _mapping(manifest, "data")
     rows = [
         ("model", _mapping(manifest, "model").get("dir")),
-        ("pool", _tasks(_mapping(_mapping(manifest, "data"), "pool"))),
-        ("held-out set", _tasks(_mapping(_mapping(manifest, "data"), "heldout"))),
+        ("pool", _tasks(_mapping(data, "pool"))),
+        ("held-out set", _tasks(_mapping(data, "heldout"))),
         ("sandbox", manifest.get("sandbox")),
         ("processor", _processor(hardware)),
         ("GPU", ", ".join(map(str, hardware.get("gpus") or [])) or ("none" if hardware else None)),
-        ("host", host.get("name")),
+        ("host", _mapping(manifest, "host").get("name")),
     ]
     return [(name, str(value)) for name, value in rows if value]
 
