@@ -46,7 +46,7 @@ def grpo(*words: str, exit_code: int = 0) -> str:
 def halfway(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The night before its second training."""
     folder = write_run(tmp_path_factory.mktemp("halfway") / "night", *policy)
-    grpo("run", str(folder), "--steps", "1")
+    grpo("run", str(folder), "--steps", "1", "--keep-engine")
     grpo("rollout", str(folder))
     stop_engine(folder)
     return folder
