@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN ?= tonight
 PRESET ?= smol
+# How many tests run side by side; 0 runs them one after another in one process.
+WORKERS ?= 2
 NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 BARE = $(findstring --sandbox none,$(ARGS))
 CODE := fieldkit reward rollout trainer scripts tests
@@ -43,10 +45,10 @@ eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval
 	@scripts/setup/system.sh check
 	@$(BIN)/grpo eval $(RUN) $(BARE) && code=0 || code=$$?; $(BIN)/grpo stop $(RUN) || true; exit $$code
 
-test: $(READY) ## run the tests
+test: $(READY) ## run the tests, two side by side: make test [WORKERS=2] [ARGS=...]
 	@scripts/setup/system.sh ensure
 	@$(BIN)/grpo model
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-faults: $(READY) ## run the tests that docs/FAULTS.md names
 	@scripts/setup/system.sh ensure

@@ -1,13 +1,20 @@
-"""One real vLLM for all tests that need a server, serving a tiny random model.
+"""What the tests share: one real vLLM, the models, and the order in which two workers take them.
 
 The server is started by the code under test, with the settings of a run, the first time a test asks
 for it. Whatever a test does to it (a swap, a SIGKILL), the next test brings it to the state that it
-needs by the same call, so the order of tests does not matter.
+needs by the same call, so the order of tests does not matter. With xdist (`make test`) all tests of
+one file, and all that use a real server, stay on one worker; what is made for the session is made
+by the first worker that asks; and a test marked `alone` runs while the others wait.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,12 +36,83 @@ ENGINE_SETTINGS = EngineSettings(
 )
 
 
+# Threads of torch that wait for each other in a loop take the cores from the program beside them:
+# on two busy cores a training of 4 processor seconds took 30.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+# --- who runs what, and when ----------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With xdist (--dist loadgroup) keep all tests of the one server on one worker."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if item.get_closest_marker("engine"):
-                item.add_marker(pytest.mark.xdist_group("engine"))
+    """Share the tests out by file; those of a real server come first, those that run alone last."""
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    order = {"engine": 0, "alone": 2}
+    items.sort(key=lambda item: order.get(_group(item), 1))
+
+
+def _group(item: pytest.Item) -> str:
+    marked = (name for name in ("alone", "engine") if item.get_closest_marker(name))
+    return next(marked, item.nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """With several workers, keep the others waiting while a test that is marked `alone` runs."""
+    shared = _shared_folder(item.config)
+    if shared is None:
+        return (yield)
+    with contextlib.ExitStack() as held:
+        alone = item.get_closest_marker("alone") is not None
+        with _locked(shared / "turn.lock"):  # who waits to be alone is not overtaken
+            held.enter_context(_locked(shared / "tests.lock", shared=not alone))
+        return (yield)
+
+
+def _shared_folder(config: pytest.Config) -> Path | None:
+    """The session's folder where its workers meet; None where there is only this process."""
+    if not hasattr(config, "workerinput"):
+        return None
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.getbasetemp().parent
+
+
+@contextmanager
+def _locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    with open(path, "a") as f:
+        fcntl.flock(f, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """`once(name, make)`: the folder that `make` filled, one for all workers of the session.
+
+    Tests read it or copy it, and never write into it.
+    """
+    root = _shared_folder(request.config) or tmp_path_factory.getbasetemp()
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = root / "once" / name, root / "once" / f"{name}.done"
+        folder.parent.mkdir(exist_ok=True)
+        with _locked(root / "once" / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed to make it
+                make(folder)
+                done.touch()
+        return folder
+
+    return get
+
+
+# --- the models and the server --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -75,17 +153,16 @@ class SharedEngine:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    """The tiny random model with the real tokenizer."""
-    return TinyModel(
-        make_tiny_model(tmp_path_factory.mktemp("tiny")), tmp_path_factory.mktemp("adapters")
-    )
+def tiny(once: Once, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """The tiny random model with the real tokenizer; tests only read it."""
+    return TinyModel(once("tiny", make_tiny_model), tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="session")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def policy(once: Once) -> tuple[Path, Path]:
     """The model that was taught two replies, and an adapter for it; nights only read them."""
-    return make_tiny_policy(tmp_path_factory.mktemp("policy"))
+    folder = once("policy", make_tiny_policy)
+    return folder / "model", folder / "adapter"
 
 
 @pytest.fixture(scope="session")

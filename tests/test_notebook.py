@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.prepare.model import NAME
 from scripts.run.folder import RunFolder
-from tests.tiny_policy import make_tiny_policy, write_tasks
+from tests.tiny_policy import write_tasks
 
 NOTEBOOK = ROOT / "docs" / "first_night.ipynb"
 STEPS = 2
@@ -167,13 +168,11 @@ def small(work: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> Executed:
+def executed(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Executed:
     """The notebook, executed in a folder of its own; raises with the text of a cell that fails."""
     work = tmp_path_factory.mktemp("notebook")
-    model, _ = make_tiny_policy(work / "policy")
     cache = work / "cache"
-    cache.mkdir()
-    model.rename(cache / NAME)
+    shutil.copytree(policy[0], cache / NAME)
     values = small(work)
     assert set(values) == set(defaults()), "a parameter was added or renamed"
     notebook = read()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripts.prepare.model import GGUF, wheel_folder
+from scripts.prepare.model import build_model
 
 HIDDEN = 128
 HEADS = 4
@@ -30,7 +30,7 @@ def make_tiny_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> P
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(str(wheel_folder()), gguf_file=GGUF)
+    tokenizer = AutoTokenizer.from_pretrained(str(build_model()))
     tokenizer.save_pretrained(str(folder))
     config = LlamaConfig(
         vocab_size=len(tokenizer),

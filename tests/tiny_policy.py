@@ -53,8 +53,15 @@ def write_tasks(path: Path, count: int, prefix: str) -> Path:
 
 def make_tiny_policy(folder: Path) -> tuple[Path, Path]:
     """Make the model and a LoRA adapter for it below `folder`; return both folders."""
+    import torch
+
     model_dir = make_tiny_model(folder / "model")
-    _teach(model_dir)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # two layers have nothing to share out; waiting for each other is all
+    try:
+        _teach(model_dir)
+    finally:
+        torch.set_num_threads(threads)
     # Small enough that the replies survive it, large enough that it is no empty adapter.
     return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
 

@@ -26,6 +26,8 @@ from fieldkit.gate.memory import (
     wait_until_available,
 )
 
+pytestmark = pytest.mark.alone
+
 MIB = 1024**2
 HELD = 2048 * MIB
 MARGIN = 3 * HELD // 4

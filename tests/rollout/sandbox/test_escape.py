@@ -618,6 +618,7 @@ async def test_a_command_that_has_had_its_share_goes_behind_and_stays_there(open
     assert await says(sandbox, "nice") == f"{os.nice(0)}\n"  # the next command starts afresh
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "hog",
     [

@@ -8,34 +8,20 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tiny_model import make_adapter, make_tiny_model
+from tests.conftest import TinyModel
+from tests.scripts.typed import BAD_INPUT, SHORTAGE, UNAVAILABLE, grpo, python
+from tests.tiny_model import make_adapter
 from tests.tiny_policy import write_run, write_tasks
-
-BAD_INPUT, UNAVAILABLE, SHORTAGE = 2, 4, 5
-
-
-def python(module: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a module as a program with these words."""
-    command = [sys.executable, "-P", "-m", module, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def grpo(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `grpo` with these words."""
-    return python("scripts.cli", *map(str, words))
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    model = make_tiny_model(tmp_path_factory.mktemp("model"))
-    return model, make_adapter(tmp_path_factory.mktemp("adapter") / "a", model)
+def parts(tiny: TinyModel) -> tuple[Path, Path]:
+    return tiny.folder, tiny.adapter(1)
 
 
 @pytest.fixture

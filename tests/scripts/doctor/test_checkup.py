@@ -13,14 +13,13 @@ from fieldkit.gate.memory import GIB
 from rollout.engine.lifecycle import MemoryForecast
 from scripts.doctor.run_checks import examine_run
 from scripts.run.folder import RunFolder
-from tests.tiny_model import make_adapter, make_tiny_model
+from tests.conftest import TinyModel
 from tests.tiny_policy import write_run
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    model = make_tiny_model(tmp_path_factory.mktemp("model"))
-    return model, make_adapter(tmp_path_factory.mktemp("adapter") / "a", model)
+def parts(tiny: TinyModel) -> tuple[Path, Path]:
+    return tiny.folder, tiny.adapter(1)
 
 
 def test_a_sound_run_has_no_complaint_and_nothing_is_written(

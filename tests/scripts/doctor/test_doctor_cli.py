@@ -25,9 +25,9 @@ from rollout.engine.serve import ENGINE, stop_engine
 from scripts.cli.app import main
 from scripts.doctor import checkup, ownership
 from scripts.run import folder
+from tests.conftest import TinyModel
 from tests.rollout.engine.test_leftovers import IMPOSSIBLE
 from tests.scripts.doctor.test_ownership import gone, loop_of, mine, start
-from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import write_run
 
 UNAVAILABLE, SHORTAGE = 4, 5
@@ -83,9 +83,8 @@ def ask(
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    model = make_tiny_model(tmp_path_factory.mktemp("model"))
-    return model, make_adapter(tmp_path_factory.mktemp("adapter") / "a", model)
+def parts(tiny: TinyModel) -> tuple[Path, Path]:
+    return tiny.folder, tiny.adapter(1)
 
 
 def start_engine(run: Path, *, answered: bool = True) -> Owned:

@@ -23,8 +23,8 @@ from scripts.night.loop import LoopOptions
 from scripts.run.config import UNPROTECTED
 from scripts.run.folder import RunFolder
 from tests.chaos.night import SITE
-from tests.scripts.cli.test_bad_input import BAD_INPUT, grpo
-from tests.tiny_model import make_adapter, make_tiny_model
+from tests.conftest import TinyModel
+from tests.scripts.typed import BAD_INPUT, grpo
 from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
@@ -71,10 +71,8 @@ def red_lines(said: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def started(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = make_tiny_model(tmp_path_factory.mktemp("model"))
-    adapter = make_adapter(tmp_path_factory.mktemp("adapter") / "a", model)
-    run = write_run(tmp_path_factory.mktemp("nights") / "r", model, adapter)
+def started(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_run(tmp_path_factory.mktemp("nights") / "r", tiny.folder, tiny.adapter(1))
     ended = grpo("start", run, *NONE)
     assert ended.returncode == 0, ended.stderr
     return run

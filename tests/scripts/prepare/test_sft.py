@@ -17,15 +17,15 @@ from scripts.prepare.model import build_model
 from scripts.prepare.prove import prove
 from scripts.prepare.sft import SftSettings, as_example, command, play_demonstrations, warm_start
 from scripts.run.config import DataSettings
-from tests.tiny_model import make_tiny_model
+from tests.conftest import TinyModel
 from tests.tiny_policy import write_tasks
 
 SETTINGS = SftSettings(demos=16, batch_size=4, rank=4, alpha=8)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model"))
+def model(tiny: TinyModel) -> Path:
+    return tiny.folder
 
 
 @pytest.fixture(scope="module")
