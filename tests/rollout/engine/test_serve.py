@@ -42,7 +42,6 @@ from rollout.engine.serve import (
 from rollout.engine.vllm_server import (
     API_KEY_VARIABLE,
     BASE_NAME,
-    EngineSettings,
     LoraShape,
     command,
 )
