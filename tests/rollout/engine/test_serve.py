@@ -29,6 +29,7 @@ from fieldkit.process.shared_memory import PLACE, shared_files
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import CANARY_FILE, adapter_sha, read_adapter
 from rollout.engine.client import EngineClient
+from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import Lifecycle, decide
 from rollout.engine.proof import Verdict, prove
 from rollout.engine.serve import (
