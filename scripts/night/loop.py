@@ -22,6 +22,7 @@ from scripts.base.events import Event, EventKind, alarm, detail, note, read_even
 from scripts.base.exit_codes import raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.detach import LOOP
+from scripts.phases.registry import PHASES
 from scripts.run.config import UNPROTECTED, RunConfig, SandboxKind, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
@@ -195,7 +196,7 @@ class _Loop:
         if self.wish.now:
             raise Interrupted(self._resume_hint())
         raise_code(code, self.failure, f"the {phase.value} phase", log)
-        if phase is Phase.EVAL:
+        if PHASES[phase].shows_table:
             self._show_evaluation()
 
     def _show_evaluation(self) -> None:
@@ -215,8 +216,8 @@ class _Loop:
 
     def _command(self, phase: Phase) -> Sequence[str]:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
-        if phase is Phase.START and self.options.skip_preflight:
-            words.append("--skip-preflight")
+        given = [flag for flag in PHASES[phase].flags if getattr(self.options, flag)]
+        words += [f"--{flag.replace('_', '-')}" for flag in given]
         return [*words, *play_flags(self.options.sandbox).split(), "--events"]
 
     def _hear(self, line: str) -> None:
