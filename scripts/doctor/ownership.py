@@ -26,7 +26,8 @@ from fieldkit.process.owned import (
     terminate,
 )
 from rollout.engine.leftovers import Leftovers
-from rollout.engine.serve import ENGINE, served_names, stop_engine
+from rollout.engine.serve import served_names, stop_engine
+from rollout.engine.server import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
 from scripts.run.lock import is_held

@@ -12,7 +12,7 @@ from functools import partial
 
 from fieldkit.errors import FieldkitError
 from fieldkit.gate.memory import GIB
-from rollout.engine.lifecycle import forecast
+from rollout.engine.forecast import forecast
 from rollout.engine.port import free_port
 from rollout.engine.serve import find_engine
 from scripts.base.signals import Wish
