@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fieldkit.errors import Unavailable
 
 MARKER_VARIABLE = "FIELDKIT_OWNER"
@@ -151,7 +153,7 @@ def marked() -> list[Marked]:
     Only those that see the same files as we do: the path of a ledger means nothing in another root,
     and so a command in a sandbox that makes itself a mark is none of them.
     """
-    return [m for pid in _pids() if (m := _read_mark(pid)) is not None]
+    return [m for pid in psutil.pids() if (m := _read_mark(pid)) is not None]
 
 
 def _read_mark(pid: int) -> Marked | None:
@@ -174,15 +176,11 @@ def _is_ours(pid: int) -> bool:
     return user == os.getuid() or (os.getuid() == 0 and user == DROPPED_UID)
 
 
-def _pids() -> list[int]:
-    return sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
-
-
 @contextlib.contextmanager
 def _handles(marker: str) -> Iterator[list[Handle]]:
     handles: list[Handle] = []
     try:
-        for pid in _pids():
+        for pid in psutil.pids():
             handle = _open_if_marked(pid, marker)
             if handle is not None:
                 handles.append(handle)

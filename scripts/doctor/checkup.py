@@ -19,7 +19,6 @@ from fieldkit.gate.memory import GIB
 from rollout.sandbox.base import probe
 from rollout.sandbox.command import SandboxSettings
 from scripts.base.checkout import ROOT
-from scripts.base.machine import gpu_names
 from scripts.doctor.ownership import Family, Use, families, told
 from scripts.phases.checks import DISK_MARGIN_BYTES
 from scripts.phases.context import find_model
@@ -112,7 +111,7 @@ def _disk() -> str:
 
 
 def _gpu() -> str:
-    return ", ".join(gpu_names()) or "none: everything runs on the CPU"
+    return ", ".join(memory.gpu_names()) or "none: everything runs on the CPU"
 
 
 def _model(path: str) -> str:
