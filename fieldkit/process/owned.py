@@ -42,6 +42,11 @@ _KILL_SECONDS = 3.0  # how long a process may take to go after SIGKILL
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
+def boot_id() -> str:
+    """The kernel's random identity of this boot: pids and start times mean nothing in another."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 @dataclass(frozen=True)
 class Owned:
     """One process in the ledger.
@@ -53,19 +58,14 @@ class Owned:
 
     name: str
     marker: str
-    pid: int | None
-    start_time: int | None
-    boot_id: str
-    parent: int | None
-    command: tuple[str, ...]
-    log: str
-    started_at: float
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str = field(default_factory=boot_id)
+    parent: int | None = None
+    command: tuple[str, ...] = ()
+    log: str = ""
+    started_at: float = field(default_factory=time.time)
     info: dict[str, Any] = field(default_factory=dict)
-
-
-def boot_id() -> str:
-    """The kernel's random identity of this boot: pids and start times mean nothing in another."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_time(pid: int) -> int | None:

@@ -7,7 +7,6 @@ run: one that is turned away must not stand there in the place of the loop that 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from fieldkit.process.ledger import Ledger
 from scripts.base.exit_codes import raise_code
 from scripts.run.folder import RunFolder
+from scripts.run.lock import holder
 
 LOOP = "loop"
 """Its name in the ledger."""
@@ -59,16 +59,9 @@ def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Pat
         try:
             code = child.wait(_POLL_SECONDS)
         except subprocess.TimeoutExpired:
-            if _owner(folder) == child.pid:
+            if holder(folder.lock) == child.pid:
                 return
         else:
             said = log.read_text(errors="replace").strip()
             raise_code(code, said, "the detached loop", log)
             return
-
-
-def _owner(folder: RunFolder) -> int | None:
-    try:
-        return int(json.loads(folder.lock.read_text())["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
