@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json
+from fieldkit.records import from_plain
 from fieldkit.training.adapter import CANARY_FILE
 from rollout.engine.client import EngineClient
 
 _SCHEMA = 1
-_KEYS = ("adapter_sha", "parent_sha", "dtype", "ids", "prompt_len", "base", "new", "noise")
 
 # How unlikely the count of `judge` must be by chance, before a rival is ruled out or a server is
 # accused. Tokens of one sequence share a past and so are not independent, hence far below 0.05.
@@ -78,42 +77,21 @@ def read_canary(path: Path) -> Canary:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("schema") != _SCHEMA:
         raise BadInput(f"{path}: not a canary of schema {_SCHEMA}; `grpo prove` writes one")
-    for key in _KEYS:
-        if key not in value:
-            raise BadInput(f"{path}: {key} is missing; `grpo prove` writes a new one")
-    ids = tuple(tuple(int(i) for i in row) for row in value["ids"])
-    previous = value.get("previous")
-    canary = Canary(
-        adapter_sha=str(value["adapter_sha"]),
-        parent_sha=value["parent_sha"],
-        dtype=str(value["dtype"]),
-        ids=ids,
-        base=_rows(value["base"], ids, f"{path}: base"),
-        previous=None if previous is None else _rows(previous, ids, f"{path}: previous"),
-        new=_rows(value["new"], ids, f"{path}: new"),
-        noise=float(value["noise"]),
-    )
-    _require_equal_lengths(canary, path)
-    return canary
-
-
-def _rows(value: Any, ids: Sequence[Sequence[int]], where: str) -> tuple[tuple[float, ...], ...]:
-    if not isinstance(value, list) or len(value) != len(ids) or not ids:
-        raise BadInput(f"{where}: one row for each of the {len(ids)} sequences is needed")
-    for i, (row, sequence) in enumerate(zip(value, ids, strict=True)):
-        if not isinstance(row, list) or not 0 < len(row) < len(sequence):
-            n = len(row) if isinstance(row, list) else "no"
-            raise BadInput(f"{where}[{i}]: {n} logprobs for {len(sequence)} ids")
-        if not all(isinstance(v, float | int) and math.isfinite(v) for v in row):
-            raise BadInput(f"{where}[{i}]: a logprob is not finite")
-    return tuple(tuple(float(v) for v in row) for row in value)
-
-
-def _require_equal_lengths(canary: Canary, path: Path) -> None:
-    for key, rows in (("base", canary.base), ("previous", canary.previous or canary.new)):
-        for i, (row, new) in enumerate(zip(rows, canary.new, strict=True)):
+    canary = from_plain(Canary, value, f"{path} (`grpo prove` writes a new one)")
+    n = len(canary.ids)
+    rows = {"new": canary.new, "base": canary.base, "previous": canary.previous or canary.new}
+    for key, found in rows.items():
+        if len(found) != n or not n:
+            raise BadInput(f"{path}: {key}: one row for each of the {n} sequences is needed")
+        for i, (row, ids, new) in enumerate(zip(found, canary.ids, canary.new, strict=True)):
+            where = f"{path}: {key}[{i}]"
+            if not 0 < len(row) < len(ids):
+                raise BadInput(f"{where}: {len(row)} logprobs for {len(ids)} ids")
+            if not all(map(math.isfinite, row)):
+                raise BadInput(f"{where}: a logprob is not finite")
             if len(row) != len(new):
-                raise BadInput(f"{path}: {key}[{i}]: {len(row)} logprobs, but new has {len(new)}")
+                raise BadInput(f"{where}: {len(row)} logprobs, but new has {len(new)}")
+    return canary
 
 
 def prove(client: EngineClient, adapter: Path, adapter_sha: str) -> Proof:

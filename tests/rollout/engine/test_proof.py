@@ -150,10 +150,10 @@ def test_a_canary_is_read_from_its_file(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"schema": 2}, "schema 1"),
-        ({"noise": ...}, "noise is missing"),
+        ({"noise": ...}, "noise: Field required"),
         ({"new": [[-1.5, -2.5]]}, "new: one row for each of the 2 sequences"),
         ({"new": [[-1.5, -2.5, -3.0], [-3.5]]}, r"new\[0\]: 3 logprobs for 3 ids"),
-        ({"base": [[-1.0, None], [-3.0]]}, r"base\[0\]"),
+        ({"base": [[-1.0, None], [-3.0]]}, r"base\.0\.1"),
         ({"base": [[-1.0, -1.0], [float("nan")]]}, r"base\[1\]: a logprob is not finite"),
         ({"previous": [[-1.0], [-3.0]]}, r"previous\[0\]: 1 logprobs, but new has 2"),
     ],
