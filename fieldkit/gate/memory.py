@@ -47,9 +47,9 @@ class Holder:
 
 def available() -> Available:
     """Memory that could be had now, on the host (within this cgroup's limit) and on the GPU."""
-    host = psutil.virtual_memory().available
-    limit = _cgroup_available()
-    return Available(host if limit is None else min(host, limit), _gpu_available())
+    host, limit, gpu = psutil.virtual_memory().available, _cgroup_available(), _gpu_memory()
+    host = host if limit is None else min(host, limit)
+    return Available(host, None if gpu is None else int(gpu.free))
 
 
 def total_host() -> int:
@@ -113,12 +113,6 @@ def _gpu_memory() -> Any:
     except nvml.NVMLError:
         # Chips with unified memory (GB10) answer "not supported": the host's figure is theirs.
         return None
-
-
-def _gpu_available() -> int | None:
-    """Free bytes of our GPU; None as in `Available.gpu`."""
-    found = _gpu_memory()
-    return None if found is None else int(found.free)
 
 
 def gpu_names() -> list[str]:

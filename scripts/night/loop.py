@@ -151,8 +151,8 @@ class _Loop:
         if left is not None:
             figures["seconds_left"] = left
         if phase is Phase.DONE:
-            if self.has_forecast:
-                self._tell_how_the_forecast_held(files.newest)
+            if self.has_forecast and (kept := held(self.journal.read(), files.newest)) is not None:
+                self._note(kept.told())
             page = self.folder.path / "report.html"
             self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")
         if phase not in (Phase.DONE, Phase.CONVERGED):
@@ -169,10 +169,6 @@ class _Loop:
         if not self.has_forecast and left > 0:
             self.journal.append(FORECAST, steps=steps, end=round(time.time() + left, 3))
             self.has_forecast = True
-
-    def _tell_how_the_forecast_held(self, done_steps: int) -> None:
-        if (kept := held(self.journal.read(), done_steps)) is not None:
-            note(self.display.tell, kept.told())
 
     def do(self, phase: Phase) -> None:
         """Run one phase to its end. Raises what its exit code stands for."""

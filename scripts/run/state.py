@@ -98,10 +98,11 @@ def read_measured(folder: RunFolder, files: RunFiles) -> Measured:
     """The times of the finished steps and evaluations, from timings.json files."""
     timings = [read_timings(folder.timings(n), n) for n in range(files.newest + 1)]
     eval_seconds = _eval_seconds(folder, files, timings)
+    is_evaluated = not files.adapters or files.adapters[-1] in files.evaluated
     return Measured(
         step_seconds=tuple(t.training_wall for t in timings[1:]),
         other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
-        final_eval_seconds=0.0 if _is_evaluated(files) else eval_seconds,
+        final_eval_seconds=0.0 if is_evaluated else eval_seconds,
         eval_seconds=eval_seconds,
     )
 
@@ -158,10 +159,6 @@ def _is_converged(folder: RunFolder, config: RunConfig, steps: list[dict[str, An
     if len(steps) == 1 or newest["groups"].get(Signal.LEARNABLE, 0):
         return False  # a task that was just learnable is evidence enough against
     return pool_state(folder, config).converged
-
-
-def _is_evaluated(files: RunFiles) -> bool:
-    return not files.adapters or files.adapters[-1] in files.evaluated
 
 
 def _eval_seconds(folder: RunFolder, files: RunFiles, timings: Sequence[StepTimings]) -> float:
