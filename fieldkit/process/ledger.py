@@ -135,7 +135,9 @@ class Ledger:
         marks.
         """
         owned = self.announce(name, command, log, info)
-        return self.started(owned, _spawn(command, {**env, **self.marks(owned)}, cwd, log))
+        child = spawn(command, {**env, **self.marks(owned)}, log, cwd)
+        reap_later(child)
+        return self.started(owned, child.pid)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -162,10 +164,13 @@ def _entry(raw: Any, where: str) -> Owned:
     return Owned(**{**raw, "command": tuple(raw["command"])})
 
 
-def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
+def spawn(
+    command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `command` in a session of its own, with `env` alone and its output at `log`'s end."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             list(command),
             env=dict(env),
             cwd=cwd,
@@ -174,5 +179,3 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path)
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    reap_later(child)
-    return child.pid

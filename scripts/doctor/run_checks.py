@@ -38,8 +38,7 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         config = read_config(folder.config)
     except FieldkitError as e:
         return [Finding("settings", False, str(e))]
-    wish = Wish(lambda text: None)
-    ctx = Context(folder, config, lambda event: None, wish, Stopwatch(process_began()))
+    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
     checks: dict[str, Callable[[Context], str]] = {
         "tasks": _tasks,
         "adapter": _adapter,

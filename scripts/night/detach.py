@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fieldkit.process.ledger import Ledger
+from fieldkit.process.ledger import Ledger, spawn
 from scripts.base.exit_codes import raise_code
 from scripts.run.folder import RunFolder
 from scripts.run.lock import holder
@@ -33,19 +33,14 @@ def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
 
     Returns when it owns the run. Raises what its exit code stands for where it ended before that.
     """
-    folder.log.mkdir(parents=True, exist_ok=True)
     log = folder.log / f"detached-{time.strftime('%Y%m%d-%H%M%S')}.log"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started now
     try:
-        with open(log, "ab") as out:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder.path), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **Ledger(folder.ledger).unannounced(LOOP)},
-            )
+        child = spawn(
+            [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder.path), *options],
+            {**os.environ, **Ledger(folder.ledger).unannounced(LOOP)},
+            log,
+        )
     finally:
         signal.signal(signal.SIGHUP, before)
     _await_ownership(child, folder, log)

@@ -212,7 +212,7 @@ class _Loop:
 
     def _command(self, phase: Phase) -> Sequence[str]:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
-        given = [flag for flag in PHASES[phase].flags if getattr(self.options, flag)]
+        given = [flag for flag in PHASES[phase].flags if getattr(self.options, flag, False)]
         words += [f"--{flag.replace('_', '-')}" for flag in given]
         return [*words, *play_flags(self.options.sandbox).split(), "--events"]
 
