@@ -1,7 +1,7 @@
 """The administrative half of a server's API: is it ready, what does it serve, load, unload.
 
 Synchronous, because it is used while nothing is in flight. It answers what the server says;
-whether that is what was wanted is for `rollout.engine.serve` and `rollout.engine.proof` to decide.
+whether that is what was asked for is for `rollout.engine.server` and `.proof` to decide.
 """
 
 from __future__ import annotations
