@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial as bind
@@ -30,6 +29,7 @@ from fieldkit.records import (
     from_plain,
     plain,
 )
+from reward.totals import totals
 from rollout.episode import TurnSeeds
 from rollout.flight import (
     Attempt,
@@ -227,10 +227,10 @@ def summarise(
 ) -> EvalSummary:
     """Add up an arm's trajectories, which are of one adapter and at least one."""
     adapter_sha = trajectories[0].adapter_sha
-    n = len(trajectories)
+    sums = totals(trajectories)
 
-    def total(metric: str) -> float:
-        return sum(t.metrics[metric] for t in trajectories)
+    def count(metric: str) -> int:
+        return int(sum(t.metrics[metric] for t in trajectories))
 
     return EvalSummary(
         arm=arm,
@@ -241,17 +241,18 @@ def summarise(
         temperature=settings.temperature,
         samples=samples,
         n_tasks=len(tasks),
-        n_trajectories=n,
-        n_passed=sum(t.grade.passed for t in trajectories),
-        assertions_passed=sum(t.grade.n_passed for t in trajectories),
-        assertions_total=sum(t.grade.n_total for t in trajectories),
-        stops=dict(sorted(Counter(t.stop_reason.value for t in trajectories).items())),
-        mean_turns=sum(len(t.turns) for t in trajectories) / n,
-        mean_tokens=total("tokens") / n,
-        mean_reward=sum(t.reward for t in trajectories) / n,
-        commands=int(total("commands")),
-        commands_failed=int(total("commands_failed")),
-        no_action_turns=int(total("no_action_turns")),
+        n_trajectories=sums.n,
+        n_passed=sums.passed,
+        assertions_passed=sums.assertions_passed,
+        assertions_total=sums.assertions_total,
+        stops={reason.value: n for reason, n in sorted(sums.stops.items())},
+        mean_turns=sums.mean_turns,
+        mean_tokens=sums.mean_tokens,
+        # Added up one after the other, as in every eval.json so far: the last bit is part of it.
+        mean_reward=sum(sums.rewards) / sums.n,
+        commands=count("commands"),
+        commands_failed=count("commands_failed"),
+        no_action_turns=count("no_action_turns"),
         seconds=seconds,
         n_kept=n_kept,
     )

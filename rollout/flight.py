@@ -38,8 +38,8 @@ _REPLAYS = 2
 """How often such an episode is played again: what runs out three times does so by itself."""
 
 _FILES_AN_EPISODE = 10
-"""Descriptors that one episode holds at most: five of its keeper, four of a command that runs, and
-one connection."""
+"""Descriptors that one episode holds at most: five of its workspace, four of a command that runs,
+and one connection."""
 _FILES_BESIDE = 64
 """Those of the process itself: libraries, logs, the event loop."""
 

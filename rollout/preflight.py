@@ -8,13 +8,13 @@ evening, and not as a flat curve in the morning. A preflight writes nothing.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.records import RolloutGroup, Signal, StopReason, Task
 from reward.credit import BY_EPISODE, Crediting
+from reward.totals import totals
 from rollout.bundle import fly_training
 from rollout.flight import Attempt, OnProgress, ignore_progress
 from rollout.group import make_group
@@ -99,13 +99,13 @@ async def preflight(
 
 def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
     """Rows and verdict of groups that were played; also of a bundle's."""
-    episodes = [t for g in groups for t in g.trajectories]
+    sums = totals([t for g in groups for t in g.trajectories])
     learnable = any(g.signal is Signal.LEARNABLE for g in groups)
     return Preflight(
         rows=tuple(_row(g) for g in groups),
         verdict=Verdict.HAS_SIGNAL if learnable else Verdict.NO_SIGNAL,
-        stops=dict(Counter(t.stop_reason for t in episodes)),
-        mean_turns=statistics.fmean(len(t.turns) for t in episodes),
+        stops=dict(sums.stops),
+        mean_turns=sums.mean_turns,
         seconds=seconds,
     )
 

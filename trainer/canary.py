@@ -16,7 +16,7 @@ from fieldkit.errors import BadInput
 from fieldkit.gate.memory import available
 from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import check_adapter
-from fieldkit.training.canary import Canary, Rows, write_canary
+from fieldkit.training.canary_record import Canary, Rows, write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, Span, pad
 from trainer.policy import Policy, dtype_name, load_policy, serving_dtype

@@ -17,7 +17,7 @@ import torch
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
-from fieldkit.training.canary import write_canary
+from fieldkit.training.canary_record import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from fieldkit.training.tensors import save_tensors
 from fieldkit.training.weight_delta import weight_delta

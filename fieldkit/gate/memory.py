@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fieldkit.errors import Shortage
 from fieldkit.gate.patience import Patience
 
@@ -45,22 +47,14 @@ class Holder:
 
 def available() -> Available:
     """Memory that could be had now, on the host (within this cgroup's limit) and on the GPU."""
-    host = _meminfo("MemAvailable")
-    limit = _cgroup_available()
-    return Available(host if limit is None else min(host, limit), _gpu_available())
+    host, limit, gpu = psutil.virtual_memory().available, _cgroup_available(), _gpu_memory()
+    host = host if limit is None else min(host, limit)
+    return Available(host, None if gpu is None else int(gpu.free))
 
 
 def total_host() -> int:
     """Bytes of memory the host has."""
-    return _meminfo("MemTotal")
-
-
-def _meminfo(key: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == key:
-            return int(rest.split()[0]) * 1024
-    raise RuntimeError(f"/proc/meminfo has no {key}")
+    return int(psutil.virtual_memory().total)
 
 
 def _cgroup_available() -> int | None:
@@ -121,10 +115,15 @@ def _gpu_memory() -> Any:
         return None
 
 
-def _gpu_available() -> int | None:
-    """Free bytes of our GPU; None as in `Available.gpu`."""
-    found = _gpu_memory()
-    return None if found is None else int(found.free)
+def gpu_names() -> list[str]:
+    """Names of the NVIDIA GPUs, in order; none without driver or binding."""
+    nvml = _nvml()
+    if nvml is None:
+        return []
+    try:
+        return [str(nvml.nvmlDeviceGetName(gpu)) for gpu in _gpus(nvml)]
+    except nvml.NVMLError:
+        return []
 
 
 def gpu_total() -> int | None:
@@ -221,9 +220,8 @@ def _taken_without(left_out: frozenset[int]) -> int:
     """Anonymous memory of all processes but `left_out`, one cheap read each (no smaps), and files
     in memory, which belong to no process.
     """
-    pids = (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
-    private = sum(_private_bytes(pid) for pid in pids if pid not in left_out)
-    return private + _meminfo("Shmem")
+    private = sum(_private_bytes(pid) for pid in psutil.pids() if pid not in left_out)
+    return private + int(psutil.virtual_memory().shared)
 
 
 def _private_bytes(pid: int) -> int:
@@ -236,11 +234,7 @@ def _private_bytes(pid: int) -> int:
 
 def top_holders(count: int = 5) -> list[Holder]:
     """The processes that hold most, host and GPU apart, largest first."""
-    host = [
-        Holder(int(p.name), _name(int(p.name)), held_by(int(p.name)), "host")
-        for p in Path("/proc").iterdir()
-        if p.name.isdigit()
-    ]
+    host = [Holder(pid, _name(pid), held_by(pid), "host") for pid in psutil.pids()]
     largest = sorted(host, key=lambda h: -h.held)[:count]
     return largest + sorted(_gpu_holders(), key=lambda h: -h.held)[:count]
 

@@ -12,7 +12,6 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from fieldkit.process.owned import (
     LEDGER_VARIABLE,
     MARKER_VARIABLE,
     Owned,
-    boot_id,
     own_marks,
     reap_later,
     start_time,
@@ -49,7 +47,8 @@ class Ledger:
         value = read_json(self.path)
         if not isinstance(value, dict) or value.get("schema") != _LEDGER_SCHEMA:
             raise BadInput(f"{self.path}: not a ledger of schema {_LEDGER_SCHEMA}")
-        return [_entry(raw, f"{self.path}: processes[{i}]") for i, raw in _numbered(value)]
+        entries = enumerate(value.get("processes", []))
+        return [_entry(raw, f"{self.path}: processes[{i}]") for i, raw in entries]
 
     def get(self, name: str) -> Owned | None:
         """The entry of that name."""
@@ -77,13 +76,9 @@ class Ledger:
         owned = Owned(
             name=name,
             marker=_new_marker(name),
-            pid=None,
-            start_time=None,
-            boot_id=boot_id(),
             parent=os.getpid(),
             command=tuple(command),
             log=str(log),
-            started_at=time.time(),
             info=dict(info or {}),
         )
         self.record(owned)
@@ -107,18 +102,8 @@ class Ledger:
         if not marker.startswith(f"{name}-") or own_marks() != self._marks(marker):
             yield
             return
-        own = Owned(
-            name=name,
-            marker=marker,
-            pid=os.getpid(),
-            start_time=start_time(os.getpid()),
-            boot_id=boot_id(),
-            parent=os.getppid(),
-            command=tuple(sys.orig_argv),
-            log="",
-            started_at=time.time(),
-        )
-        self.record(own)
+        own = Owned(name, marker, parent=os.getppid(), command=tuple(sys.orig_argv))
+        self.started(own, os.getpid())
         try:
             yield
         finally:
@@ -150,7 +135,9 @@ class Ledger:
         marks.
         """
         owned = self.announce(name, command, log, info)
-        return self.started(owned, _spawn(command, {**env, **self.marks(owned)}, cwd, log))
+        child = spawn(command, {**env, **self.marks(owned)}, log, cwd)
+        reap_later(child)
+        return self.started(owned, child.pid)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -166,11 +153,6 @@ def _new_marker(name: str) -> str:
     return f"{name}-{secrets.token_hex(8)}"
 
 
-def _numbered(value: dict[str, Any]) -> Iterator[tuple[int, Any]]:
-    processes = value.get("processes")
-    return enumerate(processes if isinstance(processes, list) else [])
-
-
 def _entry(raw: Any, where: str) -> Owned:
     known = {f.name for f in fields(Owned)}
     if isinstance(raw, dict):
@@ -182,10 +164,13 @@ def _entry(raw: Any, where: str) -> Owned:
     return Owned(**{**raw, "command": tuple(raw["command"])})
 
 
-def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
+def spawn(
+    command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `command` in a session of its own, with `env` alone and its output at `log`'s end."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             list(command),
             env=dict(env),
             cwd=cwd,
@@ -194,5 +179,3 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path)
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    reap_later(child)
-    return child.pid

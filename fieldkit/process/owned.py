@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fieldkit.errors import Unavailable
 
 MARKER_VARIABLE = "FIELDKIT_OWNER"
@@ -40,6 +42,11 @@ _KILL_SECONDS = 3.0  # how long a process may take to go after SIGKILL
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
+def boot_id() -> str:
+    """The kernel's random identity of this boot: pids and start times mean nothing in another."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 @dataclass(frozen=True)
 class Owned:
     """One process in the ledger.
@@ -51,19 +58,14 @@ class Owned:
 
     name: str
     marker: str
-    pid: int | None
-    start_time: int | None
-    boot_id: str
-    parent: int | None
-    command: tuple[str, ...]
-    log: str
-    started_at: float
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str = field(default_factory=boot_id)
+    parent: int | None = None
+    command: tuple[str, ...] = ()
+    log: str = ""
+    started_at: float = field(default_factory=time.time)
     info: dict[str, Any] = field(default_factory=dict)
-
-
-def boot_id() -> str:
-    """The kernel's random identity of this boot: pids and start times mean nothing in another."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_time(pid: int) -> int | None:
@@ -151,7 +153,7 @@ def marked() -> list[Marked]:
     Only those that see the same files as we do: the path of a ledger means nothing in another root,
     and so a command in a sandbox that makes itself a mark is none of them.
     """
-    return [m for pid in _pids() if (m := _read_mark(pid)) is not None]
+    return [m for pid in psutil.pids() if (m := _read_mark(pid)) is not None]
 
 
 def _read_mark(pid: int) -> Marked | None:
@@ -174,15 +176,11 @@ def _is_ours(pid: int) -> bool:
     return user == os.getuid() or (os.getuid() == 0 and user == DROPPED_UID)
 
 
-def _pids() -> list[int]:
-    return sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
-
-
 @contextlib.contextmanager
 def _handles(marker: str) -> Iterator[list[Handle]]:
     handles: list[Handle] = []
     try:
-        for pid in _pids():
+        for pid in psutil.pids():
             handle = _open_if_marked(pid, marker)
             if handle is not None:
                 handles.append(handle)

@@ -14,6 +14,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import psutil
+
 PLACE = Path("/dev/shm")
 """Where the C library has shared memory and named semaphores."""
 
@@ -37,7 +39,7 @@ def remove_shared(files: Mapping[str, int]) -> list[str]:
     left = {name: inode for name, inode in files.items() if there.get(name) == inode}
     if not left:
         return []
-    mapped = {inode for pid in _pids() for inode in _mapped(pid)}
+    mapped = {inode for pid in psutil.pids() for inode in _mapped(pid)}
     gone = [name for name, inode in left.items() if inode not in mapped]
     for name in gone:
         with contextlib.suppress(FileNotFoundError):
@@ -68,7 +70,3 @@ def _mapped(pid: int) -> set[int]:
     name = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
     fields = (line.split(maxsplit=_INODE + 1) for line in lines if name in line)
     return {int(f[_INODE]) for f in fields if f[_DEVICE] == name}
-
-
-def _pids() -> list[int]:
-    return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]

@@ -1,7 +1,7 @@
 """The administrative half of a server's API: is it ready, what does it serve, load, unload.
 
 Synchronous, because it is used while nothing is in flight. It answers what the server says;
-whether that is what was wanted is for `rollout.engine.serve` and `rollout.engine.proof` to decide.
+whether that is what was asked for is for `rollout.engine.server` and `.proof` to decide.
 """
 
 from __future__ import annotations
@@ -61,23 +61,24 @@ class Admin:
 
         An empty request is refused where the route exists (400 or 422) and unknown (404) where not.
         """
-        return self._post("/v1/load_lora_adapter", {}).status_code != httpx.codes.NOT_FOUND
+        return self.post("/v1/load_lora_adapter", {}).status_code != httpx.codes.NOT_FOUND
 
-    def load(self, name: str, path: Path) -> None:
-        """Load an adapter folder under a name that is not in use."""
-        body = {"lora_name": name, "lora_path": str(path)}
-        self._expect_ok(self._post("/v1/load_lora_adapter", body), f"loading {path} as {name}")
-
-    def unload(self, name: str) -> None:
-        """Stop serving an adapter."""
-        answer = self._post("/v1/unload_lora_adapter", {"lora_name": name})
-        self._expect_ok(answer, f"unloading {name}")
-
-    def _post(self, route: str, body: dict[str, Any]) -> httpx.Response:
+    def post(self, route: str, body: dict[str, Any]) -> httpx.Response:
+        """What the server answers, whatever it is. Raises `Unavailable` where it does not."""
         try:
             return self._http.post(route, json=body)
         except httpx.TransportError as e:
             raise Unavailable(f"{self.base_url}{route}: {type(e).__name__}: {e}") from e
+
+    def load(self, name: str, path: Path) -> None:
+        """Load an adapter folder under a name that is not in use."""
+        body = {"lora_name": name, "lora_path": str(path)}
+        self._expect_ok(self.post("/v1/load_lora_adapter", body), f"loading {path} as {name}")
+
+    def unload(self, name: str) -> None:
+        """Stop serving an adapter."""
+        answer = self.post("/v1/unload_lora_adapter", {"lora_name": name})
+        self._expect_ok(answer, f"unloading {name}")
 
     def _expect_ok(self, answer: httpx.Response, what: str) -> None:
         if answer.status_code != httpx.codes.OK:

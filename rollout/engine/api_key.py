@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-MIDDLEWARE = f"{__name__}.KeyGuard"
+MIDDLEWARE = f"{__name__}.RequireApiKey"
 """What `--middleware` takes."""
 
 Message = MutableMapping[str, Any]
@@ -22,7 +22,7 @@ App = Callable[
 ]
 
 
-class KeyGuard:
+class RequireApiKey:
     """Lets a request through that carries VLLM_API_KEY as its bearer token; 401 for any other."""
 
     def __init__(self, app: App) -> None:

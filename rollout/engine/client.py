@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import httpx
 
-from fieldkit.errors import BadInput, FieldkitError, Unavailable
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import Sampling
 
 FINISH_REASONS = ("stop", "length")
@@ -202,11 +202,8 @@ class EngineClient:
         reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
         if response.status_code in _TRANSIENT_STATUS:
             raise _Failed(reason)
-        raise self._refused(response.status_code, reason)
-
-    def _refused(self, status: int, reason: str) -> FieldkitError:
-        kind = BadInput if status in _BAD_REQUEST_STATUS else Unavailable
-        return kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
+        kind = BadInput if response.status_code in _BAD_REQUEST_STATUS else Unavailable
+        raise kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
 
     def _gave_up(self, attempts: int, seconds: float, reason: str, alive: bool) -> Unavailable:
         why = f"in {attempts} attempts over {seconds:.0f} s" if alive else "any more"

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from fieldkit.settings import Change, NoCondition, Unit, settings
+from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
+from rollout.engine.lifecycle import AUTO, CHOICES
 
 
 @settings("engine")
@@ -33,15 +34,15 @@ class EngineSettings:
     """Adapters that one server holds at most."""
     threads_bind: Annotated[str, Change.MACHINE] = "auto"
     """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
-    lifecycle: Annotated[Literal["auto", "restart", "hotswap"], Change.MACHINE] = "auto"
-    """restart: a new server for every adapter. hotswap: one server, adapters change under it."""
+    lifecycle: Annotated[str, Choice(CHOICES), Change.MACHINE] = AUTO
+    """How a new adapter reaches the server."""
     start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
     """How long a server may take until it answers."""
     stop_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 20.0
     """How long it may take to end in good order before it is killed."""
     memory_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 30.0
     """How long its memory may take to come back after that."""
-    memory_margin_gib: Annotated[NonNegativeFloat, Unit("GiB"), Change.MACHINE] = 1.0
+    memory_margin_gib: Annotated[FiniteFloat, Unit("GiB"), Change.MACHINE] = 1.0
     """How much of it may stay away: other programs live here too."""
     trainer_gib: Annotated[NonNegativeFloat | None, Unit("GiB"), Change.MACHINE] = None
     """Memory to leave for the trainer when both run side by side. Left out: what the trainer's

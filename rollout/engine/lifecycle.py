@@ -1,28 +1,124 @@
-"""Which way a new adapter reaches the server: by a restart, or swapped in while it runs.
+"""How a new adapter reaches the server: one object a way, and the choice between them.
 
 A restart always works and costs a start each step. A swap costs a fraction of a second, but needs
-a server that offers the calls for it and memory for engine and trainer side by side. Both are
-probed on the server that runs, and the reason is kept in words for the log and the journal.
+a server that offers the calls for it, and memory for engine and trainer at the same time. Both are
+probed on the server that runs, and the reason is kept in words for the log and the journal. A new
+lifecycle is a class with these verbs, and an entry in `LIFECYCLES`.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fieldkit.errors import Shortage, Unavailable
-from fieldkit.gate import memory
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.gate.memory import GIB, Available
-from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.vllm_server import memory_needed
+
+if TYPE_CHECKING:  # run.toml is read with every command, and few talk to a server
+    from rollout.engine.admin import Admin
+
+AUTO = "auto"
+"""Leaves the choice to `decide`."""
 
 
-class Lifecycle(StrEnum):
-    """How adapters change."""
+class RunningServer(Protocol):
+    """What a lifecycle may ask of the run's server, which answers, and of what it shall serve."""
 
-    RESTART = "restart"
-    HOTSWAP = "hotswap"
+    def admin(self) -> Admin:
+        """Its administrative calls, to be used as a context manager."""
+
+    def serves_target(self) -> bool:
+        """Whether every adapter that it shall serve is loaded."""
+
+    def can_hold_target(self) -> bool:
+        """Whether it was started for adapters of that rank and those layers."""
+
+    def load_target(self) -> None:
+        """Load what is missing, then unload what does not belong there."""
+
+    def stop(self) -> int:
+        """End it and see its memory come back."""
+
+
+class Lifecycle(Protocol):
+    """One way for adapters to change.
+
+    name: what engine.lifecycle says. keeps_memory: the server holds its memory while the trainer
+    works, so that there has to be room for both. offers: what speaks for it, in words.
+    """
+
+    name: str
+    keeps_memory: bool
+    offers: str
+
+    def lacking(self, admin: Admin) -> str:
+        """What the running server lacks for it, in words; empty where it has everything."""
+
+    def bring(self, server: RunningServer) -> bool:
+        """Have the running server serve what it shall; False where that takes a new server."""
+
+    def release(self, server: RunningServer) -> None:
+        """Give back, before training, what the engine need not hold then."""
+
+
+class Restart:
+    """A new server for every adapter."""
+
+    name = "restart"
+    keeps_memory = False
+    offers = "it works with every server"
+
+    def lacking(self, admin: Admin) -> str:
+        return ""
+
+    def bring(self, server: RunningServer) -> bool:
+        return server.serves_target()
+
+    def release(self, server: RunningServer) -> None:
+        server.stop()
+
+
+class Hotswap:
+    """One server; adapters change under it."""
+
+    name = "hotswap"
+    keeps_memory = True
+    offers = "the server has /v1/load_lora_adapter"
+
+    def lacking(self, admin: Admin) -> str:
+        return "" if admin.can_swap() else "this server answers 404 to /v1/load_lora_adapter"
+
+    def bring(self, server: RunningServer) -> bool:
+        if server.serves_target():
+            return True
+        if not server.can_hold_target():
+            return False
+        server.load_target()
+        return True
+
+    def release(self, server: RunningServer) -> None:
+        """Nothing: the server goes on, and keeps its cache."""
+
+
+RESTART, HOTSWAP = Restart(), Hotswap()
+
+LIFECYCLES: dict[str, Lifecycle] = {each.name: each for each in (HOTSWAP, RESTART)}
+"""By name, the most wanted first: `auto` takes the first that server and memory allow."""
+
+CHOICES: ChainMap[str, Any] = ChainMap(
+    LIFECYCLES,  # a live view: what is added there may be said, too
+    {AUTO: SimpleNamespace(meaning="the first that server and memory allow")},
+)
+"""What engine.lifecycle may say."""
+
+
+def lifecycle(name: str) -> Lifecycle:
+    """The one of that name. Raises `BadInput`."""
+    if name not in LIFECYCLES:
+        raise BadInput(f"engine.lifecycle: {name!r} is unknown; known: {', '.join(CHOICES)}")
+    return LIFECYCLES[name]
 
 
 @dataclass(frozen=True)
@@ -33,94 +129,40 @@ class Decision:
     reason: str
 
 
-def trainer_bytes(settings: EngineSettings) -> int:
-    """Memory to leave for the trainer beside the engine."""
-    return int((settings.trainer_gib or 0.0) * GIB)
+def decide(asked: str, admin: Admin, *, available: Available, trainer: int) -> Decision:
+    """The lifecycle for a running server.
+
+    asked: engine.lifecycle. available: memory that is free while it runs. trainer: bytes that the
+    trainer needs. Raises `Unavailable` where one is demanded that the server cannot have.
+    """
+    if asked != AUTO:
+        demanded = lifecycle(asked)
+        if lacking := demanded.lacking(admin):
+            raise Unavailable(
+                f"engine.lifecycle is {asked}, but {lacking}; set lifecycle to auto or restart, or "
+                "install the pinned vLLM (`make setup`)"
+            )
+        return Decision(demanded, f"{asked}: asked for")
+    free, where = scarcest(available)
+    figures = f"{free / GIB:.1f} GiB of {where} beside the engine, the trainer needs about "
+    figures += f"{trainer / GIB:.1f}"
+    against = ""
+    for each in LIFECYCLES.values():
+        no_room = figures if each.keeps_memory and not has_room(available, trainer) else ""
+        objection = each.lacking(admin) or no_room
+        if not objection:
+            return Decision(each, f"{each.name}: {against or f'{each.offers}, and {figures}'}")
+        against = against or objection
+    raise Unavailable(f"no lifecycle is possible: {against}")
 
 
 def has_room(available: Available, trainer: int) -> bool:
     """Whether the trainer fits beside what runs now."""
-    return _scarcest(available)[0] >= trainer
+    return scarcest(available)[0] >= trainer
 
 
-def decide(
-    settings: EngineSettings, *, can_swap: bool, available: Available, trainer: int
-) -> Decision:
-    """The lifecycle for a running server.
-
-    can_swap: it offers /v1/load_lora_adapter. available: memory beside it. trainer: bytes that the
-    trainer needs. Raises `Unavailable` where a swap was demanded and the server has none.
-    """
-    if settings.lifecycle == "restart":
-        return Decision(Lifecycle.RESTART, "restart: asked for")
-    if settings.lifecycle == "hotswap" and not can_swap:
-        raise Unavailable(
-            "engine.lifecycle is hotswap, but this server answers 404 to /v1/load_lora_adapter; "
-            "set lifecycle to auto or restart, or install the pinned vLLM (`make setup`)"
-        )
-    if settings.lifecycle == "hotswap":
-        return Decision(Lifecycle.HOTSWAP, "hotswap: asked for")
-    if not can_swap:
-        return Decision(
-            Lifecycle.RESTART, "restart: this server answers 404 to /v1/load_lora_adapter"
-        )
-    free, where = _scarcest(available)
-    figures = f"{free / GIB:.1f} GiB of {where} beside the engine, the trainer needs about "
-    figures += f"{trainer / GIB:.1f}"
-    if not has_room(available, trainer):
-        return Decision(Lifecycle.RESTART, f"restart: {figures}")
-    return Decision(
-        Lifecycle.HOTSWAP, f"hotswap: the server has /v1/load_lora_adapter, and {figures}"
-    )
-
-
-def _scarcest(available: Available) -> tuple[int, str]:
-    """The memory that the trainer's tensors would live in."""
+def scarcest(available: Available) -> tuple[int, str]:
+    """Bytes of the memory that the trainer's tensors would live in, and what it is called."""
     if available.gpu is not None:
         return available.gpu, "GPU memory"
     return available.host, "memory"
-
-
-@dataclass(frozen=True)
-class MemoryForecast:
-    """What a night will need, before anything is started. Bytes, of the memory named by `where`.
-
-    engine, trainer: at their largest. free: what can be had now.
-    """
-
-    engine: int
-    trainer: int
-    free: int
-    where: str
-
-    @property
-    def side_by_side(self) -> bool:
-        """Whether both fit at once; where not, one has to go for the other."""
-        return self.engine + self.trainer <= self.free
-
-    def told(self) -> str:
-        """In a sentence. Raises `Shortage` where one of them does not even fit alone."""
-        figures = (
-            f"engine about {self.engine / GIB:.1f} GiB, trainer about {self.trainer / GIB:.1f}, "
-            f"{self.free / GIB:.1f} GiB of {self.where} available"
-        )
-        if max(self.engine, self.trainer) > self.free:
-            raise Shortage(
-                f"{figures}: not enough even one after the other; holders: "
-                f"{memory.describe_holders(3)}; end what is not needed, or lower "
-                "engine.kv_cache_gib, engine.gpu_memory_utilization (CUDA) or "
-                "trainer.tokens_per_microbatch in run.toml"
-            )
-        if self.side_by_side:
-            return f"{figures}: both fit side by side, so adapters can be swapped in"
-        return f"{figures}: one after the other, so the server is restarted for every adapter"
-
-
-def forecast(settings: EngineSettings, model_dir: Path) -> MemoryForecast:
-    """What `settings` come to for this model on this machine, held against what is free now."""
-    available, gpu_total = memory.available(), memory.gpu_total()
-    free, where = _scarcest(available)
-    engine = memory_needed(model_dir, settings)
-    if available.gpu is not None and gpu_total is not None:
-        engine = int(gpu_total * settings.gpu_memory_utilization)
-    return MemoryForecast(engine, trainer_bytes(settings), free, where)

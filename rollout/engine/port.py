@@ -1,4 +1,4 @@
-"""The TCP port that a server is to listen on: a free one, or the wanted one with who holds it.
+"""The TCP port that a server is to listen on: any free one, or one that is asked for.
 
 Asked just before the server starts, so that a busy port is told in a sentence and not found in a
 server's log. Nothing is opened for longer than the question takes.
@@ -16,15 +16,15 @@ HOST = "127.0.0.1"
 """Loopback only: nobody outside this machine reaches the server."""
 
 
-def free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there, or any free port for 0. Raises `Unavailable`."""
+def free_port(asked: int) -> int:
+    """`asked` if nobody listens there, or any free port for 0. Raises `Unavailable`."""
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            s.bind((HOST, wanted))
+            s.bind((HOST, asked))
         except OSError as e:
             raise Unavailable(
-                f"port {wanted} on {HOST} is busy ({_listener(wanted)}; {e.strerror}); end that "
+                f"port {asked} on {HOST} is busy ({_listener(asked)}; {e.strerror}); end that "
                 "program if it is yours, or set engine.port to 0 to take any free port"
             ) from None
         return int(s.getsockname()[1])

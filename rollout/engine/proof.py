@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.training.adapter import CANARY_FILE
-from fieldkit.training.canary import Canary, read_canary
+from fieldkit.training.canary_record import Canary, read_canary
 from rollout.engine.client import EngineClient
 
 # How unlikely the count of `judge` must be by chance, before a rival is ruled out or a server is

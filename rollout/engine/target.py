@@ -19,7 +19,7 @@ from rollout.engine.vllm_server import BASE_NAME, LoraShape
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Target:
     """adapters: name -> checked adapter; name: the one that is asked for, or "base"."""
 
     model_dir: Path
@@ -43,13 +43,13 @@ class Wanted:
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-def check_wanted(
+def check_target(
     model_dir: Path,
     settings: EngineSettings,
     adapter: Path | None,
     version: str,
     keep: Mapping[str, Path],
-) -> Wanted:
+) -> Target:
     """Check the model folder and every adapter. Raises `BadInput` naming file and tensor or key."""
     model_dir = model_dir.resolve()
     if not (model_dir / "config.json").is_file():
@@ -62,4 +62,4 @@ def check_wanted(
     if len(paths) > settings.max_adapters:
         raise BadInput(f"{len(paths)} adapters, but engine.max_adapters is {settings.max_adapters}")
     adapters = {name: check_adapter(path.resolve(), model_dir) for name, path in paths.items()}
-    return Wanted(model_dir, settings, adapters, BASE_NAME if adapter is None else version)
+    return Target(model_dir, settings, adapters, BASE_NAME if adapter is None else version)

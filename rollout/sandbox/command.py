@@ -86,6 +86,15 @@ def new_output(settings: SandboxSettings) -> BoundedOutput:
     return BoundedOutput(settings.output_chars, settings.output_bytes)
 
 
+def result(output: BoundedOutput, exit_code: int, timed_out: bool, seconds: float) -> CommandResult:
+    """What a command that ran came to; exit_code is its own, where it was not ended from here."""
+    if output.flooded:
+        exit_code, timed_out = FLOODED_CODE, False
+    elif timed_out:
+        exit_code = TIMED_OUT_CODE
+    return CommandResult(exit_code, output.text(), timed_out, output.flooded, seconds)
+
+
 def refuse(command: str) -> CommandResult | None:
     """The result of text that cannot be a command line; None for all other text."""
     if "\0" in command:

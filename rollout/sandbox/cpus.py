@@ -1,10 +1,10 @@
-"""Which processors a sandboxed command may use, and what comes before it.
+"""Which CPUs a sandboxed command may use, and what comes before it.
 
-A command has one processor. It starts on one of the first half; once it has had its share it goes
+A command has one CPU. It starts on one of the first half; once it has had its share it goes
 on, on one of the second half, behind everything else there. So whatever it does, small commands of
 other episodes neither queue behind it nor depend on the scheduler's idea of what is fair: on two
 cores under Linux 6.18 fifty busy pipes that could run anywhere kept a runnable process of another
-session waiting for up to 54 s, and pinned to one processor for 0.05 s (docs/LOG.md).
+session waiting for up to 54 s, and pinned to one CPU for 0.05 s (docs/LOG.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SESSION_NICE, _CROWD_SESSION_NICE = "5", "19"
 _turns = itertools.count()
 
 
-def first_processor() -> int:
+def first_cpu() -> int:
     """Where the next command starts: each of the first half in turn."""
     first, _ = _halves()
     return first[next(_turns) % len(first)]
@@ -47,33 +47,33 @@ def put_behind(box: int, pids: Collection[int]) -> None:
         session_nice = _CROWD_SESSION_NICE if crowded else _SESSION_NICE
         Path(f"/proc/{box}/autogroup").write_text(session_nice)
     _, second = _halves()
-    processor = {second[box % len(second)]}
+    cpu = {second[box % len(second)]}
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
             for thread in Path(f"/proc/{pid}/task").iterdir():
-                _put_thread_behind(int(thread.name), processor, crowded)
+                _put_thread_behind(int(thread.name), cpu, crowded)
 
 
-def _put_thread_behind(thread: int, processor: set[int], crowded: bool) -> None:
-    os.sched_setaffinity(thread, processor)
+def _put_thread_behind(thread: int, cpu: set[int], crowded: bool) -> None:
+    os.sched_setaffinity(thread, cpu)
     os.setpriority(os.PRIO_PROCESS, thread, _LEAST_NICE)
     if crowded:
         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _halves() -> tuple[list[int], list[int]]:
-    """Of the processors that this process may use; the same one twice where there is but one."""
+    """Of the CPUs that this process may use; the same one twice where there is but one."""
     usable = sorted(os.sched_getaffinity(0), key=_core)
     middle = max(1, len(usable) // 2)
     return usable[:middle], usable[middle:] or usable
 
 
 @functools.cache
-def _core(processor: int) -> tuple[int, int]:
+def _core(cpu: int) -> tuple[int, int]:
     """Sorts threads of one core next to each other, so that a half holds whole cores."""
-    siblings = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
+    siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
         first = siblings.read_text().replace("-", ",").split(",")[0]
     except OSError:
-        return processor, processor
-    return int(first), processor
+        return cpu, cpu
+    return int(first), cpu

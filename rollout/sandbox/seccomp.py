@@ -28,7 +28,7 @@ FAMILIES = (AF_UNIX, AF_INET, AF_INET6)
 class Machine:
     """An architecture's numbers: AUDIT_ARCH_*, and those of the system calls (asm/unistd.h).
 
-    setsid: succeeds and does nothing. The kernel shares processors out among sessions first
+    setsid: succeeds and does nothing. The kernel shares CPUs out among sessions first
     (sched(7), autogroup), so that a command in 50 sessions would get 50 times what another episode
     gets. There is no terminal to leave, and the box's end takes daemons, too.
     foreign: from this number on calls are of another ABI of the same machine; 0 where there is
@@ -69,7 +69,7 @@ MACHINES = {
             "mq_open": 240,
             # The kernel's log tells of other processes.
             "syslog": 103,
-            # A box has the processors that it was given (rollout/processors.py).
+            # A box has the CPUs that it was given (rollout/sandbox/cpus.py).
             "sched_setaffinity": 203,
         },
         foreign=0x4000_0000,  # the x32 ABI: the same calls under other numbers

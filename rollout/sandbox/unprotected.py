@@ -18,8 +18,6 @@ from fieldkit.process.owned import own_marks
 from rollout.sandbox.child import Child, Ending
 from rollout.sandbox.command import (
     BOX_PATH,
-    FLOODED_CODE,
-    TIMED_OUT_CODE,
     CommandResult,
     SandboxSettings,
     bash_line,
@@ -27,6 +25,7 @@ from rollout.sandbox.command import (
     new_output,
     prlimit_line,
     refuse,
+    result,
 )
 from rollout.sandbox.output import BoundedOutput
 
@@ -34,7 +33,7 @@ _DRAIN_SECONDS = 0.5  # for output still in the pipe when the command's group ha
 _REMOVE_SECONDS = 60.0  # for a workspace of any size to be removed
 
 
-class PlainSandbox:
+class UnprotectedSandbox:
     """A workspace folder below `scratch`, and commands in it; one an episode.
 
     A command's process group ends with it. A daemon that left the group survives: there is no
@@ -110,9 +109,4 @@ class PlainSandbox:
             seconds = child.seconds
         finally:
             child.close()
-        text = output.text()
-        if output.flooded:
-            return CommandResult(FLOODED_CODE, text, False, True, seconds)
-        if ending is Ending.TIMED_OUT:
-            return CommandResult(TIMED_OUT_CODE, text, True, False, seconds)
-        return CommandResult(code, text, False, False, seconds)
+        return result(output, code, ending is Ending.TIMED_OUT, seconds)

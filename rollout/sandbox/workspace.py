@@ -1,7 +1,7 @@
-"""The keeper of a workspace: a process whose namespaces hold a small tmpfs for one episode.
+"""A workspace: a small tmpfs that the namespaces of one process hold for one episode.
 
 So a workspace has a quota of bytes and files, nobody meets it on the host by accident, and it is
-gone when the keeper is, which is when this process is, however that came about: nothing has to be
+gone when that process is, which is when this one is, however that came about: nothing has to be
 swept after a crash, and no tree is too deep to remove. It runs none of a policy's commands, and it
 alone of a sandbox carries the marks of the phase that started it, so that one that stays is found.
 """
@@ -23,9 +23,9 @@ from rollout.sandbox.child import Child, readable
 from rollout.sandbox.command import SandboxSettings, new_output
 
 KEPT_WORKSPACE = "/tmp/workspace"
-"""Where the keeper's namespace has the workspace."""
+"""Where its process's namespace has the workspace."""
 KEPT_SCRATCH = "/tmp/scratch"
-"""Where the keeper's namespace has the episode's /tmp."""
+"""Where its process's namespace has the episode's /tmp."""
 
 _NOBODY = DROPPED_UID  # the box's user where we are root, whom RLIMIT_NPROC does not bind
 _START_SECONDS = 60.0  # to make a workspace; it takes some 10 ms, but the machine may be starved
@@ -33,7 +33,7 @@ _START_SECONDS = 60.0  # to make a workspace; it takes some 10 ms, but the machi
 # Of every file in a seed: 2024-01-01 00:00 UTC, so that `ls -l` looks the same every time.
 _SEED_TIME = 1_704_067_200
 
-# Mounted over /tmp because every machine has one, and the keeper has no other use for it. The last
+# Mounted over /tmp because every machine has one, and the process has no other use for it. The last
 # line waits for the other end of descriptor $4 to close, which the kernel sees to at the latest.
 _SCRIPT = f"""
 set -e
@@ -46,7 +46,7 @@ exec cat <&"$4" >/dev/null
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Keeper:
+class Workspace:
     """Starts at once; `ready` must be awaited before the rest, and `close` called at the end.
 
     files: relative path -> bytes; tools: where bwrap, setpriv and bash are.
@@ -99,7 +99,7 @@ class Keeper:
             raise Unavailable(f"the sandbox's workspace cannot be reached: {e}") from e
 
     @property
-    def workspace(self) -> Path:
+    def path(self) -> Path:
         """The workspace as this process sees it, until `close`."""
         return Path(f"/proc/self/fd/{self._workspace_fd}")
 
@@ -107,7 +107,7 @@ class Keeper:
     def entrance(self) -> list[str]:
         """nsenter's arguments to get into the namespaces. Raises `Unavailable` if they are gone."""
         if not self._child.running:
-            raise Unavailable("the sandbox's workspace is gone: its keeper has ended")
+            raise Unavailable("the sandbox's workspace is gone: its process has ended")
         entrance = ["--target", str(self._pid), "--user", "--mount"]
         return entrance if os.geteuid() == 0 else [*entrance, "--preserve-credentials"]
 
@@ -119,10 +119,10 @@ class Keeper:
         """
         mode = stat.S_IMODE(os.fstat(self._workspace_fd).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
-            self.workspace.chmod(mode | stat.S_IRWXU)
+            self.path.chmod(mode | stat.S_IRWXU)
 
     def close(self) -> None:
-        """End the keeper, and with it the workspace."""
+        """End the process, and with it the workspace."""
         os.close(self._ready)
         os.close(self._lifeline)
         if self._workspace_fd >= 0:
@@ -139,7 +139,7 @@ def _command_line(
     return [
         *([tools["setpriv"], *drop] if os.geteuid() == 0 else []),
         *[tools["bwrap"], *namespaces, "--dev-bind", "/", "/", "--die-with-parent", "--"],
-        *[tools["bash"], "-c", _SCRIPT, "keeper", *map(str, numbers)],
+        *[tools["bash"], "-c", _SCRIPT, "workspace", *map(str, numbers)],
     ]
 
 

@@ -9,15 +9,29 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from scripts.base.events import Event, EventKind
+from scripts.base.events import Event, EventKind, progress
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total)."""
 
 _REFRESH_SECONDS = 0.25
 _QUIET_SECONDS = 60.0
 """After so long without a line one says how far the phase is, where no panel can."""
+
+
+_STYLES = {
+    EventKind.NOTE: "",
+    EventKind.FINISHED: "bold",
+    EventKind.ALARM: "bold red",
+    EventKind.DETAIL: "dim",
+}
+"""Of the events that are a line, as a terminal draws them."""
 
 
 class Display(Protocol):
@@ -79,100 +93,74 @@ class PlainDisplay:
 
     def tell(self, event: Event) -> None:
         self._now.take(event)
-        text = self._line(event)
-        if text is not None:
-            self._write(text)
-        else:
-            self.tick()
-
-    def _line(self, event: Event) -> str | None:
         clock = time.strftime("%H:%M:%S")
         match event.kind:
-            case EventKind.PHASE:
-                return f"{clock} {headline(self._now)}" if self._phases else None
-            case EventKind.NOTE | EventKind.ALARM | EventKind.FINISHED:
-                return f"{clock}   {event.text}"
-            case EventKind.DETAIL:
-                return f"{clock}   {event.text}" if self._details else None
+            case EventKind.PHASE if self._phases:
+                self._say(f"{clock} {headline(self._now)}")
             case EventKind.TABLE:
-                return event.text
+                self._say(event.text)
+            case EventKind.DETAIL if not self._details:
+                self.tick()
+            case kind if kind in _STYLES:
+                self._say(f"{clock}   {event.text}", _STYLES[kind])
             case _:
-                return None
-
-    def _write(self, text: str) -> None:
-        self._spoke = time.monotonic()
-        if self._gone:
-            return
-        try:
-            print(text, file=self._out, flush=True)
-        except (OSError, ValueError):
-            self._gone = True  # the terminal was closed; the run's log has it all
+                self.tick()
 
     def tick(self) -> None:
         if time.monotonic() - self._spoke >= self._quiet:
-            far = f"{self._now.phase}: {how_far(self._now)}"
+            far = ": ".join(filter(None, (self._now.phase, how_far(self._now))))
             line = "   ".join(filter(None, (far, figures_line(self._now.figures))))
-            self._write(f"{time.strftime('%H:%M:%S')}   {line}")
+            self._say(f"{time.strftime('%H:%M:%S')}   {line}")
 
     def close(self) -> None:
         pass
 
+    def _say(self, text: str, style: str = "") -> None:
+        self._spoke = time.monotonic()
+        self._draw(lambda: self._print(text, style))
 
-class LiveDisplay:
-    """A panel at the bottom of the terminal, with the lines scrolling above it."""
+    def _print(self, text: str, style: str = "") -> None:
+        print(text, file=self._out, flush=True)
 
-    def __init__(self, *, details: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console()
-        # Refreshed by us: a thread of Rich's would run while children are forked.
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._details = details
-        self._now = Now()
-        self._refreshed = 0.0
-        self._gone = False
-        self._guard(self._live.start)
-
-    def tell(self, event: Event) -> None:
-        self._now.take(event)
-        if event.kind in (EventKind.NOTE, EventKind.FINISHED):
-            self._guard(lambda: self._print(event.text, "bold" if self._finished(event) else ""))
-        elif event.kind is EventKind.ALARM:
-            self._guard(lambda: self._print(event.text, "bold red"))
-        elif event.kind is EventKind.DETAIL and self._details:
-            self._guard(lambda: self._print(event.text, "dim"))
-        elif event.kind is EventKind.TABLE:
-            self._guard(lambda: self._console.print(event.text, markup=False, highlight=False))
-        self.tick()
-
-    @staticmethod
-    def _finished(event: Event) -> bool:
-        return event.kind is EventKind.FINISHED
-
-    def _print(self, text: str, style: str) -> None:
-        from rich.text import Text
-
-        # A Text has its style to itself; `print(style=...)` would draw the panel in it as well.
-        self._console.print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style))
-
-    def tick(self) -> None:
-        now = time.monotonic()
-        if now - self._refreshed >= _REFRESH_SECONDS:
-            self._refreshed = now
-            self._guard(lambda: self._live.update(panel(self._now), refresh=True))
-
-    def close(self) -> None:
-        self._guard(self._live.stop)
-
-    def _guard(self, draw: Any) -> None:
-        """Draw, unless the terminal is gone: a closed window must not end the night."""
+    def _draw(self, draw: Callable[[], object]) -> None:
+        """Draw, unless the terminal is gone: a closed window must not end the night, and the run's
+        log has it all."""
         if self._gone:
             return
         try:
             draw()
         except (OSError, ValueError):
             self._gone = True
+
+
+class LiveDisplay(PlainDisplay):
+    """A panel at the bottom of the terminal, with the lines scrolling above it."""
+
+    def __init__(self, out: IO[str], *, details: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().__init__(out, details=details, phases=False)  # the panel names it
+        self._console = Console(file=out)
+        # Refreshed by us: a thread of Rich's would run while children are forked.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._refreshed = 0.0
+        self._draw(self._live.start)
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now - self._refreshed >= _REFRESH_SECONDS:
+            self._refreshed = now
+            self._draw(lambda: self._live.update(panel(self._now), refresh=True))
+
+    def close(self) -> None:
+        self._draw(self._live.stop)
+
+    def _print(self, text: str, style: str = "") -> None:
+        from rich.text import Text
+
+        # A Text has its style to itself; `print(style=...)` would draw the panel in it as well.
+        self._console.print(Text(text, style))
 
 
 class Both:
@@ -194,11 +182,25 @@ class Both:
             display.close()
 
 
-def make_display(*, details: bool) -> Display:
-    """The live panel on a terminal, plain lines elsewhere. `details`: show the trainer's lines."""
-    if sys.stdout.isatty():
-        return LiveDisplay(details=details)
-    return PlainDisplay(sys.stdout, details=details, quiet=_QUIET_SECONDS)
+def make_display(*, details: bool, out: IO[str] | None = None) -> Display:
+    """The live panel on a terminal, plain lines elsewhere. `details`: show the trainer's lines.
+
+    out: where to, in place of stdout.
+    """
+    out = out or sys.stdout
+    if out.isatty():
+        return LiveDisplay(out, details=details)
+    return PlainDisplay(out, details=details, quiet=_QUIET_SECONDS)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Yield a function that shows on stderr how far a command is that only counts."""
+    display = make_display(details=True, out=sys.stderr)
+    try:
+        yield lambda what, done, total: progress(display.tell, what, done, total)
+    finally:
+        display.close()
 
 
 def log_display(log: Path, name: str) -> PlainDisplay:

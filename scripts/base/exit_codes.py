@@ -8,28 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fieldkit.errors import (
-    BadInput,
-    FieldkitError,
-    Interrupted,
-    NotOwner,
-    PoolConverged,
-    Shortage,
-    Unavailable,
-)
+from fieldkit.errors import FieldkitError, Shortage
 
 KILLED = 137
 """128 + SIGKILL: with nobody else about, that was the kernel's out-of-memory killer."""
 
-_FORESEEN: tuple[type[FieldkitError], ...] = (
-    BadInput,
-    PoolConverged,
-    Unavailable,
-    Shortage,
-    NotOwner,
-    Interrupted,
-)
-_BY_CODE = {kind.exit_code: kind for kind in _FORESEEN}
+_BY_CODE = {kind.exit_code: kind for kind in FieldkitError.__subclasses__()}
 
 
 class ChildBug(RuntimeError):

@@ -37,7 +37,7 @@ def hardware() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": memory.total_host(),
-        "gpus": gpu_names(),
+        "gpus": memory.gpu_names(),
     }
 
 
@@ -52,20 +52,6 @@ def versions() -> dict[str, str]:
     if commit := _commit():
         found["commit"] = commit
     return found
-
-
-def gpu_names() -> list[str]:
-    """Names of the NVIDIA GPUs, in order; none without driver or binding."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [str(pynvml.nvmlDeviceGetName(h)) for h in handles]
-    except pynvml.NVMLError:
-        return []
 
 
 def _cpu_name() -> str:

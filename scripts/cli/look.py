@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from fieldkit.errors import BadInput
+from scripts.cli.arguments import Run, Sandbox
 
 app = typer.Typer()
-
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A name below runs/, or a path.")]
-Sandbox = Annotated[
-    Literal["bwrap", "none"],
-    typer.Option(
-        help="none: the policy's commands run as you, unprotected. No file can say it, so every"
-        " command that goes on with such a night has to."
-    ),
-]
 
 
 @app.command()

@@ -32,10 +32,10 @@ def synth(
     """Write pool.jsonl, heldout.jsonl and reserve.jsonl; every task is checked in the sandbox."""
     import tempfile
 
-    from scripts.base.bar import bar
+    from scripts.base.display import progress_bar
     from scripts.prepare.task_sets import write_splits
 
-    with tempfile.TemporaryDirectory() as scratch, bar() as progress:
+    with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         sizes = write_splits(seed, out, Path(scratch), progress)
     print(", ".join(f"{out / name}.jsonl: {n} tasks" for name, n in sizes.items()))
 
@@ -49,8 +49,8 @@ def sft(
     """Warm-start an adapter on oracle demonstrations; defaults: those of adapters/smol-warm."""
     from dataclasses import replace
 
-    from scripts.base.bar import bar
     from scripts.base.checkout import from_checkout
+    from scripts.base.display import progress_bar
     from scripts.prepare.model import build_model
     from scripts.prepare.sft import SftSettings, warm_start
     from scripts.run.config import DataSettings
@@ -59,7 +59,7 @@ def sft(
     settings = replace(settings, demos=demos or settings.demos)
     settings = replace(settings, seed=settings.seed if seed is None else seed)
     avoid = [from_checkout(DataSettings().pool), from_checkout(DataSettings().heldout)]
-    with bar() as progress:
+    with progress_bar() as progress:
         metrics = warm_start(settings, build_model(), avoid, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
     print(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')

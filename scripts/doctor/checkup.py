@@ -19,7 +19,6 @@ from fieldkit.gate.memory import GIB
 from rollout.sandbox.base import probe
 from rollout.sandbox.command import SandboxSettings
 from scripts.base.checkout import ROOT
-from scripts.base.machine import gpu_names
 from scripts.doctor.ownership import Family, Use, families, told
 from scripts.phases.checks import DISK_MARGIN_BYTES
 from scripts.phases.context import find_model
@@ -54,8 +53,8 @@ def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Fi
         "sandbox": partial(_sandbox, config.sandbox),
         "memory": _memory,
         "disk": _disk,
-        "gpu": _gpu,
-        "model": partial(_model, config.model.path),
+        "gpu": lambda: ", ".join(memory.gpu_names()) or "none: everything runs on the CPU",
+        "model": lambda: str(find_model(config.model.path)),
     }
     return [finding(name, check) for name, check in checks.items()] + _processes(run)
 
@@ -109,14 +108,6 @@ def _disk() -> str:
             f"remove what is not needed: `du -sh {ROOT}/runs/*` shows what each run takes"
         )
     return f"{free / GIB:.1f} GiB free under {ROOT}"
-
-
-def _gpu() -> str:
-    return ", ".join(gpu_names()) or "none: everything runs on the CPU"
-
-
-def _model(path: str) -> str:
-    return str(find_model(path))
 
 
 def _processes(run: Path | None = None) -> list[Finding]:

@@ -20,13 +20,13 @@ from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import (
     Marked,
     Owned,
-    boot_id,
     is_running,
     marked,
     terminate,
 )
 from rollout.engine.leftovers import Leftovers
-from rollout.engine.serve import ENGINE, served_names, stop_engine
+from rollout.engine.serve import served_names, stop_engine
+from rollout.engine.server import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
 from scripts.run.lock import is_held
@@ -182,23 +182,9 @@ def _end(family: Family) -> None:
         return
     # Only an engine has a scratch folder of its own; others have that of who started them.
     leftovers = Leftovers.of(family.pids, {}) if family.name == ENGINE else None
-    terminate(family.entry or _unnamed(family), GRACE_SECONDS)
+    # Of what no ledger names the marker is all that is known, and enough.
+    terminate(family.entry or Owned(family.name, family.marker), GRACE_SECONDS)
     if leftovers is not None:
         leftovers.remove()
     if family.entry is not None:
         Ledger(family.run.ledger).forget(family.entry.name)
-
-
-def _unnamed(family: Family) -> Owned:
-    """An entry for what no ledger names: the marker is all that is known, and enough."""
-    return Owned(
-        name=family.name,
-        marker=family.marker,
-        pid=None,
-        start_time=None,
-        boot_id=boot_id(),
-        parent=0,
-        command=(),
-        log="",
-        started_at=0.0,
-    )

@@ -12,7 +12,7 @@ from functools import partial
 
 from fieldkit.errors import FieldkitError
 from fieldkit.gate.memory import GIB
-from rollout.engine.lifecycle import forecast
+from rollout.engine.forecast import forecast
 from rollout.engine.port import free_port
 from rollout.engine.serve import find_engine
 from rollout.sandbox.command import SandboxKind
@@ -40,8 +40,7 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         config = read_config(folder.config)
     except FieldkitError as e:
         return [Finding("settings", False, str(e))]
-    wish = Wish(lambda text: None)
-    ctx = Context(folder, config, lambda event: None, wish, Stopwatch(process_began()))
+    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
     checks: dict[str, Callable[[Context], str]] = {
         "tasks": _tasks,
         "adapter": _adapter,

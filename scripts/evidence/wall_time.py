@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldkit.files.journal import Entry
-from rollout.engine.lifecycle import Lifecycle
+from rollout.engine.lifecycle import RESTART
 from scripts.run.timings import BETWEEN, StepTimings
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -105,7 +105,7 @@ def _lifecycle_sentence(
     engine = sum(t.seconds.get("engine", 0.0) for t in clocked if t.step > 0)
     reclaim = next((p.seconds for p in parts if p.name == "reclaim memory"), 0.0)
     wall = sum(t.wall for t in clocked)
-    if served[-1].get("lifecycle") == Lifecycle.RESTART.value:
+    if served[-1].get("lifecycle") == RESTART.name:
         return (
             f"The server was restarted for every adapter: {duration(engine + reclaim)}"
             f" ({100 * (engine + reclaim) / wall:.0f} % of the night) went into that, and hot-swap"

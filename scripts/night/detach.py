@@ -7,7 +7,6 @@ run: one that is turned away must not stand there in the place of the loop that 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,9 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fieldkit.process.ledger import Ledger
+from fieldkit.process.ledger import Ledger, spawn
 from scripts.base.exit_codes import raise_code
 from scripts.run.folder import RunFolder
+from scripts.run.lock import holder
 
 LOOP = "loop"
 """Its name in the ledger."""
@@ -33,19 +33,14 @@ def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
 
     Returns when it owns the run. Raises what its exit code stands for where it ended before that.
     """
-    folder.log.mkdir(parents=True, exist_ok=True)
     log = folder.log / f"detached-{time.strftime('%Y%m%d-%H%M%S')}.log"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started now
     try:
-        with open(log, "ab") as out:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder.path), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **Ledger(folder.ledger).unannounced(LOOP)},
-            )
+        child = spawn(
+            [sys.executable, "-P", "-m", "scripts.cli", "run", str(folder.path), *options],
+            {**os.environ, **Ledger(folder.ledger).unannounced(LOOP)},
+            log,
+        )
     finally:
         signal.signal(signal.SIGHUP, before)
     _await_ownership(child, folder, log)
@@ -59,16 +54,9 @@ def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Pat
         try:
             code = child.wait(_POLL_SECONDS)
         except subprocess.TimeoutExpired:
-            if _owner(folder) == child.pid:
+            if holder(folder.lock) == child.pid:
                 return
         else:
             said = log.read_text(errors="replace").strip()
             raise_code(code, said, "the detached loop", log)
             return
-
-
-def _owner(folder: RunFolder) -> int | None:
-    try:
-        return int(json.loads(folder.lock.read_text())["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -23,6 +23,7 @@ from scripts.base.events import Event, EventKind, alarm, detail, note, read_even
 from scripts.base.exit_codes import raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.detach import LOOP
+from scripts.phases.registry import PHASES
 from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
@@ -149,8 +150,8 @@ class _Loop:
         if left is not None:
             figures["seconds_left"] = left
         if phase is Phase.DONE:
-            if self.has_forecast:
-                self._tell_how_the_forecast_held(files.newest)
+            if self.has_forecast and (kept := held(self.journal.read(), files.newest)) is not None:
+                self._note(kept.told())
             page = self.folder.path / "report.html"
             self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")
         if phase not in (Phase.DONE, Phase.CONVERGED):
@@ -167,10 +168,6 @@ class _Loop:
         if not self.has_forecast and left > 0:
             self.journal.append(FORECAST, steps=steps, end=round(time.time() + left, 3))
             self.has_forecast = True
-
-    def _tell_how_the_forecast_held(self, done_steps: int) -> None:
-        if (kept := held(self.journal.read(), done_steps)) is not None:
-            note(self.display.tell, kept.told())
 
     def do(self, phase: Phase) -> None:
         """Run one phase to its end. Raises what its exit code stands for."""
@@ -194,7 +191,7 @@ class _Loop:
         if self.wish.now:
             raise Interrupted(self._resume_hint())
         raise_code(code, self.failure, f"the {phase.value} phase", log)
-        if phase is Phase.EVAL:
+        if PHASES[phase].shows_table:
             self._show_evaluation()
 
     def _show_evaluation(self) -> None:
@@ -218,8 +215,8 @@ class _Loop:
 
     def _command(self, phase: Phase) -> Sequence[str]:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
-        if phase is Phase.START and self.options.skip_preflight:
-            words.append("--skip-preflight")
+        given = [flag for flag in PHASES[phase].flags if getattr(self.options, flag, False)]
+        words += [f"--{flag.replace('_', '-')}" for flag in given]
         return [*words, *play_flags(self.options.sandbox).split(), "--events"]
 
     def _hear(self, line: str) -> None:

@@ -43,14 +43,15 @@ class Done:
 @dataclass
 class Context:
     """One phase's surroundings. `watch` runs since the process was started; a phase of several
-    parts that are timed apart puts a new one in its place."""
+    parts that are timed apart puts a new one in its place. `flags`: those of the phase's own flags
+    that were given on the command line."""
 
     folder: RunFolder
     config: RunConfig
     tell: Tell
     wish: Wish
     watch: Stopwatch
-    skip_preflight: bool = False
+    flags: frozenset[str] = frozenset()
 
     @property
     def journal(self) -> Journal:

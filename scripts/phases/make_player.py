@@ -58,7 +58,7 @@ def serve(
             "adapter_served",
             version=version,
             adapter_sha=served.adapter_sha,
-            lifecycle=served.lifecycle.value,
+            lifecycle=served.lifecycle,
             reason=served.reason,
             verdict=served.proof.verdict.value,
             seconds=round(served.seconds, 3),

@@ -9,11 +9,11 @@ from __future__ import annotations
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
 from fieldkit.records import RolloutGroup, Signal
+from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.seeds import plan_tasks
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import crediting, player, renderer, serve, show
-from scripts.phases.summary import bundle_figures
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
 from scripts.run.timings import read_timings, write_timings
 
@@ -75,10 +75,10 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
 
 
 def _told(n: int, groups: tuple[RolloutGroup, ...]) -> str:
-    f = bundle_figures(groups)
-    learnable = f.groups.get(Signal.LEARNABLE.value, 0)
+    sums = totals([t for g in groups for t in g.trajectories])
+    learnable = sum(g.signal is Signal.LEARNABLE for g in groups)
     return (
-        f"step {n}: {f.n_trajectories} episodes, reward {f.mean_reward:.3f}, "
-        f"passed {f.pass_rate:.0%}, stopped by themselves {f.stop_rate:.0%}, "
-        f"{f.mean_turns:.2f} turns, {learnable} of {len(groups)} groups learnable"
+        f"step {n}: {sums.n} episodes, reward {sums.mean_reward:.3f}, "
+        f"passed {sums.pass_rate:.0%}, stopped by themselves {sums.stop_rate:.0%}, "
+        f"{sums.mean_turns:.2f} turns, {learnable} of {len(groups)} groups learnable"
     )

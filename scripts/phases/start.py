@@ -24,6 +24,7 @@ from scripts.evidence.conditions import same_conditions
 from scripts.phases.checks import check_run, doubt
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import crediting, player, renderer, serve, show
+from scripts.phases.registry import SKIP_PREFLIGHT
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import (
     bound_changes,
@@ -57,7 +58,7 @@ def start(ctx: Context) -> Done:
             _drop_evaluations_of_other_conditions(ctx, before, now)
             write_json(ctx.folder.manifest, now)
             _write_step_zero(ctx, adapter)
-        if ctx.config.run.preflight and not ctx.skip_preflight:
+        if ctx.config.run.preflight and SKIP_PREFLIGHT not in ctx.flags:
             require_signal(ctx, play_preflight(ctx, ctx.folder.adapter(0), 0))
         segment = ctx.watch.segment("start")
         write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(segment))

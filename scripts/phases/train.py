@@ -16,13 +16,13 @@ from typing import Any
 
 from fieldkit.errors import Shortage
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
+from fieldkit.gate.memory import gpu_names
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary, encode, read_bundle
 from rollout.engine.serve import release_memory
 from scripts.base.children import run_child
 from scripts.base.events import detail, progress
 from scripts.base.exit_codes import KILLED, raise_code
-from scripts.base.machine import gpu_names
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
 from scripts.phases.rollout import next_step

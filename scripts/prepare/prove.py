@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
-from fieldkit.training.canary import Canary
+from fieldkit.training.canary_record import Canary
 from rollout.envs.shell import system_prompt
 from rollout.synth.demonstrate import block
 from rollout.tasks import read_tasks

@@ -21,8 +21,8 @@ from rollout.synth.demonstrate import STOP, DemoSettings, demonstrate
 from rollout.synth.splits import demonstration_plans
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
-from scripts.base.bar import Progress
 from scripts.base.checkout import in_checkout
+from scripts.base.display import Progress
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rollout.sandbox.base import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.synth.splits import split_tasks
 from rollout.yardsticks import play_nothing, play_oracle
-from scripts.base.bar import Progress
+from scripts.base.display import Progress
 
 NOTHING_LIMIT = 0.25
 """At most this share of all assertions may hold when nothing is done."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +20,53 @@ _STEP = re.compile(r"step-(\d{3,})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+class _InRun:
+    """Something in the run folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, owner: object) -> Path:
+        return folder.path / self.name
+
+
+class _InStep:
+    """Something in every step's folder; called with the step's number."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, owner: object) -> Callable[[int], Path]:
+        return lambda n: folder.step(n) / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run's folder. `name` is what the engine's adapter names begin with."""
 
     path: Path
+
+    config = _InRun("run.toml")
+    manifest = _InRun("manifest.json")
+    journal = _InRun("journal.jsonl")
+    lock = _InRun("lock")
+    ledger = _InRun(LEDGER_FILE)
+    tensorboard = _InRun("tensorboard")
+    log = _InRun("log")
+    evals = _InRun("evals")
+    preflight = _InRun("preflight.json")
+    changed = _InRun("changed")
+    """Where goes what is not as it was written."""
+
+    summary = _InStep("step.json")
+    adapter = _InStep("adapter")
+    trainer_state = _InStep("trainer_state")
+    bundle = _InStep("trajectory_bundle.jsonl")
+    partial = _InStep("trajectories.partial.jsonl")
+    timings = _InStep("timings.json")
+
+    def step(self, n: int) -> Path:
+        return self.path / f"step-{n:03d}"
 
     @property
     def name(self) -> str:
@@ -33,68 +76,6 @@ class RunFolder:
     def typed(self) -> str:
         """What a person types for RUN."""
         return self.name if self.path.parent == ROOT / "runs" else shlex.quote(str(self.path))
-
-    @property
-    def config(self) -> Path:
-        return self.path / "run.toml"
-
-    @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / LEDGER_FILE
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log"
-
-    @property
-    def evals(self) -> Path:
-        return self.path / "evals"
-
-    @property
-    def changed(self) -> Path:
-        """Where goes what is not as it was written."""
-        return self.path / "changed"
-
-    @property
-    def preflight(self) -> Path:
-        return self.path / "preflight.json"
-
-    def step(self, n: int) -> Path:
-        return self.path / f"step-{n:03d}"
-
-    def summary(self, n: int) -> Path:
-        return self.step(n) / "step.json"
-
-    def adapter(self, n: int) -> Path:
-        return self.step(n) / "adapter"
-
-    def trainer_state(self, n: int) -> Path:
-        return self.step(n) / "trainer_state"
-
-    def bundle(self, n: int) -> Path:
-        return self.step(n) / "trajectory_bundle.jsonl"
-
-    def partial(self, n: int) -> Path:
-        return self.step(n) / "trajectories.partial.jsonl"
-
-    def timings(self, n: int) -> Path:
-        return self.step(n) / "timings.json"
 
     def relative(self, path: Path) -> str:
         """How the journal names something in this folder."""

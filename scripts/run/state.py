@@ -108,10 +108,11 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
     reader = reader or RunReader(folder)
     timings = reader.timings[: files.newest + 1]
     eval_seconds = _eval_seconds(reader, files, timings)
+    is_evaluated = not files.adapters or files.adapters[-1] in files.evaluated
     return Measured(
         step_seconds=tuple(t.training_wall for t in timings[1:]),
         other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
-        final_eval_seconds=0.0 if _is_evaluated(files) else eval_seconds,
+        final_eval_seconds=0.0 if is_evaluated else eval_seconds,
         eval_seconds=eval_seconds,
     )
 
@@ -145,10 +146,6 @@ def _is_converged(folder: RunFolder, config: RunConfig, steps: Sequence[StepSumm
     if len(steps) == 1 or steps[-1].groups.get(Signal.LEARNABLE, 0):
         return False  # a task that was just learnable is evidence enough against
     return pool_state(folder, config).converged
-
-
-def _is_evaluated(files: RunFiles) -> bool:
-    return not files.adapters or files.adapters[-1] in files.evaluated
 
 
 def _eval_seconds(reader: RunReader, files: RunFiles, timings: Sequence[StepTimings]) -> float:

@@ -140,13 +140,10 @@ def _between(segments: tuple[Segment, ...]) -> float:
     """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
     the loop looked at what is next, and another was started. Only the clock on the wall sees both
     processes; where it was set back there is no telling, and nothing is counted."""
-    if not _of_one_loop(segments):
+    loops = {s.loop for s in segments}
+    if len(loops) != 1 or "" in loops:
         return 0.0
     return sum(max(0.0, b.began - a.ended) for a, b in itertools.pairwise(segments))
-
-
-def _of_one_loop(segments: tuple[Segment, ...]) -> bool:
-    return len({s.loop for s in segments} - {""}) == 1 and all(s.loop for s in segments)
 
 
 def process_began() -> float:

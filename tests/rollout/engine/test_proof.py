@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fieldkit.errors import Unavailable
-from fieldkit.training.canary import Canary
+from fieldkit.training.canary_record import Canary
 from rollout.engine.proof import Verdict, judge
 
 SEQUENCES, LENGTH = 4, 40

@@ -23,23 +23,22 @@ import psutil
 import pytest
 
 from fieldkit.errors import BadInput, Shortage, Unavailable
-from fieldkit.gate.memory import GIB, Available
 from fieldkit.process.owned import command_line, environment, family
 from fieldkit.process.shared_memory import PLACE, shared_files
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import CANARY_FILE, adapter_sha, read_adapter
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.lifecycle import Lifecycle, decide
+from rollout.engine.lifecycle import RESTART
 from rollout.engine.proof import Verdict, prove
 from rollout.engine.serve import (
-    ENGINE,
     Served,
     ensure_engine,
     find_engine,
     release_memory,
     stop_engine,
 )
+from rollout.engine.server import ENGINE
 from rollout.engine.vllm_server import (
     API_KEY_VARIABLE,
     BASE_NAME,
@@ -368,7 +367,7 @@ def test_the_restart_lifecycle_serves_each_adapter_from_a_new_server(
     # Even under a name that was in use: a swap could answer from the old weights' cached prefixes.
     new = engine.ensure(engine.model.adapter(2), "restart-v1", lifecycle="restart")
     assert new.pid != old.pid
-    assert new.lifecycle is Lifecycle.RESTART
+    assert new.lifecycle == RESTART.name
     assert family(owned.marker) == []
     assert logprobs(new) != old_logprobs
 
@@ -442,37 +441,6 @@ def test_stopping_without_a_server_does_nothing(tmp_path: Path) -> None:
     stop_engine(tmp_path / "run")
     release_memory(tmp_path / "run", EngineSettings())
     assert find_engine(tmp_path / "run") is None
-
-
-PLENTY, LITTLE = Available(20 * GIB, None), Available(2 * GIB, None)
-TRAINER = 4 * GIB
-
-
-@pytest.mark.parametrize(
-    ("asked", "can_swap", "available", "lifecycle", "reason"),
-    [
-        ("auto", True, PLENTY, Lifecycle.HOTSWAP, "20.0 GiB of memory beside the engine"),
-        ("auto", True, LITTLE, Lifecycle.RESTART, "2.0 GiB of memory beside the engine"),
-        ("auto", False, PLENTY, Lifecycle.RESTART, "404"),
-        ("auto", True, Available(20 * GIB, GIB), Lifecycle.RESTART, "1.0 GiB of GPU memory"),
-        ("auto", True, Available(20 * GIB, 9 * GIB), Lifecycle.HOTSWAP, "9.0 GiB of GPU memory"),
-        ("restart", True, PLENTY, Lifecycle.RESTART, "asked for"),
-        ("hotswap", True, LITTLE, Lifecycle.HOTSWAP, "asked for"),
-    ],
-)
-def test_the_lifecycle_follows_from_what_was_probed_and_says_why(
-    asked: Any, can_swap: bool, available: Available, lifecycle: Lifecycle, reason: str
-) -> None:
-    settings = EngineSettings(lifecycle=asked)
-    decision = decide(settings, can_swap=can_swap, available=available, trainer=TRAINER)
-    assert decision.lifecycle is lifecycle
-    assert reason in decision.reason
-
-
-def test_a_swap_that_is_demanded_of_a_server_without_it_is_unavailable() -> None:
-    settings = EngineSettings(lifecycle="hotswap")
-    with pytest.raises(Unavailable, match="404 to /v1/load_lora_adapter"):
-        decide(settings, can_swap=False, available=PLENTY, trainer=TRAINER)
 
 
 def test_a_server_is_started_for_the_rank_and_layers_of_its_adapters(

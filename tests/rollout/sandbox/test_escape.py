@@ -1,8 +1,8 @@
 """Commands that try to get out of their box, to forge a result, or to take more than their share.
 
 Each is run in a real box. It has to fail for the reason it ought to fail for, so that an attempt
-that is only misspelt shows; and what it went for (the host, the keeper, another episode) has to be
-seen unharmed. Limits that a single well-meant command meets are in test_sandbox.py.
+that is only misspelt shows; and what it went for (the host, the workspace, another episode) has to
+be seen unharmed. Limits that a single well-meant command meets are in test_sandbox.py.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ async def test_a_link_to_the_host_leads_nowhere_inside_and_the_next_command_is_a
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-# --- to the keeper, and a result of one's own making ----------------------------------------------
+# --- to the workspace, and a result of one's own making -------------------------------------------
 
 
 async def test_signals_reach_nobody_outside(opened: Open) -> None:
@@ -245,7 +245,7 @@ async def test_signals_reach_nobody_outside(opened: Open) -> None:
     bystander = subprocess.Popen([*user, *clear, "sleep", "1000"])  # of the boxes' own user
     try:
         async with running(other, "mkfifo gate; touch begun; cat gate; exit 3") as task:
-            pids = [bystander.pid, os.getpid(), hostile._keeper._pid, other._keeper._pid]  # type: ignore[attr-defined]
+            pids = [bystander.pid, os.getpid(), hostile._open._pid, other._open._pid]  # type: ignore[attr-defined]
             for pid in pids:
                 said = await says(hostile, f"for s in CONT STOP KILL; do kill -$s {pid}; done")
                 assert said.count("No such process") == 3

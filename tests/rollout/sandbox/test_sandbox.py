@@ -229,12 +229,12 @@ def phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-async def test_the_keeper_carries_the_marks_of_its_phase_and_the_box_does_not(
+async def test_the_workspaces_process_carries_the_marks_of_its_phase_and_the_box_does_not(
     opened: Opened, phase: str
 ) -> None:
     sandbox = await opened()
     known = {m.pid for m in marked() if m.marker == phase}
-    assert int(sandbox._keeper.entrance[1]) in known
+    assert int(sandbox._open.entrance[1]) in known
     assert set(family(phase)) == known
     result = await sandbox.run("env; tr '\\0' '\\n' < /proc/1/environ; sleep 0.01")
     assert "PATH=" in result.output
@@ -365,8 +365,8 @@ async def test_a_box_that_fails_is_no_result(
 
 async def test_a_workspace_that_is_gone_is_no_result(opened: Opened) -> None:
     sandbox = await opened()
-    sandbox._keeper._child.kill()
-    await sandbox._keeper._child.reap()
+    sandbox._open._child.kill()
+    await sandbox._open._child.reap()
     with pytest.raises(Unavailable, match="workspace is gone"):
         await sandbox.run("true")
 
@@ -468,7 +468,7 @@ async def main():
     running = asyncio.create_task(sandbox.run("touch begun; setsid sleep 86407.25 & wait"))
     while not (sandbox.workspace / "begun").exists():
         await asyncio.sleep(0.01)
-    print(sandbox._keeper.entrance[1], flush=True)
+    print(sandbox._open.entrance[1], flush=True)
     await running
 
 asyncio.run(main())

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from rich.console import Console
 
-from scripts.base.display import LiveDisplay, Now, PlainDisplay, panel
+from scripts.base.display import LiveDisplay, Now, PlainDisplay, panel, progress_bar
 from scripts.base.events import Event, EventKind, alarm, note, progress
 
 PHASE = Event(EventKind.PHASE, "rollout", figures={"step": 3, "steps": 20, "seconds_left": 1290.0})
@@ -89,7 +89,7 @@ def test_what_nobody_may_overlook_is_red_on_a_terminal_and_a_line_elsewhere(
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
-    live = LiveDisplay(details=False)
+    live = LiveDisplay(sys.stdout, details=False)
     note(live.tell, "engine: starting vLLM")
     alarm(live.tell, "there is no sandbox")
     live.close()
@@ -128,6 +128,17 @@ def test_the_panel_of_a_phase_that_has_not_counted_anything_yet_shows_its_clock(
     assert top.startswith("╭─ start ─")
     assert "0 s" in clock
     assert "━" not in clock
+
+
+def test_a_command_that_only_counts_says_on_stderr_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("scripts.base.display._QUIET_SECONDS", 0.0)
+    with progress_bar() as count:
+        count("demonstrations", 3, 40)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3/40 demonstrations" in err
 
 
 # A night told to whatever display stdout asks for. It goes on when it is told to.

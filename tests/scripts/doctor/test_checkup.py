@@ -10,7 +10,7 @@ import pytest
 
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import GIB
-from rollout.engine.lifecycle import MemoryForecast
+from rollout.engine.forecast import MemoryForecast
 from scripts.doctor.run_checks import examine_run
 from scripts.run.folder import RunFolder
 from tests.conftest import TinyModel

@@ -23,6 +23,7 @@ from fieldkit.files.journal import Journal
 from rollout.engine.serve import find_engine, stop_engine
 from scripts.base.signals import Wish
 from scripts.phases.context import Context
+from scripts.phases.registry import SKIP_PREFLIGHT
 from scripts.phases.start import start
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
@@ -126,7 +127,7 @@ def begin(folder: RunFolder, *, preflight: bool = False) -> None:
     """What `grpo start` does, in this process."""
     config = read_config(folder.config)
     ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(time.time()))
-    ctx.skip_preflight = not preflight
+    ctx.flags = frozenset() if preflight else frozenset({SKIP_PREFLIGHT})
     start(ctx)
 
 

@@ -10,7 +10,7 @@ import typer
 from fieldkit.files.atomic import read_json, sha256_text
 from fieldkit.records import Trajectory, encode_trajectory, plain
 from fieldkit.training.adapter import check_adapter
-from fieldkit.training.canary import read_canary
+from fieldkit.training.canary_record import read_canary
 from scripts.base.checkout import ROOT, from_checkout
 from scripts.cli.app import app
 from scripts.prepare.model import build_model

@@ -20,7 +20,7 @@ from fieldkit.records import encode, read_bundle, read_trajectories
 from reward.credit import Crediting
 from rollout.arm import BASE_ADAPTER, evaluate_arm
 from rollout.bundle import roll_out
-from rollout.engine.lifecycle import Lifecycle
+from rollout.engine.lifecycle import HOTSWAP
 from rollout.engine.serve import Served
 from rollout.settings import EpisodeSettings
 from scripts.run.folder import RunFolder
@@ -302,7 +302,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         run_dir: Path, model: Path, settings: object, adapter: Path | None, *rest: Any, **more: Any
     ) -> Served:
         calls.append((adapter, rest[0], more["keep"]))
-        return Served("", "", "base", None, 0, Lifecycle.HOTSWAP, "", None, 0.0)
+        return Served("", "", "base", None, 0, HOTSWAP.name, "", None, 0.0)
 
     monkeypatch.setattr("scripts.phases.make_player.ensure_engine", ensure)
     monkeypatch.setattr("scripts.phases.make_player.EngineClient", _Engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from rollout.arm import SUMMARY, TRAJECTORIES
 from scripts.base.events import Event
 from scripts.phases import run_phase
 from scripts.phases.context import Done
+from scripts.phases.registry import PHASES
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
-from scripts.run.next_phase import Phase
 from scripts.track import tensorboard
 from scripts.track.points import read_points
 from scripts.track.tensorboard import EVENTS, event_bytes
@@ -176,12 +177,13 @@ def test_tensorboard_does_not_bring_torch_along(tmp_path: Path) -> None:
 def test_the_phases_that_make_figures_end_with_them_tracked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, tracked: bool
 ) -> None:
-    monkeypatch.setattr(run_phase, "_load", lambda phase: lambda ctx: Done("worked"))
+    entry = replace(PHASES[phase], work=lambda ctx: Done("worked"))
+    monkeypatch.setitem(PHASES, phase, entry)
     monkeypatch.setattr(
         run_phase, "put_aside_changes", lambda folder, tell: None
     )  # it has no weights
     folder = make_night(tmp_path, n_steps=1).folder
-    run_phase.run_phase(Phase(phase), str(folder.path), lambda event: None)
+    run_phase.run_phase(phase, str(folder.path), lambda event: None)
     assert events(folder).exists() == tracked
 
 

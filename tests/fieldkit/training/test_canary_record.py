@@ -10,7 +10,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import adapter_sha
-from fieldkit.training.canary import read_canary, write_canary
+from fieldkit.training.canary_record import read_canary, write_canary
 
 
 def document() -> dict[str, Any]:

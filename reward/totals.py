@@ -1,0 +1,69 @@
+"""What episodes add up to: passes, stops, turns, tokens and rewards, counted in one place.
+
+A step's summary, an evaluation's and a preflight's are readers of it. It counts what is stored and
+plays nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fieldkit.records import StopReason, Trajectory
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over at least one trajectory. tokens: sampled. rewards: in the order given."""
+
+    n: int
+    passed: int
+    assertions_passed: int
+    assertions_total: int
+    turns: int
+    tokens: int
+    rewards: tuple[float, ...]
+    stops: Mapping[StopReason, int]
+
+    @property
+    def pass_rate(self) -> float:
+        return self.passed / self.n
+
+    @property
+    def assertion_rate(self) -> float:
+        return self.assertions_passed / max(1, self.assertions_total)
+
+    @property
+    def stop_rate(self) -> float:
+        """Share of those that the policy ended itself."""
+        return self.stops.get(StopReason.TASK_COMPLETE, 0) / self.n
+
+    @property
+    def mean_turns(self) -> float:
+        return self.turns / self.n
+
+    @property
+    def mean_tokens(self) -> float:
+        return self.tokens / self.n
+
+    @property
+    def mean_reward(self) -> float:
+        return statistics.fmean(self.rewards)
+
+
+def totals(trajectories: Sequence[Trajectory]) -> Totals:
+    """Add up at least one trajectory."""
+    grades = [t.grade for t in trajectories]
+    turns = [turn for t in trajectories for turn in t.turns]
+    return Totals(
+        n=len(trajectories),
+        passed=sum(g.passed for g in grades),
+        assertions_passed=sum(g.n_passed for g in grades),
+        assertions_total=sum(g.n_total for g in grades),
+        turns=len(turns),
+        tokens=sum(len(turn.completion_ids) for turn in turns),
+        rewards=tuple(t.reward for t in trajectories),
+        stops=dict(Counter(t.stop_reason for t in trajectories)),
+    )

@@ -1,0 +1,67 @@
+"""What engine and trainer will need of the memory, before anything is started.
+
+Estimates, held against what is free now, so that `grpo doctor RUN` can say in the evening whether
+both fit, and a start can leave room for the trainer. Nothing is measured on a running server here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldkit.errors import Shortage
+from fieldkit.gate import memory
+from fieldkit.gate.memory import GIB
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.lifecycle import scarcest
+from rollout.engine.vllm_server import memory_needed
+
+
+def trainer_bytes(settings: EngineSettings) -> int:
+    """Memory to leave for the trainer beside the engine."""
+    return int((settings.trainer_gib or 0.0) * GIB)
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """What a night will need, before anything is started. Bytes, of the memory named by `where`.
+
+    engine, trainer: at their largest. free: what can be had now.
+    """
+
+    engine: int
+    trainer: int
+    free: int
+    where: str
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether both fit at once; where not, one has to go for the other."""
+        return self.engine + self.trainer <= self.free
+
+    def told(self) -> str:
+        """In a sentence. Raises `Shortage` where one of them does not even fit alone."""
+        figures = (
+            f"engine about {self.engine / GIB:.1f} GiB, trainer about {self.trainer / GIB:.1f}, "
+            f"{self.free / GIB:.1f} GiB of {self.where} available"
+        )
+        if max(self.engine, self.trainer) > self.free:
+            raise Shortage(
+                f"{figures}: not enough even one after the other; holders: "
+                f"{memory.describe_holders(3)}; end what is not needed, or lower "
+                "engine.kv_cache_gib, engine.gpu_memory_utilization (CUDA) or "
+                "trainer.tokens_per_microbatch in run.toml"
+            )
+        if self.side_by_side:
+            return f"{figures}: both fit side by side, so adapters can be swapped in"
+        return f"{figures}: one after the other, so the server is restarted for every adapter"
+
+
+def forecast(settings: EngineSettings, model_dir: Path) -> MemoryForecast:
+    """What `settings` come to for this model on this machine, held against what is free now."""
+    available, gpu_total = memory.available(), memory.gpu_total()
+    free, where = scarcest(available)
+    engine = memory_needed(model_dir, settings)
+    if available.gpu is not None and gpu_total is not None:
+        engine = int(gpu_total * settings.gpu_memory_utilization)
+    return MemoryForecast(engine, trainer_bytes(settings), free, where)

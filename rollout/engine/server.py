@@ -1,0 +1,292 @@
+"""The vLLM server of one run folder, as the run's ledger knows it: its start, adapters and end.
+
+It is what a lifecycle works with. Who may touch it at a time, and what a phase asks for, is for
+`rollout.engine.serve`; nothing here touches a process that the ledger does not own.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import FieldkitError, Unavailable
+from fieldkit.gate import memory
+from fieldkit.gate.patience import Patience
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from fieldkit.process.owned import Owned, environment, family, is_running, terminate, wait_ended
+from fieldkit.process.shared_memory import shared_files
+from rollout.engine import vllm_server
+from rollout.engine.admin import Admin
+from rollout.engine.client import EngineClient
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.forecast import trainer_bytes
+from rollout.engine.leftovers import Leftovers, held_note, new_scratch, to_come_back
+from rollout.engine.lifecycle import Lifecycle, decide, lifecycle
+from rollout.engine.port import HOST, free_port
+from rollout.engine.proof import Proof, prove
+from rollout.engine.target import Target
+from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, LoraShape
+
+ENGINE = "engine"
+"""The name of its entry in the ledger."""
+
+_READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
+_READY_ANSWER_SECONDS = 10.0  # for each of the two requests of such a question
+_LONGEST_LOOK_SECONDS = 30.0  # for the question and the pause after it; more was a standstill
+_PROGRESS_SECONDS = 15.0
+
+Progress = Callable[[str], None]
+
+
+class Server:
+    """The server of one run folder, as the ledger knows it. To be used under the run's engine lock.
+
+    target: what it shall serve; only who stops it or makes room needs none.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        settings: EngineSettings,
+        on_progress: Progress,
+        target: Target | None = None,
+    ) -> None:
+        self.run_dir = run_dir
+        self.settings = settings
+        self.say = on_progress
+        self.ledger = Ledger(run_dir / LEDGER_FILE)
+        self._target = target
+
+    @property
+    def target(self) -> Target:
+        assert self._target is not None
+        return self._target
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def owned(self) -> Owned:
+        owned = self.ledger.get(ENGINE)
+        if owned is None or owned.pid is None:
+            raise Unavailable(f"{self.ledger.path}: the engine is gone; run the same command again")
+        return owned
+
+    def admin(self) -> Admin:
+        owned = self.owned
+        return Admin(url(owned), api_key(owned))
+
+    def note(self, **info: Any) -> None:
+        """Add to what the ledger remembers of the server."""
+        owned = self.owned
+        self.ledger.record(replace(owned, info={**owned.info, **info}))
+
+    # -- bringing it to where it should be -----------------------------------------------------
+
+    def bring(self) -> None:
+        """Serve the target by the cheapest way."""
+        used = self._usable()
+        if used is None or not used.bring(self):
+            self.stop()
+            self._start()
+
+    def _usable(self) -> Lifecycle | None:
+        """The lifecycle of the server that the ledger names; None where it is of no use."""
+        owned = self.ledger.get(ENGINE)
+        if owned is None or not is_running(owned):
+            return None
+        if owned.info["fingerprint"] != self.target.fingerprint():
+            return None
+        loaded: dict[str, str] = owned.info["loaded"]
+        if any(loaded.get(n, a.sha) != a.sha for n, a in self.target.adapters.items()):
+            return None  # the name was used for other weights, whose prefixes may be cached
+        try:
+            self._await_ready(owned)
+            return self._decide()
+        except Unavailable as e:
+            self.say(f"engine: the running server is of no use ({e})")
+            return None
+
+    # -- what its lifecycle may ask of it -------------------------------------------------------
+
+    def serves_target(self) -> bool:
+        """Whether every adapter of the target is loaded."""
+        return not self._missing()
+
+    def can_hold_target(self) -> bool:
+        """Whether it was started for adapters of the target's rank and layers."""
+        lora = self.owned.info["lora"]
+        shape = lora and LoraShape(lora["rank"], tuple(lora["targets"]))
+        return bool(shape) and all(shape.covers(a) for a in self.target.adapters.values())
+
+    def load_target(self) -> None:
+        """Load what is missing of the target; then unload what does not belong to it."""
+        loaded: dict[str, str] = dict(self.owned.info["loaded"])
+        missing = self._missing()
+        with self.admin() as admin:
+            for name in missing:
+                self.say(f"engine: loading adapter {name}")
+                info = self.target.adapters[name]
+                # Written first: a name that may have been loaded is not used for other weights.
+                loaded[name] = info.sha
+                self.note(loaded=loaded)
+                admin.load(name, info.path)
+            served = admin.models() or {}
+            if not set(self.target.adapters) <= set(served):
+                raise Unavailable(
+                    f"{url(self.owned)} does not list {', '.join(missing)} after loading; its "
+                    f"log: {self.owned.log}"
+                )
+            for name in set(served) - set(self.target.adapters) - {BASE_NAME}:
+                admin.unload(name)
+        self._note_held()
+
+    def _missing(self) -> list[str]:
+        """Names of the target's adapters that are not loaded."""
+        with self.admin() as admin:
+            served = admin.models() or {}
+        return [name for name in self.target.adapters if name not in served]
+
+    # -- its start -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.say("engine: starting vLLM")
+        began = time.monotonic()
+        self._require_memory()
+        port = free_port(self.settings.port)
+        scratch = new_scratch()
+        target, shape = self.target, self.target.shape
+        owned = self.ledger.launch(
+            ENGINE,
+            vllm_server.command(target.model_dir, self.settings, shape, target.paths, port),
+            env=vllm_server.environment(self.settings, secrets.token_urlsafe(24), scratch),
+            # Not the caller's folder: `python -m` would import from it.
+            cwd=scratch,
+            log=self.run_dir / "log" / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.log",
+            info={
+                "port": port,
+                "scratch": str(scratch),
+                "fingerprint": target.fingerprint(),
+                "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
+                "loaded": {name: a.sha for name, a in target.adapters.items()},
+                "trainer_bytes": trainer_bytes(self.settings),
+            },
+        )
+        try:
+            self._await_ready(owned)
+            if missing := self._missing():
+                raise Unavailable(f"the server does not list {', '.join(missing)}")
+            self._decide()
+            self._note_held()
+        except FieldkitError as e:
+            tail = vllm_server.last_error(Path(owned.log))
+            self.stop()
+            raise Unavailable(f"vLLM did not start: {e}. {tail}Its log: {owned.log}") from e
+        self.say(f"engine: ready after {time.monotonic() - began:.0f} s")
+
+    def _require_memory(self) -> None:
+        gpu_total = memory.gpu_total()
+        memory.wait_until_available(
+            vllm_server.memory_needed(self.target.model_dir, self.settings),
+            None if gpu_total is None else int(gpu_total * self.settings.gpu_memory_utilization),
+            seconds=self.settings.memory_seconds,
+            what="starting the engine",
+        )
+
+    def _await_ready(self, owned: Owned) -> None:
+        """Wait until the server answers. Its death ends the wait."""
+        patience = Patience(self.settings.start_seconds, _LONGEST_LOOK_SECONDS)
+        said = 0.0
+        with Admin(url(owned), api_key(owned), _READY_ANSWER_SECONDS) as admin:
+            while not self._answers(admin, owned):
+                if patience.over():
+                    raise Unavailable(f"no answer within {patience.seconds:.0f} s")
+                if patience.spent - said >= _PROGRESS_SECONDS:
+                    said = patience.spent
+                    self.say(f"engine: loading, {patience.spent:.0f} s")
+                if wait_ended(owned, _READY_POLL_SECONDS):
+                    raise Unavailable("the process ended")
+
+    def _answers(self, admin: Admin, owned: Owned) -> bool:
+        """Whether it is ready. Notes what is its own in the meantime."""
+        models = admin.models()
+        noted: dict[str, int] = self.owned.info.get("shared", {})
+        shared = {**noted, **shared_files(family(owned.marker))}
+        if shared != noted:
+            self.note(shared=shared)
+        return models is not None
+
+    def _note_held(self) -> None:
+        """Note what the server holds: once it has been killed that can no longer be measured."""
+        self.note(held=held_note(family(self.owned.marker)))
+
+    def _decide(self) -> Lifecycle:
+        """Settle the lifecycle once for this server (again only where the setting changed)."""
+        asked, info = self.settings.lifecycle, self.owned.info
+        if info.get("asked") == asked:
+            return lifecycle(info["lifecycle"])
+        trainer = trainer_bytes(self.settings)
+        with self.admin() as admin:
+            decision = decide(asked, admin, available=memory.available(), trainer=trainer)
+        self.note(asked=asked, lifecycle=decision.lifecycle.name, reason=decision.reason)
+        return decision.lifecycle
+
+    # -- what it serves ------------------------------------------------------------------------
+
+    def prove(self) -> Proof | None:
+        """Prove the adapter that was asked for, once; None for the base and for one proven before.
+
+        A server that fails the proof is stopped, so that the next try has a fresh one.
+        """
+        target, owned = self.target, self.owned
+        info = target.adapters.get(target.name)
+        proven: list[str] = owned.info.get("proven", [])
+        if info is None or target.name in proven:
+            return None
+        client = EngineClient(url(owned), api_key(owned), target.name)
+        try:
+            proof = prove(client, info.path, info.sha)
+        except FieldkitError:
+            self.stop()
+            raise
+        self.note(proven=[*proven, target.name])
+        self.say(f"engine: {target.name} {proof.verdict}: {proof.detail}")
+        return proof
+
+    # -- its end -------------------------------------------------------------------------------
+
+    def stop(self) -> int:
+        """End the server, its children and its leftovers, and see the memory come back.
+
+        Returns how many processes there were.
+        """
+        owned = self.ledger.get(ENGINE)
+        if owned is None:
+            return 0
+        pids = family(owned.marker)
+        if pids:
+            self.say("engine: stopping")
+        leftovers = Leftovers.of(pids, owned.info)
+        margin = int(self.settings.memory_margin_gib * memory.GIB)
+        reclaim = to_come_back(owned, pids, margin)
+        terminate(owned, self.settings.stop_seconds)
+        leftovers.remove()
+        self.ledger.forget(ENGINE)
+        reclaim.wait(
+            margin=margin,
+            seconds=self.settings.memory_seconds,
+            what="waiting for the engine's memory to come back",
+        )
+        return len(pids)
+
+
+def url(owned: Owned) -> str:
+    return f"http://{HOST}:{owned.info['port']}"
+
+
+def api_key(owned: Owned) -> str:
+    """Read from the server's own environment, so that the key is on no disk."""
+    return environment(owned.pid or 0).get(API_KEY_VARIABLE, "")

@@ -1,0 +1,46 @@
+"""`grpo doctor`: is this machine, or this run, fit for a night?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scripts.cli.arguments import Sandbox
+
+app = typer.Typer()
+
+
+@app.command()
+def doctor(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Also whether this run would start.")
+    ] = None,
+    reclaim: Annotated[
+        bool, typer.Option("--reclaim", help="End what runs have left behind.")
+    ] = False,
+    sandbox: Sandbox = "bwrap",
+) -> None:
+    """Check this machine; exit 4 where something would stop a night."""
+    from fieldkit.errors import Unavailable
+    from rollout.sandbox.command import SandboxSettings
+    from scripts.doctor import checkup
+    from scripts.run.config import RunConfig
+
+    if reclaim:
+        from scripts.doctor import ownership
+
+        print("\n".join(ownership.reclaim()) or "nothing to reclaim")
+    if run is None:
+        findings = checkup.examine(RunConfig(sandbox=SandboxSettings(kind=sandbox)))
+    else:
+        from scripts.doctor.run_checks import examine_machine_for, examine_run
+        from scripts.run.folder import open_run
+
+        folder = open_run(run)
+        findings = [*examine_machine_for(folder, sandbox), *examine_run(folder)]
+    for finding in findings:
+        print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
+    bad = [f.name for f in findings if not f.ok]
+    if bad:
+        raise Unavailable(f"{len(bad)} of {len(findings)} checks failed: {', '.join(bad)}")

@@ -1,0 +1,103 @@
+"""The commands around a whole night: make its run, start it, ask what is next, stop, take over."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scripts.cli.arguments import Run, Sandbox
+from scripts.cli.bugs import reporting_bugs
+from scripts.phases.registry import PHASES, SKIP_PREFLIGHT
+
+app = typer.Typer()
+
+
+@app.command()
+def new(
+    run: Run,
+    preset: Annotated[
+        str, typer.Option(help="smol, spark, or another file of scripts/prepare/presets.")
+    ] = "smol",
+) -> None:
+    """Make a run folder with its run.toml."""
+    from scripts.prepare.presets import new_run
+    from scripts.run.folder import resolve_run
+
+    folder = resolve_run(run)
+    new_run(folder, preset)
+    print(f"{folder.config}; `grpo run {run}` starts it")
+
+
+@app.command("run")
+def run_(
+    run: Run,
+    steps: Annotated[int | None, typer.Option(min=0, help="GRPO steps in all.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Fit the steps into this.")] = None,
+    eval_every: Annotated[int | None, typer.Option(min=0, help="Steps between evals.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="HH:MM", help="Be done by then, tables and page included.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Survive the closed terminal.")] = False,
+    skip_preflight: Annotated[
+        bool,
+        typer.Option("--skip-preflight", help=PHASES["start"].flags[SKIP_PREFLIGHT]),
+    ] = False,
+    keep_engine: Annotated[
+        bool, typer.Option("--keep-engine", help="Leave the server running at the end.")
+    ] = False,
+    sandbox: Sandbox = "bwrap",
+) -> None:
+    """Run a night: start, evaluate, roll out, train, until done. Resumes where it stopped."""
+    from scripts.night.loop import LoopOptions, run_loop
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    options = LoopOptions(steps, minutes, eval_every, until, skip_preflight, keep_engine, sandbox)
+    if detach:
+        from scripts.night.detach import detach as start_detached
+
+        pid, log = start_detached(folder, options.words())
+        print(f"run {folder.name} goes on in the background: pid {pid}, `tail -f {log}`")
+        return
+    from scripts.base.display import make_display
+
+    with reporting_bugs(run, None):  # `run_loop` closes the display itself
+        run_loop(folder, options, make_display(details=False))
+
+
+@app.command("next")
+def next_(run: Run) -> None:
+    """Print the next phase, or done; exit 3 where the pool has converged."""
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+    from scripts.run.next_phase import Phase
+    from scripts.run.state import look as look_at
+    from scripts.run.state import raise_converged
+
+    folder = open_run(run)
+    config = read_config(folder.config)
+    phase, _ = look_at(folder, config)
+    if phase is Phase.CONVERGED:
+        raise_converged(folder, config)
+    print(phase.value)
+
+
+@app.command()
+def stop(run: Run) -> None:
+    """Stop the run's engine (only ours). A running loop is stopped with Ctrl-C."""
+    from scripts.phases.stop import stop_idle_engine
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    print(stop_idle_engine(folder, read_config(folder.config), print))
+
+
+@app.command()
+def takeover(run: Run) -> None:
+    """Make a run that came from another host this host's."""
+    from scripts.run.folder import open_run
+    from scripts.run.takeover import takeover as take
+
+    print(take(open_run(run)))

@@ -1,0 +1,88 @@
+"""The commands that do one phase: one for each entry of `scripts.phases.registry`.
+
+Each is the same door, `run_phase`; what it is called, what its help says and which flags it takes
+is the entry's to say.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fieldkit.errors import FieldkitError
+from scripts.cli.arguments import Run, Sandbox
+from scripts.cli.bugs import reporting_bugs
+from scripts.phases.registry import PHASES, PhaseEntry
+
+if TYPE_CHECKING:
+    from rollout.sandbox.command import SandboxKind
+
+app = typer.Typer()
+
+Events = Annotated[bool, typer.Option("--events", hidden=True)]
+
+
+def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
+    """Add the command that does `phase`."""
+
+    def command(run: str, sandbox: SandboxKind, events: bool, **given: bool) -> None:
+        flags = [name for name, is_given in given.items() if is_given]
+        _do(phase, run, sandbox, events, flags)
+
+    option = Parameter.KEYWORD_ONLY
+    parameters = [
+        Parameter("run", option, annotation=Run),
+        *(
+            Parameter(flag, option, default=False, annotation=_switch(flag, help))
+            for flag, help in phase.flags.items()
+        ),
+        Parameter("sandbox", option, default="bwrap", annotation=Sandbox),
+        Parameter("events", option, default=False, annotation=Events),
+    ]
+    # Typer reads a command's parameters from its signature.
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    commands.command(phase.name, help=phase.help)(command)
+
+
+def _switch(flag: str, help: str) -> Any:
+    return Annotated[bool, typer.Option(f"--{flag.replace('_', '-')}", help=help)]
+
+
+def _do(phase: PhaseEntry, run: str, sandbox: SandboxKind, events: bool, flags: list[str]) -> None:
+    """One phase, told to the parent (`--events`) or to the person."""
+    from scripts.base.display import make_display
+    from scripts.base.events import Event, EventKind, tell_parent
+    from scripts.phases.run_phase import run_phase
+
+    display = None if events else make_display(details=True)
+    tell = tell_parent if display is None else display.tell
+    try:
+        with reporting_bugs(run, display):
+            done = run_phase(phase.name, run, tell, sandbox, flags)
+            tell(Event(EventKind.FINISHED, done.text))
+    except FieldkitError as e:
+        if events:
+            tell(Event(EventKind.FAILED, str(e), figures={"exit_code": e.exit_code}))
+        raise
+    if phase.shows_table and not events:
+        from scripts.cli.look import table
+
+        table(run)
+
+
+for entry in PHASES.values():
+    add_phase(app, entry)
+
+
+@app.command()
+def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
+    """Play four tasks, K times each, with the newest adapter: rewards, advantages, stops."""
+    from scripts.base.display import make_display
+    from scripts.phases.smoke import preflight_newest
+
+    display = make_display(details=True)
+    with reporting_bugs(run, display):
+        preflight_newest(run, display.tell, sandbox)
