@@ -164,7 +164,7 @@ class RolloutGroup:
     advantages: tuple[float, ...]
     signal: Signal
     turn_advantages: tuple[tuple[float, ...], ...] | None = None
-    """Of every turn, where turns are credited one by one; None: each has its trajectory's."""
+    """Of every turn; None in older bundles, where each turn has its trajectory's."""
 
     def __post_init__(self) -> None:
         if len(self.trajectories) != len(self.advantages):

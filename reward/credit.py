@@ -1,20 +1,18 @@
-"""Which turn of an episode earned what: advantages by turn instead of by episode.
+"""Which turn of an episode earned what: the rules that give every turn its advantage.
 
 One advantage for a whole episode pays the turn that says "done" for whatever went right or wrong in
-the work before it. Here a turn is credited with what followed it, against what followed the same
-turn in its siblings: the policy gradient with rewards-to-go and a baseline by time (Sutton et al.
-2000, theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`. Nothing here
-plays or trains.
+the work before it. By `turn_advantages` a turn is credited with what followed it, against what
+followed the same turn in its siblings: the policy gradient with rewards-to-go and a baseline by
+time (Sutton et al. 2000, theorem 1; Williams 1992), group-relative as in
+`fieldkit.training.advantages`. Nothing here plays or trains.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Sequence
 
-from fieldkit.records import Trajectory
+from fieldkit.registry import Registry
 from fieldkit.training.advantages import (
     ADVANTAGE_EPS,
     Scale,
@@ -22,47 +20,6 @@ from fieldkit.training.advantages import (
     check_rewards,
     group_advantages,
 )
-from reward.shaping import RewardKind, RewardSettings
-
-Credit = Literal["episode", "turn"]
-"""Whether every turn of an episode has the episode's advantage, or each its own."""
-
-
-@dataclass(frozen=True)
-class Crediting:
-    """How a group's attempts become its advantages."""
-
-    scale: Scale = "std"
-    credit: Credit = "episode"
-    reward: RewardSettings = field(default_factory=RewardSettings)
-    """What the rewards were made with: the price of a turn."""
-
-    def of_episodes(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
-        """An advantage for each of the K attempts."""
-        return group_advantages([t.reward for t in trajectories], self.scale)
-
-    def of_turns(self, trajectories: Sequence[Trajectory]) -> tuple[tuple[float, ...], ...] | None:
-        """An advantage for each turn of the K attempts; None where the episode's counts."""
-        if self.credit == "episode":
-            return None
-        rewards = [t.reward for t in trajectories]
-        return turn_advantages(rewards, [earned(t, self.reward) for t in trajectories], self.scale)
-
-
-BY_EPISODE = Crediting()
-"""GRPO as published: one advantage an attempt, divided by the group's standard deviation."""
-
-
-def earned(trajectory: Trajectory, settings: RewardSettings) -> tuple[float, ...]:
-    """What each turn earned by itself: the progress that the environment saw, minus its price.
-
-    The price is λ/max_turns of the shaped reward; a binary reward charges nothing and pays for the
-    end alone. Progress is `Turn.reward`, 0 where the environment says nothing.
-    """
-    if settings.kind is RewardKind.BINARY:
-        return (0.0,) * len(trajectory.turns)
-    price = settings.turn_penalty / settings.max_turns
-    return tuple((turn.reward or 0.0) - price for turn in trajectory.turns)
 
 
 def turn_advantages(
@@ -98,3 +55,23 @@ def _to_go(reward: float, earned: Sequence[float], longest: int) -> list[float]:
     for gain in earned:
         out.append(out[-1] - gain)
     return (out + [out[-1]] * longest)[:longest]
+
+
+def episode_advantages(
+    rewards: Sequence[float], earned: Sequence[Sequence[float]], scale: Scale = "std"
+) -> tuple[tuple[float, ...], ...]:
+    """GRPO as published: every turn has the advantage of its episode."""
+    advantages = group_advantages(rewards, scale)
+    return tuple((a,) * len(turns) for a, turns in zip(advantages, earned, strict=True))
+
+
+CreditRule = Callable[
+    [Sequence[float], Sequence[Sequence[float]], Scale], tuple[tuple[float, ...], ...]
+]
+"""K rewards, what each turn earned, and the scale → an advantage for every turn. Equal rewards have
+to give zeros: a group without signal must not train."""
+
+CREDITS: Registry[CreditRule] = Registry("credit rule")
+"""By the name that `advantages.credit` gives."""
+CREDITS.register("episode", episode_advantages)
+CREDITS.register("turn", turn_advantages)

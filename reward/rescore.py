@@ -15,7 +15,7 @@ from enum import StrEnum
 from fieldkit.records import Action, ActionKind, RolloutGroup, Signal, Trajectory
 from fieldkit.training.advantages import EQUAL_WITHIN
 from reward.group_signal import group_signal
-from reward.shaping import RewardSettings, reward
+from reward.reward import Reward
 
 Parse = Callable[[str], Action]
 """A stop protocol: the text of one completion → the action in it."""
@@ -82,12 +82,10 @@ class ReplaySummary:
     undecided_groups: int
 
 
-def rescore(
-    trajectory: Trajectory, settings: RewardSettings, parse: Parse | None = None
-) -> Rescored:
-    """One stored trajectory under `settings` and, where given, another protocol.
+def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) -> Rescored:
+    """One stored trajectory under `reward` and, where given, another protocol.
 
-    Raises `ValueError` where the trajectory has more turns than `settings.max_turns`.
+    Raises `ValueError` where the trajectory has more turns than the reward's settings allow.
     """
     fate, turns = _fate(trajectory, parse)
     after_stop = trajectory.turns[turns:]
@@ -100,7 +98,7 @@ def rescore(
         turns_saved=len(trajectory.turns) - turns,
         commands_skipped=skipped,
         stored_reward=trajectory.reward,
-        reward=reward(trajectory.grade, turns, settings),
+        reward=reward.of_episode(trajectory.grade, turns),
     )
 
 
@@ -122,11 +120,9 @@ def _fate(trajectory: Trajectory, parse: Parse | None) -> tuple[Fate, int]:
     return Fate.SAME, stored
 
 
-def rescore_group(
-    group: RolloutGroup, settings: RewardSettings, parse: Parse | None = None
-) -> RescoredGroup:
-    """One stored group under `settings` and, where given, another protocol."""
-    again = tuple(rescore(t, settings, parse) for t in group.trajectories)
+def rescore_group(group: RolloutGroup, reward: Reward, parse: Parse | None = None) -> RescoredGroup:
+    """One stored group under `reward` and, where given, another protocol."""
+    again = tuple(rescore(t, reward, parse) for t in group.trajectories)
     known = all(r.fate in (Fate.SAME, Fate.STOPS_EARLIER) for r in again)
     signal = (
         group_signal([r.reward for r in again], [t.grade for t in group.trajectories])
@@ -159,8 +155,8 @@ def summarise(rescored: Sequence[Rescored], groups: Sequence[RescoredGroup] = ()
 
 
 def replay_groups(
-    groups: Sequence[RolloutGroup], settings: RewardSettings, parse: Parse | None = None
+    groups: Sequence[RolloutGroup], reward: Reward, parse: Parse | None = None
 ) -> tuple[tuple[RescoredGroup, ...], ReplaySummary]:
     """Every group of a run's bundles scored again, and the counts."""
-    again = tuple(rescore_group(g, settings, parse) for g in groups)
+    again = tuple(rescore_group(g, reward, parse) for g in groups)
     return again, summarise([r for g in again for r in g.trajectories], again)

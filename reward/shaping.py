@@ -8,49 +8,87 @@ under other settings, and so that a person can see in the evening what a setting
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
-from pydantic import NonNegativeFloat, PositiveInt, Strict
+from pydantic import NonNegativeFloat, PositiveInt
 
 from fieldkit.eval.grade import AssertionResult, Grade
-from fieldkit.settings import Follows, settings
+from fieldkit.records import Turn
+from fieldkit.registry import Registry
+from fieldkit.settings import Choice, Follows, settings
 from fieldkit.training.advantages import Scale, group_advantages, group_size_warning
 
 
-class RewardKind(StrEnum):
-    """How a grade becomes a number."""
+@dataclass(frozen=True)
+class RewardKind:
+    """How an episode is paid, and which of it falls due turn by turn."""
 
-    SHAPED = "shaped"
-    """Share of assertions that hold, minus a penalty that grows with the turns used."""
-    BINARY = "binary"
-    """1 when every assertion holds, else 0."""
+    meaning: str
+    """What it pays, in a line."""
+    of_episode: Callable[[Grade, int, RewardSettings], float]
+    """Of (grade, turns, settings)."""
+    of_turns: Callable[[Sequence[Turn], RewardSettings], tuple[float, ...]] = lambda turns, _: (
+        (0.0,) * len(turns)
+    )
+    """What each turn earned by itself; unless said otherwise the end alone is paid for."""
+
+
+REWARDS: Registry[RewardKind] = Registry("reward")
+"""By the name that `reward.kind` gives."""
 
 
 @settings("reward")
 class RewardSettings:
     """What an episode is paid for."""
 
-    kind: Annotated[RewardKind, Strict(False)] = RewardKind.SHAPED
-    """How a grade becomes a number: rate − λ·turns/max_turns, or 1/0 for passed or not."""
+    kind: Annotated[str, Choice(REWARDS)] = "shaped"
+    """How a grade becomes a number."""
     turn_penalty: NonNegativeFloat = 0.2
     """λ: what an episode of `max_turns` turns loses, in units of the assertion rate."""
     max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
 
 
+def _shaped(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
+    return grade.rate - settings.turn_penalty * (n_turns / settings.max_turns)
+
+
+def _shaped_turns(turns: Sequence[Turn], settings: RewardSettings) -> tuple[float, ...]:
+    """The progress that the world saw (0 where it says nothing), minus the price of a turn."""
+    price = settings.turn_penalty / settings.max_turns
+    return tuple((turn.reward or 0.0) - price for turn in turns)
+
+
+def _binary(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
+    return 1.0 if grade.passed else 0.0
+
+
+REWARDS.register(
+    "shaped",
+    RewardKind(
+        "share of assertions that hold, minus a penalty that grows with the turns used",
+        _shaped,
+        _shaped_turns,
+    ),
+)
+REWARDS.register("binary", RewardKind("1 when every assertion holds, else 0", _binary))
+
+
 def reward(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
-    """The reward of one episode: rate − λ·turns/max_turns, or 1/0 when binary.
+    """The reward of one episode; that of "shaped" is rate − λ·turns/max_turns.
 
     `n_turns` counts every turn taken, the one that says "done" among them. Raises `ValueError` when
-    it lies outside 0..max_turns: the episode was played under other limits than it is scored with.
+    it lies outside 0..max_turns (the episode was played under other limits than it is scored with),
+    and for a reward that is not a finite number.
     """
     if not 0 <= n_turns <= settings.max_turns:
         raise ValueError(f"{n_turns} turns, but an episode has 0 to {settings.max_turns}")
-    if settings.kind is RewardKind.BINARY:
-        return 1.0 if grade.passed else 0.0
-    return grade.rate - settings.turn_penalty * (n_turns / settings.max_turns)
+    value = REWARDS[settings.kind].of_episode(grade, n_turns, settings)
+    if not math.isfinite(value):
+        raise ValueError(f"the reward of {n_turns} turns is {value}, not a finite number")
+    return value
 
 
 @dataclass(frozen=True)
@@ -126,9 +164,7 @@ def _quitting_note(quit_early: float, worked: float) -> str:
 
 def _price_rows(settings: RewardSettings) -> list[ExplainRow]:
     """What one turn costs, in the currency of assertions."""
-    if settings.kind is RewardKind.BINARY:
-        return [ExplainRow("one more turn", 0.0, "turns are free: nothing here teaches to stop")]
-    price = settings.turn_penalty / settings.max_turns
+    price = reward(_grade(0, 1), 0, settings) - reward(_grade(0, 1), 1, settings)
     if price == 0:
         return [ExplainRow("one more turn", 0.0, "turns are free: nothing here teaches to stop")]
     worth = 1 / 5  # the documents' tasks have 780 assertions in 158 tasks: about five each

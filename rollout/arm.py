@@ -1,7 +1,7 @@
 """One arm on the held-out set: every task played by one adapter, kept, and summed up.
 
 An arm is played once: its folder is named after adapter, tasks and limits of an episode (model,
-engine and sandbox are the manifest's to hold), and an arm whose folder is complete is only read.
+engine and machine are the manifest's to hold), and an arm whose folder is complete is only read.
 Seeds depend on task, attempt and turn alone, so arms are matched. Tables come from the
 trajectories; the summary holds what they are checked against.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial as bind
 from pathlib import Path
@@ -23,25 +22,21 @@ from fieldkit.records import (
     StopReason,
     Task,
     Trajectory,
-    Turn,
     encode,
     encode_trajectory,
     from_plain,
     plain,
 )
 from reward.totals import totals
-from rollout.episode import TurnSeeds
 from rollout.flight import (
     Attempt,
     OnProgress,
     PartialFile,
-    Play,
     RolloutProgress,
-    TakeOver,
     fly,
     ignore_progress,
 )
-from rollout.player import Player
+from rollout.player import Player, TurnSeeds
 from rollout.seeds import eval_seed
 from rollout.settings import EpisodeSettings
 
@@ -135,51 +130,20 @@ async def evaluate_arm(
     samples: int = 1,
     on_progress: OnProgress = ignore_progress,
 ) -> EvalSummary:
-    """Play `samples` episodes of every task with the player's adapter; return the summary.
+    """Play `samples` episodes of every task with the player; return the summary.
 
     `evals` is the run's evals/ folder; the arm's own is evals/<key>/ with trajectories.jsonl (in
     the order of tasks, then k) and eval.json, written last. Finished episodes survive a kill. An
-    arm that is complete is read, whatever it was called. Raises as `fly`.
+    arm that is complete is read, whatever it was called. Raises as `fly`, and `BadInput` where
+    there is no task.
     """
+    if not tasks:
+        raise BadInput(f"arm {arm}: there is no task to evaluate on")
 
     def seeds(attempt: Attempt) -> TurnSeeds:
         return bind(eval_seed, attempt.task.task_id, attempt.k)
 
-    async def play(attempt: Attempt, on_turn: Callable[[Turn], None]) -> Trajectory:
-        return await player.play(attempt.task, attempt.k, seeds(attempt), on_turn)
-
-    return await play_arm(
-        arm,
-        player.adapter_sha,
-        tasks,
-        player.settings,
-        play,
-        lambda t, a: player.take_over(t, a.task, seeds(a)),
-        evals=evals,
-        samples=samples,
-        on_progress=on_progress,
-        clock=player.clock,
-    )
-
-
-async def play_arm(
-    arm: str,
-    adapter_sha: str,
-    tasks: Sequence[Task],
-    settings: EpisodeSettings,
-    play: Play,
-    take_over: TakeOver,
-    *,
-    evals: Path,
-    samples: int,
-    on_progress: OnProgress = ignore_progress,
-    clock: Callable[[], float] = time.monotonic,
-) -> EvalSummary:
-    """As `evaluate_arm`, for anything that can play: an adapter, an oracle, a hand at rest."""
-    if not tasks:
-        raise BadInput(f"arm {arm}: there is no task to evaluate on")
-    key = eval_key(adapter_sha, tasks, settings, samples)
-    folder = evals / key
+    folder = evals / eval_key(player.adapter_sha, tasks, player.settings, samples)
     if (folder / SUMMARY).is_file():
         return read_eval(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,23 +155,21 @@ async def play_arm(
         kept = progress.kept
         on_progress(progress)
 
-    began = clock()
+    began = player.clock()
     trajectories = await fly(
         [Attempt(task, k) for task in tasks for k in range(samples)],
-        play,
+        player,
+        seeds,
         partial=partial,
-        take_over=take_over,
-        concurrency=settings.concurrency,
         on_progress=watch,
-        clock=clock,
     )
     summary = summarise(
         trajectories,
         arm=arm,
         tasks=tasks,
-        settings=settings,
+        settings=player.settings,
         samples=samples,
-        seconds=clock() - began,
+        seconds=player.clock() - began,
         n_kept=kept,
     )
     await asyncio.to_thread(write_arm, folder, trajectories, summary)

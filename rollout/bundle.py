@@ -8,18 +8,15 @@ live in the partial file beside it, which is valid for one adapter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from functools import partial as bind
+from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.records import RolloutGroup, Task, Trajectory, Turn, read_bundle
-from reward.credit import BY_EPISODE, Crediting
-from rollout.episode import TurnSeeds
-from rollout.flight import Attempt, OnProgress, PartialFile, fly, ignore_progress
-from rollout.group import make_group, write_bundle
+from fieldkit.files.atomic import write_text
+from fieldkit.records import RolloutGroup, Task, encode_group, read_bundle
+from rollout.flight import OnProgress, PartialFile, ignore_progress
+from rollout.group import play_groups
 from rollout.player import Player
-from rollout.seeds import training_seed
 
 
 async def roll_out(
@@ -31,56 +28,34 @@ async def roll_out(
     group_size: int,
     partial: Path,
     bundle: Path,
-    crediting: Crediting = BY_EPISODE,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[RolloutGroup, ...]:
     """Play every task `group_size` times, all in flight, and write the bundle.
 
     Groups come in the order of `tasks`. `partial` and `bundle` are file paths in one existing
     folder. Raises `Unavailable` when an episode fails for good (what is finished is kept),
-    `BadInput` when the bundle that is there belongs to another adapter, step or plan.
+    `BadInput` when there is no task, or the bundle that is there belongs to another adapter, step
+    or plan.
     """
+    unfinished = PartialFile(partial)
     if bundle.is_file():
-        PartialFile(partial).remove()
+        unfinished.remove()
         return _check_bundle(bundle, step, tasks, group_size, player.adapter_sha)
-    attempts = [Attempt(task, k) for task in tasks for k in range(group_size)]
-    trajectories = await fly_training(
-        step, attempts, player, run_seed, PartialFile(partial), on_progress
-    )
-    groups = tuple(
-        make_group(step, task, trajectories[i * group_size : (i + 1) * group_size], crediting)
-        for i, task in enumerate(tasks)
-    )
-    await asyncio.to_thread(write_bundle, bundle, groups)
-    PartialFile(partial).remove()
-    return groups
-
-
-async def fly_training(
-    step: int,
-    attempts: Sequence[Attempt],
-    player: Player,
-    run_seed: int,
-    partial: PartialFile | None,
-    on_progress: OnProgress = ignore_progress,
-) -> list[Trajectory]:
-    """Play attempts with the training seeds of `step`; trajectories in the attempts' order."""
-
-    def seeds(attempt: Attempt) -> TurnSeeds:
-        return bind(training_seed, run_seed, step, attempt.task.task_id, attempt.k)
-
-    async def play(attempt: Attempt, on_turn: Callable[[Turn], None]) -> Trajectory:
-        return await player.play(attempt.task, attempt.k, seeds(attempt), on_turn)
-
-    return await fly(
-        attempts,
-        play,
-        partial=partial,
-        take_over=lambda t, a: player.take_over(t, a.task, seeds(a)),
-        concurrency=player.settings.concurrency,
+    if not tasks:
+        raise BadInput(f"{bundle}: a bundle needs at least one group")
+    groups = await play_groups(
+        step,
+        tasks,
+        player=player,
+        run_seed=run_seed,
+        group_size=group_size,
+        partial=unfinished,
         on_progress=on_progress,
-        clock=player.clock,
     )
+    lines = "".join(encode_group(g) + "\n" for g in groups)
+    await asyncio.to_thread(write_text, bundle, lines)
+    unfinished.remove()
+    return groups
 
 
 def _check_bundle(

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,8 @@ from fieldkit.records import (
     encode_trajectory,
     read_trajectories,
 )
-from rollout.sandbox.command import TIMED_OUT_CODE
+from rollout.envs.registry import environment_of
+from rollout.player import Player, TurnSeeds
 
 STANDSTILL_SECONDS = 2.0
 """An event loop that was not served for so long was stopped (a frozen container, a paused virtual
@@ -38,8 +39,7 @@ _REPLAYS = 2
 """How often such an episode is played again: what runs out three times does so by itself."""
 
 _FILES_AN_EPISODE = 10
-"""Descriptors that one episode holds at most: five of its workspace, four of a command that runs,
-and one connection."""
+"""Descriptors that one episode holds at most: nine of its world, and one connection."""
 _FILES_BESIDE = 64
 """Those of the process itself: libraries, logs, the event loop."""
 
@@ -54,11 +54,8 @@ class Attempt(NamedTuple):
 Key = tuple[str, int]
 """(task_id, k): what a trajectory is found by."""
 
-Play = Callable[[Attempt, Callable[[Turn], None]], Awaitable[Trajectory]]
-"""Plays one attempt and tells of every turn."""
-
-TakeOver = Callable[[Trajectory, Attempt], Trajectory | None]
-"""A stored trajectory as the one that the attempt would have given, or None."""
+SeedsOf = Callable[[Attempt], TurnSeeds]
+"""The seeds of an attempt's turns."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +103,12 @@ class _Tally:
         self._total, self._on_progress, self._clock = total, on_progress, clock
         self._began = clock()
         self._kept = self._turns = self._tokens = 0
-        self._rewards: list[float] = []
-        self._stops: Counter[StopReason] = Counter()
+        self._finished: list[Trajectory] = []
 
     def keep(self, trajectories: Iterable[Trajectory]) -> None:
-        for t in trajectories:
-            self._kept += 1
-            self._turns += len(t.turns)
-            self._add(t)
+        self._finished += trajectories
+        self._kept = len(self._finished)
+        self._turns = sum(len(t.turns) for t in self._finished)
         self._tell()
 
     def turn(self, turn: Turn) -> None:
@@ -122,25 +117,21 @@ class _Tally:
         self._tell()
 
     def finish(self, trajectory: Trajectory) -> None:
-        self._add(trajectory)
+        self._finished.append(trajectory)
         self._tell()
 
-    def _add(self, trajectory: Trajectory) -> None:
-        self._rewards.append(trajectory.reward)
-        self._stops[trajectory.stop_reason] += 1
-
     def _tell(self) -> None:
-        finished = len(self._rewards)
+        finished = self._finished
         self._on_progress(
             RolloutProgress(
-                finished=finished,
+                finished=len(finished),
                 total=self._total,
                 kept=self._kept,
                 turns=self._turns,
                 tokens=self._tokens,
                 seconds=self._clock() - self._began,
-                mean_reward=sum(self._rewards) / finished if finished else None,
-                stops=dict(self._stops),
+                mean_reward=sum(t.reward for t in finished) / len(finished) if finished else None,
+                stops=Counter(t.stop_reason for t in finished),
             )
         )
 
@@ -154,7 +145,9 @@ class PartialFile:
         # while a first one is in the middle of its line.
         self._writing = threading.Lock()
 
-    def load(self, attempts: Sequence[Attempt], take_over: TakeOver) -> dict[Key, Trajectory]:
+    def load(
+        self, attempts: Sequence[Attempt], player: Player, seeds: SeedsOf
+    ) -> dict[Key, Trajectory]:
         """What an earlier start left that still counts; the rest is dropped from the file."""
         if not self.path.is_file():
             return {}
@@ -163,7 +156,7 @@ class PartialFile:
         kept: dict[Key, Trajectory] = {}
         for trajectory in stored:
             attempt = wanted.get((trajectory.task_id, trajectory.k))
-            own = take_over(trajectory, attempt) if attempt else None
+            own = player.take_over(trajectory, attempt.task, seeds(attempt)) if attempt else None
             if own is not None:
                 kept[trajectory.task_id, trajectory.k] = own
         if len(kept) < len(stored):
@@ -203,57 +196,43 @@ class _Pulse:
             self.beat()
 
 
-async def _play_awake(
-    play: Play, attempt: Attempt, on_turn: Callable[[Turn], None], pulse: _Pulse
-) -> Trajectory:
-    """Play an attempt, again where it ran out of time while this process stood still: its command
-    or its episode had less time than the policy is promised."""
-    for _ in range(_REPLAYS):
-        before = pulse.beat()
-        trajectory = await play(attempt, on_turn)
-        if pulse.beat() == before or not _ran_out_of_time(trajectory):
-            return trajectory
-    return await play(attempt, on_turn)
-
-
-def _ran_out_of_time(trajectory: Trajectory) -> bool:
+def _ran_out_of_time(trajectory: Trajectory, task: Task) -> bool:
+    """Whether a turn or the episode had too little time: less than the policy is promised, where
+    this process stood still meanwhile."""
     return trajectory.stop_reason is StopReason.TIME_LIMIT or any(
-        turn.exit_code == TIMED_OUT_CODE for turn in trajectory.turns
+        map(environment_of(task).timed_out, trajectory.turns)
     )
-
-
-def take_nothing_over(trajectory: Trajectory, attempt: Attempt) -> Trajectory | None:
-    """For phases that play everything anew."""
-    return None
 
 
 async def fly(
     attempts: Sequence[Attempt],
-    play: Play,
+    player: Player,
+    seeds: SeedsOf,
     *,
     partial: PartialFile | None = None,
-    take_over: TakeOver = take_nothing_over,
-    concurrency: int = 0,
     on_progress: OnProgress = ignore_progress,
-    clock: Callable[[], float] = time.monotonic,
 ) -> list[Trajectory]:
     """Play every attempt that the partial file does not hold; return all, in attempts' order.
 
-    `concurrency` bounds the episodes in flight; 0 is all. Raises what the first failing episode
-    raised; the finished trajectories stay in the partial file, and an `Unavailable` says so.
-    Without a partial file nothing is kept.
+    The player's `concurrency` bounds the episodes in flight; 0 is all. Raises what the first
+    failing episode raised; the finished trajectories stay in the partial file, and an `Unavailable`
+    says so. Without a partial file nothing is kept.
     """
-    done = partial.load(attempts, take_over) if partial else {}
-    tally = _Tally(len(attempts), on_progress, clock)
+    done = partial.load(attempts, player, seeds) if partial else {}
+    tally = _Tally(len(attempts), on_progress, player.clock)
     tally.keep(done.values())
-    at_once = concurrency or max(1, len(attempts))
+    at_once = player.settings.concurrency or max(1, len(attempts))
     allow_open_files(_FILES_BESIDE + _FILES_AN_EPISODE * at_once)
     seats = asyncio.Semaphore(at_once)
     pulse = _Pulse()
 
     async def play_one(attempt: Attempt) -> None:
         async with seats:
-            trajectory = await _play_awake(play, attempt, tally.turn, pulse)
+            for _ in range(1 + _REPLAYS):
+                before = pulse.beat()
+                trajectory = await player.play(*attempt, seeds(attempt), tally.turn)
+                if pulse.beat() == before or not _ran_out_of_time(trajectory, attempt.task):
+                    break
             if partial:
                 await partial.append(trajectory)
         done[attempt.task.task_id, attempt.k] = trajectory

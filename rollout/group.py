@@ -1,48 +1,64 @@
-"""K attempts at one task become a group, and the groups of a step become the bundle.
+"""A step's tasks are played K times each, and the K episodes of a task become its group.
 
-The bundle is what rollout hands to the trainer, so it appears whole or not at all, with every
-group complete and every reward finite. What a reward is worth is decided in `reward`.
+A group is complete and every reward in it finite, or there is none. What a reward is worth is
+decided in `reward`; files are the business of `rollout.bundle`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial as bind
 
-from fieldkit.errors import BadInput
-from fieldkit.files.atomic import write_text
-from fieldkit.records import RolloutGroup, Task, Trajectory, encode_group
-from reward.credit import BY_EPISODE, Crediting
+from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.group_signal import group_signal
+from reward.reward import Reward
+from rollout.flight import Attempt, OnProgress, PartialFile, fly, ignore_progress
+from rollout.player import Player, TurnSeeds
+from rollout.seeds import training_seed
+
+
+async def play_groups(
+    step: int,
+    tasks: Sequence[Task],
+    *,
+    player: Player,
+    run_seed: int,
+    group_size: int,
+    partial: PartialFile | None,
+    on_progress: OnProgress = ignore_progress,
+) -> tuple[RolloutGroup, ...]:
+    """Play every task `group_size` times with the training seeds of `step`, all in flight.
+
+    Groups come in the order of `tasks`. Raises as `fly`.
+    """
+
+    def seeds(attempt: Attempt) -> TurnSeeds:
+        return bind(training_seed, run_seed, step, attempt.task.task_id, attempt.k)
+
+    attempts = [Attempt(task, k) for task in tasks for k in range(group_size)]
+    played = await fly(attempts, player, seeds, partial=partial, on_progress=on_progress)
+    return tuple(
+        make_group(step, task, played[i * group_size : (i + 1) * group_size], player.reward)
+        for i, task in enumerate(tasks)
+    )
 
 
 def make_group(
-    step: int,
-    task: Task,
-    trajectories: Sequence[Trajectory],
-    crediting: Crediting = BY_EPISODE,
+    step: int, task: Task, trajectories: Sequence[Trajectory], reward: Reward
 ) -> RolloutGroup:
     """The group of a task's K trajectories, in the order k = 0..K-1.
 
     Raises `ValueError`, naming the task, where a reward is not finite.
     """
-    rewards = [t.reward for t in trajectories]
     try:
         return RolloutGroup(
             step=step,
             env=task.env,
             task_id=task.task_id,
             trajectories=tuple(trajectories),
-            advantages=crediting.of_episodes(trajectories),
-            turn_advantages=crediting.of_turns(trajectories),
-            signal=group_signal(rewards, [t.grade for t in trajectories]),
+            advantages=reward.of_group(trajectories),
+            turn_advantages=reward.of_turns(trajectories),
+            signal=group_signal([t.reward for t in trajectories], [t.grade for t in trajectories]),
         )
     except ValueError as e:
         raise ValueError(f"step {step}, task {task.task_id}: {e}") from e
-
-
-def write_bundle(path: Path, groups: Sequence[RolloutGroup]) -> None:
-    """Write trajectory_bundle.jsonl, whole, by rename. Raises `BadInput` for no groups."""
-    if not groups:
-        raise BadInput(f"{path}: a bundle needs at least one group")
-    write_text(path, "".join(encode_group(g) + "\n" for g in groups))

@@ -1,85 +1,140 @@
-"""A policy with everything it needs to play: the engine, the tokenizer, a world, and its limits.
+"""One policy, ready to play: its worlds, its limits, what it is paid, and the one loop.
 
-One player serves a whole phase, so that rollout, evaluation and preflight play in the same way and
-differ only in tasks and seeds. A failure of the machinery is met here by playing the same attempt
-again with the same seeds; when that does not help it is the caller's, never a reward.
+Every policy is played by it: a served model, an oracle, random replies, demonstrations. An episode
+ends with a stop reason and a grade, whatever the policy did; a policy or a world that fails leaves
+no record, because a broken machine must never look like a bad reply: the same episode is played
+again with the same seeds, and when that does not help it is the caller's failure, never a reward.
+Nothing here knows of groups or files, nor what a reply means.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.errors import Unavailable
-from fieldkit.records import StopReason, Task, Trajectory, Turn
-from rollout.engine.client import Sampler
-from rollout.envs.shell import Environment, system_prompt
-from rollout.episode import RewardFunction, TurnSeeds, checked_reward, play_episode
+from fieldkit.eval.grade import Grade
+from fieldkit.records import ActionKind, StopReason, Task, Trajectory, Turn
+from reward.reward import Reward
+from rollout.envs.base import Step, World
+from rollout.envs.registry import environment_of
+from rollout.policies import PolicyOf
 from rollout.seeds import EPISODE_TURN
 from rollout.settings import EpisodeSettings
-from rollout.transcript import ChatRenderer
 
 TRIES = 3
-"""How often an attempt is played before the phase gives up on it: one sandbox or one connection
-may break by itself; what breaks three times in a row is broken."""
+"""How often an episode is played before the phase gives up on it: one world or one connection may
+break by itself; what breaks three times in a row is broken."""
+
+TurnSeeds = Callable[[int], int]
+"""The sampling seed of a turn, counted from 0; of `EPISODE_TURN`, the seed of the episode."""
 
 
 @dataclass(frozen=True)
 class Player:
-    """One adapter, ready to play.
+    """One adapter or yardstick, ready to play."""
 
-    environments: makes a fresh environment of the named kind.
-    policy_version: the name under which the engine serves the adapter.
-    clock: seconds; replaced where records have to be equal to the byte.
-    """
-
-    sampler: Sampler
-    renderer: ChatRenderer
-    environments: Callable[[str], Environment]
+    policy: PolicyOf
+    worlds: Callable[[Task], World]
+    """Makes a fresh world for one episode of a task."""
     settings: EpisodeSettings
     adapter_sha: str
     policy_version: str
-    reward: RewardFunction
+    """The name under which the engine serves the adapter."""
+    reward: Reward
     clock: Callable[[], float] = time.monotonic
+    """Seconds; replaced where records have to be equal to the byte."""
 
     async def play(
         self,
         task: Task,
         k: int,
         seeds: TurnSeeds,
-        on_turn: Callable[[Turn], None] | None = None,
+        on_turn: Callable[[Turn], None] = lambda turn: None,
     ) -> Trajectory:
-        """One attempt, played again when the machinery fails; `Unavailable` after `TRIES`."""
+        """Play one episode and grade what is left; `Unavailable` after `TRIES`.
+
+        The reply of the last allowed turn still reaches the world, so that the grader sees what it
+        did, and its observation is kept though no prompt holds it. Raises `BadInput` where the
+        opening leaves no room for a reply, and `ValueError` for a reward that is not finite.
+        """
         failure: Unavailable | None = None
         for _ in range(TRIES):
+            world = self.worlds(task)
             try:
-                return await self._play_once(task, k, seeds, on_turn)
+                return await self._play(task, k, world, seeds, on_turn)
             except Unavailable as e:
                 failure = e
+            finally:
+                await world.close()
         raise Unavailable(f"task {task.task_id}, k = {k}: failed {TRIES} times; last: {failure}")
 
-    async def _play_once(
-        self, task: Task, k: int, seeds: TurnSeeds, on_turn: Callable[[Turn], None] | None
+    async def _play(
+        self, task: Task, k: int, world: World, seeds: TurnSeeds, on_turn: Callable[[Turn], None]
     ) -> Trajectory:
-        environment = self.environments(task.env)
-        try:
-            return await play_episode(
-                task,
-                k,
-                sampler=self.sampler,
-                environment=environment,
-                renderer=self.renderer,
-                seeds=seeds,
-                settings=self.settings,
-                adapter_sha=self.adapter_sha,
+        opened = self.clock()
+        policy = self.policy(task, self.settings)
+        policy.begin(task, await world.reset(task, seeds(EPISODE_TURN)))
+        turns: list[Turn] = []
+        steps: list[Step] = []
+        sampling_seconds = world_seconds = 0.0
+        stop: StopReason | None = None
+        while stop is None:
+            began = self.clock()
+            seed, prompt_ids = seeds(len(turns)), policy.prompt_ids
+            said = await policy.reply(seed)
+            if said is None:
+                stop = StopReason.TASK_COMPLETE
+                break
+            answered = self.clock()
+            sampling_seconds += answered - began
+            step = await world.step(said.reply)
+            world_seconds += self.clock() - answered
+            turn = Turn(
+                prompt_ids=prompt_ids,
+                completion_ids=said.completion_ids,
+                logprobs=said.logprobs,
+                text=said.reply.text,
+                action=step.action,
+                observation=step.said,
+                exit_code=step.exit_code,
+                reward=step.reward,
+                finish_reason=said.reply.finish_reason,
                 policy_version=self.policy_version,
-                reward=self.reward,
-                on_turn=on_turn,
-                clock=self.clock,
+                seed=seed,
+                seconds=self.clock() - began,
             )
-        finally:
-            await environment.close()
+            turns.append(turn)
+            steps.append(step)
+            stop = step.stop or policy.hear(step.observation, len(turns), world_seconds)
+            on_turn(turn)
+        grade = await world.grade()
+        return Trajectory(
+            task_id=task.task_id,
+            k=k,
+            seed=seeds(EPISODE_TURN),
+            adapter_sha=self.adapter_sha,
+            sampling=self.settings.sampling,
+            turns=tuple(turns),
+            stop_reason=stop,
+            grade=grade,
+            reward=self._paid(task.task_id, k, grade, len(turns)),
+            metrics={
+                **_metrics(turns, steps),
+                "sampling_seconds": sampling_seconds,
+                "command_seconds": world_seconds,
+                "seconds": self.clock() - opened,
+            },
+        )
+
+    def _paid(self, task_id: str, k: int, grade: Grade, n_turns: int) -> float:
+        # An oracle may take more turns than a policy is allowed: the dearest episode.
+        n_turns = min(n_turns, self.settings.max_turns)
+        try:
+            return self.reward.of_episode(grade, n_turns)
+        except ValueError as e:
+            raise ValueError(f"task {task_id}, k = {k}: {e}") from e
 
     def take_over(self, trajectory: Trajectory, task: Task, seeds: TurnSeeds) -> Trajectory | None:
         """A stored trajectory as this player's own, or None when it would have been another.
@@ -89,20 +144,42 @@ class Player:
         """
         if not self._would_have_played(trajectory, task, seeds):
             return None
-        where = f"task {trajectory.task_id}, k = {trajectory.k}"
-        reward = checked_reward(self.reward, trajectory.grade, len(trajectory.turns), where)
+        reward = self._paid(task.task_id, trajectory.k, trajectory.grade, len(trajectory.turns))
         return replace(trajectory, reward=reward)
 
     def _would_have_played(self, t: Trajectory, task: Task, seeds: TurnSeeds) -> bool:
-        opening = self.renderer.start(system_prompt(task.env), task.prompt).prompt_ids
+        opening = environment_of(task).opening
+        if opening is None or not t.turns:
+            return False
+        policy = self.policy(task, self.settings)
+        policy.begin(task, opening(task))
         at_limit = len(t.turns) == self.settings.max_turns
         return (
             t.adapter_sha == self.adapter_sha
             and t.sampling == self.settings.sampling
             and t.seed == seeds(EPISODE_TURN)
             and all(turn.seed == seeds(i) for i, turn in enumerate(t.turns))
-            and t.turns[:1] != ()
-            and t.turns[0].prompt_ids == opening
+            and t.turns[0].prompt_ids == policy.prompt_ids
             and len(t.turns) <= self.settings.max_turns
             and (at_limit or t.stop_reason is not StopReason.MAX_TURNS)
         )
+
+
+def _metrics(turns: Sequence[Turn], steps: Sequence[Step]) -> dict[str, float]:
+    """What an episode's turns add up to.
+
+    tokens: sampled. prompt_tokens: read by the engine, all turns added (most of them from its
+    prefix cache). context_tokens: the longest prompt and its reply. no_action_turns: replies
+    that asked for nothing and did not stop. cut_turns: replies that met the length limit.
+    """
+    contexts = (len(t.prompt_ids) + len(t.completion_ids) for t in turns)
+    sums = {
+        "tokens": sum(len(t.completion_ids) for t in turns),
+        "prompt_tokens": sum(len(t.prompt_ids) for t in turns),
+        "context_tokens": max(contexts, default=0),
+        "commands": sum(s.calls for s in steps),
+        "commands_failed": sum(s.failed_calls for s in steps),
+        "no_action_turns": sum(t.action.kind is ActionKind.NONE for t in turns),
+        "cut_turns": sum(t.finish_reason == "length" for t in turns),
+    }
+    return {name: float(value) for name, value in sums.items()}

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.records import RolloutGroup, Signal, StopReason, Task
-from reward.credit import BY_EPISODE, Crediting
 from reward.totals import totals
-from rollout.bundle import fly_training
-from rollout.flight import Attempt, OnProgress, ignore_progress
-from rollout.group import make_group
+from rollout.flight import OnProgress, ignore_progress
+from rollout.group import play_groups
 from rollout.player import Player
 from rollout.seeds import plan_tasks
 
@@ -80,20 +78,20 @@ async def preflight(
     player: Player,
     run_seed: int,
     group_size: int,
-    crediting: Crediting = BY_EPISODE,
     on_progress: OnProgress = ignore_progress,
 ) -> Preflight:
     """Play up to four tasks of the pool, `group_size` times each, as a step would."""
     began = player.clock()
     tasks = plan_tasks(run_seed, 1, pool, min(PREFLIGHT_TASKS, len(pool)))
-    attempts = [Attempt(task, k) for task in tasks for k in range(group_size)]
-    played = await fly_training(
-        PREFLIGHT_STEP, attempts, player, run_seed, partial=None, on_progress=on_progress
+    groups = await play_groups(
+        PREFLIGHT_STEP,
+        tasks,
+        player=player,
+        run_seed=run_seed,
+        group_size=group_size,
+        partial=None,
+        on_progress=on_progress,
     )
-    groups = [
-        make_group(PREFLIGHT_STEP, task, played[i * group_size : (i + 1) * group_size], crediting)
-        for i, task in enumerate(tasks)
-    ]
     return judge(groups, player.clock() - began)
 
 

@@ -7,7 +7,6 @@ and nothing else: a top-p here would train on a distribution that was never samp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated
 
@@ -15,9 +14,9 @@ from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Action, Sampling
+from fieldkit.records import Sampling
 from fieldkit.settings import Change, Choice, Follows, NoCondition, Unit, settings
-from rollout.envs.protocol import PROTOCOLS, named_protocol
+from rollout.envs.shell_protocol import PROTOCOLS
 
 
 def neutral_sampling(temperature: float, max_tokens: int) -> Sampling:
@@ -56,10 +55,6 @@ class EpisodeSettings:
     @property
     def sampling(self) -> Sampling:
         return neutral_sampling(self.temperature, self.max_new_tokens)
-
-    @property
-    def parse(self) -> Callable[[str], Action]:
-        return named_protocol(self.protocol)
 
     def at(self, temperature: float) -> EpisodeSettings:
         """The same limits at another temperature: how a run's adapters are evaluated."""

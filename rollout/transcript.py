@@ -6,31 +6,39 @@ next header) is tokenised. So training sees exactly what sampling saw. Where a c
 not let a conversation grow that way, the conversation is rendered anew and the trajectory gets a
 new segment; that is decided once, by looking at the template, and never in silence.
 
-Text from outside (a task's prompt, what a command printed) may spell the model's control tokens.
-They are broken up before it is tokenised, so that no file can end its turn and speak for another.
+Messages come from the world and may spell the model's control tokens.
+They are broken up before they are tokenised, so that no text can end its turn and speak for
+another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
+from rollout.envs.base import Message
+
+Tools = Sequence[Mapping[str, Any]] | None
+"""JSON schemas of tools, as chat templates take them; None: there are none."""
 
 _GENERIC = "TokenizersBackend"  # what transformers calls a tokenizer that is all in tokenizer.json
 
 # Stand-ins that a template passes through unchanged; their text appears in no template.
-_USER, _REPLY, _NEXT = "\x02user\x03", "\x02reply\x03", "\x02next\x03"
+_USER, _REPLY = "\x02user\x03", "\x02reply\x03"
+_NEXT = "\x02next {}\x03"
+
+_BEGINNING: tuple[Message, ...] = (
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": _USER},
+)
 
 
 class ChatRenderer:
-    """A model folder's tokenizer and chat template, reduced to what a transcript needs.
-
-    `prefix_preserving` tells whether a finished turn stays as it was when the conversation goes on.
-    """
+    """A model folder's tokenizer and chat template, reduced to what a transcript needs."""
 
     def __init__(self, model_dir: Path) -> None:
         if not (model_dir / "tokenizer_config.json").is_file():
@@ -39,23 +47,33 @@ class ChatRenderer:
         if self._tokenizer.chat_template is None:
             raise BadInput(f"{model_dir}: the tokenizer has no chat template")
         self._control = _control_tokens(self._tokenizer)
-        self.prefix_preserving, self.eot_id, self._bridge = self._read_template()
+        self.eot_id = self._end_of_turn(self._after_reply([{"role": "user", "content": ""}])[0])
+        self.prefix_preserving = self.preserves_prefixes()
+        """`preserves_prefixes` without tools."""
 
-    def _read_template(self) -> tuple[bool, int, tuple[str, str]]:
-        """Find what the template puts between a reply and the next one."""
-        first = [{"role": "system", "content": "s"}, {"role": "user", "content": _USER}]
-        longer = [
-            *first,
-            {"role": "assistant", "content": _REPLY},
-            {"role": "user", "content": _NEXT},
-        ]
-        before, found, after = self._render(longer).partition(_REPLY)[2].partition(_NEXT)
-        preserving = bool(found)
+    def preserves_prefixes(self, tools: Tools = None) -> bool:
+        """Whether a finished turn stays as it was when the conversation goes on."""
+        before = self._render(_BEGINNING, tools)
         # Some templates cut the reasoning out of earlier replies: probe with and without.
         for reply in (_REPLY, f"<think>\nx\n</think>\n\n{_REPLY}"):
-            longer[2] = {"role": "assistant", "content": reply}
-            preserving = preserving and self._render(longer).startswith(self._render(first) + reply)
-        return preserving, self._end_of_turn(before), (before, after)
+            talk = [{"role": "assistant", "content": reply}, {"role": "user", "content": _NEXT}]
+            whole = self._render([*_BEGINNING, *talk], tools)
+            if not whole.startswith(before + reply) or _NEXT not in whole:
+                return False
+        return True
+
+    def _after_reply(self, told: Sequence[Message], tools: Tools = None) -> list[str]:
+        """What the template puts after a reply, cut where the contents of `told` stand: one text
+        before each, and the header of the next reply."""
+        slots = [_NEXT.format(i) for i in range(len(told))]
+        framed = [{**m, "content": slot} for m, slot in zip(told, slots, strict=True)]
+        reply = {"role": "assistant", "content": _REPLY}
+        rest = self._render([*_BEGINNING, reply, *framed], tools).partition(_REPLY)[2]
+        texts = []
+        for slot in slots:
+            text, _, rest = rest.partition(slot)
+            texts.append(text)
+        return [*texts, rest]
 
     def _end_of_turn(self, after_reply: str) -> int:
         ids = self._encode(after_reply)
@@ -67,12 +85,15 @@ class ChatRenderer:
             )
         return ids[0]
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _render(self, messages: Sequence[Message], tools: Tools = None) -> str:
         from jinja2 import TemplateError
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                [dict(m) for m in messages],
+                tools=None if tools is None else [dict(t) for t in tools],
+                tokenize=False,
+                add_generation_prompt=True,
             )
         except TemplateError as e:
             raise BadInput(
@@ -99,18 +120,21 @@ class ChatRenderer:
         """A written (not sampled) reply as ids, its end of turn included: for demonstrations."""
         return (*self._encode(text), self.eot_id)
 
-    def start(self, system: str, prompt: str) -> Transcript:
-        """A new conversation: `system` and the task's prompt, ready for the first completion."""
-        return Transcript(self, system, prompt)
+    def start(self, messages: Sequence[Message], tools: Tools = None) -> Transcript:
+        """A new conversation that begins with `messages`, ready for the first completion."""
+        return Transcript(self, messages, tools)
 
-    def opening_ids(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
+    def opening_ids(self, messages: Sequence[Message], tools: Tools = None) -> tuple[int, ...]:
         """A whole conversation as ids, ending with the header of the next reply."""
-        return tuple(self._encode(self._render(messages)))
+        return tuple(self._encode(self._render(messages, tools)))
 
-    def bridge_ids(self, observation: str, closed: bool) -> tuple[int, ...]:
+    def bridge_ids(
+        self, told: Sequence[Message], closed: bool, tools: Tools = None
+    ) -> tuple[int, ...]:
         """The ids between a reply and the next one. `closed`: the reply ended its own turn."""
-        before, after = self._bridge
-        ids = self._encode(before + observation + after)
+        *before, after = self._after_reply(told, tools)
+        texts = [text + m["content"] for text, m in zip(before, told, strict=True)]
+        ids = self._encode("".join([*texts, after]))
         return tuple(ids[1:] if closed else ids)
 
 
@@ -141,14 +165,18 @@ class Transcript:
     Call `add_completion` with the sampled ids, then `add_observation`; in that order, in turn.
     """
 
-    def __init__(self, renderer: ChatRenderer, system: str, prompt: str) -> None:
+    def __init__(self, renderer: ChatRenderer, messages: Sequence[Message], tools: Tools) -> None:
         self._renderer = renderer
-        self._messages = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": renderer.harmless(prompt)},
-        ]
+        self._tools = tools
+        self._messages = self._harmless(messages)
+        self._grows = (
+            renderer.prefix_preserving if tools is None else renderer.preserves_prefixes(tools)
+        )
         self._completion: tuple[int, ...] | None = None
-        self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages)
+        self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages, tools)
+
+    def _harmless(self, messages: Sequence[Message]) -> list[Message]:
+        return [{**m, "content": self._renderer.harmless(m["content"])} for m in messages]
 
     def add_completion(self, ids: Sequence[int]) -> None:
         """Append the sampled ids, exactly as they came."""
@@ -158,16 +186,16 @@ class Transcript:
         reply = self._renderer.harmless(self._renderer.decode(ids))
         self._messages.append({"role": "assistant", "content": reply})
 
-    def add_observation(self, text: str) -> None:
-        """Append the environment's answer and the header of the next reply."""
+    def add_observation(self, messages: Sequence[Message]) -> None:
+        """Append the world's answer, at least one message, and the header of the next reply."""
         if self._completion is None:
             raise ValueError("an observation must follow a completion")
-        text = self._renderer.harmless(text)
-        self._messages.append({"role": "user", "content": text})
-        if self._renderer.prefix_preserving:
+        told = self._harmless(messages)
+        self._messages += told
+        if self._grows:
             closed = self._completion[-1:] == (self._renderer.eot_id,)
-            bridge = self._renderer.bridge_ids(text, closed)
+            bridge = self._renderer.bridge_ids(told, closed, self._tools)
             self.prompt_ids = self.prompt_ids + self._completion + bridge
         else:
-            self.prompt_ids = self._renderer.opening_ids(self._messages)
+            self.prompt_ids = self._renderer.opening_ids(self._messages, self._tools)
         self._completion = None

@@ -1,161 +1,95 @@
-"""The two players without a model: the oracle, which runs a task's own solution, and idle hands.
+"""Policies that are no model: doing nothing, the oracle, and replies drawn at random.
 
 They say what a score is worth: no policy does better than the oracle, and one that does no better
-than doing nothing has learned nothing. They play in the same environments as a policy and leave
-the same records, with turns that hold no ids, so they cannot be trained on.
+than doing nothing has learned nothing. They are played in the same worlds by the same loop as a
+model. What can be said in a world is for its `Environment` to know.
 """
 
 from __future__ import annotations
 
-import time
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Action, ActionKind, StopReason, Task, Trajectory, Turn
-from rollout.arm import EvalSummary, play_arm
-from rollout.envs.shell import Environment
-from rollout.episode import RewardFunction, turn_metrics
-from rollout.flight import Attempt, OnProgress, ignore_progress, take_nothing_over
-from rollout.seeds import EPISODE_TURN, eval_seed
+from fieldkit.records import Task
+from fieldkit.registry import Registry
+from reward.reward import Reward
+from rollout.envs.base import World
+from rollout.envs.registry import environment_of
+from rollout.player import Player
+from rollout.policies import Policy, RecitedPolicy, SampledPolicy, WrittenSampler
 from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer
 
-# The oracle takes milliseconds an episode and a process each; beyond this many the processes wait
+# A yardstick takes milliseconds an episode and a process each; beyond this many the processes wait
 # for a core, and their time limits with them.
 _AT_ONCE = 16
 
 
-class ReferenceArm(StrEnum):
-    """The arms that need no model. The value stands for the adapter's hash in their records."""
+@dataclass(frozen=True)
+class Yardstick:
+    """A policy to hold others against."""
 
-    ORACLE = "oracle"
-    DO_NOTHING = "do-nothing"
-
-
-def oracle_commands(task: Task) -> tuple[str, ...]:
-    """The commands that solve the task. Raises `BadInput` where it has none."""
-    commands = task.info.get("oracle")
-    if not isinstance(commands, list) or not all(isinstance(c, str) for c in commands):
-        raise BadInput(
-            f"task {task.task_id}: info.oracle must be a list of commands, found {commands!r:.60}"
-        )
-    return tuple(commands)
+    policy: Callable[[Task, EpisodeSettings, Callable[[], ChatRenderer]], Policy]
+    """Makes the policy of one episode; the last argument loads a tokenizer, for those that need
+    one. Raises `BadInput` for a task that it cannot play."""
+    evaluated: bool = True
+    """It is an arm of every run's evaluation."""
 
 
-async def play_oracle(
-    task: Task,
+def oracle_replies(task: Task) -> Sequence[str]:
+    """The replies that solve the task. Raises `BadInput` where nobody knows any."""
+    oracle = environment_of(task).oracle
+    if oracle is None:
+        raise BadInput(f"task {task.task_id}: env {task.env!r} has no oracle")
+    return oracle(task)
+
+
+def _random(task: Task, settings: EpisodeSettings, load: Callable[[], ChatRenderer]) -> Policy:
+    draw = environment_of(task).random_reply
+    if draw is None:
+        raise BadInput(f"task {task.task_id}: env {task.env!r} knows no random replies")
+    renderer = load()
+    sampler = WrittenSampler(lambda seed: draw(task, random.Random(seed)), renderer)
+    return SampledPolicy(sampler, renderer, settings)
+
+
+def _no_tokenizer() -> ChatRenderer:
+    raise RuntimeError("this yardstick has ids, so whoever plays it has to give a tokenizer")
+
+
+DO_NOTHING, ORACLE, RANDOM = "do-nothing", "oracle", "random"
+
+YARDSTICKS: Registry[Yardstick] = Registry("yardstick")
+"""By the name of their arms, in the order in which tables name them; the name stands for the
+adapter's hash in their records."""
+YARDSTICKS.register(DO_NOTHING, Yardstick(lambda task, *_: RecitedPolicy(())))
+YARDSTICKS.register(ORACLE, Yardstick(lambda task, *_: RecitedPolicy(oracle_replies(task))))
+YARDSTICKS.register(RANDOM, Yardstick(_random, evaluated=False))
+
+
+def evaluated_yardsticks() -> tuple[str, ...]:
+    """The names of those that every run's evaluation plays."""
+    return tuple(name for name, yardstick in YARDSTICKS.items() if yardstick.evaluated)
+
+
+def yardstick_player(
+    name: str,
     *,
-    environment: Environment,
+    worlds: Callable[[Task], World],
     settings: EpisodeSettings,
-    reward: RewardFunction,
-    clock: Callable[[], float] = time.monotonic,
-) -> Trajectory:
-    """Run the task's own solution, a command a turn, and grade what is left."""
-    commands = oracle_commands(task)
-    return await _play(ReferenceArm.ORACLE, commands, task, environment, settings, reward, clock)
-
-
-async def play_nothing(
-    task: Task,
-    *,
-    environment: Environment,
-    settings: EpisodeSettings,
-    reward: RewardFunction,
-    clock: Callable[[], float] = time.monotonic,
-) -> Trajectory:
-    """Grade the workspace as it was set up."""
-    return await _play(ReferenceArm.DO_NOTHING, (), task, environment, settings, reward, clock)
-
-
-async def evaluate_reference(
-    arm: ReferenceArm,
-    tasks: Sequence[Task],
-    *,
-    environments: Callable[[str], Environment],
-    settings: EpisodeSettings,
-    reward: RewardFunction,
-    evals: Path,
-    samples: int = 1,
-    on_progress: OnProgress = ignore_progress,
-) -> EvalSummary:
-    """One of the two on every task, with the files and the summary of any arm.
-
-    samples: attempts at each task. They do not differ; other arms have as many.
-    """
-    play_one = play_oracle if arm is ReferenceArm.ORACLE else play_nothing
-
-    async def play(attempt: Attempt, on_turn: Callable[[Turn], None]) -> Trajectory:
-        environment = environments(attempt.task.env)
-        try:
-            played = await play_one(
-                attempt.task, environment=environment, settings=settings, reward=reward
-            )
-            return replace(played, k=attempt.k)
-        finally:
-            await environment.close()
-
-    return await play_arm(
-        arm.value,
-        arm.value,
-        tasks,
-        replace(settings, concurrency=min(settings.concurrency or _AT_ONCE, _AT_ONCE)),
-        play,
-        take_nothing_over,
-        evals=evals,
-        samples=samples,
-        on_progress=on_progress,
-    )
-
-
-async def _play(
-    arm: ReferenceArm,
-    commands: Sequence[str],
-    task: Task,
-    environment: Environment,
-    settings: EpisodeSettings,
-    reward: RewardFunction,
-    clock: Callable[[], float],
-) -> Trajectory:
-    opened = clock()
-    await environment.reset(task)
-    turns: list[Turn] = []
-    for command in commands:
-        began = clock()
-        step = await environment.step(command)
-        turns.append(
-            Turn(
-                prompt_ids=(),
-                completion_ids=(),
-                logprobs=(),
-                text=f"```bash\n{command}\n```",
-                action=Action(ActionKind.RUN, command),
-                observation=step.observation,
-                exit_code=step.exit_code,
-                reward=step.reward,
-                finish_reason="stop",
-                policy_version=arm.value,
-                seed=eval_seed(task.task_id, 0, len(turns)),
-                seconds=clock() - began,
-            )
-        )
-    grade = await environment.grade()
-    return Trajectory(
-        task_id=task.task_id,
-        k=0,
-        seed=eval_seed(task.task_id, 0, EPISODE_TURN),
-        adapter_sha=arm.value,
-        sampling=settings.sampling,
-        turns=tuple(turns),
-        stop_reason=StopReason.TASK_COMPLETE,
-        grade=grade,
-        # An oracle may take more commands than a policy is allowed turns: the dearest episode.
-        reward=reward(grade, min(len(turns), settings.max_turns)),
-        metrics={
-            **turn_metrics(turns),
-            "sampling_seconds": 0.0,
-            "command_seconds": sum(t.seconds for t in turns),
-            "seconds": clock() - opened,
-        },
+    reward: Reward,
+    load: Callable[[], ChatRenderer] | None = None,
+) -> Player:
+    """The yardstick of that name, ready to play. load: gives the tokenizer; only for those that
+    have ids. Raises `BadInput` for a name that is unknown."""
+    make = YARDSTICKS.named(name).policy
+    return Player(
+        policy=lambda task, limits: make(task, limits, load or _no_tokenizer),
+        worlds=worlds,
+        settings=replace(settings, concurrency=min(settings.concurrency or _AT_ONCE, _AT_ONCE)),
+        adapter_sha=name,
+        policy_version=name,
+        reward=reward,
     )

@@ -17,10 +17,12 @@ SHARED = {
     "__main__": "what `python -m` runs",
     "settings": "a package's own settings",
     "base": "the protocol of a folder's classes, and how one of them is chosen",
+    "registry": "what there is of one sort, beside the files of that sort",
 }
 """Names that several modules have, and what they stand for in each."""
 
 LIKE_A_PACKAGE = {
+    "reward": "reward/reward.py is the one object that the package makes",
     "rollout": "scripts/phases/rollout.py is the phase that package plays",
     "tensorboard": "scripts/track/tensorboard.py writes what that package shows",
 }
@@ -28,6 +30,7 @@ LIKE_A_PACKAGE = {
 
 WHOLE = {
     "chaos": "the programs that kill nights are in tests/ only",
+    "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/sandbox/test_escape.py": "every way out of any sandbox",
     "rollout/sandbox/test_probe.py": "what a host forbids",
     "rollout/sandbox/test_sandbox.py": "what each kind of sandbox has to keep",
@@ -38,6 +41,7 @@ WHOLE = {
     "scripts/report/test_browser.py": "the page in a browser",
     "scripts/report/test_scale.py": "the page of a long night",
     "trainer/test_command_line.py": "`python -m trainer`",
+    "test_committed_runs.py": "the records of every committed run",
     "test_docs.py": "the documents",
     "test_imports.py": "all modules",
     "test_makefile.py": "the Makefile",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.records import Task, encode
-from rollout.envs.shell import system_prompt
+from rollout.envs.shell import shell_opening
 from rollout.transcript import ChatRenderer
 from tests.tiny_model import make_adapter, make_tiny_model
 
@@ -106,7 +106,7 @@ def _episodes() -> list[tuple[str, ...]]:
 
 def _example(chat: ChatRenderer, number: int, replies: tuple[str, ...]) -> tuple[list[int], ...]:
     task = tiny_task(number)
-    transcript = chat.start(system_prompt(task.env), task.prompt)
+    transcript = chat.start(shell_opening(task).messages)
     ids: list[int] = []
     labels: list[int] = []
     for reply in replies:
@@ -115,7 +115,7 @@ def _example(chat: ChatRenderer, number: int, replies: tuple[str, ...]) -> tuple
         ids += fresh + written
         labels += [-100] * len(fresh) + written
         transcript.add_completion(written)
-        transcript.add_observation("(no output)")
+        transcript.add_observation([{"role": "user", "content": "(no output)"}])
     return ids, labels
 
 

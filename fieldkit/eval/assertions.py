@@ -1,20 +1,17 @@
 """File assertions: reading them from a task, and grading the tree that an attempt left behind.
 
 An assertion names a file relative to the workspace and says what must be true of it, so a grade
-needs no model and no judgement. The tree was written by an untrusted policy: it is read beneath
-its root only, and nothing in it may make the grader follow a link, block, or read without bound.
+needs no model and no judgement. A kind of assertion is an entry of `ASSERTION_KINDS`; whoever
+reads, grades or checks a task asks there. Trees are read by `fieldkit.eval.tree`, which trusts
+none.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import stat
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +19,8 @@ import regex
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import AssertionResult, Grade
-
-
-class AssertionKind(StrEnum):
-    """What an assertion says about its file."""
-
-    FILE_EXISTS = "file_exists"
-    """There is a regular file of that name."""
-    FILE_NOT_EXISTS = "file_not_exists"
-    """Nothing of that name is there, not even a link or a folder."""
-    FILE_CONTENTS_CONTAIN = "file_contents_contain"
-    """The text holds every string of `must_contain`."""
-    FILE_CONTENTS_MATCH_REGEX = "file_contents_match_regex"
-    """`regex` is found somewhere in the text (`re.search`, no flags)."""
-    FILE_UNCHANGED = "file_unchanged"
-    """The bytes are those of the workspace seed."""
-
-
-@dataclass(frozen=True)
-class Assertion:
-    """One assertion. `must_contain` and `regex` are empty for the kinds that have none."""
-
-    kind: AssertionKind
-    path: str
-    must_contain: tuple[str, ...] = ()
-    regex: str = ""
+from fieldkit.eval.tree import OF_THE_TREE, Tree, Unmet
+from fieldkit.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -59,19 +33,42 @@ class GraderLimits:
     """A search that takes longer (processor time) fails its assertion."""
 
 
-_BY_KIND = {
-    AssertionKind.FILE_CONTENTS_CONTAIN: "must_contain",
-    AssertionKind.FILE_CONTENTS_MATCH_REGEX: "regex",
-}
-_NAME_BYTES = 255  # NAME_MAX of every Linux file system
+@dataclass(frozen=True)
+class Assertion:
+    """One assertion: `kind` is a name in `ASSERTION_KINDS`, `wanted` what it asks of the contents
+    (None for the kinds that ask nothing)."""
 
-_OF_THE_TREE = (
-    *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV),
-    *(errno.EACCES, errno.EPERM),
-    errno.EAGAIN,  # another process has a lease on the file
-)
-"""How the kernel refuses what a policy can put into its tree, also between a look at a name and its
-opening. Any other error (no descriptors, a disk that fails) is the machine's."""
+    kind: str
+    path: str
+    wanted: Any = None
+
+
+@dataclass(frozen=True)
+class AssertionKind:
+    """What an assertion of this kind says about its file.
+
+    Of the three forms exactly one is given: `of_text` for a statement about text, `of_bytes` for
+    one about bytes, `of_tree` for one that does not open the file. Each returns where the assertion
+    holds and raises `Unmet` saying why it does not.
+    """
+
+    of_text: Callable[[Any, str, GraderLimits], None] | None = None
+    """Of (wanted, the file's text, limits)."""
+    of_bytes: Callable[[bytes, bytes | None], None] | None = None
+    """Of (the file's bytes, those of the workspace seed or None)."""
+    of_tree: Callable[[Tree, str], None] | None = None
+    """Of (tree, path)."""
+    key: str = ""
+    """The key of the task file that holds what is wanted; empty where nothing is."""
+    parse: Callable[[Any, str], Any] = lambda value, where: value
+    """The value of `key`, checked. Raises `BadInput` that begins with `where`."""
+    in_seed: bool = False
+    """The path has to be a file of the workspace seed."""
+    absent: bool = False
+    """It asks for a file that is not there; all others need it there."""
+
+
+_NAME_BYTES = 255  # NAME_MAX of every Linux file system
 
 
 # --- reading a task -------------------------------------------------------------------------------
@@ -156,23 +153,16 @@ def _parse_file(file: Any, where: str) -> tuple[str, bytes]:
 def _parse_assertion(value: Any, seed: Mapping[str, bytes], where: str) -> Assertion:
     if not isinstance(value, dict):
         raise BadInput(f"{where}: expected an object, found {type(value).__name__}")
-    try:
-        kind = AssertionKind(str(value.get("kind")))
-    except ValueError:
-        known = ", ".join(AssertionKind)
-        raise BadInput(f"{where}.kind: {value.get('kind')!r} is unknown; known: {known}") from None
-    extra = _BY_KIND.get(kind)
-    _check_keys(value, {"kind", "path"} | ({extra} if extra else set()), where)
+    name = str(value.get("kind"))
+    kind = ASSERTION_KINDS.named(value.get("kind"), f"{where}.kind")
+    _check_keys(value, {"kind", "path"} | ({kind.key} if kind.key else set()), where)
     path = check_path(value["path"], f"{where}.path")
-    if kind is AssertionKind.FILE_UNCHANGED and path not in seed:
+    if kind.in_seed and path not in seed:
         raise BadInput(
             f"{where}.path: {path!r} is not in workspace_seed, so it cannot stay the same"
         )
-    if kind is AssertionKind.FILE_CONTENTS_CONTAIN:
-        return Assertion(kind, path, must_contain=_parse_needles(value["must_contain"], where))
-    if kind is AssertionKind.FILE_CONTENTS_MATCH_REGEX:
-        return Assertion(kind, path, regex=_parse_regex(value["regex"], f"{where}.regex"))
-    return Assertion(kind, path)
+    wanted = kind.parse(value[kind.key], f"{where}.{kind.key}") if kind.key else None
+    return Assertion(name, path, wanted)
 
 
 def _check_keys(value: Mapping[str, Any], expected: set[str], where: str) -> None:
@@ -182,13 +172,16 @@ def _check_keys(value: Mapping[str, Any], expected: set[str], where: str) -> Non
         raise BadInput(f"{where}: unknown key {key!r}; known: {', '.join(sorted(expected))}")
 
 
+# --- the kinds ------------------------------------------------------------------------------------
+
+
 def _parse_needles(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise BadInput(f"{where}.must_contain: expected a list that is not empty")
+        raise BadInput(f"{where}: expected a list that is not empty")
     for i, needle in enumerate(value):
         if not isinstance(needle, str) or not needle:
-            raise BadInput(f"{where}.must_contain.{i}: expected text, found {needle!r}")
-        _utf8(needle, f"{where}.must_contain.{i}")
+            raise BadInput(f"{where}.{i}: expected text, found {needle!r}")
+        _utf8(needle, f"{where}.{i}")
     return tuple(value)
 
 
@@ -206,110 +199,46 @@ def _parse_regex(value: Any, where: str) -> str:
     return value
 
 
-# --- reading a hostile tree -----------------------------------------------------------------------
+def _contains(needles: Sequence[str], text: str, limits: GraderLimits) -> None:
+    missing = [n for n in needles if n not in text]
+    if missing:
+        raise Unmet("does not contain " + ", ".join(repr(n) for n in missing))
 
 
-class _Unmet(Exception):
-    """What keeps an assertion from holding; its text becomes the result's detail."""
-
-
-class _Absent(_Unmet):
-    """Nothing of that name is there."""
-
-
-def _open_root(root: Path) -> int:
-    return os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _descend(root_fd: int, path: str) -> tuple[int, str]:
-    """An fd of the folder that holds `path`, and the last component. Follows no link.
-
-    A folder that its owner cannot search is an obstacle also where the grader is root, so that a
-    grade does not depend on who grades.
-    """
-    *folders, name = path.split("/")
-    fd = os.dup(root_fd)
+def _matches(pattern: str, text: str, limits: GraderLimits) -> None:
     try:
-        for folder in folders:
-            _need_search(fd)
-            status = _lstat(folder, fd)
-            if stat.S_ISLNK(status.st_mode):
-                raise _Unmet(f"{folder} is a symbolic link")
-            if not stat.S_ISDIR(status.st_mode):
-                raise _Absent(f"{folder} is not a folder")
-            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            inner = os.open(folder, flags, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-        _need_search(fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd, name
+        found = regex.search(pattern, text, timeout=limits.regex_seconds)
+    except TimeoutError:
+        raise Unmet(f"the search took over {limits.regex_seconds:g} s") from None
+    if found is None:
+        raise Unmet(f"does not match {pattern!r}")
 
 
-def _need_search(fd: int) -> None:
-    if not os.fstat(fd).st_mode & stat.S_IXUSR:
-        raise _Unmet("a folder on the way cannot be searched")
+def _unchanged(data: bytes, seed: bytes | None) -> None:
+    if data != seed:
+        raise Unmet("differs from the seed")
 
 
-def _lstat(name: str, folder_fd: int) -> os.stat_result:
-    try:
-        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        raise _Absent("no such file") from None
+FILE_NOT_EXISTS, FILE_UNCHANGED = "file_not_exists", "file_unchanged"
+FILE_CONTENTS_MATCH_REGEX = "file_contents_match_regex"
 
-
-def _status(root_fd: int, path: str) -> os.stat_result:
-    folder_fd, name = _descend(root_fd, path)
-    try:
-        return _lstat(name, folder_fd)
-    finally:
-        os.close(folder_fd)
-
-
-def _need_regular(mode: int) -> None:
-    if stat.S_ISREG(mode):
-        return
-    kinds: list[tuple[Callable[[int], bool], str]] = [
-        (stat.S_ISLNK, "a symbolic link"),
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISSOCK, "a socket"),
-    ]
-    found = next((name for test, name in kinds if test(mode)), "a device")
-    raise _Unmet(f"is {found}, not a file")
-
-
-def _read(root_fd: int, path: str, limit: int) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes."""
-    folder_fd, name = _descend(root_fd, path)
-    try:
-        status = _lstat(name, folder_fd)
-        # Looked at before it is opened: opening a device or a pipe can have an effect.
-        _need_regular(status.st_mode)
-        if not status.st_mode & stat.S_IRUSR:
-            raise _Unmet("cannot be read (permissions)")
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        fd = os.open(name, flags, dir_fd=folder_fd)
-    finally:
-        os.close(folder_fd)
-    try:
-        _need_regular(os.fstat(fd).st_mode)  # another may have taken its name since the look
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
-    finally:
-        os.close(fd)
-    if len(data) > limit:
-        raise _Unmet(f"is larger than {limit} bytes")
-    return data
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise _Unmet("is not UTF-8 text") from None
+ASSERTION_KINDS: Registry[AssertionKind] = Registry("assertion kind")
+"""By the name that tasks give in `kind`."""
+# There is a regular file of that name.
+ASSERTION_KINDS.register("file_exists", AssertionKind(of_tree=Tree.need_file))
+# Nothing of that name is there, not even a link or a folder.
+ASSERTION_KINDS.register(FILE_NOT_EXISTS, AssertionKind(of_tree=Tree.need_absent, absent=True))
+# The text holds every string of `must_contain`.
+ASSERTION_KINDS.register(
+    "file_contents_contain",
+    AssertionKind(of_text=_contains, key="must_contain", parse=_parse_needles),
+)
+# `regex` is found somewhere in the text (`re.search`, no flags).
+ASSERTION_KINDS.register(
+    FILE_CONTENTS_MATCH_REGEX, AssertionKind(of_text=_matches, key="regex", parse=_parse_regex)
+)
+# The bytes are those of the workspace seed.
+ASSERTION_KINDS.register(FILE_UNCHANGED, AssertionKind(of_bytes=_unchanged, in_seed=True))
 
 
 # --- grading --------------------------------------------------------------------------------------
@@ -338,60 +267,37 @@ class AssertionGrader:
         `OSError` where the root cannot be read: a tree that is not there is the caller's failure
         and must not become a grade.
         """
-        root_fd = _open_root(root)
-        try:
-            return Grade(tuple(self._check(a, root_fd) for a in self._assertions))
-        finally:
-            os.close(root_fd)
+        with Tree(root) as tree:
+            return Grade(tuple(self._check(a, tree) for a in self._assertions))
 
-    def _check(self, assertion: Assertion, root_fd: int) -> AssertionResult:
+    def _check(self, assertion: Assertion, tree: Tree) -> AssertionResult:
         detail = ""
         try:
-            self._require(assertion, root_fd)
-        except _Unmet as e:
+            self._require(assertion, tree)
+        except Unmet as e:
             detail = str(e)
         except OSError as e:
-            if e.errno not in _OF_THE_TREE:
+            if e.errno not in OF_THE_TREE:
                 raise
             detail = f"cannot be read ({e.strerror})"
-        return AssertionResult(assertion.kind.value, assertion.path, not detail, detail)
+        return AssertionResult(assertion.kind, assertion.path, not detail, detail)
 
-    def _require(self, assertion: Assertion, root_fd: int) -> None:
-        """Return where the assertion holds; raise `_Unmet` saying why it does not."""
-        path = assertion.path
-        if assertion.kind is AssertionKind.FILE_NOT_EXISTS:
-            _require_absent(root_fd, path)
+    def _require(self, assertion: Assertion, tree: Tree) -> None:
+        """Return where the assertion holds; raise `Unmet` saying why it does not."""
+        kind, path = ASSERTION_KINDS[assertion.kind], assertion.path
+        if kind.of_tree is not None:
+            kind.of_tree(tree, path)
             return
-        if assertion.kind is AssertionKind.FILE_EXISTS:
-            _need_regular(_status(root_fd, path).st_mode)
-            return
-        data = _read(root_fd, path, max(self._limits.file_bytes, len(self._seed.get(path, b""))))
-        if assertion.kind is AssertionKind.FILE_UNCHANGED:
-            if data != self._seed[path]:
-                raise _Unmet("differs from the seed")
-        elif assertion.kind is AssertionKind.FILE_CONTENTS_CONTAIN:
-            _require_needles(assertion.must_contain, _text(data))
-        else:
-            self._require_match(assertion.regex, _text(data))
-
-    def _require_match(self, pattern: str, text: str) -> None:
-        try:
-            found = regex.search(pattern, text, timeout=self._limits.regex_seconds)
-        except TimeoutError:
-            raise _Unmet(f"the search took over {self._limits.regex_seconds:g} s") from None
-        if found is None:
-            raise _Unmet(f"does not match {pattern!r}")
+        seed = self._seed.get(path)
+        data = tree.read(path, max(self._limits.file_bytes, len(seed or b"")))
+        if kind.of_bytes is not None:
+            kind.of_bytes(data, seed)
+        if kind.of_text is not None:
+            kind.of_text(assertion.wanted, _text(data), self._limits)
 
 
-def _require_absent(root_fd: int, path: str) -> None:
+def _text(data: bytes) -> str:
     try:
-        _status(root_fd, path)
-    except _Absent:
-        return
-    raise _Unmet("is still there")
-
-
-def _require_needles(needles: Sequence[str], text: str) -> None:
-    missing = [n for n in needles if n not in text]
-    if missing:
-        raise _Unmet("does not contain " + ", ".join(repr(n) for n in missing))
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Unmet("is not UTF-8 text") from None

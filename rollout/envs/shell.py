@@ -1,91 +1,82 @@
-"""Environments: what a policy acts in, and what grades what it leaves behind.
+"""A Linux shell over a few seed files, graded by file assertions: the environment "clawgym".
 
-An environment owns its system text, sets up a task's workspace, answers commands, and grades. The
-same code plays training, evaluation and demonstrations. An observation depends on the command and
-the workspace only: no timings and no paths of the host get into it.
+Each turn a reply's command runs in a sandbox, until a reply says that the task is done. The same
+code plays training, evaluation, demonstrations and yardsticks. An observation depends on the
+command and the workspace only: no timings and no paths of the host get into it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.assertions import AssertionGrader, parse_assertions, parse_seed
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Task
+from fieldkit.records import ActionKind, StopReason, Task, Turn
+from rollout.envs.base import Environment, Message, Opening, Reply, Site, Step
+from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION, PROTOCOLS, block
+from rollout.envs.shell_random import random_reply
+from rollout.envs.shell_tasks import shell_faults, shell_marks
 from rollout.sandbox.base import make_sandbox
-from rollout.sandbox.command import CommandResult, SandboxSettings
+from rollout.sandbox.command import TIMED_OUT_CODE, CommandResult, SandboxSettings
 
-SYSTEM_PROMPTS = {
-    "clawgym": "You work in a Linux shell. Each turn, write one ```bash block. "
-    "When the task is done, write TASK_COMPLETE.",
-}
-"""The system text of each environment, by the name that tasks give."""
+SHELL_ENV = "clawgym"
+"""The name that tasks give: they carry a workspace and file assertions in ClawGym's schema."""
 
-
-@dataclass(frozen=True)
-class StepResult:
-    """The environment's answer to one command.
-
-    reward: the progress that this command made, None where the environment does not say.
-    done: the environment ends the episode with this turn.
-    """
-
-    observation: str
-    exit_code: int | None
-    reward: float | None
-    done: bool
+SYSTEM_PROMPT = (
+    "You work in a Linux shell. Each turn, write one ```bash block. "
+    "When the task is done, write TASK_COMPLETE."
+)
 
 
-class Environment(Protocol):
-    """One episode at a time: reset, any number of steps, grade, close.
-
-    Whatever a policy does is a `StepResult` or a failed assertion. `Unavailable` means that the
-    environment itself failed, and the attempt must be played again.
-    """
-
-    async def reset(self, task: Task) -> None:
-        """Set up a fresh workspace. Raises `BadInput` for a malformed task, and `Unavailable`."""
-
-    async def step(self, command: str) -> StepResult:
-        """Run one command. Raises `Unavailable`."""
-
-    async def grade(self) -> Grade:
-        """Grade the workspace as it is now. Raises `Unavailable`."""
-
-    async def close(self) -> None:
-        """Remove the workspace. May be called again, and before `reset`."""
+def shell_opening(task: Task) -> Opening:
+    """The system text and the task's prompt."""
+    return Opening(
+        ({"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": task.prompt})
+    )
 
 
-class ClawGymEnvironment:
-    """A Linux shell over a few seed files, graded by file assertions.
+class ShellWorld:
+    """A workspace in a sandbox, the reader of replies, and the grader of what they left.
 
     A step's reward is the change of the assertion rate that its command made, so that a turn can be
     credited with it; the policy is not shown it.
     """
 
-    def __init__(self, settings: SandboxSettings, scratch: Path) -> None:
-        self._settings = settings
-        self._sandbox = make_sandbox(settings, scratch)
+    def __init__(self, site: Site) -> None:
+        self._settings = site.sandbox
+        self._parse = PROTOCOLS.named(site.protocol)
+        self._sandbox = make_sandbox(site.sandbox, site.scratch)
         self._grader: AssertionGrader | None = None
         self._rate = 0.0
 
-    async def reset(self, task: Task) -> None:
+    async def reset(self, task: Task, seed: int) -> Opening:
+        """A fresh workspace; there is nothing for a seed to decide."""
         where = f"task {task.task_id}"
-        seed = parse_seed(task.info, where)
-        self._grader = AssertionGrader(parse_assertions(task.info, where), seed)
-        await self._sandbox.open(seed)
+        files = parse_seed(task.info, where)
+        self._grader = AssertionGrader(parse_assertions(task.info, where), files)
+        await self._sandbox.open(files)
         self._rate = (await self.grade()).rate
+        return shell_opening(task)
 
-    async def step(self, command: str) -> StepResult:
-        result = await self._sandbox.run(command)
+    async def step(self, reply: Reply) -> Step:
+        """Run the reply's command, if it has one; a reply that says "done" may have one too."""
+        action = self._parse(reply.text)
+        stop = StopReason.TASK_COMPLETE if action.kind is ActionKind.DONE else None
+        if not action.command:
+            told = () if stop else (_told(NO_ACTION_OBSERVATION),)
+            return Step(action, told, stop=stop)
+        result = await self._sandbox.run(action.command)
         before, self._rate = self._rate, (await self.grade()).rate
-        observation = observe(result, self._settings)
-        return StepResult(observation, result.exit_code, self._rate - before, False)
+        return Step(
+            action,
+            (_told(observe(result, self._settings)),),
+            calls=1,
+            failed_calls=int(result.exit_code != 0),
+            exit_code=result.exit_code,
+            parts={"progress": self._rate - before},
+            stop=stop,
+        )
 
     async def grade(self) -> Grade:
         if self._grader is None:
@@ -100,6 +91,10 @@ class ClawGymEnvironment:
         await self._sandbox.close()
 
 
+def _told(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
 def observe(result: CommandResult, settings: SandboxSettings) -> str:
     """A command's result as the policy is shown it."""
     lines = [result.output.rstrip("\n") or "(no output)"]
@@ -112,23 +107,26 @@ def observe(result: CommandResult, settings: SandboxSettings) -> str:
     return "\n".join(lines)
 
 
-def system_prompt(env: str) -> str:
-    """The system text of environment `env`. Raises `BadInput` naming the known ones."""
-    _check_known(env)
-    return SYSTEM_PROMPTS[env]
+def oracle_replies(task: Task) -> tuple[str, ...]:
+    """The commands that solve the task, a reply each. Raises `BadInput` where it has none."""
+    commands = task.info.get("oracle")
+    if not isinstance(commands, list) or not all(isinstance(c, str) for c in commands):
+        raise BadInput(
+            f"task {task.task_id}: info.oracle must be a list of commands, found {commands!r:.60}"
+        )
+    return tuple(map(block, commands))
 
 
-def make_environment(env: str, settings: SandboxSettings, scratch: Path) -> Environment:
-    """A new environment of kind `env`; workspaces on disk, where there are any, are in `scratch`.
-
-    Raises `BadInput` naming the known kinds, and `Unavailable` where the sandbox lacks a program.
-    """
-    _check_known(env)
-    return ClawGymEnvironment(settings, scratch)
+def _timed_out(turn: Turn) -> bool:
+    return turn.exit_code == TIMED_OUT_CODE
 
 
-def _check_known(env: str) -> None:
-    if env not in SYSTEM_PROMPTS:
-        near = difflib.get_close_matches(env, SYSTEM_PROMPTS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise BadInput(f"env {env!r} is unknown; known: {', '.join(SYSTEM_PROMPTS)}{hint}")
+SHELL = Environment(
+    make=ShellWorld,
+    opening=shell_opening,
+    faults=shell_faults,
+    marks=shell_marks,
+    oracle=oracle_replies,
+    random_reply=random_reply,
+    timed_out=_timed_out,
+)

@@ -15,15 +15,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fieldkit.records import Task
+from rollout.envs.shell import SHELL_ENV
+from rollout.envs.shell_tasks import DIFFICULTIES
 from rollout.synth import easy, hard, middle
 from rollout.synth.operation import OPERATIONS, Draw, Piece, Registered, unchanged
 from rollout.synth.vocabulary import PERSONAS, Persona
 
-ENV = "clawgym"
 # Imported so that they register; named here so that no linter takes the imports away.
 _REGISTERED = (easy, middle, hard)
 
-DIFFICULTIES = ("easy", "middle", "hard")
+
 POOL, HELDOUT, RESERVE = 42, 158, 1000  # pool and held-out: reference document 3
 UNSEEN_SHARE = 0.2
 """Share of the held-out tasks that use an operation which occurs nowhere else."""
@@ -110,7 +111,7 @@ def plan_task(
         "unseen_template": unseen,
     }
     prompt = " ".join(piece.sentence for piece in pieces)
-    return Plan(Task(task_id, ENV, prompt, info), tuple(pieces))
+    return Plan(Task(task_id, SHELL_ENV, prompt, info), tuple(pieces))
 
 
 @dataclass

@@ -18,7 +18,8 @@ from fieldkit.eval.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Entry
 from fieldkit.records import StopReason, Task, Trajectory
-from scripts.evidence.played import BASE, WARM_START, YARDSTICKS, PlayedArm
+from rollout.yardsticks import YARDSTICKS
+from scripts.evidence.played import BASE, WARM_START, PlayedArm
 from scripts.run.manifest import sandbox_kind
 
 TAGS = {

@@ -15,11 +15,10 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.records import StepSummary, Task, Trajectory, read_trajectories
 from rollout.arm import BASE_ADAPTER, SUMMARY, TRAJECTORIES, EvalSummary, read_eval, tasks_sha
-from rollout.yardsticks import ReferenceArm
+from rollout.yardsticks import YARDSTICKS
 
 BASE = "base"
 WARM_START = "warm start"
-YARDSTICKS = tuple(arm.value for arm in ReferenceArm)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def step_name(step: int) -> str:
 
 def reading_order(name: str) -> tuple[int, int]:
     """Sorts arms by name: yardsticks, base, warm start, then adapters by step."""
-    first = [*YARDSTICKS[::-1], BASE, WARM_START]
+    first = [*YARDSTICKS, BASE, WARM_START]
     number = name.rpartition(" ")[2]
     return (
         first.index(name) if name in first else len(first),

@@ -12,8 +12,9 @@ from dataclasses import replace
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Trajectory, read_bundle, read_trajectories
 from reward.rescore import Fate, ReplaySummary, replay_groups, rescore, summarise
-from reward.shaping import RewardKind, RewardSettings, explain
-from rollout.envs.protocol import named_protocol
+from reward.reward import Reward
+from reward.shaping import REWARDS, RewardSettings, explain
+from rollout.envs.shell_protocol import PROTOCOLS
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.words.table import Table
@@ -28,15 +29,16 @@ def replay_run(
 ) -> list[Table]:
     """A table for the run's bundles, and one for its evaluations, as far as there are any."""
     settings = _settings(config, kind, turn_penalty)
-    parse = named_protocol(protocol) if protocol else None
-    what = f"reward {settings.kind.value}, λ {settings.turn_penalty:g}"
+    reward = Reward(settings)
+    parse = PROTOCOLS.named(protocol, "--protocol") if protocol else None
+    what = f"reward {settings.kind}, λ {settings.turn_penalty:g}"
     what += f", protocol {protocol}" if protocol else ""
     tables = []
     if groups := _groups(folder):
-        _, summary = replay_groups(groups, settings, parse)
+        _, summary = replay_groups(groups, reward, parse)
         tables.append(_table(f"Training rollouts under {what}", summary))
     for name, trajectories in _evaluations(folder).items():
-        scored = [rescore(t, settings, parse) for t in trajectories]
+        scored = [rescore(t, reward, parse) for t in trajectories]
         tables.append(_table(f"Evaluation {name} under {what}", summarise(scored)))
     if not tables:
         raise BadInput(
@@ -46,11 +48,9 @@ def replay_run(
 
 
 def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> RewardSettings:
-    known = [k.value for k in RewardKind]
-    if kind not in known:
-        raise BadInput(f"--reward {kind}: unknown; known: {', '.join(known)}")
+    REWARDS.named(kind, "--reward")
     penalty = config.reward.turn_penalty if turn_penalty is None else turn_penalty
-    return replace(config.reward, kind=RewardKind(kind), turn_penalty=penalty)
+    return replace(config.reward, kind=kind, turn_penalty=penalty)
 
 
 def _groups(folder: RunFolder) -> list[RolloutGroup]:
@@ -61,7 +61,8 @@ def _groups(folder: RunFolder) -> list[RolloutGroup]:
 def _evaluations(folder: RunFolder) -> dict[str, Sequence[Trajectory]]:
     """Trajectories of the arms that a policy played, by the arm's name."""
     from rollout.arm import TRAJECTORIES, read_eval
-    from scripts.evidence.played import YARDSTICKS, finished
+    from rollout.yardsticks import YARDSTICKS
+    from scripts.evidence.played import finished
 
     found = {read_eval(path).arm: path / TRAJECTORIES for path in finished(folder.evals)}
     return {arm: read_trajectories(file) for arm, file in found.items() if arm not in YARDSTICKS}
@@ -97,5 +98,5 @@ def explain_table(config: RunConfig) -> Table:
     cells = tuple(
         (row.case, "" if row.reward is None else f"{row.reward:.3f}", row.note) for row in rows
     )
-    title = f"Reward {paid.kind.value}, λ {paid.turn_penalty:g}, advantages by {scale}"
+    title = f"Reward {paid.kind}, λ {paid.turn_penalty:g}, advantages by {scale}"
     return Table(title, ("case", "reward", "what follows"), cells)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.stats import Estimate, PairedProportions
-from rollout.yardsticks import ReferenceArm
+from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.evidence.collect import TAGS, Evidence, SplitRow
-from scripts.evidence.played import BASE, YARDSTICKS
+from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import NOTHING
 from scripts.evidence.verdict import proven
 from scripts.words import quantities
@@ -42,7 +42,7 @@ def _of_model(cell: Callable[[ArmRow], str]) -> Callable[[ArmRow], str]:
 
 
 def _mean_turns(arm: ArmRow) -> str:
-    idle = arm.name == ReferenceArm.DO_NOTHING.value
+    idle = arm.name == DO_NOTHING
     return NOTHING if idle else quantities.turns(arm.mean_turns.value)
 
 
@@ -257,7 +257,7 @@ def _change_table(
     tasks: bool,
 ) -> Table:
     """Tasks passed (where `tasks`) and assertions that hold, per arm, and the paired change."""
-    policies, everyone = _shown(evidence), [ReferenceArm.DO_NOTHING.value, *_shown(evidence)]
+    policies, everyone = _shown(evidence), [DO_NOTHING, *_shown(evidence)]
     present = [n for n in everyone if any(a.name == n for a in evidence.arms)]
     columns = [heading, "tasks"]
     columns += [f"passed: {' / '.join(policies)}"] if tasks else []

@@ -7,19 +7,22 @@ is for the report.
 
 from __future__ import annotations
 
+import functools
 import time
 
 from fieldkit.files.atomic import sha256_file
 from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
 from rollout.engine.serve import Served
+from rollout.player import Player
+from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
-from rollout.yardsticks import ReferenceArm, evaluate_reference
+from rollout.yardsticks import YARDSTICKS, yardstick_player
 from scripts.base.events import note
 from scripts.phases.context import Context, Done
-from scripts.phases.make_player import environments, player, renderer, reward_function, serve, show
+from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
 from scripts.phases.rollout import next_step
 from scripts.phases.shared_arms import take_over
-from scripts.run.next_phase import Arm, RunFiles, due_arms
+from scripts.run.next_phase import BASE, RunFiles, due_arms
 from scripts.run.state import read_files
 from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_timings
 
@@ -59,9 +62,9 @@ def name_of(files: RunFiles, arm: str) -> str:
 def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
     name = name_of(files, arm)
     note(ctx.tell, f"evaluating {name} on the held-out set")
-    if arm in (Arm.NOTHING, Arm.ORACLE):
-        return _play_reference(ctx, ReferenceArm(arm))
-    taken = take_over(ctx, name, BASE_ADAPTER if arm == Arm.BASE else arm)
+    if arm in YARDSTICKS:
+        return _play_yardstick(ctx, arm)
+    taken = take_over(ctx, name, BASE_ADAPTER if arm == BASE else arm)
     if taken is not None:
         note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
         return taken
@@ -69,26 +72,37 @@ def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
     return _play_served(ctx, files, arm, _serve(ctx, files, arm), chat)
 
 
-def _play_reference(ctx: Context, arm: ReferenceArm) -> EvalSummary:
+def _settings(ctx: Context) -> EpisodeSettings:
+    return ctx.config.rollout.at(ctx.config.eval.temperature)
+
+
+def _play_yardstick(ctx: Context, name: str) -> EvalSummary:
+    one = yardstick_player(
+        name,
+        worlds=worlds(ctx),
+        settings=_settings(ctx),
+        reward=reward(ctx),
+        load=functools.cache(lambda: renderer(ctx)),
+    )
     with ctx.watch.part("eval"):
-        return ctx.run_async(
-            evaluate_reference(
-                arm,
-                ctx.heldout(),
-                environments=environments(ctx),
-                settings=ctx.config.rollout.at(ctx.config.eval.temperature),
-                reward=reward_function(ctx),
-                evals=ctx.folder.evals,
-                samples=ctx.config.eval.samples,
-                on_progress=show(ctx),
-            )
-        )
+        return ctx.run_async(_evaluate(ctx, name, one))
+
+
+async def _evaluate(ctx: Context, name: str, one: Player) -> EvalSummary:
+    return await evaluate_arm(
+        name,
+        ctx.heldout(),
+        player=one,
+        evals=ctx.folder.evals,
+        samples=ctx.config.eval.samples,
+        on_progress=show(ctx),
+    )
 
 
 def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
     """The arm's server; the base model is served by one that holds the newest adapter too (in the
     evening the starting one), so that both are played under the same conditions."""
-    if arm == Arm.BASE:
+    if arm == BASE:
         keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
         return serve(ctx, None, "base", keep)
     n = _last_step_of(files, arm)
@@ -103,18 +117,9 @@ def _last_step_of(files: RunFiles, arm: str) -> int:
 def _play_served(
     ctx: Context, files: RunFiles, arm: str, served: Served, chat: ChatRenderer
 ) -> EvalSummary:
-    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
-
     async def play() -> EvalSummary:
-        async with player(ctx, served, chat, settings) as p:
-            return await evaluate_arm(
-                name_of(files, arm),
-                ctx.heldout(),
-                player=p,
-                evals=ctx.folder.evals,
-                samples=ctx.config.eval.samples,
-                on_progress=show(ctx),
-            )
+        async with player(ctx, served, chat, _settings(ctx)) as one:
+            return await _evaluate(ctx, name_of(files, arm), one)
 
     with ctx.watch.part("eval"):
         return ctx.run_async(play())

@@ -1,4 +1,4 @@
-"""A phase's player: the served adapter, the tokenizer and the sandbox put together.
+"""A phase's player: the served adapter, the tokenizer and the worlds put together.
 
 Rollout, evaluation and preflight differ in what they play; how an adapter comes to play is here,
 once. Nothing here decides which adapter or which tasks.
@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fieldkit.process.owned import start_time
-from reward.credit import Crediting
-from reward.shaping import reward
+from fieldkit.records import Task
+from reward.reward import Reward
 from rollout.arm import BASE_ADAPTER
 from rollout.engine.client import EngineClient
 from rollout.engine.serve import Served, ensure_engine, find_engine
-from rollout.envs.shell import Environment, make_environment
-from rollout.episode import RewardFunction
+from rollout.envs.base import Site, World
+from rollout.envs.registry import make_world
 from rollout.flight import OnProgress, RolloutProgress
 from rollout.player import Player
+from rollout.policies import sampled
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.events import note, progress
@@ -85,30 +86,26 @@ async def player(
         alive=lambda: start_time(served.pid) is not None,
     ) as client:
         yield Player(
-            sampler=client,
-            renderer=chat,
-            environments=environments(ctx),
+            policy=sampled(client, chat),
+            worlds=worlds(ctx),
             settings=settings,
             adapter_sha=served.adapter_sha or BASE_ADAPTER,
             policy_version=served.model_name,
-            reward=reward_function(ctx),
+            reward=reward(ctx),
         )
 
 
-def environments(ctx: Context) -> functools.partial[Environment]:
-    """Makes a fresh environment of the named kind."""
+def worlds(ctx: Context) -> Callable[[Task], World]:
+    """Makes a fresh world for an episode of a task."""
     ctx.scratch.mkdir(exist_ok=True)
-    return functools.partial(make_environment, settings=ctx.config.sandbox, scratch=ctx.scratch)
+    site = Site(ctx.config.sandbox, ctx.scratch, ctx.config.rollout.protocol)
+    return functools.partial(make_world, site=site)
 
 
-def reward_function(ctx: Context) -> RewardFunction:
-    return functools.partial(reward, settings=ctx.config.reward)
-
-
-def crediting(ctx: Context) -> Crediting:
-    """How this run's groups become advantages."""
+def reward(ctx: Context) -> Reward:
+    """What this run pays, and how its groups become advantages."""
     how = ctx.config.advantages
-    return Crediting(how.scale, how.credit, ctx.config.reward)
+    return Reward(ctx.config.reward, how.scale, how.credit)
 
 
 def show(ctx: Context, what: str = "episodes") -> OnProgress:

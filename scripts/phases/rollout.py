@@ -13,7 +13,7 @@ from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.seeds import plan_tasks
 from scripts.phases.context import Context, Done
-from scripts.phases.make_player import crediting, player, renderer, serve, show
+from scripts.phases.make_player import player, renderer, serve, show
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
 from scripts.run.timings import read_timings, write_timings
 
@@ -66,7 +66,6 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
                 group_size=settings.group_size,
                 partial=ctx.folder.partial(n),
                 bundle=ctx.folder.bundle(n),
-                crediting=crediting(ctx),
                 on_progress=show(ctx),
             )
 

@@ -18,7 +18,7 @@ from rollout.arm import SUMMARY, EvalSummary, eval_key, summarise, write_arm
 from scripts.evidence.conditions import same_conditions
 from scripts.evidence.played import PlayedArm, read_played
 from scripts.phases.context import Context
-from scripts.phases.make_player import reward_function
+from scripts.phases.make_player import reward
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest
 
@@ -36,8 +36,8 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
         found = _played_alike(mine, run, other.parent)
         if found is None:
             continue
-        score = reward_function(ctx)
-        trajectories = [replace(t, reward=score(t.grade, len(t.turns))) for t in found.trajectories]
+        pay = reward(ctx).of_episode
+        trajectories = [replace(t, reward=pay(t.grade, len(t.turns))) for t in found.trajectories]
         summary = summarise(
             trajectories,
             arm=arm,

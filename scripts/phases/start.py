@@ -23,7 +23,7 @@ from scripts.base.events import alarm, table
 from scripts.evidence.conditions import same_conditions
 from scripts.phases.checks import check_run, doubt
 from scripts.phases.context import Context, Done
-from scripts.phases.make_player import crediting, player, renderer, serve, show
+from scripts.phases.make_player import player, renderer, serve, show
 from scripts.phases.registry import SKIP_PREFLIGHT
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import (
@@ -172,7 +172,6 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
                 player=p,
                 run_seed=ctx.config.rollout.run_seed,
                 group_size=ctx.config.rollout.group_size,
-                crediting=crediting(ctx),
                 on_progress=show(ctx),
             )
 

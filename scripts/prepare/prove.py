@@ -11,10 +11,10 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from fieldkit.training.canary_record import Canary
-from rollout.envs.shell import system_prompt
-from rollout.synth.demonstrate import block
+from rollout.envs.registry import opening_of
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
+from rollout.yardsticks import oracle_replies
 
 
 def openings(tasks: Path, model_dir: Path, count: int) -> list[list[int]]:
@@ -24,9 +24,9 @@ def openings(tasks: Path, model_dir: Path, count: int) -> list[list[int]]:
 
 
 def _opening(task: Task, renderer: ChatRenderer) -> list[int]:
-    prompt = renderer.start(system_prompt(task.env), task.prompt).prompt_ids
-    oracle = task.info.get("oracle") or ["ls"]
-    return [*prompt, *renderer.encode_reply(block(oracle[0]))]
+    opening = opening_of(task)
+    prompt = renderer.start(opening.messages, opening.tools).prompt_ids
+    return [*prompt, *renderer.encode_reply(oracle_replies(task)[0])]
 
 
 def prove(adapter: Path, model_dir: Path, tasks: Path, serving: str) -> Canary:

@@ -8,6 +8,7 @@ ids that a rollout will show it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import Trajectory, encode_trajectory, read_trajectories
-from rollout.envs.shell import make_environment
-from rollout.sandbox.base import SandboxSettings
-from rollout.synth.demonstrate import STOP, DemoSettings, demonstrate
+from rollout.envs.base import Site
+from rollout.envs.registry import make_world
+from rollout.envs.shell_protocol import STOP
+from rollout.sandbox.command import SandboxSettings
+from rollout.synth.demonstrate import DemoSettings, demonstrate
 from rollout.synth.splits import demonstration_plans
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
@@ -51,6 +54,7 @@ def play_demonstrations(
     renderer = ChatRenderer(model_dir)
     tasks = [task for path in avoid for task in read_tasks(path)]
     plans = demonstration_plans(settings.seed, tasks)
+    worlds = functools.partial(make_world, site=Site(SandboxSettings(), scratch))
 
     async def play() -> list[Trajectory]:
         gate = asyncio.Semaphore(8)
@@ -60,8 +64,7 @@ def play_demonstrations(
             nonlocal done
             rng = random.Random(f"{settings.seed}/{number}")
             async with gate:
-                environment = make_environment(plan.task.env, SandboxSettings(), scratch)
-                demo = await demonstrate(plan, number, environment, renderer, settings.demo, rng)
+                demo = await demonstrate(plan, number, worlds, renderer, settings.demo, rng)
             done += 1
             progress("demonstrations", done, settings.demos)
             return demo

@@ -7,19 +7,24 @@ assertion; and doing nothing passes no task. A file is written only when all of 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.grade import Grade
 from fieldkit.files.atomic import write_text
-from fieldkit.records import Task, encode
-from rollout.envs.shell import make_environment
-from rollout.sandbox.base import SandboxSettings
+from fieldkit.records import Task, Trajectory, encode
+from reward.reward import Reward
+from rollout.envs.base import Site
+from rollout.envs.registry import make_world
+from rollout.flight import Attempt, OnProgress, RolloutProgress, fly
+from rollout.player import TurnSeeds
+from rollout.sandbox.command import SandboxSettings
+from rollout.seeds import eval_seed
 from rollout.settings import EpisodeSettings
 from rollout.synth.splits import split_tasks
-from rollout.yardsticks import play_nothing, play_oracle
+from rollout.yardsticks import DO_NOTHING, ORACLE, yardstick_player
 from scripts.base.display import Progress
 
 NOTHING_LIMIT = 0.25
@@ -36,48 +41,40 @@ class Checked:
     total: int
 
 
-async def check_task(task: Task, scratch: Path) -> Checked:
-    """Play nothing, then the oracle. Raises `BadInput` naming the task when either is wrong."""
-    environment = make_environment(task.env, SandboxSettings(), scratch)
-    settings = EpisodeSettings()
-    try:
-        nothing = await play_nothing(task, environment=environment, settings=settings, reward=_rate)
-        oracle = await play_oracle(task, environment=environment, settings=settings, reward=_rate)
-    finally:
-        await environment.close()
-    if nothing.grade.passed:
-        raise BadInput(f"{task.task_id}: doing nothing passes it")
-    failed = [r for r in oracle.grade.results if not r.passed]
-    if failed:
-        why = "; ".join(f"{r.kind} {r.path}: {r.detail}" for r in failed)
-        raise BadInput(f"{task.task_id}: its oracle does not pass ({why})")
-    return Checked(task, nothing.grade.n_passed, nothing.grade.n_total)
+def _play(name: str, tasks: Sequence[Task], scratch: Path, tell: OnProgress) -> list[Trajectory]:
+    player = yardstick_player(
+        name,
+        worlds=functools.partial(make_world, site=Site(SandboxSettings(), scratch)),
+        settings=EpisodeSettings(concurrency=IN_FLIGHT),
+        reward=Reward(),
+    )
 
+    def seeds(attempt: Attempt) -> TurnSeeds:
+        return functools.partial(eval_seed, attempt.task.task_id, attempt.k)
 
-def _rate(grade: Grade, n_turns: int) -> float:
-    return grade.rate
+    attempts = [Attempt(task, 0) for task in tasks]
+    return asyncio.run(fly(attempts, player, seeds, on_progress=tell))
 
 
 def check_tasks(
     tasks: Sequence[Task], scratch: Path, what: str, progress: Progress
 ) -> list[Checked]:
-    """`check_task` for all, several at once. Raises `BadInput` for the first that is wrong."""
+    """What doing nothing and the oracle reach on every task. Raises `BadInput` naming the first
+    task where either is wrong."""
 
-    async def play() -> list[Checked]:
-        gate = asyncio.Semaphore(IN_FLIGHT)
-        done = 0
+    def tell(p: RolloutProgress) -> None:
+        progress(what, p.finished, p.total)
 
-        async def one(task: Task) -> Checked:
-            nonlocal done
-            async with gate:
-                checked = await check_task(task, scratch)
-            done += 1
-            progress(what, done, len(tasks))
-            return checked
-
-        return list(await asyncio.gather(*(one(t) for t in tasks)))
-
-    checked = asyncio.run(play())
+    nothing, oracle = (_play(name, tasks, scratch, tell) for name in (DO_NOTHING, ORACLE))
+    checked = []
+    for task, idle, solved in zip(tasks, nothing, oracle, strict=True):
+        if idle.grade.passed:
+            raise BadInput(f"{task.task_id}: doing nothing passes it")
+        failed = [r for r in solved.grade.results if not r.passed]
+        if failed:
+            why = "; ".join(f"{r.kind} {r.path}: {r.detail}" for r in failed)
+            raise BadInput(f"{task.task_id}: its oracle does not pass ({why})")
+        checked.append(Checked(task, idle.grade.n_passed, idle.grade.n_total))
     share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)
     if share > NOTHING_LIMIT:
         raise BadInput(

@@ -14,11 +14,12 @@ from typing import Any
 from markupsafe import Markup
 
 from fieldkit.eval.matched import PairedRow
+from rollout.yardsticks import YARDSTICKS
 from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
 from scripts.evidence.findings import Findings, Pool
 from scripts.evidence.flips import Change, Flips
-from scripts.evidence.played import BASE, YARDSTICKS
+from scripts.evidence.played import BASE
 from scripts.evidence.run_tables import POOL_STATES, Section, page_tables
 from scripts.evidence.verdict import proven
 from scripts.evidence.wall_time import WallTime, wall_time

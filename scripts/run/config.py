@@ -18,9 +18,9 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, plain
-from fieldkit.settings import Change, Unit, read_tables, retired_keys, settings
+from fieldkit.settings import Change, Choice, Unit, read_tables, retired_keys, settings
 from fieldkit.training.advantages import Scale
-from reward.credit import Credit
+from reward.credit import CREDITS
 from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
 from rollout.engine.engine_settings import EngineSettings
@@ -86,7 +86,7 @@ class AdvantageSettings:
 
     scale: Scale = "std"
     """"std" divides by the group's standard deviation; "mean" keeps how far apart rewards were."""
-    credit: Credit = "turn"
+    credit: Annotated[str, Choice(CREDITS)] = "turn"
     """"turn" credits each turn with what came of it; "episode" gives all turns of one the same."""
 
 

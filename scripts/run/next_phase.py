@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rollout.yardsticks import evaluated_yardsticks
+
 
 class Phase(StrEnum):
     """One program of the loop, or an ending."""
@@ -28,12 +30,8 @@ class Phase(StrEnum):
     """The pool carries no more signal; finished and evaluated before the last step."""
 
 
-class Arm(StrEnum):
-    """What is compared on the held-out set at the start. Adapters go by their hash."""
-
-    NOTHING = "do-nothing"
-    ORACLE = "oracle"
-    BASE = "base"
+BASE = "base"
+"""The arm of the base model. Yardsticks go by their names, adapters by their hashes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class RunFiles:
     started: manifest and step-000 are there and fit run.toml.
     adapters: hash of every finished step's adapter; entry n belongs to step-n.
     bundle_ready: the step after those has its whole bundle.
-    evaluated: arms with a finished evaluation: an `Arm`'s text, or an adapter's hash.
+    evaluated: arms with a finished evaluation, by name or hash.
     converged: the bundles of the finished steps say that the pool carries no more signal.
     """
 
@@ -78,7 +76,7 @@ def next_phase(files: RunFiles, steps: int, eval_every: int) -> Phase:
 
 def due_arms(files: RunFiles, steps: int, eval_every: int) -> tuple[str, ...]:
     """The arms to play now, cheapest first; none where everything due is there already."""
-    wanted = [*Arm, files.adapters[0]]
+    wanted = [*evaluated_yardsticks(), BASE, files.adapters[0]]
     if _newest_is_due(files, steps, eval_every):
         wanted.append(files.adapters[files.newest])
     return tuple(arm for arm in dict.fromkeys(wanted) if arm not in files.evaluated)

@@ -40,7 +40,7 @@ class Played:
 
     @property
     def turn_advantages(self) -> tuple[float, ...] | None:
-        """One a turn, where turns were credited one by one."""
+        """One a turn; None for an evaluation's, and where an older bundle has none."""
         if self.group is None or self.group.turn_advantages is None:
             return None
         return self.group.turn_advantages[self.trajectory.k]

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from fieldkit.eval.grade import AssertionResult
 from fieldkit.records import ActionKind, Task, Trajectory, Turn, segments
-from rollout.envs.shell import system_prompt
+from rollout.envs.registry import opening_of
 from scripts.evidence.collect import tags_of
 from scripts.evidence.transcripts import TEXT_CHARS, TurnView, turn_views, wanted_words
 from scripts.show.attempts import Played
@@ -99,7 +99,7 @@ def _opening(task: Task, trajectory: Trajectory, vocabulary: Vocabulary | None) 
         text = vocabulary.styled(ids)
         text.rstrip()
     else:
-        told = f"{system_prompt(task.env)}\n{task.prompt}"
+        told = "\n".join(m["content"] for m in opening_of(task).messages)
         text = Text(visible(shortened(told, TEXT_CHARS)))
     return Group(Text("prompt", "dim"), _indented(text))
 

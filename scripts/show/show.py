@@ -8,8 +8,10 @@ The run's own files are left alone.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,9 +24,15 @@ from rich.text import Text
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, Trajectory
+from reward.reward import Reward
+from rollout.envs.base import Site
+from rollout.envs.registry import make_world
+from rollout.envs.shell import SHELL_ENV
 from rollout.sandbox.command import SandboxKind
 from rollout.seeds import eval_seed
-from rollout.tasks import SHELL_ENV, decode_tasks
+from rollout.tasks import decode_tasks
+from rollout.transcript import ChatRenderer
+from rollout.yardsticks import RANDOM, yardstick_player
 from scripts.base.checkout import from_checkout
 from scripts.base.display import PlainDisplay
 from scripts.base.events import note
@@ -40,7 +48,6 @@ from scripts.run.manifest import check_host, read_manifest
 from scripts.run.timings import Stopwatch, process_began
 from scripts.show.attempts import Archive, Place, Played
 from scripts.show.conversation import Exhibit, conversation
-from scripts.show.random_policy import play_random
 from scripts.show.tokens import TOKENIZER, read_vocabulary
 from scripts.words import quantities
 from scripts.words.visible import visible
@@ -235,6 +242,24 @@ def model_dir(folder: RunFolder, config: RunConfig) -> Path:
     if config.model.path == DEFAULT_MODEL or manifest is None:
         return default_model_dir()
     return Path(manifest["model"]["dir"])
+
+
+# --- a random policy ------------------------------------------------------------------------------
+
+
+def play_random(config: RunConfig, model: Path, task: Task, k: int) -> Trajectory:
+    """One attempt of a policy without skill, under the run's limits and with the evaluation's
+    seeds: always the same. model: for its tokenizer, which counts the tokens of context."""
+    with tempfile.TemporaryDirectory() as scratch:
+        site = Site(config.sandbox, Path(scratch), config.rollout.protocol)
+        player = yardstick_player(
+            RANDOM,
+            worlds=functools.partial(make_world, site=site),
+            settings=config.rollout,
+            reward=Reward(config.reward),
+            load=lambda: ChatRenderer(model),
+        )
+        return asyncio.run(player.play(task, k, functools.partial(eval_seed, task.task_id, k)))
 
 
 # --- the base model -------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from rich.text import Text
 from fieldkit.gate.memory import GIB
 from fieldkit.records import Outcome, Signal, StepSummary, StopReason
 from rollout.arm import EvalSummary
+from rollout.yardsticks import YARDSTICKS
 from scripts.base.display import duration
-from scripts.evidence.played import YARDSTICKS
 from scripts.evidence.step_figures import KL, NOTHING, PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.evidence.transcripts import TurnView, turn_views
 from scripts.evidence.wall_time import duration as roughly

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Trajectory
-from fieldkit.training.advantages import group_advantages
-from reward.credit import Crediting, earned, turn_advantages
-from reward.shaping import RewardKind, RewardSettings
+from fieldkit.records import Task, Trajectory
+from fieldkit.training.advantages import Scale, group_advantages
+from reward.credit import CREDITS, episode_advantages, turn_advantages
+from reward.reward import Reward
+from reward.shaping import REWARDS, RewardSettings
+from rollout.group import make_group
+from scripts.run.config import AdvantageSettings
 from tests.reward.build import trajectory
 
 PRICE = 0.1
+TASK = Task("t", "clawgym", "Do it.", {})
 
 
 def played(*progress: float | None, k: int = 0) -> Trajectory:
@@ -88,12 +93,42 @@ def test_a_reward_that_is_not_finite_is_an_error() -> None:
 
 def test_a_turn_earns_its_progress_less_its_price() -> None:
     settings = RewardSettings(turn_penalty=0.3, max_turns=3)
-    assert earned(played(0.5, None, 0.25), settings) == pytest.approx((0.4, -0.1, 0.15))
+    turns = played(0.5, None, 0.25).turns
+    assert REWARDS["shaped"].of_turns(turns, settings) == pytest.approx((0.4, -0.1, 0.15))
 
 
 def test_a_binary_reward_pays_for_the_end_alone() -> None:
-    assert earned(played(0.5, 0.5), RewardSettings(kind=RewardKind.BINARY)) == (0.0, 0.0)
+    turns = played(0.5, 0.5).turns
+    assert REWARDS["binary"].of_turns(turns, RewardSettings(kind="binary")) == (0.0, 0.0)
 
 
-def test_credit_by_episode_leaves_turns_out() -> None:
-    assert Crediting(credit="episode").of_turns([played(0.5), played(1.0, k=1)]) is None
+def test_a_rule_from_outside_credits_the_turns_of_a_run() -> None:
+    def last_turn_takes_all(
+        rewards: Sequence[float], earned: Sequence[Sequence[float]], scale: Scale
+    ) -> tuple[tuple[float, ...], ...]:
+        rows = episode_advantages(rewards, earned, scale)
+        return tuple((*(0.0 for _ in row[1:]), row[-1]) for row in rows)
+
+    CREDITS.register("last", last_turn_takes_all)
+    try:
+        settings = AdvantageSettings(scale="mean", credit="last")
+        group = [replace(played(0, 0), reward=1.0), replace(played(0, k=1), reward=0.0)]
+        paid_by = Reward(scale=settings.scale, credit=settings.credit)
+        assert make_group(1, TASK, group, paid_by).turn_advantages == ((0.0, 0.5), (-0.5,))
+    finally:
+        CREDITS.remove("last")
+    with pytest.raises(BadInput, match=r"advantages\.credit: expected one of 'episode', 'turn'"):
+        AdvantageSettings(credit="last")
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="credit rule 'turn' is registered twice"):
+        CREDITS.register("turn", episode_advantages)
+
+
+def test_credit_by_episode_gives_every_turn_what_its_episode_has() -> None:
+    group = [replace(played(0.5, None), reward=0.4), replace(played(1.0, k=1), reward=0.9)]
+    by_episode = Reward(credit="episode")
+    first, second = by_episode.of_group(group)
+    assert by_episode.of_turns(group) == ((first, first), (second,))
+    assert first < 0 < second

@@ -4,10 +4,11 @@ import pytest
 
 from fieldkit.records import Action, ActionKind, Signal
 from reward.rescore import Fate, replay_groups, rescore, summarise
-from reward.shaping import RewardKind, RewardSettings
+from reward.reward import Reward
+from reward.shaping import RewardSettings
 from tests.reward.build import group, parse_literal, parse_prose, trajectory
 
-SHAPED = RewardSettings()
+SHAPED = Reward()
 PROSE = 'echo "Task complete."'
 
 
@@ -69,7 +70,7 @@ def test_binary_reward_silences_a_group_of_near_misses() -> None:
         for k, (turns, r) in enumerate(zip((3, 6), near_misses(), strict=True))
     ]
     groups, summary = replay_groups(
-        [group(members, Signal.LEARNABLE)], RewardSettings(kind=RewardKind.BINARY)
+        [group(members, Signal.LEARNABLE)], Reward(RewardSettings(kind="binary"))
     )
     assert groups[0].signal is Signal.STUCK
     assert (summary.without_signal_stored, summary.without_signal) == (0, 1)
@@ -102,4 +103,4 @@ def test_the_summary_counts_stops_and_turns_over_an_evaluation() -> None:
 
 def test_fewer_turns_than_were_played_is_an_error() -> None:
     with pytest.raises(ValueError, match="turns"):
-        rescore(trajectory(["ls"] * 5, 1, 1, 0.9), RewardSettings(max_turns=4))
+        rescore(trajectory(["ls"] * 5, 1, 1, 0.9), Reward(RewardSettings(max_turns=4)))

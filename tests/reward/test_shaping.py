@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.errors import BadInput
-from reward.shaping import ExplainRow, RewardKind, RewardSettings, explain, reward
-from tests.reward.build import grade
+from fieldkit.eval.grade import Grade
+from reward.rescore import rescore
+from reward.reward import Reward
+from reward.shaping import REWARDS, ExplainRow, RewardKind, RewardSettings, explain, reward
+from tests.reward.build import grade, trajectory
 
 
 def row(case: str, rows: tuple[ExplainRow, ...]) -> ExplainRow:
@@ -32,7 +35,7 @@ def test_a_pass_in_four_turns_is_worth_0_933() -> None:
 
 
 def test_the_binary_reward_pays_only_for_a_pass() -> None:
-    binary = RewardSettings(kind=RewardKind.BINARY)
+    binary = RewardSettings(kind="binary")
     assert reward(grade(5, 5), 12, binary) == 1.0
     assert reward(grade(4, 5), 1, binary) == 0.0
 
@@ -60,10 +63,6 @@ def test_a_bad_setting_is_refused_by_its_name(settings: dict[str, float], key: s
         RewardSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_the_kind_may_come_as_text_from_a_settings_file() -> None:
-    assert RewardSettings(kind="binary").kind is RewardKind.BINARY  # type: ignore[arg-type]
-
-
 def test_explain_warns_that_quitting_at_once_beats_honest_work() -> None:
     rows = explain(RewardSettings())
     assert row("quarter", rows).reward == pytest.approx(0.2333, abs=1e-4)
@@ -76,7 +75,7 @@ def test_explain_does_not_warn_where_the_penalty_is_gentle() -> None:
 
 
 def test_explain_says_that_binary_never_teaches_to_stop() -> None:
-    assert "free" in row("one more turn", explain(RewardSettings(kind=RewardKind.BINARY))).note
+    assert "free" in row("one more turn", explain(RewardSettings(kind="binary"))).note
 
 
 def test_explain_shows_that_two_rollouts_lose_the_spread() -> None:
@@ -101,3 +100,29 @@ def test_explain_warns_about_your_own_small_group_only() -> None:
 def test_explain_works_at_every_length_of_episode() -> None:
     for turns in (1, 2, 3, 40):
         assert len(explain(RewardSettings(max_turns=turns))) >= 10
+
+
+def test_a_reward_from_outside_pays_episodes_and_explains_itself() -> None:
+    """One function and one line; the turns earn nothing by themselves unless it says so."""
+
+    def quick_passes(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
+        return (1.0 if grade.passed else 0.0) / (1 + n_turns)
+
+    REWARDS.register("quick", RewardKind("early passes", quick_passes))
+    try:
+        paid = Reward(RewardSettings(kind="quick"), credit="turn")
+        assert paid.of_episode(grade(1, 1), 3) == 0.25
+        stored = [trajectory(["ls"], 1, 1, 0.5), trajectory(["ls", "ls"], 0, 1, 0.0, k=1)]
+        first, second = paid.of_turns(stored)
+        assert first[0] > 0 > second[0] == second[1]
+        assert rescore(stored[0], paid).reward == 0.5
+        assert explain(paid.settings)[0].reward == 0.2
+    finally:
+        REWARDS.remove("quick")
+    with pytest.raises(BadInput, match=r"reward\.kind: expected one of 'shaped', 'binary'"):
+        RewardSettings(kind="quick")
+
+
+def test_two_rewards_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="reward 'binary' is registered twice"):
+        REWARDS.register("binary", REWARDS["shaped"])

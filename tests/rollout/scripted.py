@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import Unavailable
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Sampling, Task
+from reward.reward import Reward
 from rollout.engine.client import Completion, Sampler
-from rollout.envs.shell import Environment, make_environment
+from rollout.envs.base import Site, World
+from rollout.envs.registry import make_world
 from rollout.player import Player
+from rollout.policies import sampled
 from rollout.sandbox.base import SandboxSettings, probe
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
@@ -123,9 +126,18 @@ def write_task(name: str, **info: Any) -> Task:
     )
 
 
-def shaped(grade: Grade, n_turns: int) -> float:
-    """The default reward with its numbers written out."""
-    return grade.rate - 0.2 * n_turns / 12
+@dataclass(frozen=True)
+class Paid(Reward):
+    """A reward that a test writes out; groups become advantages as by default."""
+
+    pay: Callable[[Grade, int], float] = lambda grade, n_turns: 0.0
+
+    def of_episode(self, grade: Grade, n_turns: int) -> float:
+        return self.pay(grade, n_turns)
+
+
+SHAPED = Paid(pay=lambda grade, n_turns: grade.rate - 0.2 * n_turns / 12)
+"""The default reward with its numbers written out."""
 
 
 @cache
@@ -136,9 +148,9 @@ def sandbox_settings() -> SandboxSettings:
     return SandboxSettings()
 
 
-def world(tmp_path: Path) -> Callable[[str], Environment]:
-    """Makes environments; workspaces on disk are below the test's own folder."""
-    return lambda env: make_environment(env, sandbox_settings(), tmp_path)
+def worlds(tmp_path: Path) -> Callable[[Task], World]:
+    """Makes worlds; what they keep on disk is below the test's own folder."""
+    return partial(make_world, site=Site(sandbox_settings(), tmp_path))
 
 
 def player(tmp_path: Path, script: Script | Sampler, **changes: Any) -> Player:
@@ -147,13 +159,12 @@ def player(tmp_path: Path, script: Script | Sampler, **changes: Any) -> Player:
     Its clock stands still, so that two plays can be compared to the byte.
     """
     whole = Player(
-        sampler=ScriptedSampler(script) if callable(script) else script,
-        renderer=renderer(),
-        environments=world(tmp_path),
+        policy=sampled(ScriptedSampler(script) if callable(script) else script, renderer()),
+        worlds=worlds(tmp_path),
         settings=EpisodeSettings(max_turns=4, max_new_tokens=64),
         adapter_sha="sha-a",
         policy_version="test-v1",
-        reward=shaped,
+        reward=SHAPED,
         clock=lambda: 0.0,
     )
     return replace(whole, **changes)

@@ -18,15 +18,15 @@ from rollout.arm import (
 )
 from rollout.seeds import eval_seed
 from rollout.settings import EpisodeSettings, RolloutSettings
-from rollout.yardsticks import ReferenceArm, evaluate_reference, oracle_commands
+from rollout.yardsticks import evaluated_yardsticks, oracle_replies, yardstick_player
 from tests.rollout.scripted import (
+    SHAPED,
     FailingSampler,
     ScriptedSampler,
     bash,
     player,
     replies,
-    shaped,
-    world,
+    worlds,
     write_task,
 )
 
@@ -132,21 +132,13 @@ def test_a_summary_with_a_strange_key_is_refused(tmp_path: Path) -> None:
         read_eval(path.parent)
 
 
-def reference(tmp_path: Path, arm: ReferenceArm) -> EvalSummary:
-    return asyncio.run(
-        evaluate_reference(
-            arm,
-            TASKS,
-            environments=world(tmp_path),
-            settings=LIMITS,
-            reward=shaped,
-            evals=tmp_path / "evals",
-        )
-    )
+def yardstick(tmp_path: Path, name: str) -> EvalSummary:
+    one = yardstick_player(name, worlds=worlds(tmp_path), settings=LIMITS, reward=SHAPED)
+    return asyncio.run(evaluate_arm(name, TASKS, player=one, evals=tmp_path / "evals"))
 
 
 def test_the_oracle_passes_every_assertion(tmp_path: Path) -> None:
-    summary = reference(tmp_path, ReferenceArm.ORACLE)
+    summary = yardstick(tmp_path, "oracle")
     assert (summary.arm, summary.n_passed, summary.pass_rate) == ("oracle", 2, 1.0)
     assert summary.assertions_passed == summary.assertions_total == 4
     assert summary.mean_turns == 1
@@ -154,12 +146,12 @@ def test_the_oracle_passes_every_assertion(tmp_path: Path) -> None:
 
 
 def test_doing_nothing_passes_what_was_true_from_the_start(tmp_path: Path) -> None:
-    summary = reference(tmp_path, ReferenceArm.DO_NOTHING)
+    summary = yardstick(tmp_path, "do-nothing")
     assert (summary.n_passed, summary.assertions_passed, summary.mean_turns) == (0, 2, 0)
 
 
-def test_reference_arms_have_folders_and_hashes_of_their_own(tmp_path: Path) -> None:
-    keys = {reference(tmp_path, arm).key for arm in ReferenceArm}
+def test_yardsticks_have_folders_and_hashes_of_their_own(tmp_path: Path) -> None:
+    keys = {yardstick(tmp_path, name).key for name in evaluated_yardsticks()}
     assert len(keys | {eval_key("sha-a", TASKS, LIMITS)}) == 3
     for key in keys:
         stored = read_trajectories(tmp_path / "evals" / key / "trajectories.jsonl")
@@ -169,4 +161,4 @@ def test_reference_arms_have_folders_and_hashes_of_their_own(tmp_path: Path) -> 
 
 def test_a_task_without_an_oracle_names_itself() -> None:
     with pytest.raises(BadInput, match=r"task alpha: info\.oracle"):
-        oracle_commands(write_task("alpha", oracle=None))
+        oracle_replies(write_task("alpha", oracle=None))

@@ -9,13 +9,17 @@ import pytest
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import RolloutGroup, Signal, read_bundle, read_trajectories
+from reward.reward import Reward
+from reward.shaping import REWARDS, RewardKind, RewardSettings
 from rollout.bundle import roll_out
 from rollout.flight import OnProgress, RolloutProgress, ignore_progress
 from rollout.player import Player
 from rollout.seeds import EPISODE_TURN, training_seed
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
+    SHAPED,
     FailingSampler,
+    Paid,
     Script,
     ScriptedSampler,
     bash,
@@ -23,6 +27,7 @@ from tests.rollout.scripted import (
     renderer,
     write_task,
 )
+from trainer.batch import by_turn
 
 NAMES = ("alpha", "beta", "gamma")
 K = 2
@@ -103,6 +108,17 @@ def test_rewards_become_advantages_and_a_signal(step: Step) -> None:
     saturated = Step(step.folder / "two")
     saturated.folder.mkdir()
     assert {g.signal for g in saturated.play(solves_at_once)} == {Signal.SATURATED}
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_a_bundle_says_what_every_turn_is_worth(step: Step, credit: str) -> None:
+    for group in step.play(by_seed, reward=replace(SHAPED, credit=credit)):
+        assert group.turn_advantages is not None
+        assert by_turn(group) == group.turn_advantages
+        whole = by_turn(replace(group, turn_advantages=None))
+        assert (group.turn_advantages == whole) == (
+            credit == "episode" or group.signal is not Signal.LEARNABLE
+        )
 
 
 def test_every_episode_samples_with_the_seeds_of_its_step(step: Step) -> None:
@@ -213,7 +229,7 @@ def test_a_changed_prompt_is_played_again(step: Step) -> None:
 
 def test_kept_trajectories_are_rewarded_by_todays_rule(step: Step) -> None:
     break_off(step)
-    groups = step.play(by_seed, reward=lambda grade, turns: 5.0 + turns)
+    groups = step.play(by_seed, reward=Paid(pay=lambda grade, turns: 5.0 + turns))
     for group in groups:
         assert [t.reward for t in group.trajectories] == [
             5.0 + len(t.turns) for t in group.trajectories
@@ -259,8 +275,12 @@ def test_a_bundle_of_another_adapter_is_refused(step: Step) -> None:
 
 
 def test_a_reward_that_is_no_number_stops_the_step_and_names_the_task(step: Step) -> None:
-    with pytest.raises(ValueError, match=r"task \w+, k = \d: the reward of \d turns is nan"):
-        step.play(by_seed, reward=lambda grade, turns: float("nan"))
+    REWARDS.register("nan", RewardKind("nan", lambda grade, turns, settings: float("nan")))
+    try:
+        with pytest.raises(ValueError, match=r"task \w+, k = \d: the reward of \d turns is nan"):
+            step.play(by_seed, reward=Reward(RewardSettings(kind="nan")))
+    finally:
+        REWARDS.remove("nan")
     assert not step.bundle.exists()
 
 

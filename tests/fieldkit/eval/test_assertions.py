@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.assertions import AssertionGrader, GraderLimits, parse_assertions, parse_seed
+from fieldkit.eval.assertions import (
+    ASSERTION_KINDS,
+    AssertionGrader,
+    AssertionKind,
+    GraderLimits,
+    parse_assertions,
+    parse_seed,
+)
+from fieldkit.eval.tree import Unmet
 
 SEED = {"notes/a.txt": "one\ntwo\n", "b.csv": "x,y\n1,2\n"}
 
@@ -515,3 +523,44 @@ def test_a_malformed_seed_names_its_place(files: Any, says: str) -> None:
 def test_a_task_without_assertions_is_refused(listed: Any) -> None:
     with pytest.raises(BadInput, match="t1: verifiable_assertions must be a list"):
         parse_assertions({**info(), "verifiable_assertions": listed}, "t1")
+
+
+# --- a kind from outside --------------------------------------------------------------------------
+
+
+def _longer_than(wanted: int, text: str, limits: GraderLimits) -> None:
+    if len(text) <= wanted:
+        raise Unmet(f"has {len(text)} characters")
+
+
+def _whole_number(value: Any, where: str) -> int:
+    if not isinstance(value, int):
+        raise BadInput(f"{where}: expected a whole number, found {value!r}")
+    return value
+
+
+@pytest.fixture
+def longer_than() -> Iterator[None]:
+    kind = AssertionKind(of_text=_longer_than, key="characters", parse=_whole_number)
+    ASSERTION_KINDS.register("file_longer_than", kind)
+    yield
+    ASSERTION_KINDS.remove("file_longer_than")
+
+
+def longer(path: str, characters: Any) -> dict[str, Any]:
+    return {"kind": "file_longer_than", "path": path, "characters": characters}
+
+
+def test_a_kind_from_outside_is_read_and_graded(longer_than: None, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    assert verdict(tmp_path, longer("a.txt", 4)) == (True, "")
+    assert verdict(tmp_path, longer("a.txt", 5)) == (False, "has 5 characters")
+    with pytest.raises(BadInput, match=r"0\.characters: expected a whole number, found 'x'"):
+        parse_assertions(info(longer("a.txt", "x")), "t")
+    with pytest.raises(BadInput, match="the key 'characters' is missing"):
+        parse_assertions(info({"kind": "file_longer_than", "path": "a"}), "t")
+
+
+def test_two_kinds_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="assertion kind 'file_exists' is registered twice"):
+        ASSERTION_KINDS.register("file_exists", AssertionKind())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest_asyncio
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
-from rollout.envs.shell import Environment, make_environment, system_prompt
-from rollout.sandbox.base import SandboxSettings
+from rollout.envs.base import Reply, Site, Step, World
+from rollout.envs.registry import make_world
+from rollout.envs.shell import SYSTEM_PROMPT
+from rollout.sandbox.command import SandboxSettings
 
 
 def task(**changes: Any) -> Task:
@@ -26,101 +29,103 @@ def task(**changes: Any) -> Task:
     return Task("t-1", "clawgym", "Count the lines.", {**info, **changes})
 
 
+async def run(world: World, command: str) -> Step:
+    return await world.step(Reply(f"```bash\n{command}\n```"))
+
+
 @pytest_asyncio.fixture
-async def environment(tmp_path: Path) -> AsyncIterator[Environment]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     settings = SandboxSettings(command_seconds=20, output_bytes=100_000)
-    made = make_environment("clawgym", settings, tmp_path)
+    made = make_world(task(), Site(settings, tmp_path))
     try:
-        await made.reset(task())
+        await made.reset(task(), 0)
         yield made
     finally:
         await made.close()
 
 
-async def test_the_oracle_passes(environment: Environment) -> None:
-    step = await environment.step("wc -l < notes/a.txt > b.txt")
-    assert (step.observation, step.exit_code) == ("(no output)", 0)
-    assert (step.reward, step.done) == (0.5, False)
-    assert (await environment.grade()).passed
+async def test_the_oracle_passes(world: World) -> None:
+    step = await run(world, "wc -l < notes/a.txt > b.txt")
+    assert (step.said, step.exit_code) == ("(no output)", 0)
+    assert (step.reward, step.stop) == (0.5, None)
+    assert (await world.grade()).passed
 
 
-async def test_doing_nothing_keeps_the_seed_and_no_more(environment: Environment) -> None:
-    grade = await environment.grade()
+async def test_doing_nothing_keeps_the_seed_and_no_more(world: World) -> None:
+    grade = await world.grade()
     assert [r.passed for r in grade.results] == [False, True]
 
 
-async def test_output_is_observed_as_it_was_written(environment: Environment) -> None:
-    assert (await environment.step("cat notes/a.txt")).observation == "one\ntwo"
+async def test_output_is_observed_as_it_was_written(world: World) -> None:
+    assert (await run(world, "cat notes/a.txt")).said == "one\ntwo"
 
 
-async def test_a_failure_is_observed_with_its_exit_code(environment: Environment) -> None:
-    step = await environment.step("echo before; cat missing")
+async def test_a_failure_is_observed_with_its_exit_code(world: World) -> None:
+    step = await run(world, "echo before; cat missing")
     assert step.exit_code == 1
-    assert step.observation == "[exit 1]\nbefore\ncat: missing: No such file or directory"
+    assert step.said == "[exit 1]\nbefore\ncat: missing: No such file or directory"
 
 
-async def test_a_silent_failure_is_observed(environment: Environment) -> None:
-    assert (await environment.step("false")).observation == "[exit 1]\n(no output)"
+async def test_a_silent_failure_is_observed(world: World) -> None:
+    assert (await run(world, "false")).said == "[exit 1]\n(no output)"
 
 
-async def test_a_flood_is_observed_as_one(environment: Environment) -> None:
-    observation = (await environment.step("yes")).observation
+async def test_a_flood_is_observed_as_one(world: World) -> None:
+    observation = (await run(world, "yes")).said or ""
     assert observation.startswith("[ended after 100000 bytes of output]\ny\ny\n")
     assert len(observation) < 1000
 
 
 async def test_a_timeout_is_observed_as_one(tmp_path: Path) -> None:
-    environment = make_environment("clawgym", SandboxSettings(command_seconds=1.5), tmp_path)
+    world = make_world(task(), Site(SandboxSettings(command_seconds=1.5), tmp_path))
     try:
-        await environment.reset(task())
-        step = await environment.step("echo begun; sleep 1000")
+        await world.reset(task(), 0)
+        step = await run(world, "echo begun; sleep 1000")
     finally:
-        await environment.close()
-    assert step.observation == "[ended after 1.5 s: time limit]\nbegun"
+        await world.close()
+    assert step.said == "[ended after 1.5 s: time limit]\nbegun"
     assert step.exit_code == 124
 
 
-async def test_a_reset_starts_from_the_seed_again(environment: Environment) -> None:
-    await environment.step("echo changed > notes/a.txt; touch left /tmp/left .hidden")
-    await environment.reset(task())
-    step = await environment.step("cat notes/a.txt; ls -A . /tmp")
-    assert step.observation == "one\ntwo\n.:\nnotes\n\n/tmp:"
+async def test_a_reset_starts_from_the_seed_again(world: World) -> None:
+    await run(world, "echo changed > notes/a.txt; touch left /tmp/left .hidden")
+    await world.reset(task(), 0)
+    step = await run(world, "cat notes/a.txt; ls -A . /tmp")
+    assert step.said == "one\ntwo\n.:\nnotes\n\n/tmp:"
 
 
-async def test_two_episodes_that_do_the_same_see_the_same(
-    environment: Environment, tmp_path: Path
-) -> None:
-    other = make_environment("clawgym", SandboxSettings(), tmp_path / "elsewhere")
+async def test_two_episodes_that_do_the_same_see_the_same(world: World, tmp_path: Path) -> None:
+    other = make_world(task(), Site(SandboxSettings(), tmp_path / "elsewhere"))
     commands = ("pwd; id; env", "ls -l notes; echo ~", "echo $$; hostname", "ls /nowhere /tmp ~")
     try:
-        await other.reset(task())
+        await other.reset(task(), 0)
         for command in commands:
-            assert await environment.step(command) == await other.step(command)
+            assert await run(world, command) == await run(other, command)
     finally:
         await other.close()
 
 
-async def test_a_hostile_workspace_is_graded_not_followed(environment: Environment) -> None:
-    await environment.step("ln -s /etc/hostname b.txt; rm -r notes; mkfifo notes")
-    assert [r.passed for r in (await environment.grade()).results] == [False, False]
+async def test_a_hostile_workspace_is_graded_not_followed(world: World) -> None:
+    await run(world, "ln -s /etc/hostname b.txt; rm -r notes; mkfifo notes")
+    assert [r.passed for r in (await world.grade()).results] == [False, False]
 
 
-async def test_a_malformed_task_is_named(environment: Environment) -> None:
+async def test_a_malformed_task_is_named(world: World) -> None:
     bad = task(verifiable_assertions=[{"kind": "file_exists", "path": "../x"}])
     with pytest.raises(BadInput, match=r"task t-1: verifiable_assertions\.0\.path: '\.\./x'"):
-        await environment.reset(bad)
+        await world.reset(bad, 0)
 
 
 async def test_close_may_come_first_and_twice(tmp_path: Path) -> None:
-    environment = make_environment("clawgym", SandboxSettings(), tmp_path)
-    await environment.close()
-    await environment.reset(task())
-    await environment.close()
-    await environment.close()
+    world = make_world(task(), Site(SandboxSettings(), tmp_path))
+    await world.close()
+    await world.reset(task(), 0)
+    await world.close()
+    await world.close()
 
 
 def test_the_system_text_is_the_one_the_warm_start_was_taught() -> None:
-    assert system_prompt("clawgym") == (
+    assert SYSTEM_PROMPT == (
         "You work in a Linux shell. Each turn, write one ```bash block. "
         "When the task is done, write TASK_COMPLETE."
     )
@@ -128,6 +133,4 @@ def test_the_system_text_is_the_one_the_warm_start_was_taught() -> None:
 
 def test_an_unknown_environment_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'clawgim' is unknown; known: clawgym; did you mean"):
-        make_environment("clawgim", SandboxSettings(), tmp_path)
-    with pytest.raises(BadInput, match="known: clawgym"):
-        system_prompt("chess")
+        make_world(replace(task(), env="clawgim"), Site(SandboxSettings(), tmp_path))

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 
+from rollout.envs.shell_tasks import DIFFICULTIES
 from rollout.synth.splits import (
-    DIFFICULTIES,
     Plan,
     demonstration_plans,
     split_marks,

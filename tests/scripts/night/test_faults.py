@@ -287,7 +287,8 @@ PLAY = f"""
 import asyncio, json, sys, time
 from dataclasses import replace
 from pathlib import Path
-from rollout.envs.shell import make_environment
+from rollout.envs.base import Site
+from rollout.envs.registry import make_world
 from rollout.flight import Attempt, fly
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import bash, player, replies, sandbox_settings, write_task
@@ -297,12 +298,11 @@ box = replace(sandbox_settings(), command_seconds={COMMAND_SECONDS})
 one = player(
     here,
     replies(bash("sleep 1; echo done > alpha.txt"), "TASK_COMPLETE"),
-    environments=lambda env: make_environment(env, box, here),
+    worlds=lambda task: make_world(task, Site(box, here)),
     settings=EpisodeSettings(max_turns=4, max_new_tokens=64, episode_seconds={COMMAND_SECONDS}),
     clock=time.monotonic,
 )
-play = lambda a, on_turn: one.play(a.task, a.k, lambda turn: turn, on_turn)
-(t,) = asyncio.run(fly([Attempt(write_task("alpha"), 0)], play))
+(t,) = asyncio.run(fly([Attempt(write_task("alpha"), 0)], one, lambda a: lambda turn: turn))
 print(json.dumps([t.stop_reason, t.grade.passed, [turn.exit_code for turn in t.turns]]))
 """
 

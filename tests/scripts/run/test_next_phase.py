@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from scripts.run.next_phase import Arm, Phase, RunFiles, drive, due_arms, next_phase
+from rollout.yardsticks import evaluated_yardsticks
+from scripts.run.next_phase import BASE, Phase, RunFiles, drive, due_arms, next_phase
 
-YARDSTICKS = frozenset(Arm)
+YARDSTICKS = frozenset({*evaluated_yardsticks(), BASE})
 START = "sha-0"
 STARTED = YARDSTICKS | {START}
 

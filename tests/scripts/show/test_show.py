@@ -17,7 +17,6 @@ from rich.console import Console
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.atomic import sha256_file
 from fieldkit.records import encode, read_bundle, read_trajectories
-from reward.credit import Crediting
 from rollout.arm import BASE_ADAPTER, evaluate_arm
 from rollout.bundle import roll_out
 from rollout.engine.lifecycle import HOTSWAP
@@ -28,6 +27,7 @@ from scripts.run.lock import run_lock
 from scripts.show.show import Request, show
 from scripts.words import quantities
 from tests.rollout.scripted import (
+    SHAPED,
     Script,
     ScriptedSampler,
     bash,
@@ -91,12 +91,11 @@ async def make_run(root: Path) -> Path:
     await roll_out(
         1,
         [POOL],
-        player=player(root, mixed, adapter_sha="sha-0"),
+        player=player(root, mixed, adapter_sha="sha-0", reward=replace(SHAPED, credit="turn")),
         run_seed=0,
         group_size=4,
         partial=folder.partial(1),
         bundle=folder.bundle(1),
-        crediting=Crediting(credit="turn"),
     )
     return folder.path
 

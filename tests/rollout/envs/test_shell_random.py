@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fieldkit.records import ActionKind, Trajectory
-from rollout.envs.protocol import parse_action
-from rollout.settings import RolloutSettings
-from scripts.prepare.model import build_model
-from scripts.run.config import RunConfig
-from scripts.show.random_policy import COMMANDS, Grammar, RandomSampler, play_random
-from tests.rollout.scripted import renderer, sandbox_settings, world, write_task
+from rollout.envs.base import Reply
+from rollout.envs.shell_protocol import parse_action
+from rollout.envs.shell_random import COMMANDS, Grammar, random_reply
+from rollout.policies import WrittenSampler
+from rollout.seeds import eval_seed
+from rollout.settings import EpisodeSettings
+from rollout.yardsticks import RANDOM, yardstick_player
+from tests.rollout.scripted import SHAPED, renderer, worlds, write_task
 
 TASK = write_task("alpha", oracle=["echo done > alpha.txt"])
-CONFIG = RunConfig(rollout=RolloutSettings(max_turns=5), sandbox=sandbox_settings())
+LIMITS = EpisodeSettings(max_turns=5)
+
+
+def play(tmp_path: Path, k: int) -> Trajectory:
+    one = yardstick_player(
+        RANDOM, worlds=worlds(tmp_path), settings=LIMITS, reward=SHAPED, load=renderer
+    )
+    return asyncio.run(one.play(TASK, k, partial(eval_seed, TASK.task_id, k)))
 
 
 @pytest.fixture(scope="module")
-def played() -> Trajectory:
-    return play_random(CONFIG, build_model(), TASK, 0)
+def played(tmp_path_factory: pytest.TempPathFactory) -> Trajectory:
+    return play(tmp_path_factory.mktemp("random"), 0)
 
 
 def test_the_same_task_and_attempt_draw_the_same_commands_and_meet_the_same_world(
-    played: Trajectory,
+    played: Trajectory, tmp_path: Path
 ) -> None:
-    again = play_random(CONFIG, build_model(), TASK, 0)
+    again = play(tmp_path, 0)
     told = [(t.text, t.observation, t.exit_code, t.reward) for t in again.turns]
     assert told == [(t.text, t.observation, t.exit_code, t.reward) for t in played.turns]
     assert again.grade == played.grade
 
 
-def test_another_attempt_draws_other_commands(played: Trajectory) -> None:
-    other = play_random(CONFIG, build_model(), TASK, 1)
+def test_another_attempt_draws_other_commands(played: Trajectory, tmp_path: Path) -> None:
+    other = play(tmp_path, 1)
     assert [t.text for t in other.turns] != [t.text for t in played.turns]
 
 
@@ -72,21 +83,20 @@ async def test_a_file_name_that_looks_like_a_command_is_only_a_name(tmp_path: Pa
     seed = {"files": [{"path": name, "kind": "text", "content": "x\n"}]}
     escaped = [{"kind": "file_not_exists", "path": "escaped.txt"}]
     task = write_task("beta", workspace_seed=seed, verifiable_assertions=escaped)
-    environment = world(tmp_path)("clawgym")
+    world = worlds(tmp_path)(task)
     try:
-        await environment.reset(task)
+        await world.reset(task, 0)
         for n in range(60):
-            command = parse_action(grammar.reply(random.Random(n))).command
-            if command:
-                await environment.step(command)
-        assert (await environment.grade()).passed
+            await world.step(Reply(grammar.reply(random.Random(n))))
+        assert (await world.grade()).passed
     finally:
-        await environment.close()
+        await world.close()
 
 
 async def test_a_reply_longer_than_a_turn_is_cut_as_an_engine_cuts_it() -> None:
-    sampler = RandomSampler(Grammar(("a-rather-long-file-name.txt",), ("word",)), renderer())
-    sampling = replace(CONFIG.rollout.sampling, max_tokens=6)
+    grammar = Grammar(("a-rather-long-file-name.txt",), ("word",))
+    sampler = WrittenSampler(lambda seed: grammar.reply(random.Random(seed)), renderer())
+    sampling = replace(LIMITS.sampling, max_tokens=6)
     cut = [await sampler.sample((), sampling, seed) for seed in range(20)]
     assert {len(c.ids) for c in cut if c.finish_reason == "length"} == {6}
     assert all(len(c.ids) < 7 for c in cut)
@@ -94,4 +104,4 @@ async def test_a_reply_longer_than_a_turn_is_cut_as_an_engine_cuts_it() -> None:
 
 def test_a_task_without_files_or_words_can_be_played_too() -> None:
     bare = replace(TASK, prompt="…", info={"workspace_seed": {"files": []}})
-    assert all(parse_action(Grammar.of(bare).reply(random.Random(n))) for n in range(30))
+    assert all(parse_action(random_reply(bare, random.Random(n))) for n in range(30))

@@ -6,9 +6,9 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Action, ActionKind
-from rollout.envs.protocol import (
+from rollout.envs.shell_protocol import (
     NO_ACTION_OBSERVATION,
-    named_protocol,
+    PROTOCOLS,
     parse_action,
     parse_literal,
 )
@@ -198,5 +198,5 @@ def test_the_observation_without_an_action_shows_a_form_that_works() -> None:
 
 
 def test_an_unknown_protocol_names_the_nearest() -> None:
-    with pytest.raises(BadInput, match="did you mean sentinel"):
-        named_protocol("sentinal")
+    with pytest.raises(BadInput, match="did you mean 'sentinel'"):
+        PROTOCOLS.named("sentinal")

@@ -7,7 +7,7 @@ import pytest
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import ActionKind, StopReason, Trajectory, segments
-from rollout.envs.protocol import NO_ACTION_OBSERVATION
+from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
     FailingSampler,

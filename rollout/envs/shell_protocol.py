@@ -11,13 +11,12 @@ closed (a reply cut at its length limit) is not run: half a command can do what 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fieldkit.errors import BadInput
 from fieldkit.records import Action, ActionKind
+from fieldkit.registry import Registry
 
 NO_ACTION_OBSERVATION = (
     "No command found. Write one block:\n"
@@ -111,16 +110,16 @@ def parse_action(text: str) -> Action:
     return action
 
 
-Protocol = Callable[[str], Action]
-
-PROTOCOLS: dict[str, Protocol] = {"sentinel": parse_action, "literal": parse_literal}
+PROTOCOLS: Registry[Callable[[str], Action]] = Registry("protocol")
 """Every way to read a reply, by the name that settings and `grpo replay` use."""
+PROTOCOLS.register("sentinel", parse_action)
+PROTOCOLS.register("literal", parse_literal)
 
 
-def named_protocol(name: str) -> Protocol:
-    """The protocol of that name; `BadInput` names the nearest known one."""
-    if name in PROTOCOLS:
-        return PROTOCOLS[name]
-    near = difflib.get_close_matches(name, PROTOCOLS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(PROTOCOLS)}"
-    raise BadInput(f"protocol: {name!r} is unknown; {hint}")
+def block(command: str) -> str:
+    """A command as the policy is to write it."""
+    return f"```bash\n{command}\n```"
+
+
+STOP = "TASK_COMPLETE"
+"""The reply that only says that the task is done."""

@@ -1,0 +1,61 @@
+"""Named things of one sort that a stranger can add to: environments, rewards, credit rules, …
+
+Each sort has one registry, in the file that defines the sort, and a new one is a function or a
+class and one line, `REGISTRY.register(name, entry)`, from wherever it lives. A registry decides
+nothing: it holds entries by name, in the order of registration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from fieldkit.errors import BadInput
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Mapping[str, Entry]):
+    """The entries of one sort by name. `sort` is what messages call them."""
+
+    def __init__(self, sort: str) -> None:
+        self.sort = sort
+        self._entries: dict[str, Entry] = {}
+        self._homes: dict[str, str] = {}
+
+    def register(self, name: str, entry: Entry) -> Entry:
+        """Add `entry` under `name` and return it. Raises `ValueError`, naming the modules of both
+        registrations, for a name that is taken."""
+        home = sys._getframe(1).f_globals["__name__"]
+        if name in self._entries:
+            raise ValueError(
+                f"{self.sort} {name!r} is registered twice: by {self._homes[name]} and by {home}"
+            )
+        self._entries[name], self._homes[name] = entry, home
+        return entry
+
+    def remove(self, name: str) -> None:
+        """Take an entry out again, as a test does with its own."""
+        del self._entries[name], self._homes[name]
+
+    def named(self, name: object, where: str = "") -> Entry:
+        """The entry of that name. Raises `BadInput` that names the known and the nearest one, and
+        begins with `where` (a settings key, a file and line) in place of the sort."""
+        if isinstance(name, str) and name in self._entries:
+            return self._entries[name]
+        near = difflib.get_close_matches(str(name), self._entries, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(self._entries)
+        prefix = f"{where}:" if where else self.sort
+        raise BadInput(f"{prefix} {name!r} is unknown; known: {known}{hint}")
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

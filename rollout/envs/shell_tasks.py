@@ -1,0 +1,166 @@
+"""What can be wrong with a shell task, told from its text alone.
+
+A task that nobody can pass looks in the morning like a policy that learned nothing, so claims that
+exclude each other are found before anything is played. That oracle and grader agree is for the
+sandbox to show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.eval.assertions import (
+    ASSERTION_KINDS,
+    FILE_CONTENTS_MATCH_REGEX,
+    FILE_UNCHANGED,
+    Assertion,
+    GraderLimits,
+    parse_assertions,
+    parse_seed,
+)
+from fieldkit.eval.tree import Unmet
+from fieldkit.records import Task
+from rollout.envs.regex_check import only_texts, regex_fault
+
+DIFFICULTIES = ("easy", "middle", "hard")
+
+
+def shell_faults(task: Task, where: str) -> list[str]:
+    """Everything wrong with a shell task's `info`; raises `BadInput` where it cannot be read."""
+    _check_info(task.info)
+    seed = parse_seed(task.info, where)
+    return assertion_faults(parse_assertions(task.info, where), seed, _binary_paths(task.info))
+
+
+def shell_marks(task: Task) -> list[tuple[str, str]]:
+    """Seed files (names and contents; none are no mark) and assertions, in any order."""
+    files = _canonical(task.info["workspace_seed"]["files"])
+    marks = [("seed files", files)] if files != "[]" else []
+    return [*marks, ("assertions", _canonical(task.info["verifiable_assertions"]))]
+
+
+def _canonical(items: Sequence[Any]) -> str:
+    return json.dumps(sorted({json.dumps(item, sort_keys=True) for item in items}))
+
+
+_TYPES: Mapping[str, type] = {
+    "persona": str,
+    "intent": str,
+    "skills_required": list,
+    "difficulty": str,
+    "estimated_steps": int,
+}
+
+
+def _check_info(info: Mapping[str, Any]) -> None:
+    for key, kind in _TYPES.items():
+        if key not in info:
+            raise BadInput(f"info.{key} is missing")
+        if not isinstance(info[key], kind):
+            raise BadInput(f"info.{key}: expected {kind.__name__}, found {info[key]!r:.60}")
+    if info["difficulty"] not in DIFFICULTIES:
+        known = ", ".join(DIFFICULTIES)
+        raise BadInput(f"info.difficulty: {info['difficulty']!r} is unknown; known: {known}")
+
+
+def _binary_paths(info: Mapping[str, Any]) -> set[str]:
+    return {f["path"] for f in info["workspace_seed"]["files"] if f["kind"] == "binary"}
+
+
+def assertion_faults(
+    assertions: Sequence[Assertion], seed: Mapping[str, bytes], binary: set[str]
+) -> list[str]:
+    """Assertions that nothing can make true, alone or together, and patterns that must not run.
+
+    seed: the workspace's files, path -> bytes; binary: those of them that are no text.
+    """
+    faults: list[str] = []
+    for a in assertions:
+        faults += _binary_fault(a, binary)
+        if a.kind == FILE_CONTENTS_MATCH_REGEX and (fault := regex_fault(a.wanted)):
+            faults.append(f"{a.path}: {fault}")
+    faults += _existence_faults(assertions)
+    faults += _unchanged_faults(assertions, seed)
+    faults += _contents_faults(assertions)
+    return faults
+
+
+def _binary_fault(assertion: Assertion, binary: set[str]) -> list[str]:
+    if assertion.path in binary and ASSERTION_KINDS[assertion.kind].of_text is not None:
+        return [
+            f"{assertion.kind} over the binary stub {assertion.path}: no text can be found in it"
+        ]
+    return []
+
+
+def _existence_faults(assertions: Sequence[Assertion]) -> list[str]:
+    """Files that must be there against files that must not, and files against folders."""
+    absent = {a.path for a in assertions if ASSERTION_KINDS[a.kind].absent}
+    needed = {a.path: a.kind for a in assertions if not ASSERTION_KINDS[a.kind].absent}
+    faults = [
+        f"nothing can make it true: {kind} and file_not_exists of {path}"
+        for path, kind in needed.items()
+        if path in absent
+    ]
+    for path, kind in needed.items():
+        for parent in map(str, Path(path).parents):
+            if parent in absent:
+                faults.append(
+                    f"nothing can make it true: {kind} of {path}, but file_not_exists of {parent}"
+                )
+            if parent in needed:
+                faults.append(
+                    f"nothing can make it true: {parent} must be a file and the folder of {path}"
+                )
+    return faults
+
+
+def _unchanged_faults(assertions: Sequence[Assertion], seed: Mapping[str, bytes]) -> list[str]:
+    """What is said of a file that must stay as it is has to hold from the start."""
+    faults: list[str] = []
+    for one, other in combinations(assertions, 2):
+        if one.path != other.path:
+            continue
+        for kept, claim in ((one, other), (other, one)):
+            if kept.kind == FILE_UNCHANGED and not _holds(claim, seed[kept.path]):
+                faults.append(
+                    f"nothing can make it true: {claim.kind} of {claim.path} does not hold in the"
+                    " seed, and the file must stay unchanged"
+                )
+    return faults
+
+
+def _contents_faults(assertions: Sequence[Assertion]) -> list[str]:
+    """What is said of a file that another assertion spells out has to hold in that text."""
+    faults: list[str] = []
+    for one, other in combinations(assertions, 2):
+        pairs = [(one, other), (other, one)] if one.path == other.path else []
+        texts = (
+            (only_texts(whole.wanted), claim)
+            for whole, claim in pairs
+            if whole.kind == FILE_CONTENTS_MATCH_REGEX
+        )
+        if any(t and not any(_holds(claim, x.encode()) for x in t) for t, claim in texts):
+            faults.append(
+                f"nothing can make it true: two assertions about {one.path} ask for contents that"
+                " exclude each other"
+            )
+    return faults
+
+
+def _holds(claim: Assertion, content: bytes) -> bool:
+    """Whether a claim about text holds; claims of other kinds are not judged here, and a pattern
+    that must not run is reported by itself."""
+    of_text = ASSERTION_KINDS[claim.kind].of_text
+    if of_text is None or (claim.kind == FILE_CONTENTS_MATCH_REGEX and regex_fault(claim.wanted)):
+        return True
+    try:
+        of_text(claim.wanted, content.decode(errors="replace"), GraderLimits())
+    except Unmet:
+        return False
+    return True

@@ -1,0 +1,148 @@
+"""What answers a world's messages: a served model, replies that are written, replies recited.
+
+A policy knows messages, ids and its limits. It does not know what a reply means, how an episode is
+recorded or what it is paid; `rollout.player` plays every policy by one loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Sampling, StopReason, Task
+from rollout.envs.base import Message, Opening, Reply
+from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer, Transcript
+
+if TYPE_CHECKING:  # `grpo next` knows the yardsticks, and has no use for an engine's client
+    from rollout.engine.client import Completion, Sampler
+
+
+@dataclass(frozen=True)
+class Said:
+    """A policy's reply, with the ids that were sampled for it and their logprobs; none of either
+    where the policy is no model."""
+
+    reply: Reply
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+class Policy(Protocol):
+    """One policy in one episode."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The ids that the next reply is sampled from; none where the policy is no model."""
+
+    def begin(self, task: Task, opening: Opening) -> None:
+        """Take the opening messages. Raises `BadInput` where they leave no room for a reply."""
+
+    async def reply(self, seed: int) -> Said | None:
+        """The next reply; None where the policy has no more to say. Raises `Unavailable`."""
+
+    def hear(
+        self, observation: Sequence[Message], n_turns: int, world_seconds: float
+    ) -> StopReason | None:
+        """Take the world's answer to turn number `n_turns`, and say which limit ends the episode,
+        if one does. world_seconds: what the world took for all turns together."""
+
+
+PolicyOf = Callable[[Task, EpisodeSettings], Policy]
+"""Makes a policy for one episode of a task under the limits."""
+
+
+class SampledPolicy:
+    """A model: replies are sampled from the transcript's ids, under the limits of `settings`."""
+
+    def __init__(self, sampler: Sampler, renderer: ChatRenderer, settings: EpisodeSettings) -> None:
+        self._sampler = sampler
+        self._renderer = renderer
+        self._settings = settings
+        self._transcript: Transcript | None = None
+
+    @property
+    def _talk(self) -> Transcript:
+        if self._transcript is None:
+            raise RuntimeError("a policy has to begin before it is asked")
+        return self._transcript
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self._talk.prompt_ids
+
+    def begin(self, task: Task, opening: Opening) -> None:
+        self._transcript = self._renderer.start(opening.messages, opening.tools)
+        if not self._fits():  # no policy could play it
+            limits = self._settings
+            raise BadInput(
+                f"task {task.task_id}: its opening prompt has {len(self.prompt_ids)} tokens; with"
+                f" max_new_tokens = {limits.max_new_tokens} it does not fit max_model_len ="
+                f" {limits.max_model_len}; raise max_model_len or shorten the task"
+            )
+
+    async def reply(self, seed: int) -> Said:
+        completion = await self._sampler.sample(self.prompt_ids, self._settings.sampling, seed)
+        self._talk.add_completion(completion.ids)
+        text = self._renderer.decode(completion.ids)
+        return Said(Reply(text, completion.finish_reason), completion.ids, completion.logprobs)
+
+    def hear(
+        self, observation: Sequence[Message], n_turns: int, world_seconds: float
+    ) -> StopReason | None:
+        """The time limit is looked at between turns, so an episode may overrun it by one."""
+        if n_turns == self._settings.max_turns:
+            return StopReason.MAX_TURNS
+        self._talk.add_observation(observation)
+        if not self._fits():
+            return StopReason.CONTEXT_FULL
+        if world_seconds >= self._settings.episode_seconds:
+            return StopReason.TIME_LIMIT
+        return None
+
+    def _fits(self) -> bool:
+        needed = len(self.prompt_ids) + self._settings.max_new_tokens
+        return needed <= self._settings.max_model_len
+
+
+def sampled(sampler: Sampler, renderer: ChatRenderer) -> PolicyOf:
+    """Every episode's policy is the model behind `sampler`."""
+    return lambda task, settings: SampledPolicy(sampler, renderer, settings)
+
+
+class WrittenSampler:
+    """Stands where an engine does: a seed in, the ids of a written reply out. The prompt is not
+    read. A written id has logprob 0."""
+
+    def __init__(self, write: Callable[[int], str], renderer: ChatRenderer) -> None:
+        self._write = write
+        self._renderer = renderer
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        """The next reply, cut at the length of a turn as an engine cuts it."""
+        from rollout.engine.client import Completion
+
+        whole = self._renderer.encode_reply(self._write(seed))
+        ids = whole[: sampling.max_tokens]
+        return Completion(ids, (0.0,) * len(ids), "stop" if ids == whole else "length")
+
+
+class RecitedPolicy:
+    """Says the given replies in order, whatever it is shown, and is done. It has no ids, so it
+    cannot be trained on, and no limits."""
+
+    prompt_ids: tuple[int, ...] = ()
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        self._left = list(replies)
+
+    def begin(self, task: Task, opening: Opening) -> None:
+        """There is nothing to learn from an opening."""
+
+    async def reply(self, seed: int) -> Said | None:
+        return Said(Reply(self._left.pop(0))) if self._left else None
+
+    def hear(self, observation: Sequence[Message], n_turns: int, world_seconds: float) -> None:
+        """Nor from an answer."""
