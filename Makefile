@@ -48,7 +48,7 @@ eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval
 test: $(READY) ## run the tests, two side by side: make test [WORKERS=2] [ARGS=...]
 	@scripts/setup/system.sh ensure
 	@$(BIN)/grpo model
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
 test-faults: $(READY) ## run the tests that docs/FAULTS.md names
 	@scripts/setup/system.sh ensure

@@ -16,10 +16,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fieldkit.files.atomic import read_json, write_json
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import Served, ensure_engine, stop_engine
 from tests.tiny_model import make_adapter, make_tiny_model
@@ -43,21 +46,46 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # --- who runs what, and when ----------------------------------------------------------------------
 
+_GROUPS = "groups.json"
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Share the tests out by file; those of a real server come first, those that run alone last."""
-    if not hasattr(config, "workerinput"):
+    """Put the tests of a real server first and those that run alone last, and note who is what.
+
+    xdist's own groups (`--dist loadgroup`) are names put behind a test's id, which this pytest does
+    not take; so a worker leaves them where the controller reads them.
+    """
+    shared = _shared_folder(config)
+    if shared is None:
         return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
     order = {"engine": 0, "alone": 2}
     items.sort(key=lambda item: order.get(_group(item), 1))
+    write_json(shared / _GROUPS, {item.nodeid: _group(item) for item in items})
 
 
 def _group(item: pytest.Item) -> str:
+    """What stays together: one file's tests, or all that are marked so."""
     marked = (name for name in ("alone", "engine") if item.get_closest_marker(name))
     return next(marked, item.nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand the groups out one by one, in the order of the tests."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        @cached_property
+        def groups(self) -> dict[str, str]:
+            groups: dict[str, str] = read_json(_basetemp(config) / _GROUPS)
+            return groups
+
+        def _split_scope(self, nodeid: str) -> str:
+            return self.groups[nodeid]
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -75,10 +103,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def _shared_folder(config: pytest.Config) -> Path | None:
     """The session's folder where its workers meet; None where there is only this process."""
-    if not hasattr(config, "workerinput"):
-        return None
+    return _basetemp(config).parent if hasattr(config, "workerinput") else None
+
+
+def _basetemp(config: pytest.Config) -> Path:
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
-    return factory.getbasetemp().parent
+    return factory.getbasetemp()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import pytest_asyncio
 
 from rollout.sandbox.base import CommandResult, Sandbox, SandboxSettings, make_sandbox
 from rollout.sandbox.command import prlimit_line
-from tests.rollout.sandbox.test_sandbox import GENEROUS, processes_with
+from tests.rollout.sandbox.looking import GENEROUS, processes_with
 
 REPOSITORY = Path(__file__).parents[3]
 EPERM = 1

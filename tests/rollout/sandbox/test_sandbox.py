@@ -20,9 +20,9 @@ from fieldkit.errors import Unavailable
 from fieldkit.process.owned import LEDGER_VARIABLE, MARKER_VARIABLE, family, marked
 from rollout.sandbox.base import Sandbox, SandboxSettings, make_sandbox
 from rollout.sandbox.child import Child
+from tests.rollout.sandbox.looking import GENEROUS, processes_with
 
 REPOSITORY = Path(__file__).parents[3]
-GENEROUS = 60.0  # seconds for what takes milliseconds: the machine may be busy
 
 
 def settings(**changes: Any) -> SandboxSettings:
@@ -49,18 +49,6 @@ async def opened(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 
 Opened = Callable[..., Any]
 both_kinds = pytest.mark.parametrize("kind", ["bwrap", "none"])
-
-
-def processes_with(marker: str) -> list[int]:
-    """Pids of living processes whose command line holds `marker`."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if marker in (folder / "cmdline").read_text(errors="replace"):
-                found.append(int(folder.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # ended while we looked
-    return found
 
 
 # --- a command's result ---------------------------------------------------------------------------
@@ -460,6 +448,7 @@ VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from rollout.sandbox.child import Child
+from tests.rollout.sandbox.looking import GENEROUS, processes_with
 from rollout.sandbox.base import SandboxSettings, make_sandbox
 
 async def main():
@@ -514,6 +503,7 @@ ORDINARY = """
 import asyncio, os, sys
 from pathlib import Path
 from rollout.sandbox.child import Child
+from tests.rollout.sandbox.looking import GENEROUS, processes_with
 from rollout.sandbox.base import SandboxSettings, make_sandbox, probe
 
 async def main():

@@ -28,7 +28,7 @@ from scripts.doctor import checkup, ownership
 from scripts.run import folder
 from tests.conftest import TinyModel
 from tests.rollout.engine.test_leftovers import IMPOSSIBLE
-from tests.scripts.doctor.test_ownership import gone, loop_of, mine, start
+from tests.scripts.doctor.servers import gone, loop_of, mine, start
 from tests.tiny_policy import write_run
 
 UNAVAILABLE, SHORTAGE = 4, 5

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,16 +22,8 @@ from rollout.engine.server import ENGINE
 from scripts.doctor import checkup, ownership
 from scripts.doctor.ownership import Use, families, reclaim, told
 from scripts.run import folder
+from tests.scripts.doctor.servers import WORKER, gone, loop_of, mine, start
 
-# A server with a worker; each says its pid when it is ready to be killed.
-SERVER = """
-import os, signal, subprocess, sys, time
-{prelude}
-worker = subprocess.Popen([sys.executable, "-c", {worker!r}])
-print(os.getpid(), worker.pid, flush=True)
-signal.pause()
-"""
-WORKER = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 # What setproctitle does, with the kernel's own call: title and arguments are someone else's then.
 RENAMED = """
@@ -64,46 +54,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             process.kill()
 
 
-def start(run: Path, *, prelude: str = "", worker: str = WORKER, name: str = "trainer") -> Owned:
-    """Start a server with a worker for a run and wait until both are up."""
-    run.mkdir(parents=True, exist_ok=True)
-    log = run / "server.log"
-    code = SERVER.format(prelude=prelude, worker=f"{prelude}\n{worker}")
-    owned = Ledger(run / LEDGER_FILE).launch(
-        name, [sys.executable, "-c", code], env=dict(os.environ), cwd=run, log=log, info={}
-    )
-    with subprocess.Popen(
-        ["tail", "-n", "+1", "-F", "--pid", str(owned.pid), str(log)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as tail:
-        assert tail.stdout is not None
-        assert tail.stdout.readline()
-        tail.kill()
-    return owned
-
-
-def mine(checkout: Path) -> list[ownership.Family]:
-    """The families of this test's checkout: other tests and nights have theirs."""
-    return [f for f in families() if f.run.path.is_relative_to(checkout)]
-
-
-def gone(pids: tuple[int, ...]) -> bool:
-    return all(start_time(pid) is None for pid in pids)
-
-
 def reclaim_only(monkeypatch: pytest.MonkeyPatch, found: ownership.Family) -> list[str]:
     """Reclaim one family, whatever else this machine has."""
     monkeypatch.setattr(ownership, "families", lambda: [found])
     return reclaim()
-
-
-@contextmanager
-def loop_of(run: Path) -> Iterator[None]:
-    """A loop that holds the run's lock."""
-    with open(run / "lock", "w") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        yield
 
 
 def test_a_family_is_told_with_what_it_is_whose_it_is_and_what_it_holds(checkout: Path) -> None:

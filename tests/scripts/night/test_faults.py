@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,26 +28,25 @@ from rich.console import Console
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family
-from fieldkit.records import Signal, Trajectory, read_bundle, read_trajectories
+from fieldkit.records import Signal, Trajectory, read_bundle
 from rollout.engine.serve import stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
 from scripts.phases.train import told_budget
-from scripts.run.folder import RunFolder
 from scripts.run.timings import Segment, StepTimings, Stopwatch, read_timings
 from scripts.run.until import FORECAST, held
 from scripts.watch.activity import State
 from scripts.watch.frame import frame
 from scripts.watch.sight import Watcher
-from tests.chaos.night import GRPO_RUN, SITE, Victim, alive, kill, require_readable
+from tests.chaos.night import Victim, alive, kill, require_readable
 from tests.scripts.made_night import make_night
+from tests.scripts.night.running import Night
 from tests.tiny_policy import write_run
 from trainer.budget import Budget
 
 pytestmark = pytest.mark.timeout(1200)
 
 HOUR = 3600.0
-WORLD = SITE.parent / "world"
 SHORTAGE = 5
 
 REQUEST_SECONDS = 6.0
@@ -61,61 +60,6 @@ SECRETS = {
     "WANDB_API_KEY": "canary4711wandb",
 }
 """What a person has in the environment. "canary4711" must be found nowhere."""
-
-
-class Night:
-    """A night in a folder of its own, and the loops that were run over it."""
-
-    def __init__(self, folder: Path, **env: str) -> None:
-        self.folder = RunFolder(folder)
-        self.env = {**os.environ, "PYTHONPATH": f"{WORLD}{os.pathsep}{SITE}", **env}
-        self.log = folder.with_name("said.log")
-
-    @property
-    def said(self) -> str:
-        """Everything that the loops have said so far."""
-        return self.log.read_text()
-
-    @contextmanager
-    def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-        """`grpo run`; ended at the latest on leaving."""
-        with open(self.log, "ab") as out:
-            loop = subprocess.Popen(
-                [*GRPO_RUN, str(self.folder.path), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env=self.env,
-            )
-        try:
-            yield loop
-        finally:
-            loop.kill()
-            loop.wait()
-
-    def run(self, *words: str) -> int:
-        """Run the loop to its end; its exit code."""
-        with self.running(*words) as loop:
-            return loop.wait()
-
-    def until(self, loop: subprocess.Popen[bytes], holds: Callable[[], object]) -> None:
-        """Wait until something can be seen in the folder of a loop that is at work."""
-        while not holds():
-            assert loop.poll() is None, f"the loop ended first:\n{self.said}"
-            time.sleep(0.005)  # files are written by others, and are over within moments
-
-    def events(self, event: str, phase: str) -> int:
-        journal = Journal(self.folder.journal).read()
-        return sum(e.event == event and e.data.get("phase") == phase for e in journal)
-
-    def finished_episodes(self) -> tuple[Trajectory, ...]:
-        """Those of the rollout under way."""
-        partial = self.folder.partial(1)
-        return read_trajectories(partial) if partial.is_file() else ()
-
-    def trained(self) -> str:
-        """The hash of step 1's adapter."""
-        return str(json.loads(self.folder.summary(1).read_text())["adapter_sha"])
 
 
 @pytest.fixture(scope="module")

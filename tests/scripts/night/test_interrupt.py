@@ -24,7 +24,7 @@ from scripts.base.checkout import ROOT
 from scripts.run.config import read_config
 from scripts.run.lock import holder, is_held
 from tests.chaos.night import GRPO_RUN, alive, require_readable, trained_twice
-from tests.scripts.night.test_faults import Night
+from tests.scripts.night.running import Night
 from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)

@@ -27,7 +27,7 @@ from scripts.night.detach import LOOP, detach
 from scripts.phases.stop import stop_idle_engine
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
-from tests.scripts.doctor.test_ownership import start
+from tests.scripts.doctor.servers import start
 from tests.scripts.made_night import make_night
 
 SHORTAGE = 5

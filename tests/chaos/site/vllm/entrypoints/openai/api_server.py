@@ -2,18 +2,20 @@
 
 Put before the real package on PYTHONPATH it is started in its place, by the same command line. It
 computes every request alone and on one thread, so equal requests have equal answers to the last
-bit whatever else is in flight; the real one does not. It starts a child that outlives it when it is
-killed, as the real one's EngineCore does. For faults and for exactness; it proves nothing about
-vLLM.
+bit whatever else is in flight; the real one does not. It starts a child that ends with it in good
+order and outlives it when it is killed, as the real one's EngineCore does. For faults and for
+exactness; it proves nothing about vLLM.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import torch
@@ -103,9 +105,16 @@ class Model:
         return ids, logprobs, "length"
 
 
-def make_app(model: Model, key: str) -> FastAPI:
-    """The routes. Without the right key every one answers 401."""
-    app = FastAPI()
+def make_app(model: Model, key: str, worker: subprocess.Popen[bytes]) -> FastAPI:
+    """The routes. Without the right key every one answers 401. Its end in good order is `worker`'s
+    too."""
+
+    @contextlib.asynccontextmanager
+    async def living(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        worker.terminate()
+
+    app = FastAPI(lifespan=living)
 
     def check(request: Request) -> None:
         if request.headers.get("authorization") != f"Bearer {key}":
@@ -153,10 +162,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--lora-modules", nargs="*", default=[])
     words, _ = parser.parse_known_args()
-    subprocess.Popen([sys.executable, "-c", WORKER])
+    worker = subprocess.Popen([sys.executable, "-c", WORKER])
     adapters = dict(word.split("=", 1) for word in words.lora_modules)
     model = Model(words.model, words.served_model_name, adapters)
-    app = make_app(model, os.environ["VLLM_API_KEY"])
+    app = make_app(model, os.environ["VLLM_API_KEY"], worker)
     uvicorn.run(app, host=words.host, port=words.port, log_level="warning")
 
 
