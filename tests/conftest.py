@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hand the groups out one by one, in the order of the tests."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByGroup(LoadScopeScheduling):
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         @cached_property
         def groups(self) -> dict[str, str]:
             groups: dict[str, str] = read_json(_basetemp(config) / _GROUPS)
