@@ -29,7 +29,9 @@ def test_every_test_that_the_list_of_faults_names_exists() -> None:
         assert not name or f"def {name}(" in source, f"{file}::{name}"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/LOG.md", "docs/FAULTS.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/LOG.md", "docs/FAULTS.md", "docs/running.md", "docs/HOUSE.md"]
+)
 def test_every_command_that_a_document_names_is_one(name: str) -> None:
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     assert set(COMMAND.findall(text(name))) <= known

@@ -43,6 +43,7 @@ WHOLE = {
     "trainer/test_command_line.py": "`python -m trainer`",
     "test_committed_runs.py": "the records of every committed run",
     "test_docs.py": "the documents",
+    "test_house.py": "docs/HOUSE.md",
     "test_imports.py": "all modules",
     "test_makefile.py": "the Makefile",
     "test_names.py": "all modules",
