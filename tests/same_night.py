@@ -139,8 +139,9 @@ def _look(checkout: Path, place: Path, kept: Path) -> dict[str, Any]:
 
 
 def _without_minute(text: str) -> str:
-    """Without the time at which something was made or looked at."""
-    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d|\d\d:\d\d:\d\d", "NOW", text)
+    """Without the time at which something was made or looked at, and the memory free then."""
+    now = r"\d{4}-\d\d-\d\d \d\d:\d\d|\d\d:\d\d:\d\d|[\d.]+ of [\d.]+ GiB available"
+    return re.sub(now, "NOW", text)
 
 
 def _played(run: Path) -> dict[str, Any]:
