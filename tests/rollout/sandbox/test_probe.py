@@ -64,8 +64,8 @@ def test_a_host_that_forbids_nothing_has_no_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"kind": "docker"}, "'docker' is unknown; known: bwrap, none"),
-        ({"command_seconds": 0}, "sandbox.command_seconds: must be above 0"),
+        ({"kind": "docker"}, "sandbox.kind: expected one of 'bwrap', 'none', found 'docker'"),
+        ({"command_seconds": 0}, "sandbox.command_seconds: expected a finite number above 0"),
         ({"workspace_bytes": -1}, "sandbox.workspace_bytes"),
         ({"output_chars": float("nan")}, "sandbox.output_chars"),
     ],
