@@ -32,6 +32,9 @@ class EngineSettings:
     """Sequences decoded at the same time."""
     max_adapters: Annotated[PositiveInt, Change.MACHINE] = 8
     """Adapters that one server holds at most."""
+    lora_matmul: Annotated[bool, Change.MACHINE] = True
+    """On a CPU: compute LoRA as one matrix product for each adapter (`rollout.engine.vllm_plugin`)
+    in place of vLLM's copy of the weights for each token."""
     threads_bind: Annotated[str, Change.MACHINE] = "auto"
     """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
     lifecycle: Annotated[str, Choice(CHOICES), Change.MACHINE] = AUTO

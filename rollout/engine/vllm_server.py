@@ -21,6 +21,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from fieldkit.training.adapter import AdapterInfo
+from rollout.engine import vllm_plugin
 from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
@@ -196,6 +197,7 @@ def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[s
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     if is_cpu_build():
         env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings)
+        env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
         # Would override --kv-cache-memory-bytes.
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     return env
