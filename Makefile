@@ -32,9 +32,9 @@ REBUILD := $(if $(GRPO_BUILD),$(if $(filter $(GRPO_BUILD),$(HELD)),,REBUILD))
 $(READY): $(INPUTS) $(REBUILD)
 	@scripts/setup/setup.sh
 
-setup: $(READY) ## make .venv with the pinned requirements (others do this by themselves)
+setup: $(READY) ## make .venv with the pinned requirements (other targets run it if needed)
 
-run: $(READY) ## a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
+run: $(READY) ## run a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
 	@scripts/setup/system.sh check
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
@@ -55,21 +55,21 @@ test-faults: $(READY) ## run the tests that docs/FAULTS.md names
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $$(grep -oE '[a-z_/]+\.py(::[a-z0-9_]+)?' docs/FAULTS.md | sort -u | sed 's|^|tests/|') -m 'not exhausting' $(ARGS)
 
-test-sandbox: $(READY) ## try to get out of the sandbox, to exhaust it, and to slow its neighbours
+test-sandbox: $(READY) ## test the sandbox: escapes, exhausted resources, slowed neighbours
 	@scripts/setup/system.sh ensure
 	@$(BIN)/pytest tests/rollout/sandbox/test_sandbox.py tests/rollout/sandbox/test_escape.py \
 		tests/rollout/sandbox/test_seccomp.py tests/rollout/sandbox/test_probe.py \
 		tests/scripts/phases/test_unprotected.py -m '' $(ARGS)
 
-chaos: $(READY) ## kill nights 240 times and see that nothing is lost (an hour)
+chaos: $(READY) ## kill nights 240 times and check that nothing is lost (an hour)
 	@scripts/setup/system.sh ensure
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-price: $(READY) ## measure what sandbox and durable files cost, into docs/price.md
+price: $(READY) ## measure the cost of sandbox and durable files; write docs/price.md
 	@$(BIN)/python -m tests.price $(ARGS)
 
-pictures: $(READY) ## photograph the reference run's page into docs/pictures (needs Chromium)
+pictures: $(READY) ## take screenshots of the reference run's page for docs/pictures (needs Chromium)
 	@$(BIN)/python -m tests.scripts.report.pictures
 
 check: $(READY) ## lint, format and types
@@ -77,7 +77,7 @@ check: $(READY) ## lint, format and types
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
 
-format: $(READY) ## let ruff mend lint and format
+format: $(READY) ## fix lint and format with ruff
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
@@ -87,8 +87,8 @@ system: ## install the system packages (Debian, Ubuntu; asks for sudo where need
 lock: $(READY) ## resolve requirements/*.in into pinned *.txt
 	@scripts/setup/pin.sh
 
-doctor: $(READY) ## is this machine fit for a night?
+doctor: $(READY) ## check that this machine is ready for a night
 	@$(BIN)/grpo doctor
 
-clean: ## remove .venv and caches; runs stay
+clean: ## remove .venv and caches; keep runs
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

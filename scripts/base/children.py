@@ -1,9 +1,8 @@
-"""Running a child program: its lines as they come, its exit code, and no orphan behind it.
+"""Runs a child program: streams its lines, returns its exit code, and leaves no orphan.
 
-The loop starts phases, and the train phase starts the trainer, through this one function. A child
-gets a process group of its own, so that a Ctrl-C at the terminal reaches the loop alone, the kernel
-ends it when its parent is gone, and the run's ledger names it while it lives. Nothing here knows
-what a child prints.
+The loop starts phases, and the train phase starts the trainer, through `run_child`. A child gets
+its own process group, so that Ctrl-C at the terminal reaches only the loop. The kernel ends the
+child when its parent is gone, and the run's ledger names it while it lives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a phase says while it works, as records: to a display, or as JSON lines to `grpo run`.
+"""Events: what a phase reports to a display, or as JSON lines to `grpo run`.
 
-A phase never prints. It tells events, so that the same phase serves a terminal panel, a plain log
-and a parent process. Decisions never depend on them.
+A phase never prints. It emits events, which a terminal panel, a plain log or a parent process can
+show. No decision depends on an event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fieldkit.errors import Interrupted
 
 
 class EventKind(StrEnum):
-    """What sort of thing happened."""
+    """The kind of an event."""
 
     PHASE = "phase"
     """A phase begins. `text`: the phase's name; figures: step, and steps and
@@ -25,17 +25,17 @@ class EventKind(StrEnum):
     PROGRESS = "progress"
     """`done` of `total` `text` (episodes, micro-batches, seconds); too frequent for a log."""
     NOTE = "note"
-    """One line that a person wants to have read afterwards."""
+    """One line that a person should read."""
     ALARM = "alarm"
-    """One line that nobody may overlook: red on a terminal."""
+    """One line that a person must not miss; red on a terminal."""
     DETAIL = "detail"
-    """One line for the log; a terminal shows it where the phase was typed by hand."""
+    """One line for the log; a terminal shows it if a person started the phase by hand."""
     TABLE = "table"
     """Several lines that belong together."""
     FINISHED = "finished"
     """A phase ended well. `text`: its outcome in one line; figures: the step's, for the panel."""
     FAILED = "failed"
-    """A phase ended with an error. `text`: what to tell; figures: exit_code."""
+    """A phase ended with an error. `text`: the error message; figures: exit_code."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Event:
 
 
 Tell = Callable[[Event], None]
-"""Who listens to events."""
+"""A listener for events."""
 
 
 def note(tell: Tell, text: str) -> None:
@@ -59,12 +59,12 @@ def note(tell: Tell, text: str) -> None:
 
 
 def alarm(tell: Tell, text: str) -> None:
-    """Tell one line that nobody may overlook."""
+    """Tell one line that a person must not miss."""
     tell(Event(EventKind.ALARM, text))
 
 
 def detail(tell: Tell, text: str) -> None:
-    """Tell one line that only a log wants to keep."""
+    """Tell one line for the log."""
     tell(Event(EventKind.DETAIL, text))
 
 
@@ -74,26 +74,26 @@ def table(tell: Tell, text: str) -> None:
 
 
 def progress(tell: Tell, what: str, done: int, total: int, **figures: float) -> None:
-    """Tell how far the phase is."""
+    """Tell the phase's progress."""
     tell(Event(EventKind.PROGRESS, what, done, total, figures))
 
 
 def tell_parent(event: Event) -> None:
     """Write an event to stdout as one JSON line, for the process that started this one.
 
-    Raises `Interrupted` where that process is gone: nobody waits for this phase any more.
+    Raises `Interrupted` if that process is gone.
     """
     try:
         sys.stdout.write(json.dumps(asdict(event)) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Or the interpreter would try to flush the rest once more at its end, and complain.
+        # Otherwise the interpreter would flush stdout again at exit and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Interrupted("the loop that started this phase is gone; `grpo run` goes on") from None
 
 
 def read_event(line: str) -> Event | None:
-    """An event from a child's line; None where a library printed something else."""
+    """The event in a child's line; None if a library printed the line."""
     try:
         value = json.loads(line)
         return Event(**{**value, "kind": EventKind(value["kind"])})

@@ -1,7 +1,6 @@
-"""What this machine is and what runs on it: for the manifest, and for `grpo doctor`.
+"""Describes this machine's hardware and software, for the manifest and `grpo doctor`.
 
-Everything is read, nothing is started or changed. Versions come from package metadata, because
-importing vLLM or torch to ask for theirs takes seconds.
+Changes nothing. Versions come from package metadata, because importing vLLM or torch takes seconds.
 """
 
 from __future__ import annotations

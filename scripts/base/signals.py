@@ -1,8 +1,8 @@
-"""What the person asked for by signal: finish the step, or stop now.
+"""Turns signals into stop requests: finish the step, or stop now.
 
-Ctrl-C once (or a closed terminal) lets the step finish, Ctrl-C twice or SIGTERM stops at once; both
-leave a run that the same command resumes. A signal that was ignored when the program started
-(nohup, --detach) stays ignored. Nothing is interrupted here: the loop looks at the wish.
+Ctrl-C once (or a closed terminal) lets the step finish; Ctrl-C twice or SIGTERM stops at once. In
+both cases the same command resumes the run. A signal that was ignored when the program started
+(nohup, --detach) stays ignored. Nothing is interrupted here: the loop checks the wish.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import FrameType
 
 
 class Wish:
-    """What was asked for so far. `told` is called with one line each time that changes."""
+    """The stop request so far. `told` gets one line each time it changes."""
 
     def __init__(self, told: Callable[[str], None] = lambda text: None) -> None:
         self.finish = False
         self.now = False
         self.told = told
         self.on_now: Callable[[], None] = lambda: None
-        """Called when "stop now" is asked for: what waits in an event loop is woken by it."""
+        """Called on "stop now", to wake what waits in an event loop."""
 
     def ask_finish(self) -> None:
         """Finish the step; asked twice: stop now."""

@@ -1,8 +1,8 @@
-"""The command `grpo`: every program of the house under one name.
+"""The command `grpo`: every program of this project under one name.
 
-This file only puts the families of commands together; each has its own file here. Commands are
-thin: they read what was typed, call one function and print. Their imports are inside them, because
-`grpo next` is asked between any two phases. Exit codes are those of `fieldkit.errors`.
+This file joins the groups of commands; each group has its own file here. A command parses its
+arguments, calls one function and prints. Imports are inside the commands, because the loop calls
+`grpo next` between any two phases. Exit codes are those of `fieldkit.errors`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.cli import doctor, look, make, night, phases
 
 app = typer.Typer(
     name="grpo",
-    help="One box, one night: GRPO on a command-line agent, and honest evidence in the morning.",
+    help="Train a command-line agent with GRPO overnight on one machine; read the evidence.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,7 +28,7 @@ for family in (night, phases, doctor, look, make):
 
 
 def main() -> None:
-    """Entry point: run the app and end with the exit code of the contract."""
+    """Entry point: run the app and exit with a code of `fieldkit.errors`."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -41,5 +41,5 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C where no phase listens for it: nothing is half-written, so simply end."""
+    """Handle Ctrl-C outside a phase: nothing is half-written, so exit."""
     raise Interrupted("interrupted")

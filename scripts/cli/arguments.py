@@ -1,4 +1,4 @@
-"""What several commands of `grpo` take on their command line."""
+"""Arguments and options that several `grpo` commands share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import typer
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A name below runs/, or a path.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A name under runs/, or a path.")]
 Sandbox = Annotated[
     Literal["bwrap", "none"],
     typer.Option(
-        help="none: the policy's commands run as you, unprotected. No file can say it, so every"
-        " command that goes on with such a night has to."
+        help="none: the policy's commands run as you, unprotected. run.toml cannot set it: give it"
+        " on every command that continues such a run."
     ),
 ]

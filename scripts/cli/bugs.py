@@ -1,6 +1,6 @@
-"""What becomes of an error that no code of ours expects: a bug, told in a line, its traceback kept.
+"""Reports an unexpected error as a bug: one line for the person, the traceback in the run's log/.
 
-Every other error is one of `fieldkit.errors` and passes.
+Errors of `fieldkit.errors` pass unchanged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def reporting_bugs(run: str, display: Display | None) -> Iterator[None]:
-    """Within it, an unexpected error leaves its traceback in RUN's log/ and ends with exit 1.
+    """In this block, an unexpected error writes its traceback to RUN's log/ and exits with code 1.
 
-    `display` is closed in any case.
+    Closes `display` in every case.
     """
     try:
         yield
@@ -40,7 +40,7 @@ def reporting_bugs(run: str, display: Display | None) -> Iterator[None]:
 
 
 def _keep_traceback(run: str, name: str) -> str:
-    """Write the traceback being handled to the run's log/; return where it lies."""
+    """Write the current traceback to the run's log/; return its path."""
     from scripts.run.folder import resolve_run
 
     log = resolve_run(run).log

@@ -1,4 +1,4 @@
-"""`grpo doctor`: is this machine, or this run, fit for a night?"""
+"""`grpo doctor`: check that this machine, or this run, is ready for a night."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ app = typer.Typer()
 @app.command()
 def doctor(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Also whether this run would start.")
+        str | None, typer.Argument(metavar="[RUN]", help="Also check whether this run would start.")
     ] = None,
     reclaim: Annotated[
-        bool, typer.Option("--reclaim", help="End what runs have left behind.")
+        bool, typer.Option("--reclaim", help="End processes that runs left behind.")
     ] = False,
     sandbox: Sandbox = "bwrap",
 ) -> None:
-    """Check this machine; exit 4 where something would stop a night."""
+    """Check this machine; exit 4 if something would stop a night."""
     from fieldkit.errors import Unavailable
     from rollout.sandbox.command import SandboxSettings
     from scripts.doctor import checkup

@@ -1,7 +1,7 @@
-"""The commands that look at a run: tables, page, comparison, transcripts, the live watch, trackers.
+"""The commands that read a run: tables, page, comparison, transcripts, live watch, trackers.
 
-None of them trains or changes what a phase reads; they may be called while the loop runs. Only
-`show --random` and `show --base` play, the latter on the engine, so not while a loop works.
+None of them trains or changes what a phase reads; all but one are safe while the loop runs. Only
+`show --random` and `show --base` play; `--base` needs the engine, so it cannot run beside a loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ app = typer.Typer()
 
 @app.command()
 def table(run: Run) -> None:
-    """Print tables and verdict; write evidence.json, evidence.md, curve.png and report.html."""
+    """Print the tables and the verdict; write evidence.json and .md, curve.png and report.html."""
     from rich.console import Console
 
     from scripts.evidence.findings import read_findings
@@ -44,8 +44,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="ARM",
-            help="RUN (its newest evaluated adapter), RUN@warm, RUN@base or RUN@STEP, RUN being a"
-            " name below runs/ or a path. Two or more; the others are compared with the first.",
+            help="RUN (its newest evaluated adapter), RUN@warm, RUN@base or RUN@STEP. RUN is a name"
+            " under runs/ or a path. Give two or more; each is compared with the first.",
         ),
     ],
     markdown: Annotated[
@@ -56,7 +56,7 @@ def compare(
         Path | None, typer.Option(metavar="FILE", help="Also write a page that needs no network.")
     ] = None,
 ) -> None:
-    """Compare arms of any runs on the same held-out tasks, from their evaluations; plays nothing.
+    """Compare arms of any runs on the same held-out tasks, from stored evaluations.
 
     For example: grpo compare tonight@warm tonight, or grpo compare monday tuesday wednesday@12.
     """
@@ -97,18 +97,24 @@ def report(run: Run) -> None:
 @app.command()
 def show(
     run: Run,
-    task: Annotated[str | None, typer.Option(help="This task; without: a list.")] = None,
-    step: Annotated[int | None, typer.Option(min=1, help="Of this step's rollouts.")] = None,
-    arm: Annotated[
-        str | None, typer.Option("--eval", metavar="ARM", help="Of this arm's evaluation.")
+    task: Annotated[
+        str | None, typer.Option(help="The task to show; default: list the attempts.")
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", min=0, help="Which of its attempts.")] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Every token and its logprob.")] = False,
-    random: Annotated[bool, typer.Option("--random", help="A random policy beside it.")] = False,
-    base: Annotated[bool, typer.Option("--base", help="The base model beside it.")] = False,
+    step: Annotated[int | None, typer.Option(min=1, help="From this step's rollout.")] = None,
+    arm: Annotated[
+        str | None, typer.Option("--eval", metavar="ARM", help="From this arm's evaluation.")
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", min=0, help="Number of the attempt, from 0.")
+    ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Show every token and its logprob.")
+    ] = False,
+    random: Annotated[bool, typer.Option("--random", help="Also play a random policy.")] = False,
+    base: Annotated[bool, typer.Option("--base", help="Also play the base model.")] = False,
     sandbox: Sandbox = "bwrap",
 ) -> None:
-    """Show one attempt turn by turn as the model saw it, or list the attempts there are."""
+    """Show one attempt turn by turn as the model saw it, or list all attempts."""
     from rich.console import Console
 
     from scripts.show.show import Request
@@ -123,7 +129,7 @@ def show(
 def watch(
     run: Run, once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False
 ) -> None:
-    """Watch a run live, in this or another terminal; Ctrl-C ends the watch only."""
+    """Watch a run live, from any terminal; Ctrl-C ends only the watch."""
     from scripts.run.folder import open_run
     from scripts.watch.watch import watch as live
 
@@ -132,7 +138,7 @@ def watch(
 
 @app.command()
 def track(run: Run) -> None:
-    """Bring every tracker up to date: TensorBoard's file, and Weights & Biases where it is on."""
+    """Update every tracker: TensorBoard, and Weights & Biases if run.toml turns it on."""
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
     from scripts.track.points import read_points
@@ -148,11 +154,13 @@ def track(run: Run) -> None:
 @app.command()
 def replay(
     run: Run,
-    reward: Annotated[str, typer.Option(help="shaped, or binary.")] = "shaped",
+    reward: Annotated[str, typer.Option(help="shaped or binary.")] = "shaped",
     turn_penalty: Annotated[float | None, typer.Option(help="λ; default: the run's.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="sentinel, or literal.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="sentinel or literal; default: the run's.")
+    ] = None,
 ) -> None:
-    """Score the stored trajectories again under another reward or stop protocol; plays nothing."""
+    """Score the stored trajectories again under another reward or stop protocol."""
     from rich.console import Console
 
     from scripts.evidence.replay import replay_run

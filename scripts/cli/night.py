@@ -1,4 +1,4 @@
-"""The commands around a whole night: make its run, start it, ask what is next, stop, take over."""
+"""The commands for a whole night: create the run, start it, print what is next, stop, take over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new(
         str, typer.Option(help="smol, spark, or another file of scripts/prepare/presets.")
     ] = "smol",
 ) -> None:
-    """Make a run folder with its run.toml."""
+    """Create a run folder with its run.toml."""
     from scripts.prepare.presets import new_run
     from scripts.run.folder import resolve_run
 
@@ -33,22 +33,29 @@ def new(
 def run_(
     run: Run,
     steps: Annotated[int | None, typer.Option(min=0, help="GRPO steps in all.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Fit the steps into this.")] = None,
-    eval_every: Annotated[int | None, typer.Option(min=0, help="Steps between evals.")] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="HH:MM", help="Be done by then, tables and page included.")
+    minutes: Annotated[
+        float | None, typer.Option(help="Plan as many steps as fit into these.")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Survive the closed terminal.")] = False,
+    eval_every: Annotated[
+        int | None, typer.Option(min=0, help="Steps between evaluations.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="HH:MM", help="Finish by this time, tables and page included."),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; survive a closed terminal.")
+    ] = False,
     skip_preflight: Annotated[
         bool,
         typer.Option("--skip-preflight", help=PHASES["start"].flags[SKIP_PREFLIGHT]),
     ] = False,
     keep_engine: Annotated[
-        bool, typer.Option("--keep-engine", help="Leave the server running at the end.")
+        bool, typer.Option("--keep-engine", help="Leave the engine running at the end.")
     ] = False,
     sandbox: Sandbox = "bwrap",
 ) -> None:
-    """Run a night: start, evaluate, roll out, train, until done. Resumes where it stopped."""
+    """Run a night: start, evaluate, roll out, train, until done. Resume where it stopped."""
     from scripts.night.loop import LoopOptions, run_loop
     from scripts.run.folder import open_run
 
@@ -68,7 +75,7 @@ def run_(
 
 @app.command("next")
 def next_(run: Run) -> None:
-    """Print the next phase, or done; exit 3 where the pool has converged."""
+    """Print the next phase, or done; exit 3 if the pool has converged."""
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
     from scripts.run.next_phase import Phase
@@ -85,7 +92,7 @@ def next_(run: Run) -> None:
 
 @app.command()
 def stop(run: Run) -> None:
-    """Stop the run's engine (only ours). A running loop is stopped with Ctrl-C."""
+    """Stop the run's own engine. To stop a running loop, press Ctrl-C in its terminal."""
     from scripts.phases.stop import stop_idle_engine
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
@@ -96,7 +103,7 @@ def stop(run: Run) -> None:
 
 @app.command()
 def takeover(run: Run) -> None:
-    """Make a run that came from another host this host's."""
+    """Make this host the owner of a run from another host."""
     from scripts.run.folder import open_run
     from scripts.run.takeover import takeover as take
 

@@ -1,7 +1,6 @@
-"""The commands that do one phase: one for each entry of `scripts.phases.registry`.
+"""One command for each phase of `scripts.phases.registry`.
 
-Each is the same door, `run_phase`; what it is called, what its help says and which flags it takes
-is the entry's to say.
+Every command calls `run_phase`. The registry entry gives its name, help and flags.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Events = Annotated[bool, typer.Option("--events", hidden=True)]
 
 
 def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
-    """Add the command that does `phase`."""
+    """Add the command that runs `phase`."""
 
     def command(run: str, sandbox: SandboxKind, events: bool, **given: bool) -> None:
         flags = [name for name, is_given in given.items() if is_given]
@@ -52,7 +51,7 @@ def _switch(flag: str, help: str) -> Any:
 
 
 def _do(phase: PhaseEntry, run: str, sandbox: SandboxKind, events: bool, flags: list[str]) -> None:
-    """One phase, told to the parent (`--events`) or to the person."""
+    """Run one phase; report to the parent (`--events`) or to the person."""
     from scripts.base.display import make_display
     from scripts.base.events import Event, EventKind, tell_parent
     from scripts.phases.run_phase import run_phase
@@ -79,7 +78,7 @@ for entry in PHASES.values():
 
 @app.command()
 def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
-    """Play four tasks, K times each, with the newest adapter: rewards, advantages, stops."""
+    """Play four tasks K times each with the newest adapter; show rewards, advantages and stops."""
     from scripts.base.display import make_display
     from scripts.phases.smoke import preflight_newest
 

@@ -25,7 +25,7 @@ from scripts.phases.context import find_model
 from scripts.run.config import RunConfig
 
 MEMORY_BYTES = 8 * GIB
-"""What a night on the default model wants: engine 3, trainer 3 and the loop, with room to spare."""
+"""Memory for a night on the default model: engine 3, trainer 3 and the loop, plus a margin."""
 
 PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "taskset", "setpriv", "bash", "tar", "mount")
 """What the sandbox calls; Debian and Ubuntu have them in bubblewrap, util-linux, tar and mount."""
@@ -60,7 +60,7 @@ def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Fi
 
 
 def finding(name: str, check: Callable[[], str]) -> Finding:
-    """What a check says, or the error that it raises."""
+    """A check's result, or its error, as a `Finding`."""
     try:
         return Finding(name, True, check())
     except FieldkitError as e:

@@ -1,4 +1,4 @@
-"""What runs have started and what lives now: whose each process is, what it holds, who uses it.
+"""The live processes that runs have started: their run, the memory they hold, and their user.
 
 Found by the marks in their environment, so that it does not matter which of them were killed, what
 they call themselves, or whether the run folder is still there. Listing signals nobody; `reclaim`
@@ -98,7 +98,7 @@ class Family:
 
 
 def families() -> list[Family]:
-    """Every family of this user, by run; those of a ledger that cannot be read among them."""
+    """Every family of this user, by run; includes families whose ledger cannot be read."""
     found: dict[tuple[Path, str], list[Marked]] = defaultdict(list)
     for process in marked():
         found[process.ledger, process.marker].append(process)

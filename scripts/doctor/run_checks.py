@@ -1,7 +1,7 @@
-"""`grpo doctor RUN`: would this run start, and how would engine and trainer share the memory?
+"""`grpo doctor RUN`: checks whether the run would start, and forecasts its memory.
 
-The checks of the start phase, all of them instead of the first that fails. A hub model that is not
-here yet is downloaded; nothing else is left behind.
+Runs all checks of the start phase, even after one fails. The only side effect is the download of a
+hub model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`grpo run --detach`: the loop in a session of its own, deaf to a closed terminal.
+"""`grpo run --detach`: runs the loop in its own session, so that it survives a closed terminal.
 
-It is the same command, started again without the terminal; what it says goes to a log of the run.
-It carries a mark like all that is started here, and writes itself into the ledger once it owns the
-run: one that is turned away must not stand there in the place of the loop that works.
+The same command starts again without the terminal; its output goes to a log of the run. The loop
+carries a mark like every process that a run starts. It enters the ledger only once it owns the run,
+so a loop that is refused cannot replace the entry of the running one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LOOP = "loop"
 """Its name in the ledger."""
 
 _START_SECONDS = 20.0
-"""How long the detached loop may take to own the run; it takes about a second."""
+"""Time limit for the detached loop to take the run's lock; it needs about a second."""
 _POLL_SECONDS = 0.1
 
 
 def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
     """Start `grpo run` with `options` in the background; return its pid and its log.
 
-    Returns when it owns the run. Raises what its exit code stands for where it ended before that.
+    Returns when the loop owns the run. Raises the error for its exit code if it ends before that.
     """
     log = folder.log / f"detached-{time.strftime('%Y%m%d-%H%M%S')}.log"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started now
@@ -48,7 +48,7 @@ def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
 
 
 def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Path) -> None:
-    """Wait until the lock names the child, or it ended: by then it has said why."""
+    """Wait until the lock names the child, or until the child ends with a reason."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         try:

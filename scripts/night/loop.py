@@ -1,7 +1,7 @@
-"""`grpo run`: the loop of grpo_loop.sh with a display, a lock over the whole night, and an end.
+"""`grpo run`: the loop of grpo_loop.sh with a display, time limits and a summary at the end.
 
-Each phase is a process of its own; this one only asks what is next, starts it, shows what it says,
-and stops between phases when asked. It holds no state that the run folder does not.
+Each phase is a separate process. The loop finds the next phase, starts it, shows its events, and
+stops between phases when asked. All state is in the run folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from scripts.track.trackers import require_trackers
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What was said on the command line; None leaves what run.toml says."""
+    """Options of the command line; None keeps the value of run.toml."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -49,7 +49,7 @@ class LoopOptions:
     sandbox: SandboxKind = "bwrap"
 
     def words(self) -> list[str]:
-        """The same as words of a command line."""
+        """The options as words of a command line."""
         words = []
         for key in ("steps", "minutes", "eval_every", "until"):
             if (value := getattr(self, key)) is not None:
@@ -61,11 +61,11 @@ class LoopOptions:
 
 
 def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
-    """Run phases until everything that was asked for is done.
+    """Run phases until the night is done.
 
     Raises `PoolConverged` when the pool is exhausted, `Interrupted` when the person stopped it, and
-    whatever a phase raised. The engine is stopped in the end, however it ends; what that raises is
-    raised where nothing else is.
+    any error of a phase. Always stops the engine at the end; raises an error of that stop only if
+    there is no other error.
     """
     config = with_options(read_config(folder.config, options.sandbox), options)
     check_sandbox(folder, config)
@@ -89,7 +89,7 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
 
 
 def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
-    """The settings with what the command line says in their place."""
+    """The settings, overridden by the command line."""
     given = {
         key: value
         for key in ("steps", "minutes", "eval_every")
@@ -124,7 +124,7 @@ class _Loop:
         self.has_forecast = False
 
     def journal_start(self) -> None:
-        """Write down who runs, how far it shall go, and which free keys were changed since."""
+        """Journal the loop's start, its limits, and the free keys that have changed."""
         run = self.config.run
         limits = {"steps": run.steps, "minutes": run.minutes, "eval_every": run.eval_every}
         if self.deadline is not None:
@@ -134,7 +134,7 @@ class _Loop:
         self.journal.append("loop_start", limits=limits, changed=changed)
 
     def look(self) -> Phase:
-        """What is next, told to the display with the time that is left."""
+        """Find the next phase; tell the display, with the time left."""
         files = read_files(self.folder, self.config)
         steps = steps_planned(self.folder, self.config, files, self.deadline)
         phase = next_phase(files, steps, self.config.run.eval_every)
@@ -164,13 +164,13 @@ class _Loop:
         return seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
 
     def _keep_forecast(self, steps: int, left: float) -> None:
-        """Write down the first forecast of this loop, to be held against the end."""
+        """Journal this loop's first forecast, to compare it with the end."""
         if not self.has_forecast and left > 0:
             self.journal.append(FORECAST, steps=steps, end=round(time.time() + left, 3))
             self.has_forecast = True
 
     def do(self, phase: Phase) -> None:
-        """Run one phase to its end. Raises what its exit code stands for."""
+        """Run one phase to its end. Raises the error for its exit code."""
         self.failure = ""
         log = self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
         code = run_child(
@@ -195,7 +195,7 @@ class _Loop:
             self._show_evaluation()
 
     def _show_evaluation(self) -> None:
-        """The main table in the evening, the whole page once something was trained."""
+        """Show the main table before the first trained step, the whole page afterwards."""
         from scripts.evidence.findings import read_findings
         from scripts.evidence.tables import main_table
         from scripts.evidence.text_page import rich_page
@@ -226,13 +226,13 @@ class _Loop:
                 self.display.tell(Event(EventKind.DETAIL, line))
         elif event.kind is EventKind.FAILED:
             self.failure = event.text
-        elif event.kind is not EventKind.PHASE:  # it was told already, with more to it
+        elif event.kind is not EventKind.PHASE:  # `look` told it already, with the figures
             self.display.tell(event)
 
     def stop_engine(self) -> FieldkitError | None:
-        """End the engine that the phases left running, and what is left of a killed one.
+        """Stop the engine that the phases left running, and the remains of a killed one.
 
-        Returns what went wrong: a failure here hides no other, and nothing that is finished.
+        Returns the error, if any, so that it does not hide an error of a phase.
         """
         from rollout.engine.serve import stop_engine
 
@@ -244,7 +244,7 @@ class _Loop:
         return None
 
     def end(self, left: Phase, trouble: FieldkitError | None) -> None:
-        """Say how it ended; raise what the exit code shall say. trouble: with the engine's end."""
+        """Journal the end; raise the error for the exit code. trouble: of `stop_engine`."""
         self.journal.append("loop_end", next=left.value)
         if left is Phase.CONVERGED:
             raise_converged(self.folder, self.config)

@@ -1,7 +1,7 @@
-"""Everything that can be wrong with a run before it costs anything, looked at before it starts.
+"""Checks a run's tasks, model, adapter, disk and sandbox before it starts.
 
-Each check raises one of the foreseen errors with what, where and the next command; none leaves a
-trace but a hub model that is downloaded. Phases trust what passed here; only the adapter is checked
+Each check raises a `FieldkitError` that says what is wrong, where, and the next command. The only
+side effect is the download of a hub model. Phases rely on these checks; only the adapter is checked
 again, each time it is served.
 """
 
@@ -23,14 +23,14 @@ from trainer.budget import weight_bytes
 from trainer.trainable import check_trainable
 
 DISK_MARGIN_BYTES = 1 * GIB
-"""What must stay free on the disk beside what the run itself writes."""
+"""Disk space that must stay free on top of what the run writes."""
 
 _BYTES_A_TRAJECTORY = 100_000
-"""Measured: 12 turns with ids, logprobs and text come to 40-80 kB of JSON."""
+"""Measured: 12 turns with ids, logprobs and text take 40-80 kB of JSON."""
 _ADAPTER_COPIES = 4
-"""A step keeps the weights once and AdamW's two moments; one more while it is written."""
+"""A step keeps the weights and AdamW's two moments, plus one copy while it writes."""
 _TRAINED_BYTES = 4
-"""Of one number of an adapter as the trainer writes it, in whatever dtype it came."""
+"""Bytes of one adapter weight as the trainer writes it, whatever its original dtype."""
 
 
 def check_run(ctx: Context) -> AdapterInfo:
@@ -45,9 +45,9 @@ def check_run(ctx: Context) -> AdapterInfo:
 
 
 def check_tasks(ctx: Context) -> tuple[int, int]:
-    """Every task is sound, a step's batch fits the pool, and nothing of it is held out.
+    """Check that tasks are sound, a step's batch fits the pool, and pool and held-out set differ.
 
-    Returns how many tasks there are in the pool, and how many are played of the held-out set.
+    Returns the number of tasks in the pool, and the number of held-out tasks that are played.
     """
     pool, wanted = ctx.pool(), ctx.config.rollout.tasks_per_step
     heldout = ctx.heldout()
@@ -61,14 +61,14 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
 
 
 def check_model(ctx: Context) -> None:
-    """The model can be talked to and trained. Raises `BadInput` naming the key or the template."""
-    ChatRenderer(ctx.model_dir())  # a template that cannot hold the conversation is named here
+    """Check the chat template and the training dtype. Raises `BadInput` naming key or template."""
+    ChatRenderer(ctx.model_dir())  # raises for an unusable chat template
     trainer = ctx.trainer()
     check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype)
 
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:
-    """The adapter of run.toml fits the model. Raises `BadInput` naming key or tensor."""
+    """Check that run.toml's adapter fits the model. Raises `BadInput` naming key or tensor."""
     path = ctx.start_adapter
     if not path.is_dir():
         own = ctx.config.model.path == DEFAULT_MODEL  # the only base that `grpo sft` knows
@@ -81,7 +81,7 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
 
 
 def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
-    """What a person should look at before trusting that the adapter is one of this model."""
+    """A warning where the adapter names another base model; None where it does not."""
     model = str(ctx.model_dir())
     other = other_base(adapter, model)
     if other is None:
@@ -94,7 +94,7 @@ def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
 
 
 def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
-    """Raise `Shortage` where the run's disk cannot hold the steps that are asked for."""
+    """Raise `Shortage` if the run's disk cannot hold the planned steps."""
     needed = disk_needed(ctx.config, adapter.path)
     free = shutil.disk_usage(ctx.folder.path).free
     if free < needed:
@@ -105,7 +105,7 @@ def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
 
 
 def disk_needed(config: RunConfig, adapter: Path) -> int:
-    """Bytes that a run writes, generously, plus the margin."""
+    """An upper estimate of the bytes that a run writes, plus the margin."""
     steps = 100 if config.run.steps == "auto" else config.run.steps
     weights = weight_bytes(adapter, _TRAINED_BYTES)
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size

@@ -1,6 +1,6 @@
-"""What every phase is given: the run, its settings, where to speak, and the person's wishes.
+"""The context of a phase: the run, its settings, the event listener and the stop requests.
 
-Made once per process. It finds files and reads tasks; what is done with them is the phases'.
+Each process makes one. It finds files and reads tasks; the phases use them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_MODEL = "smol"
 
 @dataclass(frozen=True)
 class Done:
-    """How a phase ended: one line for the person, and the hashes of what it wrote, by path."""
+    """A phase's result: one line for the person, and the hashes of the files it wrote, by path."""
 
     text: str
     wrote: dict[str, str] = field(default_factory=dict)
@@ -42,9 +42,8 @@ class Done:
 
 @dataclass
 class Context:
-    """One phase's surroundings. `watch` runs since the process was started; a phase of several
-    parts that are timed apart puts a new one in its place. `flags`: those of the phase's own flags
-    that were given on the command line."""
+    """The context of one phase. `watch` counts from the start of the process; a phase that times
+    its parts separately replaces it. `flags`: the phase's own flags that the command line gave."""
 
     folder: RunFolder
     config: RunConfig
@@ -59,7 +58,7 @@ class Context:
 
     @property
     def scratch(self) -> Path:
-        """Where an environment may keep files that nobody needs afterwards."""
+        """Folder for the temporary files of environments."""
         return self.folder.path / "scratch"
 
     @property
@@ -68,11 +67,11 @@ class Context:
         return from_checkout(self.config.model.adapter)
 
     def model_dir(self) -> Path:
-        """The model's folder. Raises `BadInput` where there is none."""
+        """The model's folder. Raises `BadInput` if it does not exist."""
         return find_model(self.config.model.path)
 
     def engine(self) -> EngineSettings:
-        """[engine], with what the trainer will need beside it where run.toml leaves that open."""
+        """[engine], with the trainer's forecast memory where run.toml does not set it."""
         from rollout.engine.vllm_server import serving_dtype
         from trainer.budget import forecast
 
@@ -85,7 +84,7 @@ class Context:
         return replace(engine, trainer_gib=need / GIB)
 
     def trainer(self) -> TrainerSettings:
-        """[trainer], told what the server computes in where run.toml leaves that open."""
+        """[trainer], with the server's dtype where run.toml does not set it."""
         from rollout.engine.vllm_server import serving_dtype
 
         trainer = self.config.trainer
@@ -102,7 +101,7 @@ class Context:
         return from_checkout(self.config.data.heldout)
 
     def about_to_play(self) -> None:
-        """Raise `BadInput` where the run is played with another kind of sandbox, and say it where
+        """Raise `BadInput` if the run was started with another kind of sandbox; tell an alarm if
         there is none."""
         check_sandbox(self.folder, self.config)
         if self.config.sandbox.kind == "none":
@@ -127,25 +126,25 @@ class Context:
         return read_tasks(file)
 
     def say(self, text: str) -> None:
-        """One line for the person; a long wait asks here whether it should go on."""
+        """Tell one line; raise `Interrupted` if the person asked to stop."""
         note(self.tell, text)
         self.check_stop()
 
     def check_stop(self) -> None:
-        """Raise `Interrupted` where the person wants to stop now."""
+        """Raise `Interrupted` if the person asked to stop now."""
         if self.wish.now:
             raise Interrupted("stopped; the same command goes on from here")
 
     def waiting(self, call: Callable[[], T]) -> T:
-        """Do something long that knows nothing of wishes but speaks through `say`."""
+        """Call a long function that can be stopped only through `say`."""
         try:
             return call()
         except FieldkitError:
-            self.check_stop()  # whatever it died of: it was asked to
+            self.check_stop()  # a requested stop hides the error it caused
             raise
 
     def run_async(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, or until the person wants to stop now."""
+        """Run a coroutine to its end, or until the person asks to stop now."""
 
         async def stoppable() -> T:
             task = asyncio.current_task()
@@ -156,7 +155,7 @@ class Context:
                 loop.call_soon_threadsafe(task.cancel)
 
             self.wish.on_now = cancel
-            if self.wish.now:  # asked for while the phase was still being set up
+            if self.wish.now:  # the request came during set-up
                 cancel()
             try:
                 return await main
@@ -170,10 +169,10 @@ class Context:
 
 
 def find_model(path: str) -> Path:
-    """The folder of a model: the default one by its name, a folder, or a hub id.
+    """The folder of a model, given "smol", a folder, or a hub id.
 
-    A hub id is looked up in the local hub cache first and downloaded otherwise. Raises `BadInput`
-    naming what was tried.
+    Uses the local hub cache for a hub id, and downloads the model if it is not cached. Raises
+    `BadInput` naming what it tried.
     """
     if path == DEFAULT_MODEL:
         from scripts.prepare.model import default_model_dir
@@ -199,8 +198,8 @@ def _from_hub(hub_id: str) -> Path:
 
     patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
     try:
-        # The copy that is there, without asking whether there is a newer one: a night that follows
-        # somebody's `main` would serve and train another model from one step to the next.
+        # Use the cached copy without asking for a newer one: if `main` moved during the night, one
+        # step would serve and train another model than the step before.
         return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
     except LocalEntryNotFoundError:
         pass  # not here yet
@@ -209,7 +208,7 @@ def _from_hub(hub_id: str) -> Path:
     except Exception as e:  # the hub client raises a dozen unrelated classes
         why = next(iter(str(e).splitlines()), "")[:200]
         raise BadInput(
-            f"model.path: {hub_id} is no folder, and the hub did not give it "
+            f"model.path: {hub_id} is not a folder, and its download from the hub failed "
             f"({type(e).__name__}: {why}); download it on a machine with "
             "a network and name the folder"
         ) from e

@@ -1,8 +1,7 @@
-"""The eval phase: the arms that are due are played on the held-out set, on one server.
+"""The eval phase: plays the due arms on the held-out set, on one server.
 
-At the start of a run these are the do-nothing and oracle arms, the base model and the starting
-adapter; later the newest adapter. An arm that is there is not played again. What the figures mean
-is for the report.
+At the start of a run the due arms are do-nothing, oracle, the base model and the starting adapter;
+later the newest adapter. A finished arm is not played again. The report interprets the figures.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_tim
 
 
 def evaluate(ctx: Context) -> Done:
-    """Play every arm that is missing: those of the start, and the newest adapter."""
+    """Play every missing arm: the start arms and the newest adapter."""
     next_step(ctx)  # refuses a run that was not started
     files = read_files(ctx.folder, ctx.config)
     due = due_arms(files, steps=files.newest, eval_every=0)
     if not due:
-        return Done("everything that is due is evaluated already")
+        return Done("every due arm is evaluated already")
     ctx.about_to_play()
     for arm in due:
         summary = _play(ctx, files, arm)
@@ -47,12 +46,12 @@ def evaluate(ctx: Context) -> Done:
 
 
 def _step_of(files: RunFiles, arm: str) -> int:
-    """The step that an arm belongs to: the first one with that adapter, or the start."""
+    """The step of an arm: the first one with that adapter, else step 0."""
     return files.adapters.index(arm) if arm in files.adapters else 0
 
 
 def name_of(files: RunFiles, arm: str) -> str:
-    """What a person calls the arm."""
+    """The arm's name for a person."""
     if arm not in files.adapters:
         return arm
     step = _step_of(files, arm)
@@ -100,8 +99,8 @@ async def _evaluate(ctx: Context, name: str, one: Player) -> EvalSummary:
 
 
 def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
-    """The arm's server; the base model is served by one that holds the newest adapter too (in the
-    evening the starting one), so that both are played under the same conditions."""
+    """Serve the arm. The server of the base model also holds the newest adapter (at the start the
+    starting one), so that both are played under the same conditions."""
     if arm == BASE:
         keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
         return serve(ctx, None, "base", keep)
@@ -110,7 +109,7 @@ def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
 
 
 def _last_step_of(files: RunFiles, arm: str) -> int:
-    """The newest step with that adapter: the name under which it is served already, if it is."""
+    """The newest step with that adapter; an engine that already serves it uses this step's name."""
     return max(n for n, sha in enumerate(files.adapters) if sha == arm)
 
 

@@ -1,7 +1,6 @@
-"""A phase's player: the served adapter, the tokenizer and the worlds put together.
+"""Makes a phase's player from the served adapter, the tokenizer and the worlds.
 
-Rollout, evaluation and preflight differ in what they play; how an adapter comes to play is here,
-once. Nothing here decides which adapter or which tasks.
+Rollout, evaluation and preflight share this module. The caller chooses the adapter and the tasks.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from scripts.base.events import note, progress
 from scripts.phases.context import Context
 
 _TELL_SECONDS = 0.2
-"""Progress comes with every turn; a display needs no more than this."""
+"""Shortest time between two progress events; episodes report every turn."""
 
 
 def serve(
     ctx: Context, adapter: Path | None, version: str, keep: Mapping[str, Path] | None = None
 ) -> Served:
-    """Have the run's engine serve `adapter` (None: the base model), and journal what it took.
+    """Have the run's engine serve `adapter` (None: the base model), and journal the result.
 
-    A new server says how adapters will change on it where that was left to be probed, and why.
+    If lifecycle is "auto", a note says which lifecycle a new server uses, and why.
     """
     before = find_engine(ctx.folder.path)
     with ctx.watch.part("engine"):
@@ -68,7 +67,7 @@ def serve(
 
 
 def renderer(ctx: Context) -> ChatRenderer:
-    """The model's tokenizer. Importing it takes seconds, which count as start-up."""
+    """The model's tokenizer. Its import takes seconds, which count as start-up."""
     with ctx.watch.part("startup"):
         return ChatRenderer(ctx.model_dir())
 
@@ -77,7 +76,7 @@ def renderer(ctx: Context) -> ChatRenderer:
 async def player(
     ctx: Context, served: Served, chat: ChatRenderer, settings: EpisodeSettings
 ) -> AsyncIterator[Player]:
-    """The served adapter, ready to play under `settings`; to be used inside an event loop."""
+    """A player of the served adapter under `settings`; use it inside an event loop."""
     async with EngineClient(
         served.base_url,
         served.api_key,
@@ -96,20 +95,20 @@ async def player(
 
 
 def worlds(ctx: Context) -> Callable[[Task], World]:
-    """Makes a fresh world for an episode of a task."""
+    """A function that makes a fresh world for an episode of a task."""
     ctx.scratch.mkdir(exist_ok=True)
     site = Site(ctx.config.sandbox, ctx.scratch, ctx.config.rollout.protocol)
     return functools.partial(make_world, site=site)
 
 
 def reward(ctx: Context) -> Reward:
-    """What this run pays, and how its groups become advantages."""
+    """This run's reward, and how its groups become advantages."""
     how = ctx.config.advantages
     return Reward(ctx.config.reward, how.scale, how.credit)
 
 
 def show(ctx: Context, what: str = "episodes") -> OnProgress:
-    """Tells the display how far a rollout or evaluation is, a few times a second."""
+    """A callback that reports progress to the display a few times a second."""
     last = 0.0
 
     def on_progress(p: RolloutProgress) -> None:

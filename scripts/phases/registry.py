@@ -1,8 +1,8 @@
-"""The phases there are: what each is called, what `grpo --help` says of it, and what does it.
+"""The registry of phases: the name, help and function of each.
 
-`grpo <phase>`, `run_phase`, the loop's command lines and grpo_loop.sh all follow from this table,
-so a new phase is one file with its function, and one entry here. Which of them is next is decided
-in `scripts.run.next_phase` alone. Nothing heavy is imported: a phase is, once it is run.
+`grpo <phase>`, `run_phase`, the loop and grpo_loop.sh all use this table, so a new phase needs one
+file with its function and one entry here. `scripts.run.next_phase` alone decides which phase is
+next. Importing this module is cheap: a phase's module is imported when the phase runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 class PhaseEntry:
     """One phase.
 
-    name: what is typed, printed by `grpo next` and written into the journal. help: one line.
-    work: "module:function" of what does it, or the function itself. flags: what may be said of it
-    on the command line besides what every phase takes, with a line of help each; the function
-    finds them in `Context.flags`. has_figures: the trackers get the run's figures when it ends.
-    shows_table: its end changes the tables, so they are shown and written anew.
+    name: the command, the word that `grpo next` prints, and the journal's name. help: one line.
+    work: the function, or its "module:function". flags: the command's own flags with their help;
+    the function reads them from `Context.flags`. has_figures: the trackers get the run's figures
+    when the phase ends. shows_table: the phase changes the tables, so they are written and shown.
     """
 
     name: str
@@ -49,21 +48,24 @@ PHASES = {
     for entry in (
         PhaseEntry(
             "start",
-            "Check everything, write manifest and step-000, play the preflight.",
+            "Check everything, write the manifest and step-000, play the preflight.",
             "scripts.phases.start:start",
-            flags={SKIP_PREFLIGHT: "Start even where no preflight says that it pays."},
+            flags={SKIP_PREFLIGHT: "Start without a preflight."},
         ),
-        PhaseEntry("rollout", "Sample the next step's bundle.", "scripts.phases.rollout:rollout"),
+        PhaseEntry(
+            "rollout",
+            "Play the next step's episodes and write its bundle.",
+            "scripts.phases.rollout:rollout",
+        ),
         PhaseEntry(
             "train",
-            "Train on the bundle that is there and finish the step.",
+            "Train on the step's bundle and finish the step.",
             "scripts.phases.train:train",
             has_figures=True,
         ),
         PhaseEntry(
             "eval",
-            "Evaluate what is missing of the start's arms, and the newest adapter; print the"
-            " table.",
+            "Evaluate the newest adapter and any missing start arm; print the tables.",
             "scripts.phases.eval:evaluate",
             has_figures=True,
             shows_table=True,

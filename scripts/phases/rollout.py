@@ -1,7 +1,7 @@
-"""The rollout phase: the next step's tasks are played and its bundle is written.
+"""The rollout phase: plays the next step's tasks and writes its bundle.
 
-The step's number, tasks and seeds follow from the run folder and its seed, so a rollout that was
-killed is the same rollout when it is run again. Nothing here decides whether a step is due.
+The run folder and the run's seed determine the step's number, tasks and seeds, so a rollout that
+was killed and runs again is the same rollout. Nothing here decides whether a step is due.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scripts.run.timings import read_timings, write_timings
 
 
 def rollout(ctx: Context) -> Done:
-    """Sample the bundle of the step after the newest finished one; one that is there stays."""
+    """Sample the bundle of the step after the newest finished one; keep a finished bundle."""
     n = next_step(ctx)
     if ctx.folder.bundle(n).is_file():
         return Done(f"step {n}: the bundle is there already")
@@ -33,9 +33,9 @@ def rollout(ctx: Context) -> Done:
 
 
 def next_step(ctx: Context) -> int:
-    """The number of the step under way.
+    """The number of the current step.
 
-    Raises `BadInput` where the run was not started, or run.toml or the data were changed since.
+    Raises `BadInput` if the run is not started, or if run.toml or the data changed since.
     """
     done, manifest = ctx.folder.finished_steps(), read_manifest(ctx.folder)
     changed = list(bound_changes(manifest, ctx.config)) if manifest else []

@@ -1,7 +1,6 @@
-"""Running one phase as a process: lock, journal, signals, and what it says.
+"""Runs one phase as a process, with lock, journal, signals and events.
 
-Every phase is entered here, whether a person typed it, grpo_loop.sh did, or `grpo run`. What a
-phase does is its own; how it is framed is the same for all.
+A person, grpo_loop.sh and `grpo run` all enter a phase here.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def run_phase(
     sandbox: SandboxKind = "bwrap",
     flags: Collection[str] = (),
 ) -> Done:
-    """Do the phase of that name on RUN under its lock and journal it. Raises what it raises."""
+    """Run the named phase on RUN under its lock and journal it. Raises what the phase raises."""
     phase = PHASES[name]
     work = phase.load()
     with entered(run, tell, sandbox, flags) as ctx:
@@ -43,7 +42,7 @@ def run_phase(
             put_aside_changes(ctx.folder, tell)
         done = _journalled(ctx.folder, name, lambda: work(ctx))
         if phase.has_figures:
-            from scripts.track.trackers import track  # slow to import; other phases need it not
+            from scripts.track.trackers import track  # slow to import
 
             track(ctx.folder, ctx.config, tell, lambda: ctx.wish.now)
         return done
@@ -53,7 +52,7 @@ def run_phase(
 def entered(
     run: str, tell: Tell, sandbox: SandboxKind, flags: Collection[str] = ()
 ) -> Iterator[Context]:
-    """RUN under its lock, with the person's signals heard as wishes, for as long as this lasts."""
+    """Hold RUN's lock and turn signals into wishes for the duration of the block."""
     folder = open_run(run)
     config = read_config(folder.config, sandbox)
     wish = Wish(lambda text: note(tell, text))
@@ -63,7 +62,7 @@ def entered(
 
 
 def _journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
-    """Do `work` between two lines of the journal: when, and how it ended."""
+    """Do `work`; journal its start and its end."""
     journal = Journal(folder.journal)
     began = time.time()
     journal.append("phase_start", phase=name)
@@ -71,7 +70,7 @@ def _journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
         done = work()
     except BaseException as e:
         code = (foreseen(e) or FieldkitError).exit_code
-        # On a full disk the journal cannot be written either, and how it came to that matters more.
+        # On a full disk this line cannot be written either; the first error matters more.
         with contextlib.suppress(OSError):
             journal.append("phase_end", phase=name, start=began, exit=code, error=str(e) or repr(e))
         raise

@@ -1,9 +1,9 @@
-"""Arms that another run beside this one has played already, under the same conditions.
+"""Copies arms that a neighbouring run has already played under the same conditions.
 
-The base model's arm is the slowest part of an evening, and it is the same for every run on the same
-model, tasks and limits. An arm is taken over only where everything that could change it agrees; the
-journal says where it came from. Rewards are made again from the grades, with this run's settings.
-What another run has lost (a committed night comes without its transcripts) is played here.
+The base model's arm is the slowest part of a start, and it is the same for every run on the same
+model, tasks and limits. An arm is copied only if everything that could change it is equal; the
+journal names its source. Rewards are computed again from the grades, with this run's settings. If
+the other run has no transcripts (a committed night has none), the arm is played here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scripts.run.manifest import read_manifest
 
 
 def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
-    """The arm as another run played it, copied into this one; None where there is none."""
+    """Copy the arm from another run into this one; None if no run has it."""
     settings = ctx.config.rollout.at(ctx.config.eval.temperature)
     key = eval_key(adapter_sha, ctx.heldout(), settings, ctx.config.eval.samples)
     if (ctx.folder.evals / key / SUMMARY).is_file():
@@ -54,8 +54,8 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
 
 
 def _played_alike(mine: Mapping[str, Any], run: RunFolder, arm: Path) -> PlayedArm | None:
-    """The other run's arm; None where it was played otherwise, or cannot be read: a run of another
-    version, or one whose transcripts are not there, is only passed over."""
+    """The other run's arm; None if its conditions differ or it cannot be read (another version,
+    missing transcripts)."""
     try:
         theirs = read_manifest(run)
         if theirs is None or not same_conditions(mine, theirs):

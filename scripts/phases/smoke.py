@@ -1,7 +1,7 @@
-"""`grpo preflight`: the evening's look at rewards and advantages, at any time of a run.
+"""`grpo preflight`: plays the preflight at any time of a run.
 
-Plays with the newest adapter, or with the one run.toml names where the run was not started yet.
-It leaves the run's steps alone.
+Plays with the newest adapter, or with run.toml's adapter if the run is not started yet. Does not
+change the run's steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The start phase: check everything, write the manifest and step-000, play the preflight.
 
-It exists so that whatever can be wrong with a night is found in the evening. step-000 is where the
-run starts and what its KL refers to; its step.json comes last. Nothing here trains.
+The phase finds problems before the night begins. step-000 holds the starting adapter, which is also
+the reference of the KL; its step.json is written last. Nothing here trains.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PREFLIGHT_SCHEMA = 1
 
 
 def start(ctx: Context) -> Done:
-    """Start the run. A run that is started as run.toml says is left as it is."""
+    """Start the run. Do nothing if it was already started with this run.toml."""
     check_sandbox(ctx.folder, ctx.config)
     if _is_started(ctx):
         return Done("started already")
@@ -69,8 +69,8 @@ def start(ctx: Context) -> Done:
 
 @contextmanager
 def _all_or_nothing(folder: RunFolder, before: dict[str, Any] | None) -> Iterator[None]:
-    """A start that fails (a busy port, too little memory, no signal) leaves no step-000, and the
-    manifest that was there before, if any: that one tells how the evaluations were played."""
+    """If the start fails (a busy port, too little memory, no signal), remove step-000 and restore
+    the earlier manifest, if any: it records how the evaluations were played."""
     try:
         yield
     except BaseException:
@@ -83,8 +83,8 @@ def _all_or_nothing(folder: RunFolder, before: dict[str, Any] | None) -> Iterato
 
 
 def _is_started(ctx: Context) -> bool:
-    """Whether there is nothing left to start. Raises `BadInput` where steps are finished and nobody
-    can tell of what."""
+    """Whether the run is started already. Raises `BadInput` if steps are finished but the manifest
+    is missing."""
     manifest = read_manifest(ctx.folder)
     finished = ctx.folder.finished_steps()
     if finished > 1 and manifest is None:
@@ -101,8 +101,8 @@ def _is_started(ctx: Context) -> bool:
 def _drop_evaluations_of_other_conditions(
     ctx: Context, before: Mapping[str, Any] | None, now: Mapping[str, Any]
 ) -> None:
-    """Remove arms, finished or not, that were not played as this run will play: beside its own they
-    would be compared. before: the manifest under which they were played."""
+    """Remove arms, finished or not, that were played under other conditions than this run's: the
+    tables would compare them. before: the manifest under which they were played."""
     if (
         before is not None
         and before["evaluation"] == now["evaluation"]
@@ -114,7 +114,7 @@ def _drop_evaluations_of_other_conditions(
 
 
 def _drop_what_was_started_otherwise(ctx: Context) -> None:
-    """Remove step-000 and a rollout under way that belong to other settings; no step is lost."""
+    """Remove step-000 and an unfinished rollout of other settings; no trained step is lost."""
     for n in (0, 1):
         if ctx.folder.step(n).exists():
             _drop(ctx, ctx.folder.step(n), "unfinished, or of other settings")
@@ -126,7 +126,7 @@ def _drop(ctx: Context, folder: Path, why: str) -> None:
 
 
 def evaluation_identity(ctx: Context) -> dict[str, str]:
-    """What every evaluation of this run has in common: the tasks, and the limits of an episode."""
+    """The hashes that all evaluations of this run share: of the tasks and the episode settings."""
     settings = ctx.config.rollout.at(ctx.config.eval.temperature)
     sha = settings_sha(settings, ctx.config.eval.samples)
     return {"tasks_sha": tasks_sha(ctx.heldout()), "settings_sha": sha}
@@ -160,7 +160,7 @@ def _summary(ctx: Context, adapter: AdapterInfo) -> StepSummary:
 
 
 def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
-    """Play a few groups with step `n`'s adapter, show their rewards, and keep the figures."""
+    """Play a few groups with step `n`'s adapter, show their rewards, and store the figures."""
     ctx.about_to_play()
     chat = renderer(ctx)
     served = serve(ctx, adapter, ctx.folder.version(n))
@@ -185,7 +185,7 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
 
 
 def require_signal(ctx: Context, report: Preflight) -> None:
-    """Raise `BadInput` where no group's rewards differ: a night would learn nothing."""
+    """Raise `BadInput` if no group's rewards differ: a night would learn nothing."""
     if report.verdict is Verdict.NO_SIGNAL:
         raise BadInput(
             f"{explain(report)} `grpo start {ctx.folder.typed}{ctx.config.flags} --skip-preflight` "

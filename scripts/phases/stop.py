@@ -1,7 +1,7 @@
 """`grpo stop`: end a run's engine when no loop uses it.
 
-Only what the run's ledger owns is ended. A loop that works is not stopped from here: it would take
-its engine's end for a failure.
+Ends only what the run's ledger owns. Does not stop a running loop: the loop would take its engine's
+end for a failure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scripts.run.lock import run_lock
 
 
 def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> str:
-    """Stop the engine and what a crash left of it. Raises `NotOwner` while a loop works."""
+    """Stop the engine and the remains of a crashed one. Raises `NotOwner` while a loop runs."""
     with run_lock(folder.lock):
         running = find_engine(folder.path) is not None
         ended = stop_engine(folder.path, config.engine, say)

@@ -1,7 +1,7 @@
-"""A step's bundle and train.json as its StepSummary.
+"""Makes a step's StepSummary from its bundle and train.json.
 
-Means are over the B*K trajectories. Nothing is measured again: what is not in the two files is
-None. The summary is what "done" means, so it is composed from files that are whole already.
+Means are over the B*K trajectories. Nothing is measured again: a figure that neither file holds is
+None. The summary marks the step as done, so its input files are complete before it is made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The train phase: memory is made free, the trainer runs as a program of its own, the step is done.
+"""The train phase: frees memory, runs the trainer as a separate program, and finishes the step.
 
-The trainer knows no run folder; it gets the paths of one step and leaves adapter, optimizer state
-and train.json beside the bundle. step.json, composed from what lies there, is written last: it is
-what makes the step exist.
+The trainer does not know the run folder; it gets the paths of one step and writes the adapter, the
+optimizer state and train.json next to the bundle. This module then writes step.json from those
+files. step.json comes last because it marks the step as finished.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PARTS = {
     "save": "save",
     "canary": "canary",
 }
-"""Names of the trainer's seconds in timings.json."""
+"""Names of the trainer's parts in timings.json."""
 
 
 def train(ctx: Context) -> Done:
-    """Train on the bundle of the step under way and finish the step."""
+    """Train on the current step's bundle and finish the step."""
     n = next_step(ctx)
     if not ctx.folder.bundle(n).is_file():
         return Done(
@@ -100,8 +100,8 @@ def _command(ctx: Context, n: int) -> list[str]:
 
 
 def _settings(ctx: Context, n: int) -> TrainerSettings:
-    """[trainer] for step n. Which dtype is the faster one is measured once: a machine that is busy
-    for a moment must not change the arithmetic in the middle of a night."""
+    """[trainer] for step n. The faster dtype is measured once per run: a machine that is briefly
+    busy must not change the arithmetic in the middle of a night."""
     settings = ctx.trainer()
     if settings.dtype != "auto":
         return settings
@@ -114,7 +114,7 @@ def _settings(ctx: Context, n: int) -> TrainerSettings:
 
 
 def _tell_line(ctx: Context, line: str) -> None:
-    """A line of the trainer for the display; what is no JSON came from a library and is kept."""
+    """Pass a line of the trainer to the display; a line that is not JSON came from a library."""
     try:
         value = json.loads(line)
         kind = value["event"]
@@ -131,7 +131,7 @@ def _tell_line(ctx: Context, line: str) -> None:
 
 
 def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
-    """Raise what the trainer's exit code stands for; 0 raises nothing."""
+    """Raise the error for the trainer's exit code; 0 raises nothing."""
     if code == KILLED:
         raise Shortage(
             f"step {n}: the trainer was killed (exit 137), which is how the kernel ends a program "
@@ -142,7 +142,7 @@ def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
 
 
 def _what_is_smaller(ctx: Context, n: int) -> str:
-    """What makes step n's trainer smaller, with the token budget that fits, in words."""
+    """Advice that makes step n's trainer smaller, with the token budget that fits."""
     settings = _settings(ctx, n)
     segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
     others = []
@@ -159,7 +159,7 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
 
 
 def told_budget(budget: Budget, present: int, other: str) -> str:
-    """What to set it to and why. present: what it is; other: what else helps."""
+    """The token budget to set, and why. present: the current value; other: other advice."""
     if budget.smaller is not None:
         now = (
             f"and about {budget.fits} fit into the memory that is available now"
@@ -183,21 +183,21 @@ def told_budget(budget: Budget, present: int, other: str) -> str:
 
 
 def _item_bytes(settings: TrainerSettings) -> int:
-    """Bytes of a weight as the trainer loads it; where it tries out which is faster, the most."""
+    """Bytes of a weight as the trainer loads it; the larger size while it measures both dtypes."""
     if settings.dtype == "auto":
         return 2 if settings.serving_dtype == "bfloat16" and gpu_names() else 4
     return 2 if settings.dtype == "bf16" else 4
 
 
 def _last_error(log: Path) -> str:
-    """The trainer's own error message, for a person; what to do is decided by the exit code."""
+    """The trainer's own error message, for a person; the exit code decides what happens."""
     text = log.read_text(errors="replace")
     _, found, message = text.rpartition("error: ")
     return message.strip() if found else text.strip()[-500:]
 
 
 def _count_seconds(ctx: Context, seconds: dict[str, float], wall: float) -> None:
-    """Share the child's wall among its own parts; what is left is starting and ending it."""
+    """Split the child's wall time among its parts; the rest is its start and end."""
     if seconds["total"] > wall:  # an earlier start's figures: the step was trained already
         ctx.watch.add("trainer_start", wall)
         return

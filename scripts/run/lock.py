@@ -1,4 +1,4 @@
-"""One loop a run: an flock that dies with its holder, and a file that says who holds it.
+"""One loop per run: an flock that ends with its holder, and a file that names the holder.
 
 The kernel lock decides, so a crash can never leave a run locked; the text in the file (pid, start
 time, boot, host) only names the holder to a person. A phase that a loop starts inherits the open
@@ -27,16 +27,16 @@ LOCK_FD_VARIABLE = "GRPO_LOCK_FD"
 """Environment variable by which a child finds the inherited lock."""
 
 _PATIENCE_SECONDS = 5.0
-"""How long a new loop waits for what a killed one left: its phase ends itself within moments."""
+"""How long a new loop waits for the phase of a killed one, which ends within moments."""
 _POLL_SECONDS = 0.1  # flock has no timeout; the alternative is a signal, which the loop uses itself
 
 
 @contextmanager
 def run_lock(path: Path) -> Iterator[int]:
-    """Hold the run's lock; yield the descriptor that children have to inherit.
+    """Hold the run's lock; yield the descriptor that children must inherit.
 
     Raises `NotOwner` naming pid and host where another process holds it. Within a phase that a loop
-    started the inherited lock is used, and stays with the parent.
+    started, uses the inherited lock, which stays with the parent.
     """
     inherited = _inherited(path)
     if inherited is not None:
@@ -53,9 +53,9 @@ def run_lock(path: Path) -> Iterator[int]:
 
 
 def holder(path: Path) -> int | None:
-    """Pid of the process on this host that took the lock and still lives, as the file tells.
+    """Pid of the live process on this host that took the lock, according to the file.
 
-    For a look from outside: the lock itself is not touched, so nobody is kept waiting by it.
+    Does not touch the lock itself, so no other process has to wait.
     """
     said = _read(path)
     pid = said.get("pid")
@@ -65,7 +65,7 @@ def holder(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether anything holds the lock now, a loop or what it started. Asks the kernel."""
+    """Whether a loop, or a process that it started, holds the lock now. Asks the kernel."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -134,7 +134,7 @@ def _refusal(path: Path) -> str:
 
 
 def _inherited(path: Path) -> int | None:
-    """The parent's lock, if this process was given one and it is this run's."""
+    """The descriptor of the parent's lock, if it is this run's; else None."""
     given = os.environ.get(LOCK_FD_VARIABLE, "")
     if not given.isdigit():
         return None
@@ -147,9 +147,9 @@ def _inherited(path: Path) -> int | None:
 
 
 def become(run: str, command: Sequence[str]) -> NoReturn:
-    """Be `command` from here on, under the same pid and with RUN's lock in its hands.
+    """Replace this process with `command`, which keeps the pid and holds RUN's lock.
 
-    Raises `BadInput` where there is no such run, `NotOwner` where another holds it.
+    Raises `BadInput` if there is no such run, `NotOwner` if another process holds the lock.
     """
     from scripts.run.folder import open_run
 

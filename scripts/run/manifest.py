@@ -1,8 +1,8 @@
-"""manifest.json: what a run is, written before its first step and binding after it.
+"""manifest.json: the identity of a run, written before its first step and binding after it.
 
-It holds the resolved settings, the hashes of model and data, and the machine, so that a night can
-be told from its folder alone and cannot quietly become another experiment half-way. It decides
-what may still change, and on which host and in which sandbox.
+The manifest holds the resolved settings, the hashes of model and data, and the machine. It makes
+the folder self-describing and keeps the run one experiment: this module decides which settings may
+still change, and on which host and in which sandbox the run may continue.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def new_manifest(
     adapter: AdapterInfo,
     evaluation: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The manifest of a run that starts here and now; whoever calls writes it.
+    """The manifest of a run that starts here and now; the caller writes it.
 
     `adapter`: the one it starts from. `evaluation`: tasks_sha and settings_sha of the arms that
     belong to this run. Reads the model's weights once for their hashes.
@@ -143,13 +143,13 @@ def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[A
 
 
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Those that may not differ once a step is done."""
+    """The changes that a run with a finished step forbids."""
     found = changes(manifest, config)
     return {k: pair for k, pair in found.items() if k not in FREE_KEYS | TYPED_KEYS}
 
 
 def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Those that may."""
+    """The changes that it allows."""
     return {k: pair for k, pair in changes(manifest, config).items() if k in FREE_KEYS}
 
 

@@ -1,7 +1,7 @@
-"""What is next: the run folder read as a state, and one pure function from state to phase.
+"""The state of a run folder, and a pure function from that state to the next phase.
 
-The files are the only truth. A phase that was killed left either nothing or its whole output, so
-asking again after a crash gives the phase that has to be run again. Nothing here runs anything.
+Only the files decide. A killed phase leaves either nothing or its whole output, so after a crash
+the function returns the phase that must run again. Nothing here runs a phase.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Phase(StrEnum):
     EVAL = "eval"
     """Play the arms that are due on the held-out set."""
     ROLLOUT = "rollout"
-    """Sample the next step's bundle."""
+    """Play the next step's episodes and write its bundle."""
     TRAIN = "train"
     """Turn the bundle into the next adapter and finish the step."""
     DONE = "done"

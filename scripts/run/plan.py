@@ -1,8 +1,8 @@
-"""How many steps fit into the night at the speed that was measured.
+"""Computes how many steps fit into the night at the measured speed.
 
-Steps get faster as the policy learns to stop, and a machine is twice as slow on one day as on the
-next, so a number fixed beforehand is wrong either way. This is a pure function of times already
-measured, asked again after every step; it measures nothing itself.
+Steps get faster as the policy learns to stop, and a machine's speed can halve from one day to the
+next, so a fixed number of steps would be wrong. The plan is a pure function of measured times; the
+loop computes it again after every step.
 """
 
 from __future__ import annotations

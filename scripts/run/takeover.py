@@ -1,7 +1,7 @@
-"""`grpo takeover`: a run folder that came from another host becomes this host's.
+"""`grpo takeover`: makes this host the owner of a run folder from another host.
 
-Only the manifest's host changes. What the other host's engine held is gone with it; the ledger's
-entries name another boot, so nothing of them can be mistaken for a process here.
+Only the manifest's host and hardware change. The ledger's entries name another boot, so they cannot
+be mistaken for processes here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scripts.run.manifest import is_same_host, read_manifest
 
 
 def takeover(folder: RunFolder) -> str:
-    """Make this host the run's owner; return what to tell. Raises `NotOwner` where a loop works."""
+    """Make this host the run's owner; return a line to show. Raises `NotOwner` if a loop runs."""
     with run_lock(folder.lock):
         manifest = read_manifest(folder)
         if manifest is None:

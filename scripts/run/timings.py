@@ -1,4 +1,4 @@
-"""Where a step's seconds went: timings.json, written as the phases end.
+"""The time that each part of a step took: timings.json, written as the phases end.
 
 A phase's clock starts when its process does, so that starting Python is seen too. The wall is
 measured on its own, from the first phase's start to the last one's end, so that the parts can be

@@ -1,7 +1,7 @@
-"""When the night will be over: a deadline that a person names, and how the forecast for it held.
+"""The deadline of `--until`, and the comparison of the forecast with the actual end.
 
-The first step that is measured gives a forecast, which the journal keeps; in the morning it is held
-against what became of it. Nothing is planned here: that is `scripts.run.plan`.
+The first measured step gives a forecast, which the journal stores; at the end of the night it is
+compared with the actual end. `scripts.run.plan` does the planning.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What finished phases wrote, held against what lies there now, before a phase builds on it.
+"""Checks that files which finished phases wrote are unchanged before a phase builds on them.
 
-A disk that forgets, a hand that edits, a copy that broke off: what is not as it was written is
-moved to changed/ in the run folder, where a person can look at it, and the loop, which goes by what
-is there, does it again. step.json and train.json tell the hashes of a step's result, the journal
-those of a bundle under way and of the transcripts of an evaluation. Of the bundles of finished
-steps only convergence is read, so one is looked at only where its step has to be trained again.
+A disk error, a manual edit or an incomplete copy can change a file. A changed file moves to
+changed/ in the run folder, where a person can inspect it, and the loop makes it again. step.json
+and train.json hold the hashes of a step's result; the journal holds those of the current bundle and
+of evaluation transcripts. The bundle of a finished step is checked only if its step must be trained
+again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from trainer.checkpoint import MARKER_FILE, state_sha
 
 @dataclass(frozen=True)
 class Change:
-    """Something that cannot be built on, and with it what came of it, in the order in which it has
-    to go: what makes a step exist first, so that a kill leaves no step without a result."""
+    """A changed file, and the files to move with it, in order: the marker of a finished step moves
+    first, so that a kill leaves no step without a result."""
 
     what: Path
     goes: tuple[Path, ...]
@@ -37,9 +37,9 @@ class Change:
 
 
 def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
-    """Move what is not as it was written out of the way.
+    """Move changed files to changed/.
 
-    Raises `BadInput` where it is the adapter that the run starts from: no phase makes that again.
+    Raises `BadInput` if the starting adapter changed: no phase can make it again.
     """
     n_done = folder.finished_steps()
     if n_done == 0:
