@@ -1,10 +1,10 @@
-"""What the tests share: one real vLLM, the models, and the order in which two workers take them.
+"""Shared fixtures (one real vLLM, the models), and the scheduling of tests over workers.
 
-The server is started by the code under test, with the settings of a run, the first time a test asks
-for it. Whatever a test does to it (a swap, a SIGKILL), the next test brings it to the state that it
-needs by the same call, so the order of tests does not matter. With xdist (`make test`) all tests of
-one file, and all that use a real server, stay on one worker; what is made for the session is made
-by the first worker that asks; and a test marked `alone` runs while the others wait.
+The code under test starts the server, with the settings of a run, when a test first asks for it.
+Whatever a test does to the server (a swap, a SIGKILL), the next test restores the state that it
+needs by the same call, so the order of tests does not matter. With xdist (`make test`), all tests
+of one file, and all tests of the real server, run on one worker; the first worker that asks makes a
+session fixture; and a test marked `alone` runs while the other workers wait.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ ENGINE_SETTINGS = EngineSettings(
 )
 
 
-# Threads of torch that wait for each other in a loop take the cores from the program beside them:
-# on two busy cores a training of 4 processor seconds took 30.
+# Torch threads that wait in a busy loop take the cores from other programs: on two busy cores a
+# training of 4 processor seconds took 30.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-# --- who runs what, and when ----------------------------------------------------------------------
+# --- scheduling -----------------------------------------------------------------------------------
 
 _GROUPS = "groups.json"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests of a real server first and those that run alone last, and note who is what.
+    """Sort tests of the real server first and tests marked `alone` last; write each test's group.
 
-    xdist's own groups (`--dist loadgroup`) are names put behind a test's id, which this pytest does
-    not take; so a worker leaves them where the controller reads them.
+    xdist's own groups (`--dist loadgroup`) add a suffix to a test's id, which this version of
+    pytest rejects; so a worker writes the groups to a file that the controller reads.
     """
     shared = _shared_folder(config)
     if shared is None:
@@ -65,14 +65,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _group(item: pytest.Item) -> str:
-    """What stays together: one file's tests, or all that are marked so."""
+    """The tests of one group run on one worker: a file's tests, or all with one of the marks."""
     marked = (name for name in ("alone", "engine") if item.get_closest_marker(name))
     return next(marked, item.nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand the groups out one by one, in the order of the tests."""
+    """Distribute the groups one by one, in the order of the tests."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -90,19 +90,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """With several workers, keep the others waiting while a test that is marked `alone` runs."""
+    """With several workers, make the others wait while a test marked `alone` runs."""
     shared = _shared_folder(item.config)
     if shared is None:
         return (yield)
     with contextlib.ExitStack() as held:
         alone = item.get_closest_marker("alone") is not None
-        with _locked(shared / "turn.lock"):  # who waits to be alone is not overtaken
+        with _locked(shared / "turn.lock"):  # a test that waits to be alone is not overtaken
             held.enter_context(_locked(shared / "tests.lock", shared=not alone))
         return (yield)
 
 
 def _shared_folder(config: pytest.Config) -> Path | None:
-    """The session's folder where its workers meet; None where there is only this process."""
+    """The folder that the session's workers share; None if there is only this process."""
     return _basetemp(config).parent if hasattr(config, "workerinput") else None
 
 
@@ -123,9 +123,9 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 
 @pytest.fixture(scope="session")
 def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """`once(name, make)`: the folder that `make` filled, one for all workers of the session.
+    """`once(name, make)`: the folder that `make` filled, shared by all workers of the session.
 
-    Tests read it or copy it, and never write into it.
+    Tests read or copy it and never write into it.
     """
     root = _shared_folder(request.config) or tmp_path_factory.getbasetemp()
 
@@ -134,7 +134,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         folder.parent.mkdir(exist_ok=True)
         with _locked(root / "once" / f"{name}.lock"):
             if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed to make it
+                shutil.rmtree(folder, ignore_errors=True)  # left by a worker whose `make` failed
                 make(folder)
                 done.touch()
         return folder
@@ -147,7 +147,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A model folder and adapters for it, made when first asked for."""
+    """A model folder and adapters for it, made on first use."""
 
     folder: Path
     scratch: Path
@@ -160,7 +160,7 @@ class TinyModel:
 
 @dataclass
 class SharedEngine:
-    """The session's server. `ensure` brings it to serve an adapter of the tiny model."""
+    """The session's server. `ensure` makes it serve an adapter of the tiny model."""
 
     run_dir: Path
     model: TinyModel
@@ -174,7 +174,7 @@ class SharedEngine:
         keep: Mapping[str, Path] | None = None,
         **changes: object,
     ) -> Served:
-        """`ensure_engine` on the session's run folder; `changes` alter the settings."""
+        """Call `ensure_engine` on the session's run folder; `changes` override settings."""
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
         say: Callable[[str], None] = self.said.append
         return ensure_engine(
@@ -190,7 +190,7 @@ def tiny(once: Once, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
 
 @pytest.fixture(scope="session")
 def policy(once: Once) -> tuple[Path, Path]:
-    """The model that was taught two replies, and an adapter for it; nights only read them."""
+    """The model trained on two replies, and an adapter for it; nights only read them."""
     folder = once("policy", make_tiny_policy)
     return folder / "model", folder / "adapter"
 

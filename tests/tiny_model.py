@@ -1,7 +1,7 @@
 """A random two-layer Llama with the real SmolLM2 tokenizer, and random LoRA adapters for it.
 
-Small enough to be made on the spot and served by the real engine in every test run; it knows
-nothing, so tests that use it assert on identities and arithmetic, never on what it writes.
+It is small enough for every test run to make it and serve it with the real engine. Its replies are
+random, so tests assert on identities and arithmetic, never on replies.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TARGETS = ("q_proj", "v_proj")
 
 
 def make_tiny_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> Path:
-    """Write the model and the tokenizer into `folder` (made if need be); return it.
+    """Write the model and the tokenizer into `folder` (made if needed); return it.
 
-    The weights are wide enough that the next-token distribution is not flat, so that adapters,
-    temperatures and prompts make a difference that float32 shows.
+    The weights are large enough that the next-token distribution is not flat, so adapters,
+    temperatures and prompts make a difference visible in float32.
     """
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -58,8 +58,7 @@ def make_adapter(
 ) -> Path:
     """Write a random LoRA adapter in peft's layout into `folder`; return it.
 
-    scale: standard deviation of both A and B, so that the adapter does something (peft starts B at
-    zero).
+    scale: standard deviation of both A and B; peft starts B at zero, so its adapter has no effect.
     """
     import numpy as np
     from safetensors.numpy import save_file

@@ -1,7 +1,7 @@
-"""The tiny model, taught two replies: half the time it works, half the time it says it is done.
+"""The tiny model, trained on two replies: it either works or says that it is done.
 
-A policy whose rewards differ within a group is what a whole night needs to show anything, and this
-one is made in seconds. It learns the two replies by heart; nothing else comes out of it.
+A night needs a policy whose rewards differ within a group, and this one is made in seconds. It
+memorises the two replies and writes nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LR = 3e-3
 
 
 def tiny_task(number: int, prefix: str = "tiny") -> Task:
-    """A task that the first reply solves: done.txt has to be there."""
+    """A task that the first reply solves: done.txt must exist."""
     seed = f"note{prefix}{number}.txt"
     return Task(
         task_id=f"{prefix}-{number}",
@@ -46,7 +46,7 @@ def tiny_task(number: int, prefix: str = "tiny") -> Task:
 
 
 def write_tasks(path: Path, count: int, prefix: str) -> Path:
-    """A task file of `count` tiny tasks."""
+    """Write a task file of `count` tiny tasks; return its path."""
     path.write_text("".join(encode(tiny_task(i, prefix)) + "\n" for i in range(count)))
     return path
 
@@ -57,17 +57,17 @@ def make_tiny_policy(folder: Path) -> tuple[Path, Path]:
 
     model_dir = make_tiny_model(folder / "model")
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # two layers have nothing to share out; waiting for each other is all
+    torch.set_num_threads(1)  # two layers are too small to parallelise: threads only wait
     try:
         _teach(model_dir)
     finally:
         torch.set_num_threads(threads)
-    # Small enough that the replies survive it, large enough that it is no empty adapter.
+    # A scale small enough to keep the replies, and large enough that the adapter has an effect.
     return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
 
 
 def _teach(model_dir: Path) -> None:
-    """Fit the two replies after every prompt that a short episode meets."""
+    """Train the two replies after every prompt of a short episode."""
     import torch
     from transformers import LlamaForCausalLM
 
@@ -90,7 +90,7 @@ def _teach(model_dir: Path) -> None:
 
 
 def _loss(model: Any, ids_n: Any, labels_n: Any) -> Any:
-    """Cross-entropy where something was written: logits of the other places are not needed."""
+    """Cross-entropy over the reply tokens; other positions need no logits."""
     import torch
 
     hidden = model.model(input_ids=ids_n[None]).last_hidden_state[0, :-1]
@@ -120,7 +120,7 @@ def _example(chat: ChatRenderer, number: int, replies: tuple[str, ...]) -> tuple
 
 
 def write_run(folder: Path, model: Path, adapter: Path, **tables: dict[str, object]) -> Path:
-    """A run folder with two-turn episodes on tiny tasks; `tables` changes or adds keys."""
+    """Write a run folder with two-turn episodes on tiny tasks; `tables` overrides or adds keys."""
     folder.mkdir(parents=True)
     config: dict[str, dict[str, object]] = {
         "run": {"steps": 2, "eval_every": 0, "preflight": False},

@@ -1,8 +1,7 @@
-"""Arms of any runs, compared on the same held-out tasks: `grpo compare A B [C …]`.
+"""`grpo compare A B [C …]`: compares arms of any runs on the same held-out tasks.
 
-The first that is named is what the others are compared with. Everything is read from finished
-evaluations: arms that do not match are refused, and nothing is played. Tests and intervals are
-fieldkit's; how they are shown is decided elsewhere.
+The first arm is the reference. Everything is read from finished evaluations: nothing is played, and
+arms with different conditions are refused. fieldkit computes tests and intervals.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from scripts.evidence.stored_arm import SYNTAX, StoredArm, read_arm
 
 @dataclass(frozen=True)
 class Compared:
-    """One arm against the first."""
+    """One arm against the reference."""
 
     row: PairedRow
-    """Its p-values are those of each test alone."""
+    """The paired differences, with unadjusted p-values."""
     passed_p: float
-    """McNemar's p for passing, Holm-adjusted over the arms that are compared."""
+    """McNemar's p for tasks passed, Holm-adjusted over the compared arms."""
     stopped_p: float
-    """The same for ending by itself."""
+    """The same for tasks ended by itself."""
     won: tuple[str, ...]
     """Tasks that only this arm passed, in the order of the held-out set."""
     lost: tuple[str, ...]
-    """Tasks that only the first passed."""
+    """Tasks that only the reference passed."""
 
     @property
     def adjusted(self) -> PairedRow:
-        """The row with the adjusted p-values in place: what is shown and what claims rest on."""
+        """The row with adjusted p-values, for tables and claims."""
         passed, stopped = self.row.passed, self.row.stopped
         return replace(
             self.row,
@@ -52,28 +51,28 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Matched arms by label, the reference first, with everything computed."""
+    """Matched arms by label, the reference first, with all computed numbers."""
 
     arms: Mapping[str, StoredArm]
     n_tasks: int
     conditions: Mapping[str, Any]
-    """What every arm was played under, by key of run.toml."""
+    """The conditions of every arm, by key of run.toml."""
     rows: tuple[ArmRow, ...]
     compared: tuple[Compared, ...]
     stops: Mapping[str, Mapping[str, int]]
     """Arm → stop reason → attempts."""
     pair: Evidence | None
-    """By persona, difficulty, template and assertion kind; only where two arms are compared."""
+    """Evidence with the split tables; None if more than two arms are compared."""
     remarks: tuple[str, ...]
 
     @property
     def reference(self) -> str:
-        """The label of the arm that the others are compared with."""
+        """The label of the reference."""
         return self.rows[0].name
 
 
 def compare_arms(names: Sequence[str]) -> Comparison:
-    """Compare the arms that a person named. Raises as `matched_arms`."""
+    """Compare the named arms. Raises as `matched_arms`."""
     arms = matched_arms(names)
     reference, first = next(iter(arms.items()))
     tasks, missing_tags = _tasks(arms)
@@ -94,10 +93,10 @@ def compare_arms(names: Sequence[str]) -> Comparison:
 
 
 def matched_arms(names: Sequence[str]) -> dict[str, StoredArm]:
-    """The arms that a person named (`stored_arm.SYNTAX`), by label and in their order.
+    """Read the named arms (`stored_arm.SYNTAX`), by label and in the given order.
 
-    Raises `BadInput` where a name is no arm's or has no evaluation, where fewer than two arms or
-    one arm twice are named, and where conditions do not match.
+    Raises `BadInput` if an arm does not exist or is not evaluated, if fewer than two arms or one
+    arm twice are named, and if conditions do not match.
     """
     if len(names) < 2:
         raise BadInput(f"name at least two arms to compare; {SYNTAX}")
@@ -107,7 +106,7 @@ def matched_arms(names: Sequence[str]) -> dict[str, StoredArm]:
 
 
 def _labelled(arms: Sequence[StoredArm]) -> dict[str, StoredArm]:
-    """Runs of one name in different folders go by their paths."""
+    """Label the arms; runs of the same name in different folders are labelled by path."""
     places: dict[str, set[str]] = {}
     for arm in arms:
         places.setdefault(arm.folder.name, set()).add(str(arm.folder.path))
@@ -122,9 +121,9 @@ def _labelled(arms: Sequence[StoredArm]) -> dict[str, StoredArm]:
 
 
 def _tasks(arms: Mapping[str, StoredArm]) -> tuple[tuple[Task, ...], tuple[str, ...]]:
-    """The held-out tasks, as the first run that still has them gives them.
+    """Read the held-out tasks from the first run whose task file still matches.
 
-    Where none has, tasks without tags, because evaluations hold all but these; and a remark.
+    If no file matches, return tasks without tags, which evaluations lack, and a remark.
     """
     first = next(iter(arms.values()))
     for arm in arms.values():

@@ -1,7 +1,7 @@
-"""A comparison in its four forms: terminal, Markdown, JSON and one HTML page without a network.
+"""A comparison in four forms: terminal, Markdown, JSON and one HTML page.
 
-The four show the same numbers, which come computed. The words claim a difference only where its
-test, adjusted over the arms that are compared, and its interval agree.
+All four show the same computed numbers. The sentences claim a difference only if its interval and
+its test, adjusted over the compared arms, agree.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ TWO_ARMS_NOTE = (
 )
 
 ARM_COLUMNS = ("arm", "passed", "assertions", "ended by itself", "… and passed", "turns", "tokens")
-"""Headings that leave a narrow terminal room for the arms' names."""
+"""Short headings, to leave room for the arms' names on a narrow terminal."""
 
 
 def title(c: Comparison) -> str:
-    """What is compared, in one line."""
+    """The title of the comparison."""
     return f"{_listed(list(c.arms))} on the same {c.n_tasks} held-out tasks"
 
 
@@ -56,7 +56,7 @@ def _listed(names: list[str]) -> str:
 
 
 def sentences(c: Comparison) -> tuple[str, ...]:
-    """What can be said of each arm against the first."""
+    """One sentence on each arm against the reference."""
     return tuple(_sentence(one) for one in c.compared)
 
 
@@ -69,7 +69,7 @@ def _sentence(one: Compared) -> str:
 
 
 def tables(c: Comparison) -> tuple[Table, ...]:
-    """Every table, in reading order; where two arms are compared, also where they differ."""
+    """Every table, in reading order; for two arms, also the split tables."""
     where: list[Table] = []
     if c.pair is not None:
         first = next(iter(c.arms.values()))
@@ -101,7 +101,7 @@ def _differences(c: Comparison) -> Table:
 
 
 def rich_page(c: Comparison) -> Group:
-    """For the terminal: what can be said stands last, where the eye is."""
+    """The comparison for the terminal, with the sentences last, next to the prompt."""
     from rich.console import Group
     from rich.text import Text
 
@@ -112,14 +112,14 @@ def rich_page(c: Comparison) -> Group:
 
 
 def markdown(c: Comparison) -> str:
-    """As a Markdown page: what can be said stands first."""
+    """The comparison as Markdown, with the sentences first."""
     lines = [f"# {title(c)}", "", *[f"- **{s}**" for s in sentences(c)]]
     lines += [f"- {r}" for r in c.remarks]
     return "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(c))
 
 
 def plain(c: Comparison) -> dict[str, Any]:
-    """JSON-ready plain values: every number, and where each arm lies."""
+    """Every number and the folder of each arm, as JSON-ready values."""
     where = None
     if c.pair is not None:
         pair = c.pair.plain()
@@ -162,7 +162,7 @@ def _difference(one: Compared) -> dict[str, Any]:
 
 
 def html(c: Comparison) -> str:
-    """As one page in the report's style that opens without a network."""
+    """The comparison as one HTML page in the report's style that opens without a network."""
     from scripts.report import drawing
     from scripts.report.page import environment
     from scripts.report.sections import differences_chart
@@ -191,7 +191,7 @@ def html(c: Comparison) -> str:
 
 
 def _played(c: Comparison) -> Table:
-    """Where each arm lies, by hashes and keys."""
+    """The table of each arm's folder, hashes and evaluation key."""
     rows = []
     for label, arm in c.arms.items():
         summary = arm.played.summary
@@ -202,9 +202,9 @@ def _played(c: Comparison) -> Table:
 
 
 def write_html(c: Comparison, path: Path) -> Path:
-    """Write the page; its folder is made where it is missing. Raises `BadInput` for a folder."""
+    """Write the page, making its folder if needed. Raises `BadInput` if `path` is a folder."""
     if path.is_dir():
-        raise BadInput(f"{path}: a folder; name the file to write, for example {path}/compare.html")
+        raise BadInput(f"{path}: this is a folder; name a file, for example {path}/compare.html")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html(c))
     return path

@@ -1,7 +1,7 @@
-"""What the evaluations of a run say: arms by task, their paired differences, and who they are.
+"""The numbers of a run's evaluations: the arms, their paired differences, and the split tables.
 
-Computes every number once from arms that are read already, so that the terminal, the Markdown page,
-the JSON and the verdict show the same ones. It reads no file, plays nothing and words nothing.
+Every number is computed once, from arms already in memory, so the terminal, the Markdown page, the
+JSON and the verdict all show the same numbers.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ TAGS = {
 """Tag → heading of its table."""
 
 ORDER = ("easy", "middle", "hard", "seen", "unseen")
-"""Tag values that have an order of their own; others go by the alphabet."""
+"""Tag values in their own order; all other values are sorted alphabetically."""
 
 
 @dataclass(frozen=True)
 class SplitRow:
-    """One value of a tag (or one assertion kind): every arm there, and newest − reference."""
+    """One value of a tag (or one assertion kind): every arm on it, and newest − reference."""
 
     value: str
     n_tasks: int
     rows: Mapping[str, ArmRow]
-    """Without bootstrapped intervals: what a table of parts is read for is the difference."""
+    """Without bootstrap intervals: split tables show intervals only for differences."""
     paired: PairedRow | None
-    """None where no newest arm has been evaluated."""
+    """Newest − reference; None if no trained adapter is evaluated."""
     holm_p: float | None
-    """McNemar's p for task pass, adjusted over the rows of this table."""
+    """McNemar's p for tasks passed, Holm-adjusted over the rows of this table."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that the evaluations of a run show. Arms in reading order."""
+    """Every number of a run's evaluations. Arms are in reading order."""
 
     n_tasks: int
     temperature: float
     samples: int
     reference: str
     newest: str | None
-    """The newest adapter's arm; None where only the start has been evaluated."""
+    """The newest adapter's arm; None if no trained adapter is evaluated."""
     arms: tuple[ArmRow, ...]
     paired: tuple[PairedRow, ...]
-    """Every played arm against the reference."""
+    """Every arm except the yardsticks against the reference."""
     late: tuple[PairedRow, ...]
-    """The newest arm against each arm evaluated on the way: what the last steps bought."""
+    """The newest arm against each trained arm before it: the gain of the last steps."""
     splits: Mapping[str, tuple[SplitRow, ...]]
     kinds: tuple[SplitRow, ...]
     stops: Mapping[str, Mapping[str, int]]
     """Arm → stop reason → attempts."""
     pass_at_k: Mapping[str, Mapping[int, Estimate]]
-    """Arm → k → pass@k, where more than one attempt a task was played."""
+    """Arm → k → pass@k, for arms with more than one attempt per task."""
     pass_at_k_gain: Mapping[int, Estimate]
-    """k → pass@k of the newest arm less that of the reference, paired by task."""
+    """k → pass@k of the newest arm minus pass@k of the reference, paired by task."""
     unprotected: tuple[str, ...] = ()
     """The arms that were played without a sandbox."""
     taken_over: Mapping[str, str] = field(default_factory=dict)
-    """Arm → the run beside this one that played it, on a server of its own."""
+    """Arm → the neighbouring run that played it on its own server."""
 
     def arm(self, name: str) -> ArmRow:
-        """One arm's row. Raises `BadInput` for an arm that was not evaluated."""
+        """Return one arm's row. Raises `BadInput` if the arm was not evaluated."""
         for row in self.arms:
             if row.name == name:
                 return row
@@ -85,16 +85,15 @@ class Evidence:
         )
 
     def against_reference(self, name: str) -> PairedRow:
-        """One arm's paired row. Raises `BadInput` for the reference itself and yardsticks."""
+        """Return one arm's paired row. Raises `BadInput` for the reference and for yardsticks."""
         for row in self.paired:
             if row.name == name:
                 return row
         raise BadInput(f"arm {name!r} is not compared with {self.reference!r}")
 
     def plain(self) -> dict[str, Any]:
-        """JSON-ready plain values."""
-        value: dict[str, Any] = asdict(self)
-        return value
+        """The evidence as JSON-ready values."""
+        return asdict(self)
 
 
 def collect(
@@ -103,13 +102,13 @@ def collect(
     manifest: Mapping[str, Any] | None,
     journal: Sequence[Entry],
 ) -> Evidence:
-    """The evidence of one run from its arms by name. Raises `BadInput` where they do not match.
+    """Compute the evidence of one run from its arms by name. Raises `BadInput` if they mismatch.
 
-    tasks: the held-out set that was played. manifest, journal: what tells how the arms came about;
-    where they cannot be read (None, empty) that is left out, and the figures stand.
+    tasks: the held-out tasks that every arm played. manifest, journal: the origin of the arms; if
+    unreadable (None, empty), `unprotected` and `taken_over` stay empty.
     """
-    # All arms of a run or none: what was played in another kind of sandbox is never mixed in
-    # (`check_sandbox`), and taken over from another run only where that was of the same kind.
+    # One kind of sandbox holds for all arms: `check_sandbox` refuses to mix kinds in a run, and
+    # arms are taken over only from a run with the same kind.
     bare = manifest is not None and sandbox_kind(manifest) == "none"
     taken = {e.data["arm"]: e.data["run"] for e in journal if e.event == "arm_taken_over"}
     return replace(
@@ -122,7 +121,7 @@ def collect(
 def compare(
     played: Mapping[str, PlayedArm], tasks: Sequence[Task], reference: str = WARM_START
 ) -> Evidence:
-    """The evidence from arms by name, in reading order; the last that is no yardstick is newest."""
+    """Compute the evidence from arms by name, in reading order; the last trained arm is newest."""
     arms = [arm_of(name, p, tasks) for name, p in played.items()]
     comparison = MatchedBaseComparison(arms, reference, {t.task_id: tags_of(t) for t in tasks})
     trained = [n for n in played if n not in (*YARDSTICKS, BASE, reference)]
@@ -158,7 +157,7 @@ def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:
 
 
 def outcome(trajectory: Trajectory) -> TaskOutcome:
-    """One attempt as the comparison counts it. Tokens are those that the policy sampled."""
+    """Convert one attempt to the form the comparison counts. Only sampled tokens count."""
     by_kind: dict[str, tuple[int, int]] = {}
     for result in trajectory.grade.results:
         passed, total = by_kind.get(result.kind, (0, 0))
@@ -177,9 +176,9 @@ def outcome(trajectory: Trajectory) -> TaskOutcome:
 
 
 def arm_of(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
-    """The first attempt at each task: pairs must be independent, and k = 0 has matched seeds.
+    """Make an arm of the first attempts: they have matched seeds, and pairs stay independent.
 
-    Raises `BadInput` where one of `tasks` was not played.
+    Raises `BadInput` if one of `tasks` was not played.
     """
     first = {t.task_id: outcome(t) for t in played.trajectories if t.k == 0}
     s = played.summary
@@ -200,7 +199,7 @@ def arm_of(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
 
 
 def tags_of(task: Task) -> dict[str, str]:
-    """The tags that tables are split by, as far as the task has them."""
+    """The task's tags by which tables are split."""
     tags = {k: str(task.info[k]) for k in ("persona", "difficulty") if task.info.get(k)}
     if isinstance(task.info.get("unseen_template"), bool):
         tags["template"] = "unseen" if task.info["unseen_template"] else "seen"
@@ -236,7 +235,7 @@ def _rows_of(
 
 
 def stops_of(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """Stop reason → attempts, in the order of the enum."""
+    """Count attempts by stop reason, in the order of the enum."""
     counts = Counter(t.stop_reason for t in trajectories)
     return {reason.value: counts[reason] for reason in StopReason if counts[reason]}
 
@@ -255,7 +254,7 @@ def _pass_at_k_gain(reference: PlayedArm, newest: PlayedArm) -> dict[int, Estima
 
 
 def _attempts(played: PlayedArm) -> dict[str, list[bool]]:
-    """Task → whether each of its attempts passed."""
+    """Task → for each of its attempts, whether it passed."""
     attempts: dict[str, list[bool]] = {}
     for t in played.trajectories:
         attempts.setdefault(t.task_id, []).append(t.grade.passed)

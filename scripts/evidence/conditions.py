@@ -1,9 +1,9 @@
-"""The conditions that an arm was played under, and whether those of several arms match.
+"""The conditions under which an arm was played, and whether the conditions of several arms match.
 
-Two numbers can be compared where nothing but the policy differs: tasks, seeds, limits, temperature,
-sandbox, and the version of what plays and grades. What differs is named key by key, with the
-commands that make it match. How fast an engine serves is no condition; software and machine are
-told and not refused, because no two nights would ever match.
+Two arms are comparable if only the policy differs: tasks, seeds, limits, temperature, sandbox and
+program version must be equal. The error names each differing key and the commands that make the
+arms match. Engine speed is not a condition. Differences in software and machine become remarks,
+because no two nights have them equal.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from scripts.run.keys import all_keys
 from scripts.run.manifest import model_identity, typed_to_play
 
 TABLES = ("engine", "sandbox")
-"""The tables of run.toml that an arm depends on beside tasks, limits, model and adapter."""
+"""The tables of run.toml on which an arm depends besides tasks, limits, model and adapter."""
 
 PROGRAM = "grpo-loop"
-"""The distribution whose version covers environments, protocol and graders."""
+"""The distribution whose version covers worlds, protocol and graders."""
 
 VERSION_KEY = f"versions.{PROGRAM}"
 
 NO_CONDITION = frozenset(key.dotted for key in all_keys() if not key.condition)
-"""Training's temperature, what only repeats a key of [rollout], and what changes how long an arm
-takes and not what is sampled. A key that is not here counts."""
+"""Keys that are not conditions: the training temperature, repeats of a [rollout] key, and keys that
+change the speed of an arm but not its samples. Every other key is a condition."""
 
 _SHOWN_COMMIT = 10
-"""Digits of a commit that are shown."""
+"""Commit digits shown."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One condition in which two arms differ, in words."""
+    """One condition in which two arms differ, and how."""
 
     key: str
     how: str
 
 
 def conditions(arm: StoredArm) -> dict[str, Any]:
-    """What the arm was played under, by dotted key of run.toml, and the attempts a task.
+    """The arm's conditions by dotted key of run.toml, and its attempts per task.
 
-    A key that its manifest lacks has today's default, which is what an older version did.
+    A key that the manifest lacks takes today's default, which matches what older versions did.
     """
     config, defaults = arm.manifest["config"], RunConfig().plain()
     keys = [
@@ -64,10 +64,10 @@ def conditions(arm: StoredArm) -> dict[str, Any]:
 
 
 def refuse_unmatched(arms: Mapping[str, StoredArm]) -> None:
-    """Raise `BadInput` where an arm's conditions are not those of the first.
+    """Raise `BadInput` if an arm's conditions differ from those of the first arm.
 
-    arms: by label, the one that the others are compared with first. The message says for every such
-    arm which keys differ and how, and what to type.
+    arms: by label, the reference first. The message lists for every such arm the keys that differ
+    and the commands to type.
     """
     (reference, first), *others = arms.items()
     found = {
@@ -89,7 +89,7 @@ def refuse_unmatched(arms: Mapping[str, StoredArm]) -> None:
 def mismatches(
     reference: str, first: StoredArm, label: str, other: StoredArm
 ) -> Iterator[Mismatch]:
-    """Every condition in which `other` differs from `first`; `reference` and `label` name them."""
+    """Yield the conditions in which `other` (named `label`) differs from `first` (`reference`)."""
 
     def differ(key: str, mine: Any, theirs: Any) -> Mismatch:
         return Mismatch(key, f"{mine!r} in {reference}, {theirs!r} in {label}")
@@ -104,7 +104,7 @@ def mismatches(
             yield differ(key, value, theirs[key])
     mine_sha, their_sha = (a.played.summary.settings_sha[:12] for a in (first, other))
     if mine_sha != their_sha and not known:
-        # the hash covers limits that this version has no name for
+        # The hash covers limits that this version does not know.
         yield differ("episode settings (hash)", mine_sha, their_sha)
     yield from _seeds(first, other)
     was, now = _version(first), _version(other)
@@ -127,7 +127,7 @@ def _tasks(reference: str, first: StoredArm, label: str, other: StoredArm) -> st
 
 
 def _seeds(first: StoredArm, other: StoredArm) -> Iterator[Mismatch]:
-    """Sampling seeds of the first attempts, which are the ones that are compared."""
+    """Compare the sampling seeds of the first attempts; only first attempts are compared."""
     mine, theirs = (
         {t.task_id: t.seed for t in a.played.trajectories if t.k == 0} for a in (first, other)
     )
@@ -137,8 +137,8 @@ def _seeds(first: StoredArm, other: StoredArm) -> Iterator[Mismatch]:
 
 
 def same_conditions(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether an arm of the same tasks and limits is one thing under two manifests: model, engine,
-    sandbox, and the program that played it."""
+    """Whether two manifests agree in model, engine, sandbox and program version, so that an arm of
+    the same tasks and limits is the same under both."""
     return (
         theirs["model"]["files"] == mine["model"]["files"]
         and program_version(theirs) == program_version(mine)
@@ -156,19 +156,19 @@ def _version(arm: StoredArm) -> str | None:
 
 
 def program_version(manifest: Mapping[str, Any]) -> str | None:
-    """The version of environments, protocol and graders; None where a manifest does not say."""
+    """The version of worlds, protocol and graders; None if the manifest has none."""
     found: str | None = manifest.get("versions", {}).get(PROGRAM)
     return found
 
 
-# --- what to type ---------------------------------------------------------------------------------
+# --- hints: how to make arms match ----------------------------------------------------------------
 
 
 def _hints(
     reference: str, first: StoredArm, other: StoredArm, differing: tuple[Mismatch, ...]
 ) -> Iterator[str]:
-    """How to get arms that match: the other one is played again as the first was, and where the
-    program has changed since, so is the first."""
+    """Yield the commands that make the arms match: play the other arm again as the first was, and
+    the first arm again too if the program has changed since."""
     by_version = any(m.key == VERSION_KEY for m in differing)
     now = versions().get(PROGRAM)
     again = []
@@ -194,11 +194,11 @@ def _how_again(reference: str, first: StoredArm, arm: StoredArm) -> str:
     return f"To make them match: {how}; then compare with {name}"
 
 
-# --- what is told and not refused -----------------------------------------------------------------
+# --- remarks: differences that are allowed --------------------------------------------------------
 
 
 def remarks(arms: Mapping[str, StoredArm]) -> tuple[str, ...]:
-    """What a reader of the comparison should know, although it was not refused."""
+    """Differences that are allowed but that a reader should know."""
     return (
         *_unprotected(arms),
         *_newer(arms),
@@ -243,7 +243,7 @@ def _models(arms: Mapping[str, StoredArm]) -> Iterator[str]:
 
 
 def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:
-    """Software and machine, where they were not the same for all."""
+    """Remarks on software and machine, if the arms differ in them."""
     found = {label: surroundings(arm) for label, arm in arms.items()}
     unknown = [label for label, there in found.items() if not there]
     if unknown:
@@ -267,7 +267,7 @@ def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:
 
 
 def surroundings(arm: StoredArm) -> dict[str, str]:
-    """The software and the machine that played the arm; empty where that run is gone."""
+    """The software and the machine that played the arm; empty if the run that played it is gone."""
     if arm.played_by is None:
         return {}
     software = {str(k): str(v) for k, v in arm.played_by.get("versions", {}).items()}

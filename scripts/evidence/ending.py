@@ -1,7 +1,6 @@
 """How the night ended, and what to type next.
 
-The plan says whether anything is left to do, the journal what the last process said; together they
-are the first thing a person wants to know. Nothing is decided by these words.
+The plan shows whether work is left; the journal shows how the last process ended.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scripts.words.quantities import clock, counted
 
 
 class EndKind(StrEnum):
-    """What became of the night."""
+    """How the night ended."""
 
     COMPLETE = "COMPLETE"
     CONVERGED = "CONVERGED"
@@ -33,7 +32,7 @@ class EndKind(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """The ending in a sentence. `failure`: the error's own words, where one ended it."""
+    """The ending in a sentence. failure: the text of the error that ended it, if any."""
 
     kind: EndKind
     sentence: str
@@ -41,7 +40,7 @@ class Ending:
 
 
 def ending(m: Findings) -> Ending:
-    """What the plan and the journal say about the end."""
+    """Derive the ending from the plan and the journal."""
     done = max(0, len(m.steps) - 1)
     if not m.steps:
         return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
@@ -69,14 +68,14 @@ def ending(m: Findings) -> Ending:
 
 
 def _failure(journal: Sequence[Entry]) -> str:
-    """The words of the last phase's error; empty where the last thing told is no failure."""
+    """The error text of the last phase; empty if the journal does not end with a failure."""
     if not journal or journal[-1].event != "phase_end" or not journal[-1].data.get("exit"):
         return ""
     return str(journal[-1].data.get("error", ""))
 
 
 def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
-    """What a person may do now, the most useful first."""
+    """Suggestions for the next action, the most useful first."""
     out = []
     if m.gaps and m.steps:
         out.append(f"Put right what is missing above, then `grpo report {m.typed}`.")

@@ -1,8 +1,7 @@
-"""Everything that is known of a run, read once: what tables, page, picture and verdict are made of.
+"""Everything known about a run, read once: the input of the tables, the page and the picture.
 
-A night that broke half-way has to be readable in the morning too, so each part is read on its own:
-what cannot be read becomes a gap that the page names, and the rest is shown. What is judged
-(verdict, milestones, warnings) is judged here and nowhere else; nothing is written or drawn.
+A broken night must stay readable, so each part is read on its own: an unreadable part becomes a gap
+that the page names, and the rest is shown. Verdict, milestones and warnings are computed only here.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gap:
-    """A part of the findings that is missing, and why. needed: no evidence can be had without."""
+    """A missing part of the findings, and why. needed: evidence is impossible without this part."""
 
     what: str
     why: str
@@ -48,7 +47,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Pool:
-    """What the pool was played, and what it can still teach."""
+    """The history of the pool, its present state, and the forecast."""
 
     history: PoolHistory
     state: Convergence
@@ -57,7 +56,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop would do next, and how many steps are planned in all."""
+    """The loop's next phase, and the planned number of steps in all."""
 
     phase: Phase
     steps: int
@@ -65,7 +64,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Findings:
-    """One run. What is None, or empty, is not there yet, or `gaps` says why."""
+    """One run. A part that is None or empty does not exist yet, or `gaps` says why."""
 
     folder: RunFolder
     config: RunConfig = field(default_factory=RunConfig)
@@ -74,7 +73,7 @@ class Findings:
     evidence: Evidence | None = None
     flips: Flips | None = None
     summaries: tuple[EvalSummary, ...] = ()
-    """Every finished evaluation's own sums: what is left to show where `evidence` is None."""
+    """The sums of every finished evaluation: shown if `evidence` is None."""
     timings: tuple[StepTimings, ...] = ()
     pool: Pool | None = None
     plan: Plan | None = None
@@ -92,22 +91,22 @@ class Findings:
 
     @property
     def typed(self) -> str:
-        """What a person types for RUN."""
+        """RUN as a person types it."""
         return self.folder.typed
 
     @property
     def to_play(self) -> str:
-        """The same for a command that plays."""
+        """RUN as a person types it in a command that plays episodes."""
         return typed_to_play(self.typed, self.manifest)
 
     @property
     def played(self) -> tuple[StepSummary, ...]:
-        """The steps that have rollouts: all but step-000."""
+        """The steps that have rollouts: all except step-000."""
         return tuple(s for s in self.steps if s.mean_turns is not None)
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """On the newest adapter; None where only the start has been evaluated, or nothing."""
+        """The verdict on the newest adapter; None if no trained adapter is evaluated."""
         e = self.evidence
         if e is None or e.newest is None:
             return None
@@ -115,16 +114,16 @@ class Findings:
 
     @cached_property
     def milestones(self) -> Milestones:
-        """The steps at which something was first reached."""
+        """The steps at which a goal was first reached."""
         return milestones(self.steps)
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:
-        """What the night may have done wrong although every step succeeded."""
+        """Possible problems of a night whose steps all succeeded."""
         return warnings(self.played, self.milestones, self.config, self.manifest, self.evidence)
 
     def require_evidence(self) -> Evidence:
-        """The evidence. Raises `BadInput` with the reason where there is none."""
+        """Return the evidence. Raises `BadInput` with the reason if there is none."""
         if self.evidence is not None:
             return self.evidence
         nothing = f"{self.path}: no step is finished yet; `grpo run {self.to_play}` goes on"
@@ -132,13 +131,13 @@ class Findings:
 
 
 class _Parts:
-    """Reads part after part and keeps what was missing."""
+    """Reads the parts one by one and collects the gaps."""
 
     def __init__(self) -> None:
         self.gaps: list[Gap] = []
 
     def read(self, what: str, call: Callable[[], T], otherwise: T, needed: bool = False) -> T:
-        """What `call` returns; `otherwise`, and a gap, where it raises a foreseen failure."""
+        """Return the result of `call`; on a `FieldkitError`, add a gap and return `otherwise`."""
         try:
             return call()
         except FieldkitError as e:
@@ -147,7 +146,7 @@ class _Parts:
 
 
 def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
-    """Read the run. Raises nothing that is foreseen: what cannot be read is among the gaps."""
+    """Read the run. Raises no `FieldkitError`: an unreadable part becomes a gap."""
     parts, reader = _Parts(), RunReader(folder)
     no_steps: tuple[StepSummary, ...] = ()
     no_tasks: tuple[Task, ...] = ()
@@ -205,10 +204,10 @@ def _pool(folder: RunFolder, config: RunConfig) -> Pool:
 
 
 def _plan(config: RunConfig, journal: Sequence[Entry], reader: RunReader) -> Plan | None:
-    """What the newest loop was told to do: `--steps 3` is done after three, whatever run.toml says.
+    """The plan of the newest loop; its options (`--steps 3`) take precedence over run.toml.
 
-    None on another host, after run.toml was changed, where data are gone, or where an older
-    version's manifest lacks a key: the page can be read all the same."""
+    None on another host, after run.toml was changed, if data files are gone, or if the manifest of
+    an older version lacks a key; the page does not need a plan."""
     try:
         night, deadline = as_told(config.run, journal)
         phase, steps = look(reader.folder, replace(config, run=night), deadline, reader)

@@ -1,7 +1,7 @@
-"""The held-out tasks on which the newest adapter and the warm start went apart, with both attempts.
+"""The held-out tasks on which the newest adapter and the warm start differ, with both attempts.
 
-A pass rate says that something changed; these say what. Only first attempts count, whose seeds are
-matched. How much of them is shown is decided where they are shown.
+A pass rate shows that behaviour changed; flipped tasks show what changed. Only first attempts
+count, because their seeds match.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Change(StrEnum):
     """How two attempts at one task differ."""
 
     LOST = "LOST"
-    """The reference passed, the newest adapter does not."""
+    """The reference passed, the newest adapter failed."""
     WON = "WON"
-    """The newest adapter passes, the reference did not."""
+    """The newest adapter passed, the reference failed."""
     ENDING = "ENDING"
-    """Both passed or both failed, and they ended for different reasons."""
+    """Both passed or both failed, but their stop reasons differ."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class Flip:
 
 @dataclass(frozen=True)
 class Flips:
-    """Every task that flipped: lost first, then won, then other endings; in task order within."""
+    """Every flipped task: lost, then won, then other endings; in task order within each."""
 
     before: str
     after: str
     flips: tuple[Flip, ...]
 
     def of(self, change: Change) -> tuple[Flip, ...]:
-        """Those of one kind."""
+        """The flips of one kind."""
         return tuple(f for f in self.flips if f.change is change)
 
 
 def find_flips(
     evidence: Evidence, arms: Mapping[str, PlayedArm], tasks: Sequence[Task]
 ) -> Flips | None:
-    """Compare the newest arm's first attempts with the reference's; None where there is no newest.
+    """Compare the first attempts of the newest arm and the reference; None without a newest arm.
 
-    arms: those that `evidence` was made from, by name.
+    arms: the arms of `evidence`, by name.
     """
     if evidence.newest is None:
         return None
@@ -76,7 +76,7 @@ def find_flips(
 
 
 def change_of(before: Trajectory, after: Trajectory) -> Change | None:
-    """How the second attempt differs from the first, or None."""
+    """How `after` differs from `before`; None if it does not."""
     if before.grade.passed != after.grade.passed:
         return Change.LOST if before.grade.passed else Change.WON
     return Change.ENDING if before.stop_reason is not after.stop_reason else None

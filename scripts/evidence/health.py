@@ -1,8 +1,7 @@
-"""What a night may have done wrong although every step succeeded: found in its numbers.
+"""Warnings: possible problems, found in the numbers of a night whose steps all succeeded.
 
-Each check is a pure function of the steps (and of what the run was asked to do) that either finds
-something or says nothing. A warning tells what was seen, what it means and what to try; it never
-stops a run, and silence is no proof of health.
+Each check is a pure function that returns a warning or None. A warning states what was seen, what
+it means and what to try. It never stops a run, and a night without warnings may still be unhealthy.
 """
 
 from __future__ import annotations
@@ -24,30 +23,31 @@ from scripts.run.config import RunConfig
 from scripts.words.quantities import percent, points
 
 KL_SPIKE = 3.0
-"""A step's KL over the largest of the steps before it: a KL that only grows is no spike."""
+"""A spike is a KL above this multiple of the largest earlier KL; steady growth is not a spike."""
 
 KL_FLOOR = 0.01
-"""Nats a token below which a jump of the KL means nothing: the size of rounding in bf16."""
+"""Nats a token. A jump to a lower KL is ignored: bf16 rounding is of this size."""
 
 STEPS_BEFORE = 3
-"""Steps it takes to know what is usual; fewer are one step's whim."""
+"""Earlier steps needed before a KL counts as a spike: one or two steps are too noisy."""
 
 REWARD_UP = 0.02
 PASS_DOWN = 0.05
-"""Changes of the trailing means that count: reward, and share of rollouts that pass."""
+"""Smallest changes of the trailing means that count: of the reward, and of the pass rate."""
 
 COLLAPSED = 0.5
-"""Tokens a turn, last steps over first ones."""
+"""Tokens a turn, last steps over first steps."""
 
 ENTROPY_COLLAPSED = 0.25
-"""Entropy, last steps over first ones: below a quarter a group's rollouts are near copies."""
+"""Entropy, last steps over first steps; below a quarter, a group's episodes are near copies."""
 
 DRIFT = 0.02
 DRIFT_GROWTH = 2.0
-"""Mean |sampler − trainer| in nats a token, and over the first steps; bf16 alone gives 0.01."""
+"""Mean |sampler − trainer| in nats a token, and its growth since the first steps; bf16 alone gives
+0.01."""
 
 CLIPPED = 0.05
-"""Share of tokens whose importance weight met its cap."""
+"""Share of tokens whose importance weight reached its cap."""
 
 SILENT = 0.5
 """Share of steps without signal."""
@@ -55,7 +55,7 @@ SILENT = 0.5
 
 @dataclass(frozen=True)
 class Warning_:
-    """Something a person should look at."""
+    """A possible problem that a person should look at."""
 
     title: str
     seen: str
@@ -70,7 +70,7 @@ def warnings(
     manifest: Mapping[str, Any],
     evidence: Evidence | None,
 ) -> tuple[Warning_, ...]:
-    """Everything that is found. `steps`: those with rollouts, oldest first."""
+    """Run every check. steps: the steps with rollouts, oldest first."""
     checks = (
         sandbox_off(manifest),
         base_in_doubt(manifest),
@@ -99,8 +99,8 @@ def sandbox_off(manifest: Mapping[str, Any]) -> Warning_ | None:
 
 
 def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
-    """The adapter that it started from names another base."""
-    other = manifest.get("adapter", {}).get("other_base")  # runs from before 22 November have none
+    """The adapter at the start names another base model."""
+    other = manifest.get("adapter", {}).get("other_base")  # absent in runs before 22 November
     if other is None:
         return None
     return Warning_(
@@ -114,7 +114,7 @@ def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
 
 
 def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """The KL to the start jumped."""
+    """The KL to the start spiked."""
     known = by_step(steps, step_figures.KL)
     for i in range(STEPS_BEFORE, len(known)):
         step, value = known[i]
@@ -133,8 +133,8 @@ def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
 def reward_without_work(found: Milestones, evidence: Evidence | None) -> Warning_ | None:
     """The reward rose while fewer tasks pass.
 
-    On the held-out tasks, where an adapter was evaluated: each step's rollouts are of other tasks,
-    so they are asked only before that.
+    Uses the held-out pass rate once an adapter is evaluated, and the rollouts' pass rate before
+    that, because each step plays other tasks.
     """
     gains = {g.figure: g.last - g.first for g in found.gains}
     reward, passed = gains.get("reward", 0.0), gains.get("pass rate", 0.0)
@@ -160,7 +160,7 @@ def reward_without_work(found: Milestones, evidence: Evidence | None) -> Warning
 
 
 def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """Replies shrank to less than half."""
+    """Replies shrank to less than half their length."""
     change = _first_and_last(steps, step_figures.REPLY)
     if change is None or change[1] >= COLLAPSED * change[0]:
         return None
@@ -174,7 +174,7 @@ def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """The policy hardly explores any more."""
+    """The policy hardly explores."""
     change = _first_and_last(steps, step_figures.ENTROPY)
     if change is None or change[1] >= ENTROPY_COLLAPSED * change[0]:
         return None
@@ -188,7 +188,7 @@ def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """The server and the trainer disagree more and more about the same tokens."""
+    """Server and trainer increasingly disagree about the probabilities of the same tokens."""
     change = _first_and_last(steps, step_figures.DRIFT)
     if change is None or change[1] < DRIFT or change[1] < DRIFT_GROWTH * change[0]:
         return None
@@ -204,7 +204,7 @@ def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """Many importance weights met their cap."""
+    """Many importance weights reached their cap."""
     change = _first_and_last(steps, step_figures.CLIPPED)
     if change is None or change[1] < CLIPPED:
         return None
@@ -218,7 +218,7 @@ def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def silent_steps(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """Most steps had nothing to learn from."""
+    """Most steps had no signal."""
     silent = [s for s in steps if s.outcome is Outcome.NO_SIGNAL]
     if not silent or len(silent) < SILENT * len(steps):
         return None
@@ -231,7 +231,7 @@ def silent_steps(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def small_groups(config: RunConfig) -> Warning_ | None:
-    """K is too small for a baseline."""
+    """Groups are too small for a good baseline."""
     told = group_size_warning(config.rollout.group_size, config.advantages.scale)
     if told is None:
         return None
@@ -244,7 +244,7 @@ def small_groups(config: RunConfig) -> Warning_ | None:
 
 
 def _first_and_last(steps: Sequence[StepSummary], figure: StepFigure) -> tuple[float, float] | None:
-    """Means of the first and the last `SMOOTHING` steps, which must not overlap."""
+    """Means over the first and the last `SMOOTHING` steps; None if the two would overlap."""
     values = [v for _, v in by_step(steps, figure)]
     if len(values) < 2 * SMOOTHING:
         return None

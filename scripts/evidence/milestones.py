@@ -1,8 +1,8 @@
-"""When the night had done its work: the steps at which something was first reached.
+"""Milestones: the steps at which a goal was first reached.
 
-Told from the step summaries, so it costs nothing and can be asked at any time. A step's figures are
-those of its rollouts, which the adapter of the step before has played. Nothing here tests anything;
-what the last steps bought on held-out tasks is in the evidence, with intervals.
+They come from the step summaries alone. A step's figures are those of its rollouts, which the
+adapter of the previous step played. Nothing here is tested for significance: the evidence has the
+gain of the last steps on held-out tasks, with intervals.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from scripts.evidence.step_figures import PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.words.quantities import counted
 
 SMOOTHING = 3
-"""Steps in the trailing mean that a gain is read from: one step of 32 episodes is noisy."""
+"""Steps in the trailing mean: one step of 32 episodes is noisy."""
 
 MOST = 0.9
-"""Share of the whole gain at which the rest is called polish."""
+"""Share of the whole gain that counts as most of it."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How one figure moved over the night, as trailing means, and when most of it was there."""
+    """The change of one figure over the night, as trailing means, and when most of it was done."""
 
     figure: str
     first: float
     last: float
     most_by_step: int | None
-    """First step from which on at least `MOST` of the change stayed; None where nothing moved."""
+    """First step from which at least `MOST` of the change stays; None without a change."""
     last_third: float
-    """Change over the last third of the steps: what they still bought."""
+    """Change over the last third of the steps."""
 
 
 @dataclass(frozen=True)
 class Milestones:
-    """The steps worth knowing. None: never reached."""
+    """The milestones of a run. None: never reached."""
 
     n_steps: int
     stops_90: int | None
@@ -48,7 +48,7 @@ class Milestones:
 
 
 def milestones(steps: Sequence[StepSummary]) -> Milestones:
-    """The milestones of every step that has rollouts (step-000 has none)."""
+    """Find the milestones among the steps with rollouts (step-000 has none)."""
     played = [s for s in steps if s.stop_rate is not None and s.mean_turns is not None]
     lowest = min(played, key=lambda s: (s.mean_turns or 0.0, s.step), default=None)
     found = Milestones(
@@ -68,7 +68,7 @@ def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
 
 
 MOVED = (STOPS, TURNS, REWARD, PASSES)
-"""The figures whose gain over the night is told."""
+"""The figures whose gain over the night is shown."""
 
 
 def _gains(steps: Sequence[StepSummary]) -> tuple[Gain, ...]:
@@ -96,7 +96,7 @@ def _trailing(values: Sequence[float], i: int) -> float:
 
 
 def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
-    """The first step after which the share of the change never falls below `MOST` again."""
+    """The first step from which the share of the change never again falls below `MOST`."""
     change = smooth[-1] - smooth[0]
     if change == 0:
         return None

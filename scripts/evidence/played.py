@@ -1,7 +1,7 @@
-"""The finished evaluations of a run as they lie in evals/<key>/, and what their arms are called.
+"""Reads the finished evaluations of a run from evals/<key>/, and names their arms.
 
-One reader for all who look at evaluations: summaries alone where sums are enough, trajectories
-where pairs are made or a transcript is shown. Nothing is compared here.
+This is the only reader of evaluations: of summaries alone if sums are enough, and of trajectories
+for pairs and transcripts.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class PlayedArm:
 
 
 def finished(evals: Path) -> list[Path]:
-    """The folder of every finished evaluation below a run's evals/, by key."""
+    """The folders of the finished evaluations below a run's evals/, sorted by key."""
     return sorted(file.parent for file in evals.glob(f"*/{SUMMARY}"))
 
 
 def read_summaries(evals: Path) -> list[EvalSummary]:
-    """Every finished evaluation's own sums, in the order of the tables: the newest adapter last.
+    """Read the summary of every finished evaluation, in reading order: the newest adapter last.
 
     Raises as `read_eval`."""
     return sorted(map(read_eval, finished(evals)), key=lambda s: reading_order(s.arm))
 
 
 def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
-    """Adapter hash → finished evaluation on exactly these tasks; others are passed over.
+    """Read the finished evaluations on exactly these tasks, by adapter hash; skip all others.
 
-    Raises `BadInput` where one adapter was evaluated twice under other settings.
+    Raises `BadInput` if one adapter was evaluated under two settings.
     """
     wanted = tasks_sha(tasks)
     found: dict[str, PlayedArm] = {}
@@ -63,7 +63,7 @@ def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
 
 
 def read_played(folder: Path) -> PlayedArm:
-    """One finished evaluation. Raises `BadInput` where summary and trajectories do not agree."""
+    """Read one finished evaluation. Raises `BadInput` if summary and trajectories disagree."""
     return _with_trajectories(folder, read_eval(folder))
 
 
@@ -80,9 +80,10 @@ def _with_trajectories(folder: Path, summary: EvalSummary) -> PlayedArm:
 
 @contextmanager
 def _without_garbage() -> Iterator[None]:
-    """For what makes many objects that live until the page is written: the collector, which would
-    walk through them again and again to find nothing, leaves them alone, now and later (statsmodels
-    calls it each time)."""
+    """Exempt all objects created inside from garbage collection, for good.
+
+    Trajectories are many objects that live until the page is written, and statsmodels calls the
+    collector often: each call would walk through all of them and free nothing."""
     gc.disable()
     try:
         yield
@@ -97,11 +98,11 @@ def _without_garbage() -> Iterator[None]:
 def read_named(
     evals: Path, tasks: Sequence[Task], steps: Sequence[StepSummary], to_play: str
 ) -> dict[str, PlayedArm]:
-    """The arms of a run by the name that a reader knows them by, in reading order.
+    """Read the arms of a run by their names in tables, in reading order.
 
-    Adapters of no step are left out. A step without signal carries its adapter on: the last step
-    names it. to_play: RUN in a command that plays. Raises as `read_arms`, and `BadInput` where the
-    warm start has no evaluation on these tasks.
+    Adapters that belong to no step are left out. A step without signal keeps its adapter, so
+    several steps can share one: it is named after the last. to_play: RUN in a command that plays.
+    Raises as `read_arms`, and `BadInput` if the warm start has no evaluation on these tasks.
     """
     names = {sha: sha for sha in YARDSTICKS} | {BASE_ADAPTER: BASE}
     names |= {step.adapter_sha: step_name(step.step) for step in steps}
@@ -117,12 +118,12 @@ def read_named(
 
 
 def step_name(step: int) -> str:
-    """What the adapter that `step` made is called in tables."""
+    """The name in tables of the adapter that `step` trained."""
     return f"step {step}"
 
 
 def reading_order(name: str) -> tuple[int, int]:
-    """Sorts arms by name: yardsticks, base, warm start, then adapters by step."""
+    """A sort key for arm names: yardsticks, base, warm start, then adapters by step."""
     first = [*YARDSTICKS, BASE, WARM_START]
     number = name.rpartition(" ")[2]
     return (

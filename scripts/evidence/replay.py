@@ -1,7 +1,7 @@
-"""`grpo replay` and `grpo reward explain`: what a reward would pay, as tables.
+"""`grpo replay` and `grpo reward explain`: tables of what a reward would pay.
 
-Stored trajectories are scored again under another reward or stop protocol; nothing is played, so a
-setting can be judged before it costs a night. The arithmetic is reward's and rollout's.
+Stored trajectories are scored again under another reward or stop protocol. Nothing is played, so a
+setting can be judged before a night is spent on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def replay_run(
     turn_penalty: float | None,
     protocol: str | None,
 ) -> list[Table]:
-    """A table for the run's bundles, and one for its evaluations, as far as there are any."""
+    """One table for the run's bundles, if any, and one for each evaluation of a policy."""
     settings = _settings(config, kind, turn_penalty)
     reward = Reward(settings)
     parse = PROTOCOLS.named(protocol, "--protocol") if protocol else None
@@ -59,7 +59,7 @@ def _groups(folder: RunFolder) -> list[RolloutGroup]:
 
 
 def _evaluations(folder: RunFolder) -> dict[str, Sequence[Trajectory]]:
-    """Trajectories of the arms that a policy played, by the arm's name."""
+    """The trajectories of every arm except the yardsticks, by the arm's name."""
     from rollout.arm import TRAJECTORIES, read_eval
     from rollout.yardsticks import YARDSTICKS
     from scripts.evidence.played import finished
@@ -92,7 +92,7 @@ def _table(title: str, s: ReplaySummary) -> Table:
 
 
 def explain_table(config: RunConfig) -> Table:
-    """The corner cases of a reward, for a person to read in the evening."""
+    """The reward's corner cases as a table."""
     paid, scale = config.reward, config.advantages.scale
     rows = explain(paid, config.rollout.group_size, scale)
     cells = tuple(

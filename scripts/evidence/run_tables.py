@@ -1,7 +1,7 @@
-"""The tables of a run, and the one list of them that says where each is shown.
+"""The tables of a run, and the list `TABLES` of where each is shown.
 
-Terminal, evidence.md, the page and `compare` take their tables from the list `TABLES`; a further
-table is one function of the findings and one entry there. No number is computed here.
+The terminal, evidence.md, the page and `compare` all take their tables from this list. To add a
+table, write a function of the findings and add one entry. No number is computed here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scripts.words.visible import visible
 
 
 def sums_table(f: Findings) -> Table | None:
-    """What each evaluation wrote down of itself: no pairs, no tests, but better than nothing."""
+    """The sums of each evaluation, without pairs and tests; only if there is no evidence."""
     if f.evidence is not None or not f.summaries:
         return None
     return Table(
@@ -43,7 +43,7 @@ def sums_table(f: Findings) -> Table | None:
 
 
 def numbers_table(f: Findings) -> Table | None:
-    """The numbers behind the curves; None where no step was played."""
+    """The numbers behind the curves; None if no step was played."""
     shown = [figure for figure in FIGURES if figure.is_number]
     rows = [
         (str(s.step), s.outcome.value.lower(), *[_number(figure.read(s)) for figure in shown])
@@ -58,7 +58,7 @@ def _number(value: float | None) -> str:
 
 
 def gains_table(f: Findings) -> Table | None:
-    """How the figures moved over the night; None where there are too few steps to tell."""
+    """The changes of the figures over the night; None if there are too few steps."""
     if not f.milestones.gains:
         return None
     return Table(
@@ -78,11 +78,11 @@ def gains_table(f: Findings) -> Table | None:
 
 
 POOL_STATES = ("learnable", "saturated", "stuck", "stale", "never_seen")
-"""What a task of the pool can be now, those first that can still teach."""
+"""The states of a pool task, learnable first."""
 
 
 def pool_table(f: Findings) -> Table | None:
-    """Every task's history; None where the pool could not be read."""
+    """The history of every pool task; None if the pool could not be read."""
     if f.pool is None:
         return None
     seen, state = f.pool.history.by_task(), asdict(f.pool.state)
@@ -106,7 +106,7 @@ def _history(drawn: Sequence[tuple[int, Any]]) -> str:
 
 
 class Section(StrEnum):
-    """The part of the page in which a table stands."""
+    """The section of the page that contains a table."""
 
     MATCHED = "matched"
     CURVES = "curves"
@@ -117,14 +117,14 @@ class Section(StrEnum):
 
 
 Make = Callable[[Findings], Table | None]
-"""None where there is nothing to show."""
+"""Makes a table; None if there is nothing to show."""
 
 
 @dataclass(frozen=True)
 class Shown:
     """A table of the run, and where it is shown.
 
-    in_text: on the terminal and in evidence.md too. on_page: what the page shows in its place.
+    in_text: also on the terminal and in evidence.md. on_page: the page shows this table instead.
     """
 
     make: Make
@@ -134,7 +134,7 @@ class Shown:
 
 
 def of_evidence(make: Callable[[Evidence], Table | None]) -> Make:
-    """A table of the evidence as one of the findings: None where nothing was compared."""
+    """Turn a table of the evidence into one of the findings: None if there is no evidence."""
     return lambda f: make(f.evidence) if f.evidence is not None else None
 
 
@@ -157,13 +157,13 @@ TABLES: list[Shown] = [
 
 
 def text_tables(f: Findings) -> Iterator[Table]:
-    """Those of the terminal and of evidence.md."""
+    """The tables of the terminal and of evidence.md."""
     for shown in TABLES:
         if shown.in_text and (table := shown.make(f)) is not None:
             yield table
 
 
 def page_tables(f: Findings, section: Section) -> list[Table]:
-    """Those of one section of the page."""
+    """The tables of one section of the page."""
     made = [(shown.on_page or shown.make)(f) for shown in TABLES if shown.section is section]
     return [table for table in made if table is not None]

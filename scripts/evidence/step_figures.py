@@ -1,8 +1,8 @@
-"""The figures of a step: one table that everything that shows a step is a reader of.
+"""The figures of a step: one list for the tables, the curves and the trackers.
 
-A figure is read from a step's summary and nothing else; one that a step does not have is None, and
-is left out by whoever shows it. A further figure is one more entry in `FIGURES`: the page's curves
-and number table and the trackers show it from then on.
+A figure is read from the step's summary alone. A figure that a step lacks is None and is not shown.
+To add a figure, add one entry to `FIGURES`: the page's curves, its table of numbers and the
+trackers then show it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from scripts.words.quantities import plain
 Read = Callable[[StepSummary], float | None]
 
 NOTHING = "–"
-"""Stands where a step does not have the figure."""
+"""The cell of a step that lacks the figure."""
 
 
 @dataclass(frozen=True)
 class StepFigure:
     """One figure of a step, and how it is shown.
 
-    name: in words, as the heading of its curve. symbol: in a word or two, as the heading of a
-    column. unit: of the figure times `scale`. tag: what trackers call it, `group/name`.
+    name: heading of its curve. symbol: heading of its column. unit: unit of the figure times
+    `scale`. tag: its name in trackers, `group/name`.
     """
 
     name: str
@@ -39,53 +39,53 @@ class StepFigure:
     digits: int = 3
     """Decimals in a column of its own."""
     is_rate: bool = False
-    """In [0, 1], and written in percent."""
+    """The figure is a rate in [0, 1], written in percent."""
     scale: float = 1.0
-    """From the figure to its curve's unit."""
+    """Factor from the figure to its curve's unit."""
     colour: str = "blue"
-    """Of its line: a name in the page's palette."""
+    """Colour of its line: a name in the page's palette."""
     held_out: Callable[[ArmRow], Estimate] | None = None
-    """The same of an adapter on the held-out tasks: a dot with its interval on the curve."""
+    """The same figure of an arm on the held-out tasks: a dot with its interval on the curve."""
     curve: str | None = None
-    """The heading of the curve that it is a line of; None: its own. Empty: it has no curve."""
+    """Heading of the curve that contains its line; None: `name`. Empty: it has no curve."""
     line: str = ""
-    """The name of its line where the curve has several."""
+    """Name of its line, if the curve has several."""
     is_number: bool = True
-    """It has a column in the table of numbers."""
+    """The table of numbers has a column for it."""
     is_tracked: bool = True
-    """Trackers are told it."""
+    """Trackers receive it."""
 
     @property
     def key(self) -> str:
-        """Its name for programs: the tag without the group."""
+        """The figure's name in code: the tag without the group."""
         return self.tag.rpartition("/")[2]
 
     @property
     def heading(self) -> str:
-        """Of the curve that it is a line of; empty where there is none."""
+        """Heading of the curve that contains its line; empty if it has no curve."""
         return self.name if self.curve is None else self.curve
 
     def written(self, value: float | None, digits: int | None = None) -> str:
-        """The figure for a narrow column; `digits` in place of its own."""
+        """Format the figure for a narrow column; `digits` overrides its own."""
         if value is None:
             return NOTHING
         return f"{100 * value:.0f} %" if self.is_rate else plain(value, digits or self.digits)
 
 
 def train(key: str) -> Read:
-    """The trainer's figure of that name."""
+    """A reader of the trainer's figure `key`."""
     return lambda step: step.train.get(key)
 
 
 def tokens_a_turn(step: StepSummary) -> float | None:
-    """Mean length of a reply."""
+    """Mean tokens of a reply."""
     if not step.mean_tokens or not step.mean_turns:
         return None
     return step.mean_tokens / step.mean_turns
 
 
 def sampled_rate(s: StepSummary) -> float | None:
-    """Tokens that the server sampled in a second of rollout."""
+    """Tokens that the server sampled per second of rollout."""
     seconds = s.seconds.get("rollout")
     return s.n_trajectories * s.mean_tokens / seconds if seconds and s.mean_tokens else None
 
@@ -157,16 +157,16 @@ FIGURES: list[StepFigure] = [
     REWARD, STOPS, PASSES, ASSERTIONS, TURNS, REPLY, SAMPLED, LOSS, KL, DELTA, DELTA_SERVED,
     GRADIENT, DRIFT, LARGEST_DRIFT, CLIPPED, ENTROPY, TRAINED,
 ]  # fmt: skip
-"""Every figure, in the order in which tables, curves and trackers have them."""
+"""Every figure, in the order of tables, curves and trackers."""
 
 
 def by_step(steps: Sequence[StepSummary], figure: StepFigure) -> list[tuple[int, float]]:
-    """(step, figure) of every step that has it."""
+    """(step, value) for every step that has the figure."""
     return [(s.step, v) for s in steps if (v := figure.read(s)) is not None]
 
 
 def curves() -> dict[str, list[StepFigure]]:
-    """Heading of a curve → its lines. A curve stands where the last of its figures does."""
+    """Heading of a curve → its lines, ordered by the last figure of each curve."""
     found: dict[str, list[StepFigure]] = {}
     for figure in FIGURES:
         if heading := figure.heading:

@@ -1,8 +1,8 @@
-"""One evaluated arm of a run, found by the name that a person types for it.
+"""One evaluated arm of a run, found by the name that a person types.
 
-RUN is the run's newest evaluated adapter, RUN@warm the one it started from, RUN@base the base model
-without an adapter, RUN@12 the adapter of step 12. Only finished evaluations count; where there is
-none, the error names the command that plays it. Whether two arms match is decided elsewhere.
+RUN is the run's newest evaluated adapter, RUN@warm the adapter at its start, RUN@base the base
+model without an adapter, RUN@12 the adapter of step 12. Only finished evaluations count; the error
+for a missing one names the command that plays it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ SYNTAX = "an arm is RUN, RUN@warm, RUN@base or RUN@STEP"
 
 @dataclass(frozen=True)
 class StoredArm:
-    """One arm as it was played, and the run that it belongs to."""
+    """One evaluated arm, and its run."""
 
     word: str
-    """RUN as it was typed: what names the run in a command."""
+    """RUN as it was typed, for use in a command."""
     folder: RunFolder
     arm: str
-    """What follows the @: "warm", "base" or a step's number."""
+    """The part after the @: "warm", "base" or a step number."""
     adapter: Path | None
     """The adapter's folder; None for the base model."""
     newer: int | None
-    """The run's newest step, where RUN meant an older one because this has no evaluation."""
+    """The run's newest step, if it has no evaluation and RUN therefore means an older one."""
     manifest: Mapping[str, Any]
     played: PlayedArm
     played_by: Mapping[str, Any] | None
-    """The manifest of the run that played it: another one's, where the arm was taken over. None
-    where that run is gone."""
+    """The manifest of the run that played the arm, which is another run if the arm was taken over;
+    None if that run is gone."""
 
     @property
     def label(self) -> str:
@@ -53,9 +53,9 @@ class StoredArm:
 
 
 def read_arm(text: str) -> StoredArm:
-    """The arm that a person means by `text`.
+    """Find the arm named `text`.
 
-    Raises `BadInput` with the next command where the name is no arm's, or nothing was evaluated.
+    Raises `BadInput` with the next command if there is no such arm or it is not evaluated.
     """
     word, wanted = _split(text)
     _refuse_adapter_folder(word)
@@ -64,8 +64,8 @@ def read_arm(text: str) -> StoredArm:
     manifest, steps = reader.manifest, reader.steps
     if manifest is None or not steps:
         raise BadInput(
-            f"{folder.path}: not started yet, so nothing of it was evaluated; `grpo run {word}`"
-            " does everything"
+            f"{folder.path}: not started yet, so no arm is evaluated; `grpo run {word}` plays and"
+            " evaluates it"
         )
     run = _Run(word, folder, steps, reader.evaluations, typed_to_play(word, manifest))
     arm, step = run.find(wanted)
@@ -86,7 +86,7 @@ def read_arm(text: str) -> StoredArm:
 
 @dataclass(frozen=True)
 class _Run:
-    """A started run, as far as its arms are looked for in it."""
+    """The parts of a started run in which an arm is searched."""
 
     word: str
     folder: RunFolder
@@ -97,7 +97,7 @@ class _Run:
     """`word` in a command that plays."""
 
     def find(self, wanted: str | None) -> tuple[str, int | None]:
-        """The arm's name, and the step whose adapter it is (None: the base model)."""
+        """Return the arm's name and the step of its adapter (None: the base model)."""
         if wanted is None:
             step = self._newest_evaluated()
             return (WARM if self._is_start(step) else str(step)), step
@@ -116,7 +116,7 @@ class _Run:
                 return step.step
         raise BadInput(
             f"{self.folder.path}: no adapter of this run has a finished evaluation; "
-            f"`grpo eval {self.to_play}` plays its start and its newest one"
+            f"`grpo eval {self.to_play}` plays the warm start and the newest adapter"
         )
 
     def _number(self, wanted: str) -> int:
@@ -146,11 +146,11 @@ class _Run:
 
 
 def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) -> tuple[str, str]:
-    """How to evaluate `adapter` as the run `like` evaluates, and the arm's name afterwards.
+    """The commands that evaluate `adapter` under the conditions of `like`, and the arm's new name.
 
-    It takes a run of no steps, because what a run was started with binds it. `model`: [model] path
-    where it is not that of `like`. The new run lies beside `like`, so that arms that `like` has
-    played already are taken over from it.
+    They start a new run of no steps, because a run keeps the settings it was started with. model:
+    [model] path, if it differs from that of `like`. The new run lies in the same folder as `like`,
+    so it takes over arms that `like` has played.
     """
     path = like.path.parent / name
     word = RunFolder(path).typed
@@ -169,7 +169,7 @@ def _toml(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """RUN and what follows the @ of its last part: a folder above it may hold one too."""
+    """Split at the @ of the last path component; a folder above it may contain an @ too."""
     parents, slash, last = text.rstrip("/").rpartition("/")
     name, at, arm = last.partition("@")
     if not name:
@@ -178,7 +178,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _refuse_adapter_folder(word: str) -> None:
-    """An adapter has no evaluation of its own: say which arm of which run it is."""
+    """Refuse an adapter's folder, which has no evaluation of its own; name its run and arm."""
     path = Path(word).expanduser()
     if not (path / "adapter_config.json").is_file():
         return
@@ -194,7 +194,7 @@ def _refuse_adapter_folder(word: str) -> None:
 
 
 def _played_by(folder: RunFolder, key: str) -> Mapping[str, Any] | None:
-    """The manifest of the run in which an evaluation was played, following who took it over."""
+    """The manifest of the run that played an evaluation, traced through every take-over."""
     seen: set[Path] = set()
     while folder.path not in seen:
         seen.add(folder.path)

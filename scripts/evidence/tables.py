@@ -1,7 +1,7 @@
-"""The tables of matched arms: what a comparison came to, in cells.
+"""The tables of matched arms.
 
-Every table that compares carries its tests and intervals. The numbers come computed; this module
-only picks and words them. Where each table is shown is decided elsewhere.
+Every table that compares arms shows tests and intervals. This module selects and formats numbers
+and computes none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _tested(change: PairedProportions) -> str:
 
 
 def _of_model(cell: Callable[[ArmRow], str]) -> Callable[[ArmRow], str]:
-    """A cell that a yardstick, which samples nothing, does not have."""
+    """The same cell, empty for a yardstick, which samples nothing."""
     return lambda arm: NOTHING if arm.name in YARDSTICKS else cell(arm)
 
 
@@ -48,9 +48,9 @@ def _mean_turns(arm: ArmRow) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """What arms are compared by: its name, an arm's own cell, and the cell of a paired change.
+    """One measure of arms: its name, an arm's own cell, and the cell of a paired change.
 
-    column: its heading where changes stand in columns; empty where it has none.
+    column: heading of the column of changes; empty if the measure has none.
     """
 
     name: str
@@ -98,7 +98,7 @@ MEASURES = (
 
 
 def main_table(evidence: Evidence) -> Table:
-    """One column an arm, and the newest against the warm start."""
+    """One column per arm, and one for the newest arm against the warm start."""
     columns = ["", *[a.name for a in evidence.arms]]
     if evidence.newest:
         columns.append(f"{evidence.newest} − {evidence.reference}")
@@ -126,7 +126,7 @@ def main_table(evidence: Evidence) -> Table:
 
 
 def _taken_over_note(taken_over: Mapping[str, str]) -> tuple[str, ...]:
-    """What is said of arms that another run played; nothing where there is none."""
+    """The note on arms taken over from another run; empty if there are none."""
     if not taken_over:
         return ()
     arms = ", ".join(f"{arm} (run {run})" for arm, run in taken_over.items())
@@ -137,7 +137,7 @@ def _taken_over_note(taken_over: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def unprotected_note(arms: Sequence[str]) -> str:
-    """What is said of arms that were played without a sandbox; empty where there is none."""
+    """The note on arms played without a sandbox; empty if there are none."""
     if not arms:
         return ""
     return (
@@ -147,13 +147,13 @@ def unprotected_note(arms: Sequence[str]) -> str:
 
 
 def by_arm_table(evidence: Evidence) -> Table:
-    """The main table with a row for each arm, without the differences."""
+    """The main table with one row per arm, without the differences."""
     table = main_table(evidence)
     return arms_table(table.title, evidence.arms, table.notes)
 
 
 def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) -> Table:
-    """Every arm's own numbers, a row an arm, so that it grows downwards with every evaluation."""
+    """Every arm's own numbers, one row per arm, so more evaluations add rows, not columns."""
     return Table(
         title,
         ("arm", *[measure.name for measure in MEASURES]),
@@ -163,14 +163,14 @@ def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) 
 
 
 def paired_table(evidence: Evidence) -> Table:
-    """Every played arm against the warm start, with the counts behind the test."""
+    """Every arm except the yardsticks against the warm start, with the counts behind the test."""
     return differences_table(f"Each arm against the {evidence.reference}", evidence.paired)
 
 
 def differences_table(
     title: str, paired: Sequence[PairedRow], notes: tuple[str, ...] = ()
 ) -> Table:
-    """Arms against one reference, a row an arm, with the counts behind the test."""
+    """Arms against one reference, one row per arm, with the counts behind the test."""
     return Table(
         title,
         _PAIRED_COLUMNS,
@@ -193,7 +193,7 @@ def _paired_cells(p: PairedRow) -> tuple[str, ...]:
 
 
 def late_table(evidence: Evidence) -> Table | None:
-    """What the newest adapter has over those evaluated on the way; None where there are none."""
+    """The newest adapter against earlier evaluated adapters; None if there are none."""
     if not evidence.late:
         return None
     return Table(
@@ -205,7 +205,7 @@ def late_table(evidence: Evidence) -> Table | None:
 
 
 def late_sentence(p: PairedRow) -> str:
-    """Whether the run could have stopped at `p.reference`, as far as the tasks can tell."""
+    """Whether the run could have stopped at `p.reference`, judged by the held-out tasks."""
     changes = moved(p)
     if not changes:
         return f"It could have stopped at {p.reference}: nothing after it can be told from luck."
@@ -213,7 +213,7 @@ def late_sentence(p: PairedRow) -> str:
 
 
 def moved(p: PairedRow) -> tuple[str, ...]:
-    """What is proven to differ from the reference, in a word or two each."""
+    """The proven differences from the reference, in a word or two each."""
     signs = {
         "tasks passed": proven(p.passed),
         "assertions": p.assertion_rate.sign,
@@ -224,8 +224,8 @@ def moved(p: PairedRow) -> tuple[str, ...]:
 
 
 def split_table(evidence: Evidence, tag: str) -> Table | None:
-    """The newest adapter against the warm start within each value of a tag; None where the tasks
-    do not have it."""
+    """The newest adapter against the warm start for each value of a tag; None if a task lacks the
+    tag."""
     if tag not in evidence.splits:
         return None
     return _change_table(
@@ -243,7 +243,7 @@ def _split_notes(tag: str) -> tuple[str, ...]:
 
 
 def kind_table(evidence: Evidence) -> Table:
-    """Assertions by kind: where the work is lost."""
+    """Assertions by kind."""
     return _change_table(evidence, "By assertion kind", "kind", evidence.kinds, (), tasks=False)
 
 
@@ -256,7 +256,7 @@ def _change_table(
     *,
     tasks: bool,
 ) -> Table:
-    """Tasks passed (where `tasks`) and assertions that hold, per arm, and the paired change."""
+    """Tasks passed (if `tasks`) and assertions that hold, per arm, and the paired change."""
     policies, everyone = _shown(evidence), [DO_NOTHING, *_shown(evidence)]
     present = [n for n in everyone if any(a.name == n for a in evidence.arms)]
     columns = [heading, "tasks"]
@@ -273,7 +273,7 @@ def _change_table(
 
 
 def _shown(evidence: Evidence) -> list[str]:
-    """The arms of a split table: those evaluated on the way would only make it too wide to read."""
+    """The arms of a split table: more arms would make it too wide to read."""
     wanted = (BASE, evidence.reference, evidence.newest)
     return [a.name for a in evidence.arms if a.name in wanted]
 
@@ -297,12 +297,12 @@ def _change_cells(
 
 
 def stops_table(evidence: Evidence) -> Table:
-    """Why attempts ended, by arm."""
+    """Stop reasons by arm, without the yardsticks."""
     return endings_table({n: s for n, s in evidence.stops.items() if n not in YARDSTICKS})
 
 
 def endings_table(played: Mapping[str, Mapping[str, int]]) -> Table:
-    """The same from arm → stop reason → attempts."""
+    """The table of arm → stop reason → attempts."""
     reasons = sorted({r for s in played.values() for r in s})
     return Table(
         "Why attempts ended",
@@ -312,7 +312,7 @@ def endings_table(played: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def pass_at_k_table(evidence: Evidence) -> Table | None:
-    """pass@k by arm; None where one attempt a task was played."""
+    """pass@k by arm; None if each task has one attempt."""
     if not evidence.pass_at_k:
         return None
     ks = range(1, evidence.samples + 1)

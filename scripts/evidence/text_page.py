@@ -1,7 +1,4 @@
-"""The findings as text: the terminal's page, evidence.md and evidence.json, of the same numbers.
-
-The morning's HTML page is the report's. Nothing is computed here.
-"""
+"""The findings as the terminal's page, evidence.md and evidence.json, all with the same numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ NOT_YET = "No trained adapter has been evaluated yet: this is where the night st
 
 
 def markdown(f: Findings) -> str:
-    """The whole page as Markdown: verdict, tables, milestones."""
+    """The whole page as Markdown: verdict, tables and milestones."""
     v = f.verdict
     said = [f"**{v.headline}**", "", *_bullets(v.details)] if v else [NOT_YET]
     parts = (
@@ -37,7 +34,7 @@ def _bullets(lines: Sequence[str]) -> list[str]:
 
 
 def rich_page(f: Findings) -> Group:
-    """The same for the terminal, the verdict last, where the eye is."""
+    """The same for the terminal, with the verdict last, next to the prompt."""
     from rich.console import Group
     from rich.text import Text
 
@@ -49,7 +46,7 @@ def rich_page(f: Findings) -> Group:
 
 
 def plain_page(f: Findings) -> dict[str, Any]:
-    """The same as plain values: every number of the page, and the verdict's enums."""
+    """Every number of the page and the verdict's enums, as JSON-ready values."""
     return {
         "schema": SCHEMA,
         "verdict": plain(f.verdict) if f.verdict else None,
@@ -59,7 +56,7 @@ def plain_page(f: Findings) -> dict[str, Any]:
 
 
 def write_page(f: Findings) -> list[Path]:
-    """Write evidence.json and evidence.md beside the steps, each whole; return their paths."""
+    """Write evidence.json and evidence.md into the run folder atomically; return their paths."""
     written = [f.path / "evidence.json", f.path / "evidence.md"]
     write_json(written[0], plain_page(f))
     write_text(written[1], markdown(f))

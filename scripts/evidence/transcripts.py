@@ -1,8 +1,7 @@
-"""Attempts as a person reads them: turn by turn, trimmed by a rule that the page states.
+"""Attempts in readable form: turn by turn, trimmed by a rule that the page states.
 
-A night of a thousand tasks has more text than a page can hold, so long texts lose their middle,
-turns that repeat are told once, and only some of the flipped tasks are shown. The records of a
-trajectory are not altered in any other way, and no HTML is written here.
+A thousand tasks have more text than a page can hold. So long texts lose their middle, repeated
+turns are shown once, and only some of the flipped tasks are shown. Nothing else is altered.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from scripts.evidence.flips import Change, Flip, Flips
 from scripts.words.visible import shortened, visible
 
 TEXT_CHARS = 1000
-"""A reply, a command or an output longer than this loses its middle."""
+"""Longer replies, commands and outputs lose their middle."""
 
 TOKENS_A_TURN = 128
-"""Token ids shown of one turn."""
+"""Token ids shown per turn."""
 
 MOST = {Change.LOST: 24, Change.WON: 24, Change.ENDING: 4}
-"""Tasks shown of each kind; the rest are named."""
+"""Tasks shown of each kind; of the others only the ids."""
 
 BUDGET_BYTES = 2_500_000
-"""Bytes of HTML that all transcripts may take together: half of what a page may weigh."""
+"""Most bytes of HTML for all transcripts together: half the limit of the page."""
 
 SURPRISING = -0.6931
-"""ln ½: a sampled token below it was less likely than not, and is set in bold."""
+"""ln ½: a sampled token with a lower logprob was unlikely and is set in bold."""
 
 RULE = (
     f"At most {MOST[Change.LOST]} tasks that were lost, {MOST[Change.WON]} that were won and"
@@ -53,12 +52,12 @@ class Token:
 
 @dataclass(frozen=True)
 class TurnView:
-    """One turn, or several that are the same but for their seeds."""
+    """One turn, or consecutive turns that differ only in their seeds."""
 
     label: str
     repeated: int
     reply: str
-    """Empty where the reply is the command's block and nothing else."""
+    """Empty if the reply is only the command's code block."""
     command: str
     output: str | None
     exit_code: int | None
@@ -71,7 +70,7 @@ class TurnView:
 
 @dataclass(frozen=True)
 class AttemptView:
-    """One arm's attempt: its record, and its turns as they are shown."""
+    """One arm's attempt: its record and its displayed turns."""
 
     arm: str
     record: Trajectory
@@ -80,7 +79,7 @@ class AttemptView:
 
 @dataclass(frozen=True)
 class AssertionView:
-    """One assertion, ticked for both attempts."""
+    """One assertion, with its result in both attempts."""
 
     kind: str
     path: str
@@ -104,14 +103,14 @@ class FlipView:
 
 
 def views(flips: Flips) -> Iterable[FlipView]:
-    """The tasks to show, at most `MOST` of each kind, in the order of `flips`."""
+    """Yield the tasks to show, at most `MOST` of each kind, in the order of `flips`."""
     for change, most in MOST.items():
         for flip in flips.of(change)[:most]:
             yield flip_view(flip, flips.before, flips.after)
 
 
 def flip_view(flip: Flip, before: str, after: str) -> FlipView:
-    """One task with both attempts, trimmed and made visible."""
+    """One task with both attempts, trimmed and safe to show."""
     return FlipView(
         task_id=visible(flip.task.task_id),
         change=flip.change.value.lower(),
@@ -124,12 +123,12 @@ def flip_view(flip: Flip, before: str, after: str) -> FlipView:
 
 
 def attempt_view(trajectory: Trajectory, arm: str) -> AttemptView:
-    """One attempt; turns that repeat are folded."""
+    """One attempt, with repeated turns folded into one."""
     return AttemptView(arm, trajectory, turn_views(trajectory))
 
 
 def turn_views(trajectory: Trajectory) -> tuple[TurnView, ...]:
-    """An episode's turns, those that repeat folded into one."""
+    """The turns of a trajectory, with repeated turns folded into one."""
 
     def said_and_seen(numbered: tuple[int, Turn]) -> tuple[str, str | None, int | None]:
         turn = numbered[1]
@@ -190,7 +189,7 @@ def _assertion(before: AssertionResult, after: AssertionResult, spec: Any) -> As
 
 
 def wanted_words(spec: Any) -> str:
-    """What a task's record says of an assertion besides kind and path."""
+    """The fields of an assertion besides kind and path, as text."""
     if not isinstance(spec, Mapping):
         return ""
     rest = {k: v for k, v in spec.items() if k not in ("kind", "path")}

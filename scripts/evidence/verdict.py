@@ -1,8 +1,7 @@
-"""The night in a sentence or two: is the habit gone, and what became of the work?
+"""The verdict: is the habit of never stopping gone, and did the work get better or worse?
 
-Built from the tests and intervals alone, so that luck is called luck. A change is claimed only
-where the exact test and the interval agree; anything else is "not distinguishable", with how much
-worse or better it might still be. The words are for a tired person; they decide nothing.
+It uses only tests and intervals. A change is claimed only if the exact test and the interval agree;
+anything else is "not distinguishable", with how much worse or better it may still be.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from fieldkit.eval.stats import Estimate, PairedProportions
 from scripts.words.quantities import p_value, percent, points, span, turns
 
 SIGNIFICANT = 0.05
-"""Two-sided p-values below this count, as 95 % intervals do."""
+"""A two-sided p-value below this is significant, which matches 95 % intervals."""
 
 STOPS_BY_ITSELF = 0.95
-"""Share of tasks a policy ends itself from which on it has no habit of going on."""
+"""A policy that ends at least this share of its tasks by itself has no habit of going on."""
 
 
 class Habit(StrEnum):
-    """What became of "never stops by itself"."""
+    """The change in the habit of never stopping by itself."""
 
     GONE = "GONE"
     REDUCED = "REDUCED"
@@ -33,7 +32,7 @@ class Habit(StrEnum):
 
 
 class Work(StrEnum):
-    """What became of the work: tasks that pass, and assertions that hold."""
+    """The change in the work: tasks that pass, and assertions that hold."""
 
     BETTER = "BETTER"
     WORSE = "WORSE"
@@ -43,7 +42,7 @@ class Work(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision as enums, and as text: one line, then the numbers behind it."""
+    """The verdict as enums and as text: a headline, then the numbers behind it."""
 
     habit: Habit
     work: Work
@@ -52,7 +51,7 @@ class Verdict:
 
 
 def judge(before: ArmRow, after: ArmRow, paired: PairedRow) -> Verdict:
-    """The verdict on `after` against `before`; `paired` is after − before over the same tasks."""
+    """Judge `after` against `before`. paired: after − before over the same tasks."""
     habit = _habit(before, after, paired)
     work = _work(paired)
     return Verdict(
@@ -69,7 +68,7 @@ def judge(before: ArmRow, after: ArmRow, paired: PairedRow) -> Verdict:
 
 
 def proven(change: PairedProportions) -> int:
-    """+1, −1 where the exact test and the interval both say so; 0 is "not distinguishable"."""
+    """The sign of a change if the exact test and the interval agree, else 0."""
     return change.difference.sign if change.test.p_value < SIGNIFICANT else 0
 
 
@@ -150,7 +149,7 @@ def _room_sentence(work: Work, paired: PairedRow) -> tuple[str, ...]:
 
 
 def _sight(paired: PairedRow) -> str:
-    """How large a change so many tasks show, and how many would show the one seen."""
+    """The change that these tasks can detect, and how many tasks would detect the change seen."""
     test = paired.passed.test
     differing = test.first_only + test.second_only
     smallest = detectable_change(test.n, differing / test.n) if differing else None
@@ -169,7 +168,7 @@ def _sight(paired: PairedRow) -> str:
 
 
 def room(paired: PairedRow) -> str:
-    """What "not distinguishable" leaves open: no difference found is not no difference."""
+    """How much worse or better the arm may still be; empty without an interval."""
     interval = paired.passed.difference.interval
     if interval is None:
         return ""

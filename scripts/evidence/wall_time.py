@@ -1,8 +1,8 @@
-"""Where the night's wall time went, in the parts that a person can do something about.
+"""The night's wall time, in parts that a person can influence.
 
-The phases clock a dozen small things; here they are put together under the names of the lifecycle
-(rollout, reclaim, train, load, restart, eval). What no part claims is told as such, so that the
-parts add up to the wall. The seconds are those of timings.json and no other.
+The phases measure a dozen small segments in timings.json; this module groups them by the parts of
+the lifecycle (rollout, reclaim, train, load, restart, eval). Time in no segment is a part of its
+own, so the parts add up to the wall time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "start Python": ("startup",),
     "between phases": (BETWEEN,),
 }
-"""Part of the waterfall → what the phases clocked."""
+"""Part of the waterfall → the segments that it groups."""
 
 MUCH = 0.5
-"""Share of the wall from which on evaluations are worth a word."""
+"""Evaluations that take at least this share of the wall time are mentioned."""
 
 OTHER = "other"
 UNCLAIMED = "claimed by no part"
@@ -36,7 +36,7 @@ UNCLAIMED = "claimed by no part"
 
 @dataclass(frozen=True)
 class Part:
-    """One bar of the waterfall. `share` of the wall, in [0, 1]."""
+    """One bar of the waterfall. share: of the wall time, in [0, 1]."""
 
     name: str
     seconds: float
@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True)
 class WallTime:
-    """The whole night. `parts` add up to `wall`, the longest first, the unclaimed last."""
+    """The whole night. parts: add up to `wall`; longest first, unclaimed last."""
 
     wall: float
     training: float
@@ -59,9 +59,9 @@ class WallTime:
 def wall_time(
     timings: Sequence[StepTimings], journal: Sequence[Entry], in_flight: int, seats: int
 ) -> WallTime | None:
-    """Add up the steps; None where nothing was clocked.
+    """Add up the steps; None if nothing was measured.
 
-    in_flight: episodes of a step, B·K. seats: how many may be played at once.
+    in_flight: episodes of a step, B·K. seats: most episodes played at once.
     """
     clocked = [t for t in timings if t.segments]
     wall = sum(t.wall for t in clocked)
@@ -98,7 +98,7 @@ def _parts(clocked: Sequence[StepTimings], wall: float) -> tuple[Part, ...]:
 def _lifecycle_sentence(
     parts: Sequence[Part], clocked: Sequence[StepTimings], journal: Sequence[Entry]
 ) -> str:
-    """What the other lifecycle would have saved, as far as the clocks can tell."""
+    """The time that the other lifecycle would have saved, as far as it was measured."""
     served = [e.data for e in journal if e.event == "adapter_served"]
     if not served:
         return "The journal does not tell how adapters were served."
@@ -140,7 +140,7 @@ def _eval_sentence(evals: float, wall: float) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Seconds as text, rounded to the digits that matter."""
     if seconds < 90:
         return f"{seconds:.1f} s" if 0.05 <= seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)

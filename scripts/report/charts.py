@@ -1,7 +1,7 @@
-"""The pictures that are no curves: differences with their intervals, wall time, endings, the pool.
+"""The charts besides the curves: differences with intervals, wall time, stop reasons, the pool.
 
-Each takes numbers that are computed already and returns an SVG for the page. Labels may come from
-task files, so nothing here reads them as markup.
+Each takes computed numbers and returns an SVG for the page. Labels may come from task files, so
+they are never read as markup.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROW_HEIGHT = 0.25
-"""Inches of one row of a picture that has rows."""
+"""Inches of one row of a chart with rows."""
 
 POOL_ROWS = 60
-"""Tasks of the pool that are drawn; the table has them all."""
+"""Most pool tasks in the chart; the table has all of them."""
 
 LABEL_CHARS = 30
 
 WIDE_BAR = 0.25
-"""Share of the wall from which on a bar's text fits into it."""
+"""A bar with a larger share of the wall time has room for its text."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row of a picture of differences. `sign`: +1, −1 where it is proven, 0 where it can be luck;
-    whether up is good is the reader's to know."""
+    """One row of the chart of differences. sign: of a proven difference, else 0."""
 
     label: str
     estimate: Estimate
@@ -46,7 +45,7 @@ class Difference:
 
 
 def differences(rows: Sequence[Difference], unit: str, scale: float = 100.0) -> Markup:
-    """Differences to the reference as dots with 95 % intervals, around a line at zero."""
+    """Differences from the reference as dots with 95 % intervals, and a line at zero."""
     figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.75 + ROW_HEIGHT * len(rows))
     axes.axvline(0, color=MUTED, linewidth=1)
     for y, row in enumerate(rows):
@@ -62,7 +61,7 @@ def differences(rows: Sequence[Difference], unit: str, scale: float = 100.0) -> 
 
 
 def _rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Name the rows, the first on top."""
+    """Label the rows, the first at the top."""
     axes.set_yticks(range(len(labels)), [_label(text) for text in labels], color=INK)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -71,12 +70,12 @@ def _rows(axes: Axes, labels: Sequence[str]) -> None:
 
 def _label(text: str) -> str:
     text = visible(text).replace("\n", " ")
-    # ids differ at their end, so the end is what has to stay
+    # Ids differ at their end, so the end is kept.
     return text if len(text) <= LABEL_CHARS else "…" + text[1 - LABEL_CHARS :]
 
 
 def waterfall(wall: WallTime) -> Markup:
-    """Each part begins where the one before ended; the last ends at the whole wall."""
+    """One bar per part: each begins where the previous one ends; together they are the wall."""
     figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.6 + ROW_HEIGHT * len(wall.parts))
     began = 0.0
     for y, part in enumerate(wall.parts):
@@ -91,7 +90,7 @@ def waterfall(wall: WallTime) -> Markup:
 
 
 def _bar_text(axes: Axes, y: int, began: float, part: Part, wall: float) -> None:
-    """What a bar is, inside it where it is wide, else on the side with more room."""
+    """Label a bar: inside if it is wide, else on the side with more room."""
     percent = f"{100 * part.share:.0f} %" if part.share >= 0.005 else "<1 %"
     ended = began + part.seconds
     if part.share > WIDE_BAR:
@@ -121,7 +120,7 @@ ENDINGS = (
 
 
 def endings(stops: Mapping[str, Mapping[str, int]]) -> Markup:
-    """Why attempts ended, as shares of each arm's attempts."""
+    """Stop reasons as shares of each arm's attempts."""
     present = [(r, c) for r, c in ENDINGS if any(s.get(r.value) for s in stops.values())]
     figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.9 + ROW_HEIGHT * len(stops))
     begun = [0.0] * len(stops)
@@ -146,7 +145,7 @@ SIGNAL_MARKS = (
 
 
 def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
-    """Each time a task was drawn: what its group could teach. None where nothing was drawn."""
+    """The signal of every group of every pool task, by step. None if no task was drawn."""
     seen = history.by_task()
     rows = [t for t in tasks if t in seen][:POOL_ROWS]
     if not rows:

@@ -1,7 +1,7 @@
-"""The learning curve of a night as one picture: behaviour, turns, and what moved the policy.
+"""curve.png: the learning curve of a night in one picture: behaviour, turns, reward and KL.
 
-Made from the step summaries alone, small enough to be committed. A step's figures are those of its
-rollouts at the training temperature, not of the held-out set.
+It is made from the step summaries alone and small enough to commit. A step's figures are those of
+its rollouts at the training temperature, not of the held-out tasks.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DPI = 100
 COLOURS = 64
 
 MANY_STEPS = 60
-"""Beyond this many, marks hide the line."""
+"""With more steps, marks would hide the line."""
 
-# Okabe and Ito's palette: told apart by colour-blind eyes and in grey.
+# Okabe and Ito's palette: distinct to colour-blind readers and in grey.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
 _line = partial(draw_figure, few=MANY_STEPS, mark_size=4, thin=1.0)
 
 
 def write_curve(path: Path, steps: Sequence[StepSummary], title: str) -> Path:
-    """Write the picture as PNG, under 150 KB; return its path.
+    """Write the picture as a PNG of less than 150 KB; return its path.
 
-    Raises `BadInput` where no step was played.
+    Raises `BadInput` if no step was played.
     """
     played = [s for s in steps if s.mean_turns is not None]
     if not played:
@@ -48,7 +48,7 @@ def write_curve(path: Path, steps: Sequence[StepSummary], title: str) -> Path:
 
 
 def _figure(steps: Sequence[StepSummary], title: str) -> Figure:
-    # Figure without pyplot: no display, no state shared with whoever else draws.
+    # Without pyplot: it needs a display and shares state between figures.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
@@ -108,7 +108,7 @@ def _png(figure: Figure) -> bytes:
     canvas.draw()  # type: ignore[no-untyped-call]
     pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     picture = Image.fromarray(pixels).convert("RGB")
-    # a few flat colours and their edges: a palette is a third of the size and looks the same
+    # The picture has few colours: with a palette it looks the same at a third of the size.
     out = io.BytesIO()
     picture.quantize(colors=COLOURS, method=Image.Quantize.MEDIANCUT).save(
         out, "PNG", optimize=True

@@ -1,8 +1,8 @@
-"""The curves of a night by step: one small picture a figure, none of them computed here.
+"""The curves of a night by step: one small chart per figure.
 
-A line is what a step's rollouts and its training came to; a dot with a bar is an adapter on the
-held-out tasks, with its interval. The two are played at different temperatures, so they need not
-meet.
+A line shows the figures of the rollouts and of training; a dot with a bar shows an adapter on the
+held-out tasks with its interval. Rollouts and evaluations use different temperatures, so line and
+dots need not coincide.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEIGHT = 2.1
-"""Inches of one small picture."""
+"""Inches of one small chart."""
 
 ROOM = 1.06
-"""Height of the axes over the highest value, so that a line at the top is not cut."""
+"""Height of the axes over the highest value, so that a line at the top is not cut off."""
 
 FLAT_TOP = 1.0
-"""Height of the axes where everything is zero."""
+"""Height of the axes if all values are zero."""
 
 FEW_STEPS = 40
-"""Up to this many, each step has a mark, and its groups are bars."""
+"""Up to this many steps, each step has a mark, and its groups are bars."""
 
 _line = partial(draw_figure, few=FEW_STEPS, mark_size=3.5, thin=1.1)
 COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED}
@@ -44,7 +44,7 @@ COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED}
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture with its heading."""
+    """A chart with its heading."""
 
     title: str
     unit: str
@@ -55,7 +55,7 @@ SIGNALS = ((Signal.LEARNABLE, GREEN), (Signal.SATURATED, BLUE), (Signal.STUCK, O
 
 
 def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tuple[Drawn, ...]:
-    """Every curve that has something to show. `steps`: those with rollouts."""
+    """Draw every curve that has data. steps: the steps with rollouts."""
     if not steps:
         return ()
     pictures = [_draw(title, lines, steps, evidence) for title, lines in curves().items()]
@@ -107,7 +107,7 @@ def _dots(axes: Axes, points: Sequence[tuple[int, Estimate]], scale: float) -> N
 
 
 def _reach(estimate: Estimate) -> tuple[float, float]:
-    """How far the interval reaches below and above; nothing where there is none."""
+    """The distances from the value to the ends of its interval; zero without an interval."""
     if estimate.interval is None:
         return 0.0, 0.0
     return (
@@ -126,20 +126,20 @@ def _finish(axes: Axes, top: float | None, legend: bool = True) -> None:
         axes.set_yticks([quarter * top / 4 for quarter in range(5)])
     else:
         top = axes.get_ylim()[1] if axes.dataLim.ymax > 0 else FLAT_TOP
-    axes.set_ylim(-0.03 * top, ROOM * top)  # from zero: a wobble must not look like a cliff
+    axes.set_ylim(-0.03 * top, ROOM * top)  # from zero, so that noise looks small
     drawing.whole_steps(axes, most=6)
     if legend and len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(loc="best", labelcolor=MUTED)
 
 
 def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
-    """Groups by signal, stacked: what each step had to learn from."""
+    """Groups of each step by signal, stacked."""
     if not any(s.groups for s in steps):
         return None
     figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
     numbers = [s.step for s in steps]
     counts = [[s.groups.get(signal.value, 0) for s in steps] for signal, _ in SIGNALS]
-    if len(steps) > FEW_STEPS:  # hundreds of bars would be neither told apart nor drawn quickly
+    if len(steps) > FEW_STEPS:  # hundreds of bars are unreadable and slow to draw
         colours = [colour for _, colour in SIGNALS]
         names = [signal.value.lower() for signal, _ in SIGNALS]
         axes.stackplot(numbers, *counts, colors=colours, labels=names, step="mid")

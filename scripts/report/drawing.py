@@ -1,7 +1,7 @@
-"""Matplotlib figures as SVG that lives inside a page: its colours, its text, its width.
+"""Converts Matplotlib figures to SVG that takes its colours, fonts and width from the page.
 
-Colours are drawn as stand-ins and become CSS variables afterwards, so that one picture serves the
-light and the dark scheme and the printer. Text stays text. What is drawn is decided elsewhere.
+Figures are drawn in placeholder colours, which become CSS variables, so one chart serves the light
+and the dark scheme and print. Text stays text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Stand-ins: colours that nothing else has. The page's style sheet gives each its two values.
+# Placeholder colours, used nowhere else. The page's style sheet gives each its two values.
 INK, MUTED, GRID = "#010203", "#040506", "#070809"
 BLUE, ORANGE, GREEN, RED = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
 PAPER = "#0a0b05"
@@ -39,17 +39,17 @@ VARIABLES = {
 }
 
 SMALL_WIDTH = 4.4
-"""Inches of a chart that stands beside others; text sizes are meant for it."""
+"""Inches of a chart in a row of charts; text sizes are made for it."""
 
 WIDE_WIDTH = 5.6
-"""Inches of one that stands alone: on a phone its text must still be read."""
+"""Inches of a chart with a row of its own; its text stays readable on a phone."""
 
 FONT_SIZE = 9.0
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "grpo",
-    # labels come from task files: a dollar sign there is no formula
+    # Labels come from task files: a dollar sign does not start a formula.
     "text.parse_math": False,
     "axes.formatter.use_mathtext": False,
     "font.size": FONT_SIZE,
@@ -80,7 +80,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw inside this: figures and their text take the page's looks."""
+    """Figures drawn inside have the page's style."""
     import matplotlib
 
     with matplotlib.rc_context(rc=cast(Any, _STYLE)):
@@ -88,8 +88,8 @@ def style() -> Iterator[None]:
 
 
 def make_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure (inches) with one pair of axes, transparent, laid out when it is saved."""
-    # Figure without pyplot: no display, no state shared with whoever else draws.
+    """Make a figure (size in inches) with one pair of axes, laid out when it is saved."""
+    # Without pyplot: it needs a display and shares state between figures.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -111,8 +111,8 @@ def draw_figure(
     mark_size: float,
     thin: float,
 ) -> None:
-    """A figure of the steps as a line, in its curve's unit. Beyond `few` points marks would hide
-    the line: it has none and is `thin`."""
+    """Draw a step figure as a line, in its curve's unit. With more than `few` points the line has
+    no marks, which would hide it, and the width `thin`."""
     points = by_step(steps, figure)
     marked = len(points) <= few
     axes.plot(
@@ -135,24 +135,24 @@ def whole_steps(axes: Axes, most: int = 10) -> None:
 
 
 def as_svg(figure: Figure, label: str) -> Markup:
-    """The figure as an <svg> element. `label` is what a screen reader says."""
+    """Convert the figure to an <svg> element. label: text for screen readers."""
     out = io.StringIO()
     with warnings.catch_warnings():
-        # text is drawn by the browser, with its own fonts
+        # The browser draws text with its own fonts.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     text = _METADATA.sub("", _PREAMBLE.sub("", out.getvalue(), count=1))
     text = _COLOUR.sub(lambda m: f"var({VARIABLES[m.group()]})", text)
     text = _FONT.sub(lambda m: f"font-size: {m.group(1)}" if m.group(1) else "", text)
-    # a hundredth of a point cannot be seen, and is half of the file
+    # Digits beyond a hundredth of a point are invisible and half of the file.
     text = _COORDINATES.sub(lambda m: _FINE.sub(r"\1", m.group()), text)
-    # several pictures share a page, so no two may share an id
+    # Several charts share a page, so ids must be unique.
     text = _ID.sub(rf"\g<1>c{next(_numbers)}-", text)
     return Markup(_fluid(text, label))
 
 
 def _fluid(svg: str, label: str) -> str:
-    """As wide as the page lets it be, and named."""
+    """Let the chart fill the page's width, and add its label."""
     head, rest = svg.split(">", 1)
     for attribute in ("width", "height"):
         head = re.sub(rf' {attribute}="[^"]*"', "", head, count=1)

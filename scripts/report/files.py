@@ -1,7 +1,6 @@
-"""The files that findings are written to: evidence.json, evidence.md, curve.png and report.html.
+"""Writes the findings to evidence.json, evidence.md, curve.png and report.html.
 
-Each is written whole and can be written again at any time. What is in it is decided by who makes
-it.
+Each file is written atomically and can be written again at any time.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ def _to_stderr(line: str) -> None:
 
 
 def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[Path]:
-    """Write them, curve.png once a step was played; return the paths.
+    """Write the files and return their paths; curve.png only if a step was played.
 
-    Raises `BadInput` where there is no evidence. A page that cannot be made is told as a line and
-    ends no night.
+    Raises `BadInput` if there is no evidence. A failure to make report.html is only reported
+    through `tell`, so it does not end a night.
     """
     written = write_page(f)
     if len(f.steps) > 1:

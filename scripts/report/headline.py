@@ -1,7 +1,7 @@
-"""The first screen: the verdict, four figures with their intervals, what got worse, what it cost.
+"""The page's first screen: the verdict, four figures with intervals, what got worse, and the cost.
 
-One minute of reading has to be enough, so everything here is a pick from what is computed
-elsewhere; what is picked as worse or better are differences that the evidence calls proven.
+It must be readable in a minute, so it is a selection. Only proven differences count as worse or
+better.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ NO_EVIDENCE = "Nothing has been evaluated, so there is no verdict."
 UNMATCHED = "There is no verdict: what was evaluated could not be compared."
 
 ONE_IN = 40
-"""A 95 % interval lies below zero by luck alone once in so many times."""
+"""By luck alone, one in this many 95 % intervals lies below zero."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure: what it is, before → after, and the difference with its interval."""
+    """One figure: its name, its values before and after, and the difference with its interval."""
 
     name: str
     value: str
     before: str
     change: str
     sign: int
-    """+1 better, −1 worse, 0 not told from luck."""
+    """+1 better, −1 worse, 0 not distinguishable."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Headline:
 
 
 def headline(m: Findings, wall: WallTime | None) -> Headline:
-    """What the page opens with."""
+    """Make the page's first screen."""
     verdict = m.verdict
     cost = _cost_tile(m, wall)
     if m.evidence is None or verdict is None:
@@ -112,7 +112,7 @@ def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
 
 
 def _worse(evidence: Evidence) -> tuple[tuple[str, ...], int]:
-    """Rows of the split tables that got worse beyond their interval; and intervals looked at."""
+    """Rows of the split tables whose interval lies below zero, and the number of intervals."""
     by = {TAGS[tag]: rows for tag, rows in evidence.splits.items()}
     by["assertions of kind"] = evidence.kinds
     changes = [

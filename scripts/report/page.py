@@ -1,7 +1,7 @@
-"""report.html: the morning page, one file that opens anywhere and asks nobody for anything.
+"""report.html: one page about a run, in one file that needs nothing else.
 
-Written at the end of a night and whenever a person asks. It holds no script and no address, so it
-opens without a network and what a model wrote cannot act; every value is escaped by the template.
+It is written at the end of a night and on request. It has no script and loads nothing, so it opens
+without a network and text from a model cannot run; the template escapes every value.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ FILE_NAME = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
 
 _AFTER_VALUE = re.compile(r"^(.+?) ([\[(].*)$", re.DOTALL)
-"""A cell's value, and the interval or share in brackets behind it."""
+"""A cell's value, and the interval or share in brackets after it."""
 
 
 def write_report(f: Findings) -> Path:
-    """Write runs/<name>/report.html, whole; return its path. What could not be read is named on the
-    page."""
+    """Write runs/<name>/report.html atomically; return its path. The page names every gap."""
     path = f.path / FILE_NAME
     write_text(path, render(f))
     return path
 
 
 def render(f: Findings) -> str:
-    """The page as HTML."""
+    """Render the page as HTML."""
     env = environment()
     with drawing.style():
         values = sections(f)
@@ -50,7 +49,7 @@ def render(f: Findings) -> str:
 
 
 def _transcripts(flips: Flips | None, env: Environment) -> Iterator[Markup]:
-    """The flipped tasks' HTML, in order, for as long as it fits."""
+    """Yield the HTML of the flipped tasks, in order, up to `BUDGET_BYTES`."""
     template = env.get_template("flip.html.j2")
     left = BUDGET_BYTES
     for view in views(flips) if flips else ():
@@ -63,7 +62,7 @@ def _transcripts(flips: Flips | None, env: Environment) -> Iterator[Markup]:
 
 @cache
 def environment() -> Environment:
-    """Where the templates are, with the filters that they use."""
+    """The Jinja environment of the templates, with their filters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     env = Environment(
@@ -80,7 +79,7 @@ def environment() -> Environment:
 
 
 def cell(text: str) -> Markup:
-    """A table cell: the value, and its interval smaller behind it."""
+    """Render a table cell: the value, and after it the interval in small type."""
     found = _AFTER_VALUE.match(text)
     if not found:
         return Markup("<span>{}</span>").format(text)
@@ -88,9 +87,9 @@ def cell(text: str) -> Markup:
 
 
 def code(text: str) -> Markup:
-    """Text with `commands` in backticks set as code."""
+    """Render text with `commands` in backticks as code."""
     pieces = text.split("`")
-    if len(pieces) % 2 == 0:  # a lone backtick is just a character
+    if len(pieces) % 2 == 0:  # an unpaired backtick is plain text
         return escape(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if i % 2 else escape(piece)

@@ -1,7 +1,7 @@
-"""What the run used: settings, hashes, versions and machine, as its manifest tells.
+"""The provenance of a run: settings, hashes, versions and machine, from its manifest.
 
-A result that cannot be repeated is a rumour, so the page carries what it takes. An old or broken
-manifest may lack anything; what is not there is left out, and nothing is looked up elsewhere.
+The page shows them so that the run can be repeated. An old or broken manifest may lack any entry;
+missing entries are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scripts.run.config import RunConfig, changed_keys
 from scripts.words.table import Table
 
 SHA_DIGITS = 16
-"""Hex digits of a hash that are shown: enough to tell any two files of a project apart."""
+"""Hex digits shown of a hash: enough to distinguish any two files of a project."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Used:
 
 
 def used(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> Used:
-    """Everything of the manifest that a reader may want; empty tables are left out."""
+    """Make the tables from the manifest; empty tables are left out."""
     config = _mapping(manifest, "config")
     found: dict[str, Iterable[tuple[str, str]]] = {
         "What and where": [*_identity(manifest), *_adapters(steps)],

@@ -1,7 +1,7 @@
-"""The page's sections as plain values: what the template shows, in its order.
+"""The page's sections as plain values for the template, in its order.
 
-Every section is made from one part of the material, and stands also where that part is missing.
-Numbers and words come from the modules that the terminal uses; none is computed here.
+Every section is made from one part of the findings and exists even if that part is missing. Numbers
+and wording come from the modules that the terminal uses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANGE_WORDS = {
 
 
 def sections(f: Findings) -> dict[str, Any]:
-    """Everything that the template needs, but for the transcripts' HTML."""
+    """All values for the template, except the transcripts' HTML."""
     wall = _wall_time(f)
     end = ending(f)
     return {
@@ -66,7 +66,7 @@ def sections(f: Findings) -> dict[str, Any]:
 def _with_tables(
     f: Findings, section: Section, draw: Callable[[Evidence], Markup | None]
 ) -> dict[str, Any]:
-    """A section's picture, where there is evidence to draw it from, and its tables."""
+    """A section's tables, and its chart if there is evidence."""
     chart = draw(f.evidence) if f.evidence is not None else None
     return {"chart": chart, "tables": page_tables(f, section)}
 
@@ -127,7 +127,7 @@ def _endings_chart(evidence: Evidence) -> Markup | None:
 
 
 def _flipped(flips: Flips | None) -> dict[str, Any] | None:
-    """Every flipped task by name; the transcripts come beside."""
+    """The ids of all flipped tasks; their transcripts are rendered separately."""
     if flips is None:
         return None
     return {

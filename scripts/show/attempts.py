@@ -1,8 +1,7 @@
-"""What a run has played to the end, and where: the rollouts of its steps, the arms of its evals.
+"""Finds one attempt in the rollouts of a run's steps or in its evaluations.
 
-A person who wants to look at one attempt names a step, an arm, a task, or less than that; here it
-is found. Only files that appear whole are read, so a run under way can be looked at too. Nothing is
-shaped, drawn or played here.
+A person names a step, an arm, a task, or none of them. Only files that are written atomically are
+read, so this works while the run is active.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from scripts.words.quantities import counted
 from scripts.words.visible import visible
 
 NEAREST = 3
-"""Task ids that an error offers."""
+"""Most task ids that an error suggests."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """One attempt, and the group it was trained in; None for an evaluation's."""
+    """One attempt, and its group; None for an attempt of an evaluation."""
 
     trajectory: Trajectory
     group: RolloutGroup | None = None
 
     @property
     def advantage(self) -> float | None:
-        """The episode's; None where nothing was trained on it."""
+        """The advantage of the episode; None for an evaluation."""
         return self.group.advantages[self.trajectory.k] if self.group else None
 
     @property
     def turn_advantages(self) -> tuple[float, ...] | None:
-        """One a turn; None for an evaluation's, and where an older bundle has none."""
+        """The advantage of each turn; None for an evaluation or if an older bundle has none."""
         if self.group is None or self.group.turn_advantages is None:
             return None
         return self.group.turn_advantages[self.trajectory.k]
@@ -48,9 +47,9 @@ class Played:
 
 @dataclass(frozen=True)
 class Place:
-    """One step's rollouts or one arm's evaluation.
+    """The rollouts of one step or the evaluation of one arm.
 
-    option: how a person types it, for example `--step 5`. path: the file it was read from.
+    option: the option that selects it, for example `--step 5`. path: the file it was read from.
     """
 
     name: str
@@ -60,44 +59,44 @@ class Place:
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """Every task that was played, once, in file order."""
+        """The ids of the played tasks, each once, in file order."""
         return tuple(dict.fromkeys(p.trajectory.task_id for p in self.attempts))
 
     def of(self, task_id: str) -> tuple[Played, ...]:
-        """The attempts at one task, by k."""
+        """The attempts at one task, sorted by k."""
         found = [p for p in self.attempts if p.trajectory.task_id == task_id]
         return tuple(sorted(found, key=lambda p: p.trajectory.k))
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Everything that a run has played. `run` is the run as the person typed it."""
+    """All attempts of a run. run: RUN as the person typed it."""
 
     folder: RunFolder
     run: str
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """The steps that have a bundle; the newest may still be waiting for its training."""
+        """The steps that have a bundle; the newest may not be trained yet."""
         newest = self.folder.finished_steps()
         return tuple(n for n in range(1, newest + 1) if self.folder.bundle(n).is_file())
 
     @cached_property
     def evals(self) -> tuple[EvalSummary, ...]:
-        """The finished evaluations, in the order of the tables: the newest adapter last."""
+        """The finished evaluations, in reading order: the newest adapter last."""
         return tuple(read_summaries(self.folder.evals))
 
     def command(self, *words: str) -> str:
-        """`grpo show RUN …` as a person types it."""
+        """The command `grpo show RUN …`."""
         return " ".join(["grpo show", shlex.quote(self.run), *words])
 
     def contents(self) -> str:
-        """What there is, in one line: the steps, and the arms by name."""
+        """The available steps and arms, in one line."""
         named = [f"--step {self.steps[0]} … {self.steps[-1]}"] if self.steps else []
         return ", ".join(named + [self._option(s) for s in self.evals]) or "nothing yet"
 
     def step(self, n: int) -> Place:
-        """The rollouts of step `n`. Raises `BadInput` where there is no bundle."""
+        """Read the rollouts of step `n`. Raises `BadInput` if there is no bundle."""
         path = self.folder.bundle(n)
         if n not in self.steps:
             raise BadInput(f"{path}: step {n} has no rollouts; there are: {self.contents()}")
@@ -105,9 +104,9 @@ class Archive:
         return Place(f"step {n}", f"--step {n}", path, tuple(attempts))
 
     def arm(self, wanted: str) -> Place:
-        """An evaluation by its arm's name, spelt with or without dashes, or by its key.
+        """Read an evaluation by its arm's name, with or without dashes, or by its key.
 
-        Raises `BadInput` for one that is not there, and where several have the name.
+        Raises `BadInput` if there is no such evaluation or if several have the name.
         """
         named = [s for s in self.evals if wanted == s.key or _spelt(wanted) == _spelt(s.arm)]
         if not named:
@@ -124,7 +123,7 @@ class Archive:
         return self._read(named[0])
 
     def newest(self) -> Place:
-        """The newest adapter's evaluation, or the newest step where nothing was evaluated."""
+        """Read the newest adapter's evaluation, or the newest step without any evaluation."""
         for place in self._newest_first():
             return place
         raise BadInput(
@@ -133,7 +132,7 @@ class Archive:
         )
 
     def holding(self, task_id: str) -> Place:
-        """The newest place in which the task was played. Raises `BadInput` naming near ids."""
+        """Find the newest place with the task. Raises `BadInput` naming similar ids."""
         seen: dict[str, None] = {}
         for place in self._newest_first():
             if place.of(task_id):
@@ -145,7 +144,7 @@ class Archive:
         )
 
     def attempt(self, place: Place, task_id: str, k: int) -> Played:
-        """Attempt `k` at a task. Raises `BadInput` naming what there is."""
+        """Find attempt `k` at a task. Raises `BadInput` naming what exists."""
         attempts = place.of(task_id)
         if not attempts:
             ids = place.task_ids
@@ -162,7 +161,7 @@ class Archive:
         )
 
     def base_attempt(self, task_id: str, k: int) -> Played | None:
-        """The base model's stored attempt, None where it was not evaluated on the task."""
+        """The base model's stored attempt; None if it was not evaluated on the task."""
         for summary in self.evals:
             if summary.adapter_sha == BASE_ADAPTER:
                 for played in self._read(summary).of(task_id):
@@ -188,11 +187,11 @@ class Archive:
 
 
 def _near(wanted: str, known: Iterable[str]) -> str:
-    """The nearest of the known ids as the end of a sentence; empty where none is near."""
+    """The known ids most similar to `wanted`, as the end of a sentence; empty if there are none."""
     close = difflib.get_close_matches(wanted, list(known), n=NEAREST, cutoff=0.4)
     return f"; nearest: {', '.join(map(visible, close))}" if close else ""
 
 
 def _spelt(name: str) -> str:
-    """An arm's name as one word, so that nobody has to quote it."""
+    """An arm's name as one word, so it needs no quotes."""
     return "-".join(name.casefold().replace("_", " ").replace("-", " ").split())

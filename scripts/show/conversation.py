@@ -1,9 +1,7 @@
-"""Attempts at one task on the terminal: what the model was told, did and read, turn by turn.
+"""Renders attempts at one task for the terminal, turn by turn.
 
-The shaping (turns that repeat told once, long texts cut, hostile text made visible) is that of the
-morning page; here the same views become Rich renderables, with what only a terminal on one attempt
-has room for: each turn's progress and advantage, and its tokens. Attempts stand side by side where
-there is room. Nothing is read from disk here.
+Texts are shortened, folded and made safe exactly as on report.html; the terminal adds each turn's
+progress, advantage and tokens. Attempts stand side by side if there is room.
 """
 
 from __future__ import annotations
@@ -29,17 +27,17 @@ from scripts.words import quantities
 from scripts.words.visible import shortened, visible
 
 COLUMN = 60
-"""Characters that an attempt needs: two stand side by side from 120 on, three from 180."""
+"""Characters per attempt: two attempts stand side by side from 120 characters, three from 180."""
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One attempt to be shown, under the name of who played it."""
+    """One attempt to show, and the name of its player."""
 
     name: str
     played: Played
     sampled: bool = True
-    """Its tokens were sampled by a model: they have probabilities to show."""
+    """A model sampled its tokens, so they have probabilities to show."""
 
     @property
     def trajectory(self) -> Trajectory:
@@ -48,14 +46,14 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One turn, or several that say and see the same: which, and their shape."""
+    """One turn, or several repeated turns: the first one's index, and their view."""
 
     first: int
     view: TurnView
 
     @property
     def numbers(self) -> range:
-        """The turns' places in the trajectory, from 0."""
+        """The indices of the turns in the trajectory, from 0."""
         return range(self.first, self.first + self.view.repeated)
 
 
@@ -67,10 +65,10 @@ def conversation(
     vocabulary: Vocabulary | None,
     tokens: bool = False,
 ) -> Group:
-    """The whole page: the task, every attempt, and the assertions ticked.
+    """The whole page: the task, every attempt, and the results of the assertions.
 
-    width: of the terminal, in characters. vocabulary: what ids stand for; without it the opening
-    prompt is shown in the task's own words, and `tokens` must be false.
+    width: of the terminal, in characters. vocabulary: decodes token ids; without it the opening
+    prompt is shown from the task's text, and `tokens` must be false.
     """
     shown = vocabulary if tokens else None
     parts = [_heading(task), _opening(task, exhibits[0].trajectory, vocabulary), Text()]
@@ -93,7 +91,7 @@ def _heading(task: Task) -> Text:
 
 
 def _opening(task: Task, trajectory: Trajectory, vocabulary: Vocabulary | None) -> RenderableType:
-    """The first prompt: from its very ids where there are any, else in the task's words."""
+    """The first prompt: decoded from its token ids if there are any, else from the task's text."""
     ids = trajectory.turns[0].prompt_ids if trajectory.turns else ()
     if ids and vocabulary is not None:
         text = vocabulary.styled(ids)
@@ -108,7 +106,7 @@ def _opening(task: Task, trajectory: Trajectory, vocabulary: Vocabulary | None) 
 
 
 def _side_by_side(exhibits: Sequence[Exhibit], shown: Vocabulary | None) -> Table:
-    """A column each. Turns are not aligned: after the first they are in different worlds."""
+    """One column per attempt. Turns are not aligned: after the first, the worlds differ."""
     grid = Table.grid(padding=(0, 2), expand=True)
     for _ in exhibits:
         grid.add_column(ratio=1, overflow="fold")
@@ -121,7 +119,7 @@ def _attempt(exhibit: Exhibit, shown: Vocabulary | None) -> Group:
 
 
 def _name_and_end(exhibit: Exhibit) -> Group:
-    """Who played, and how it ended."""
+    """The name of the player, and how the attempt ended."""
     t = exhibit.trajectory
     figures = [
         t.stop_reason.value,
@@ -137,10 +135,10 @@ def _name_and_end(exhibit: Exhibit) -> Group:
 
 
 def _told(exhibit: Exhibit, shown: Vocabulary | None) -> Iterator[Group]:
-    """Turn by turn, an empty line after each.
+    """Yield the turns, with an empty line after each.
 
-    What is new in a prompt is the output before it, so it is shown once; where a conversation was
-    rendered anew that is said.
+    A prompt adds only the output of the turn before it, so that output is shown once. A line marks
+    turns for which the conversation was rendered anew.
     """
     anew = _rendered_anew(exhibit.trajectory.turns)
     vocabulary = shown if exhibit.sampled else None
@@ -156,7 +154,7 @@ def _told(exhibit: Exhibit, shown: Vocabulary | None) -> Iterator[Group]:
 
 
 def chapters(trajectory: Trajectory) -> Iterator[Chapter]:
-    """The attempt's turns, those that repeat told once."""
+    """Yield the attempt's turns, with repeated turns folded into one."""
     first = 0
     for view in turn_views(trajectory):
         yield Chapter(first, view)
@@ -164,13 +162,13 @@ def chapters(trajectory: Trajectory) -> Iterator[Chapter]:
 
 
 def _rendered_anew(turns: tuple[Turn, ...]) -> set[int]:
-    """The turns, from 0, whose prompt does not extend what came before."""
+    """The indices of the turns whose prompt does not extend the tokens before it."""
     starts = itertools.accumulate(len(segment) for segment in segments(turns))
     return {*starts} - {len(turns)}
 
 
 def _figures(played: Played, chapter: Chapter) -> Text:
-    """The turn's number and its numbers in one line."""
+    """The turn's label and figures in one line."""
     turns = played.trajectory.turns
     n = chapter.view.repeated
     figures = [] if n == 1 else [f"{n} times the same"]
@@ -187,7 +185,7 @@ def _figures(played: Played, chapter: Chapter) -> Text:
 
 
 def _series(name: str, values: Sequence[float]) -> list[str]:
-    """The values in words: once where all are the same; nothing where there are none."""
+    """The values as text: once if all are equal; empty if there are none."""
     words = [quantities.signed(value, 2) for value in values]
     if not words:
         return []
@@ -195,7 +193,7 @@ def _series(name: str, values: Sequence[float]) -> list[str]:
 
 
 def _exchange(trajectory: Trajectory, chapter: Chapter) -> Iterator[Text]:
-    """What the model wrote, what was found in it, and what came back."""
+    """Yield the model's reply, the action found in it, and the output."""
     view = chapter.view
     if view.reply:
         yield Text(view.reply, "italic")
@@ -220,7 +218,7 @@ def _exchange(trajectory: Trajectory, chapter: Chapter) -> Iterator[Text]:
 def _tokens(
     turns: Sequence[Turn], chapter: Chapter, vocabulary: Vocabulary
 ) -> Iterator[RenderableType]:
-    """What is new in each prompt, and what was sampled."""
+    """Yield the new tokens of each prompt, and the sampled tokens."""
     for number in chapter.numbers:
         turn = turns[number]
         if not turn.completion_ids:
@@ -235,9 +233,9 @@ def _tokens(
 
 
 def fresh_ids(turns: Sequence[Turn], number: int) -> tuple[int, ...]:
-    """The ids of a turn's prompt that neither an earlier prompt nor its reply held.
+    """The ids of a turn's prompt after the previous turn's prompt and reply.
 
-    All of them where the conversation was rendered anew.
+    All ids of the prompt if the conversation was rendered anew.
     """
     prompt = turns[number].prompt_ids
     if number == 0:
@@ -250,9 +248,9 @@ def fresh_ids(turns: Sequence[Turn], number: int) -> tuple[int, ...]:
 
 
 def ticked(task: Task, exhibits: Sequence[Exhibit]) -> Group:
-    """Every assertion with a tick or a cross for each attempt, and why it failed.
+    """Every assertion with a tick or a cross for each attempt, and the reason of a failure.
 
-    The grades are of one task, so they have the same assertions.
+    All grades are of one task, so they have the same assertions.
     """
     names = [e.name for e in exhibits]
     heading = Text("assertions", "dim")
@@ -260,7 +258,7 @@ def ticked(task: Task, exhibits: Sequence[Exhibit]) -> Group:
         heading.append(f", from left to right: {'; '.join(names)}")
     by_assertion = [*zip(*[e.trajectory.grade.results for e in exhibits], strict=True)]
     specs = task.info.get("verifiable_assertions", [])
-    if len(specs) != len(by_assertion):  # the task is not what it was when it was played
+    if len(specs) != len(by_assertion):  # the task has changed since it was played
         specs = [None] * len(by_assertion)
     rows = [
         _assertion(dict(zip(names, verdicts, strict=True)), wanted_words(spec))
@@ -270,7 +268,7 @@ def ticked(task: Task, exhibits: Sequence[Exhibit]) -> Group:
 
 
 def _assertion(verdicts: Mapping[str, AssertionResult], wanted: str) -> Group:
-    """One assertion: its line, what it wants, and what each attempt lacks."""
+    """One assertion: its line, its expected values, and the reason of each failure."""
     first = next(iter(verdicts.values()))
     line = Text()
     for verdict in verdicts.values():

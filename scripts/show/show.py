@@ -1,9 +1,8 @@
-"""`grpo show`: one attempt as the model saw it, or the list of those that there are.
+"""`grpo show`: one attempt as the model saw it, or the list of attempts.
 
-A table says how many tasks were lost; a transcript says how. The attempt is read from what the run
-keeps, and beside it a random policy and the base model can be seen at the same task: the one is
-drawn and played here and now, the other is read where it was evaluated and played where it was not.
-The run's own files are left alone.
+The attempt is read from the run's files. A random policy and the base model can be shown next to it
+on the same task: the random policy is played on the spot; the base model's attempt is read from its
+evaluation, or played if there is none. The run's files stay unchanged.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ from scripts.words.visible import visible
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked to see. Of step and arm at most one; with neither, the newest there is.
+    """What a person asked to see: at most one of step and arm; with neither, the newest place.
 
-    run: as it was typed. task: None for the list. k: None for the first attempt.
+    run: RUN as it was typed. task: None for the list. k: None for the first attempt.
     """
 
     run: str
@@ -82,7 +81,7 @@ class Request:
 
 
 def show(request: Request, console: Console) -> None:
-    """Print what was asked for. Raises `BadInput` naming what there is instead."""
+    """Print the requested attempt or list. Raises `BadInput` naming what exists instead."""
     folder = open_run(request.run)
     archive = Archive(folder, request.run)
     place = _place(archive, request)
@@ -104,7 +103,7 @@ def _place(archive: Archive, request: Request) -> Place:
 
 
 def listing(archive: Archive, place: Place) -> Group:
-    """Every attempt of one place: what came of it, and how to see it."""
+    """The list of a place's attempts: their results, and the command that shows one."""
     groups = len(place.task_ids) < len(place.attempts)
     trained = any(p.advantage is not None for p in place.attempts)
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
@@ -123,7 +122,7 @@ def listing(archive: Archive, place: Place) -> Group:
 
 
 def _columns(groups: bool, trained: bool) -> tuple[str, ...]:
-    """Headings after the task's: which of several attempts, its end, and what it was worth."""
+    """The headings after the task: the attempt's number, its end, reward and advantage."""
     k = ("k",) if groups else ()
     return (*k, "passed", "stop", "turns", "reward", *(("advantage",) if trained else ()))
 
@@ -156,12 +155,12 @@ def _show_task(
     vocabulary = read_vocabulary(model)
     if request.tokens and vocabulary is None:
         raise BadInput(
-            f"{model / TOKENIZER}: no such file, and without it ids have no text; show the attempt"
-            " without --tokens, or put the model back (`grpo model` builds the default one)"
+            f"{model / TOKENIZER}: no such file, so token ids cannot be shown as text; run without"
+            " --tokens, or restore the model (`grpo model` builds the default one)"
         )
     exhibits = [Exhibit(_title(place, place.of(task_id), k), played)]
     if request.random:
-        # Rich believes FORCE_COLOR that this is a terminal; a spinner in a file is a mess.
+        # With FORCE_COLOR, Rich takes a file for a terminal and would write the spinner into it.
         turning = (
             console.status("playing a random policy") if sys.stdout.isatty() else nullcontext()
         )
@@ -186,7 +185,7 @@ def _title(place: Place, attempts: Sequence[Played], k: int) -> str:
 
 
 def _base(archive: Archive, config: RunConfig, task: Task | None, beside: Played) -> Exhibit:
-    """The base model's attempt: as it was evaluated, and played now where it was not."""
+    """The base model's attempt: from its evaluation, or played now if there is none."""
     t = beside.trajectory
     stored = archive.base_attempt(t.task_id, t.k)
     if stored is not None:
@@ -197,13 +196,14 @@ def _base(archive: Archive, config: RunConfig, task: Task | None, beside: Played
 
 
 def _check_same_grade(exhibits: Sequence[Exhibit], config: RunConfig) -> None:
-    """Attempts of different days are graded by the same assertions, or not set side by side."""
+    """Raise `BadInput` if the attempts were graded by different assertions."""
     kinds = {tuple((r.kind, r.path) for r in e.trajectory.grade.results) for e in exhibits}
     if len(kinds) > 1:
         raise BadInput(
             f"{' or '.join(map(str, _task_files(config)))}: the assertions of"
-            f" {exhibits[0].trajectory.task_id} have changed since the run played it, so another"
-            " attempt cannot be set beside it; put the file back, or leave out --random and --base"
+            f" {exhibits[0].trajectory.task_id} have changed since the run played it, so other"
+            " attempts cannot be compared with it; restore the file, or leave out --random and"
+            " --base"
         )
 
 
@@ -211,7 +211,7 @@ def _check_same_grade(exhibits: Sequence[Exhibit], config: RunConfig) -> None:
 
 
 def find_task(config: RunConfig, task_id: str) -> Task | None:
-    """The task's record in the run's two files; None where neither has it any more."""
+    """The task's record in the run's two task files; None if neither has it."""
     for file in _task_files(config):
         if file.is_file():
             for task in decode_tasks(file):
@@ -226,18 +226,18 @@ def _task_files(config: RunConfig) -> tuple[Path, Path]:
 
 def _required(task: Task | None, config: RunConfig, task_id: str) -> Task:
     if task is None:
-        raise BadInput(f"{_forgotten(config, task_id).prompt}: it cannot be played; put it back")
+        raise BadInput(f"{_forgotten(config, task_id).prompt}: it cannot be played; restore it")
     return task
 
 
 def _forgotten(config: RunConfig, task_id: str) -> Task:
-    """What stands for a task whose record is gone: its attempt can still be looked at."""
+    """A placeholder for a task whose record is gone; its attempt can still be shown."""
     files = " and ".join(map(str, _task_files(config)))
     return Task(task_id, SHELL_ENV, f"{files} have no task {task_id} any more", {})
 
 
 def model_dir(folder: RunFolder, config: RunConfig) -> Path:
-    """The folder that the run's model was served from; it need not be there, nothing is fetched."""
+    """The folder from which the run's model was served; it need not exist, nothing is fetched."""
     manifest = read_manifest(folder)
     if config.model.path == DEFAULT_MODEL or manifest is None:
         return default_model_dir()
@@ -248,8 +248,8 @@ def model_dir(folder: RunFolder, config: RunConfig) -> Path:
 
 
 def play_random(config: RunConfig, model: Path, task: Task, k: int) -> Trajectory:
-    """One attempt of a policy without skill, under the run's limits and with the evaluation's
-    seeds: always the same. model: for its tokenizer, which counts the tokens of context."""
+    """Play one attempt of the random policy under the run's limits. With the evaluation's seeds it
+    is always the same. model: its tokenizer counts the context's tokens."""
     with tempfile.TemporaryDirectory() as scratch:
         site = Site(config.sandbox, Path(scratch), config.rollout.protocol)
         player = yardstick_player(
@@ -268,10 +268,10 @@ def play_random(config: RunConfig, model: Path, task: Task, k: int) -> Trajector
 def play_base(
     folder: RunFolder, config: RunConfig, task: Task, k: int, temperature: float
 ) -> Trajectory:
-    """One attempt by the base model on the run's engine, with the evaluation's seeds; not stored.
+    """Play one attempt of the base model on the run's engine, with the evaluation's seeds.
 
-    The engine stays for whoever comes next. Raises `NotOwner` while a loop works on the run, and
-    what serving and playing raise.
+    The attempt is not stored, and the engine stays up. Raises `NotOwner` while a loop works on the
+    run, and whatever serving and playing raise.
     """
     display = PlainDisplay(sys.stderr, details=True, phases=False)
     wish = Wish(lambda text: note(display.tell, text))
@@ -279,8 +279,8 @@ def play_base(
         if (manifest := read_manifest(folder)) is not None:
             check_host(folder, manifest)
         ctx = Context(folder, config, display.tell, wish, Stopwatch(process_began()))
-        # Together with the newest adapter, as in an evaluation: a server without any would be
-        # another one, and starting it takes a minute.
+        # Serve the newest adapter too, as an evaluation does: a server without an adapter would be
+        # a different one, and starting it takes a minute.
         newest = folder.finished_steps() - 1
         served = serve(ctx, None, BASE, {folder.version(newest): folder.adapter(newest)})
         chat = renderer(ctx)

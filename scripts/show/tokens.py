@@ -1,8 +1,7 @@
-"""Token ids as a person sees them: the text of each, its boundaries, and how likely it was.
+"""Renders token ids: the text, the boundaries and the probability of each.
 
-Reads the tokenizer of the folder that the model was played from, and nothing else of it: a
-transcript is looked at in a second, and importing the whole of transformers takes several. Ids are
-shown exactly as they were sampled and never made from text.
+Only tokenizer.json of the model folder is read, because importing transformers takes several
+seconds. The ids are the stored ones; text is never encoded again.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from scripts.words.visible import visible
 TOKENIZER = "tokenizer.json"
 
 SHADES = ((0.9, "green"), (0.5, "cyan"), (0.1, "yellow"), (0.0, "bold red"))
-"""A sampled token's probability from here up → its style."""
+"""Lowest probability of a sampled token → its style."""
 
 TEMPLATE_STYLE = "dim magenta"
-"""Of special tokens, which no text of a person, a command or a model can be mistaken for."""
+"""The style of special tokens; ordinary text never has it."""
 
 BOUNDARY = "│"
 
@@ -35,7 +34,7 @@ _SHAPES = {ord(" "): SPACE, ord("\n"): LINE_END, ord("\t"): TAB}
 
 
 class Vocabulary:
-    """What token ids stand for."""
+    """Decodes token ids."""
 
     def __init__(self, tokenizer: Any) -> None:
         """tokenizer: a `tokenizers.Tokenizer`."""
@@ -44,14 +43,14 @@ class Vocabulary:
         self._special = frozenset(i for i, token in added.items() if token.special)
 
     def styled(self, ids: Sequence[int]) -> Text:
-        """The text of many ids, safe to print, special tokens in their style."""
+        """The text of many ids, safe to print, with special tokens in their own style."""
         text = Text()
         for special, run in itertools.groupby(ids, self._special.__contains__):
             text.append(visible(self._decode([*run])), TEMPLATE_STYLE if special else "")
         return text
 
     def piece(self, token: int) -> Text:
-        """The text of one id, with a shape for everything that has none."""
+        """The text of one id, with whitespace and control characters made visible."""
         shown = visible(self._decode([token])).translate(_SHAPES)
         return Text(shown, TEMPLATE_STYLE if token in self._special else "")
 
@@ -61,7 +60,7 @@ class Vocabulary:
 
 
 def read_vocabulary(model_dir: Path) -> Vocabulary | None:
-    """The vocabulary of a model folder; None where it has no tokenizer.json."""
+    """Read the vocabulary of a model folder; None if it has no tokenizer.json."""
     if not (model_dir / TOKENIZER).is_file():
         return None
     from tokenizers import Tokenizer
@@ -75,7 +74,7 @@ def shade(logprob: float) -> str:
 
 
 def legend(temperature: float) -> Text:
-    """What the colours and signs of `given` and `sampled` mean, in one line."""
+    """The legend for `given` and `sampled`, in one line."""
     shades = [(f"{least:g} or more  " if least else "less", style) for least, style in SHADES]
     rest = (
         f"; below it ln p at T = {temperature:g}, and its id; {BOUNDARY} between given tokens;"
@@ -85,14 +84,14 @@ def legend(temperature: float) -> Text:
 
 
 def given(ids: Sequence[int], vocabulary: Vocabulary) -> Text:
-    """Ids that the model was given, with their boundaries."""
+    """The text of prompt ids, with token boundaries."""
     return Text.assemble((BOUNDARY, "dim")).join(map(vocabulary.piece, ids))
 
 
 def sampled(
     ids: Sequence[int], logprobs: Sequence[float], vocabulary: Vocabulary
 ) -> RenderableType:
-    """Ids that the model sampled: text, logprob and id of each, one below the other."""
+    """Sampled ids: text, logprob and id of each, one below the other."""
     cells = []
     for token, logprob in zip(ids, logprobs, strict=True):
         text = (vocabulary.piece(token).plain, shade(logprob))

@@ -1,6 +1,6 @@
-"""A run's figures for trackers, the scalars of every step and evaluation by tag, and what one is.
+"""The scalars of every step and evaluation by tag, and the base class of trackers.
 
-Everything is read from step.json and eval.json, so the points can be made again at any time.
+Points come only from step.json and eval.json, so they can be made again at any time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ HELD_OUT: Mapping[str, Callable[[EvalSummary], float]] = {
     "heldout/turns": lambda e: e.mean_turns,
     "heldout/tokens": lambda e: e.mean_tokens,
 }
-"""Scalars of an adapter on the held-out tasks by tag. Rates in [0, 1]; turns and tokens a task."""
+"""Scalars of an evaluation by tag. Rates are in [0, 1]; turns and tokens are per task."""
 
 
 @dataclass(frozen=True)
 class Point:
     """The scalars of one step, or of its adapter's evaluation, by tag.
 
-    time: when that was finished, in Unix seconds.
+    time: Unix time of its end.
     """
 
     step: int
@@ -44,10 +44,10 @@ class Point:
 
 
 def read_points(folder: RunFolder) -> tuple[Point, ...]:
-    """Every point of the run by step, a step before its evaluation.
+    """Read every point of the run by step, each step before its evaluation.
 
-    Only adapters of this run are among the evaluations: base and yardsticks have no step. Raises
-    `BadInput` for a file that cannot be read.
+    Evaluations of the base model and of yardsticks have no step and are left out. Raises `BadInput`
+    for an unreadable file.
     """
     reader = RunReader(folder)
     evals = _evals_by_step(reader)
@@ -55,7 +55,7 @@ def read_points(folder: RunFolder) -> tuple[Point, ...]:
 
 
 def _points_of(folder: RunFolder, s: StepSummary, e: EvalSummary | None) -> Iterator[Point]:
-    if s.n_trajectories:  # step-000 is only where the run starts
+    if s.n_trajectories:  # step-000 has no rollouts
         yield Point(s.step, _finished(folder.summary(s.step)), _step_scalars(s))
     if e is not None:
         scalars = {tag: read(e) for tag, read in HELD_OUT.items()}
@@ -63,7 +63,7 @@ def _points_of(folder: RunFolder, s: StepSummary, e: EvalSummary | None) -> Iter
 
 
 def _evals_by_step(reader: RunReader) -> dict[int, EvalSummary]:
-    """Evaluations by the first step with that adapter: a step without signal carries it on."""
+    """Evaluations by the first step with their adapter: a step without signal keeps its adapter."""
     first_of = {s.adapter_sha: s.step for s in reversed(reader.steps)}
     return {
         first_of[sha]: read_eval(reader.folder.evals / value["key"])
@@ -73,7 +73,7 @@ def _evals_by_step(reader: RunReader) -> dict[int, EvalSummary]:
 
 
 def _step_scalars(s: StepSummary) -> dict[str, float]:
-    """Every figure that is tracked, groups by signal, and seconds by part."""
+    """The tracked figures, the groups by signal, and the seconds by part."""
     read = {figure.tag: figure.read(s) for figure in FIGURES if figure.is_tracked}
     figures = {tag: value for tag, value in read.items() if value is not None}
     groups = {f"groups/{signal.lower()}": float(s.groups.get(signal, 0)) for signal in Signal}
@@ -82,26 +82,26 @@ def _step_scalars(s: StepSummary) -> dict[str, float]:
 
 
 def _finished(summary: Path) -> float:
-    """When a summary, which is written last, appeared."""
+    """When a step or evaluation ended: its summary is written last."""
     return summary.stat().st_mtime
 
 
 class Tracker(ABC):
-    """Where a run's figures go besides its own folder.
+    """A destination of a run's figures besides its own files.
 
-    name: what a person calls it. module: what has to be installed for it, and the key of [run] that
-    asks for it; empty where it comes with the loop and every run has it.
+    name: for people. module: the required Python module, and the key of [run] that turns the
+    tracker on; empty if it is installed with the loop and on for every run.
     """
 
     name: str
     module: str = ""
 
     def wanted(self, config: RunConfig) -> bool:
-        """Whether the run's settings ask for it."""
+        """Whether the run's settings turn it on."""
         return not self.module or bool(getattr(config.run, self.module))
 
     def require(self) -> None:
-        """Raise `BadInput` with the command that installs it where it is missing."""
+        """Raise `BadInput` with the install command if its module is missing."""
         if self.module and importlib.util.find_spec(self.module) is None:
             raise BadInput(
                 f"run.{self.module} is true, but {self.name} is not installed; `{sys.executable} -m"
@@ -110,14 +110,14 @@ class Tracker(ABC):
             )
 
     def is_due(self, folder: RunFolder) -> bool:
-        """Whether a phase that ends should bother it: not soon after a failure."""
+        """Whether to update it at the end of a phase: not soon after a failure."""
         return True
 
     @abstractmethod
     def bring(
         self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
     ) -> str:
-        """Send or write what it lacks of the run's points; return a line for a person.
+        """Send or write the points that it lacks; return a line for a person.
 
-        Raises where that fails. The points may come again and again.
+        Raises on failure. Each call gets all points of the run.
         """

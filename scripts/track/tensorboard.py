@@ -1,7 +1,7 @@
-"""TensorBoard's event file: every point of a run, made again from its files at any time.
+"""TensorBoard's event file, which can be made again from the run's files at any time.
 
-Nothing here is read back by the loop. What was written before is the beginning of what is written
-now, so a run that was stopped and resumed says nothing twice.
+The loop never reads it. Its old content is a prefix of the new one, so a resumed run writes no
+point twice.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from scripts.run.folder import RunFolder
 from scripts.track.points import Point, Tracker
 
 EVENTS = "events.out.tfevents.grpo"
-"""TensorBoard reads files with "tfevents" in their name."""
+"""TensorBoard reads only files with "tfevents" in their name."""
 
-_FILE_VERSION = "brain.Event:2"  # what the first record of an event file has to say
+_FILE_VERSION = "brain.Event:2"  # required in the first record of an event file
 
 
 class TensorBoard(Tracker):
-    """Every run has it: its file lies in the run folder, and it is installed with the loop."""
+    """On for every run: its file lies in the run folder, and it is installed with the loop."""
 
     name = "TensorBoard"
 
@@ -35,11 +35,11 @@ class TensorBoard(Tracker):
 
 
 def write_tensorboard(folder: RunFolder, points: Sequence[Point]) -> Path | None:
-    """Bring tensorboard/ up to date; return the event file, or None where there is no point yet.
+    """Bring tensorboard/ up to date; return the event file, or None if there are no points.
 
-    The file is always the beginning of what it should be, so only what is missing is appended: a
-    TensorBoard that is open follows it, and a tail that a crash tore off is completed. Where that
-    does not hold (a step was taken back by hand and played again) it is written anew.
+    The file normally is a prefix of the wanted content, so only the missing rest is appended: an
+    open TensorBoard follows it, and a file cut short by a crash is completed. Otherwise (a step was
+    removed by hand and played again) it is rewritten.
     """
     if not points:
         return None
@@ -62,7 +62,7 @@ def write_tensorboard(folder: RunFolder, points: Sequence[Point]) -> Path | None
 
 
 def event_bytes(points: Sequence[Point]) -> bytes:
-    """The points as one event file. The same points give the same bytes."""
+    """Encode the points as one event file. The same points give the same bytes."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter

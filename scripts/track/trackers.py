@@ -1,7 +1,7 @@
-"""The trackers of a run: one list of them, brought up to date as a phase ends.
+"""The list of trackers, which are brought up to date at the end of every phase.
 
-A further tracker is one class and one entry in `TRACKERS`; the rest of the house asks only whether
-those that are wanted are installed. No tracker can end a night: what fails is told as a line.
+To add a tracker, write one class and add one entry to `TRACKERS`. A failure of a tracker is
+reported as one line and never ends a night.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scripts.track.tensorboard import TensorBoard
 from scripts.track.weights_biases import WeightsAndBiases
 
 TRACKERS: list[Tracker] = [TensorBoard(), WeightsAndBiases()]
-"""Every tracker there is."""
+"""Every tracker."""
 
 
 def wanted_trackers(config: RunConfig) -> list[Tracker]:
-    """Those that the run's settings ask for."""
+    """The trackers that the run's settings turn on."""
     return [tracker for tracker in TRACKERS if tracker.wanted(config)]
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Raise `BadInput` where one that is wanted is not installed."""
+    """Raise `BadInput` if a wanted tracker is not installed."""
     for tracker in wanted_trackers(config):
         tracker.require()
 
@@ -36,14 +36,14 @@ def track(
     tell: Tell,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Bring every tracker up to date as a phase ends. Raises nothing: a failure is told."""
+    """Bring every wanted tracker up to date. Raises nothing: failures are reported as notes."""
     points: tuple[Point, ...] | None = None
     for tracker in wanted_trackers(config):
         try:
             if tracker.is_due(folder):
                 points = read_points(folder) if points is None else points
                 tracker.bring(folder, points, stop_asked)
-        except Exception as e:  # whatever a tracker does, the night goes on
+        except Exception as e:  # no failure of a tracker may end the night
             note(
                 tell, f"{tracker.name}: {e or repr(e)}; `grpo track {folder.typed}` makes up for it"
             )

@@ -1,9 +1,9 @@
-"""Weights & Biases, where `[run] wandb = true` asks for it: the points that it has not seen yet.
+"""Weights & Biases, turned on by `[run] wandb = true`: sends the points not sent before.
 
-Its library starts a service and threads and waits for a network, so it runs in a process of its own
-that may take only so long. What was sent is remembered in wandb.json by content; an offline run is
-written anew each time, so that there is always one folder that holds everything. Project, key and
-mode come from the library's own environment variables.
+The library starts a service and threads and waits for the network, so it runs in a child process
+with a time limit. wandb.json keeps digests of the points that were sent. An offline run is written
+anew each time, so one folder always holds all points. Project, key and mode come from the library's
+own environment variables.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from scripts.run.manifest import read_manifest
 from scripts.track.points import Point, Tracker, read_points
 
 PROJECT = "grpo-loop"
-"""Where $WANDB_PROJECT names no other."""
+"""The project, unless $WANDB_PROJECT names another."""
 
 LONGEST_SECONDS = 60.0
-"""What a step may wait for the service. Typically it takes 3 to 5."""
+"""Most seconds that a step waits for the service, which typically takes 3 to 5."""
 
 PATIENCE_SECONDS = 900.0
-"""After a failure the phases try again only so much later: a night without a network goes on."""
+"""Seconds after a failure before the phases try again, so a night without a network goes on."""
 
 _INIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Sent:
-    """wandb.json: digests of the points that were sent, and when sending last failed (0: never)."""
+    """wandb.json: digests of the sent points, and the time of the last failure (0: none)."""
 
     digests: tuple[str, ...] = ()
     failed: float = 0.0
 
 
 class WeightsAndBiases(Tracker):
-    """Where `[run] wandb = true` asks for it."""
+    """On if `[run] wandb = true`."""
 
     name, module = "Weights & Biases", "wandb"
 
@@ -57,8 +57,8 @@ class WeightsAndBiases(Tracker):
     def bring(
         self, folder: RunFolder, points: Sequence[Point], stop_asked: Callable[[], bool]
     ) -> str:
-        """Send what was not sent yet, in a child. Raises `BadInput` where the library is missing,
-        `Unavailable` with what it said where it fails or takes longer than `LONGEST_SECONDS`."""
+        """Send the points not sent yet, in a child process. Raises `BadInput` if the library is
+        missing, and `Unavailable` with its message if it fails or exceeds `LONGEST_SECONDS`."""
         self.require()
         sent = _read(folder)
         if _unsent(points, sent):
@@ -85,7 +85,7 @@ def _send(folder: RunFolder, sent: Sent, stop_asked: Callable[[], bool]) -> None
 
 
 def _push(folder: RunFolder) -> None:
-    """Do it, in this process."""
+    """Send the points in this process."""
     import wandb
 
     manifest = read_manifest(folder)
@@ -98,7 +98,7 @@ def _push(folder: RunFolder) -> None:
         dir=folder.path,
         resume="allow",
         config=manifest["config"],
-        # Nothing of this short process is worth keeping: neither its output nor its load.
+        # Record nothing about this short process: neither its output nor its load.
         settings=wandb.Settings(
             silent=True,
             console="off",
@@ -109,7 +109,7 @@ def _push(folder: RunFolder) -> None:
         ),
     )
     run.define_metric("step")
-    run.define_metric("*", step_metric="step")  # its own counter cannot go back to a step
+    run.define_metric("*", step_metric="step")  # the library's own counter cannot go back
     for p in points if run.offline else _unsent(points, _read(folder)):
         run.log({"step": p.step, **p.scalars})
     run.finish()
@@ -119,7 +119,7 @@ def _push(folder: RunFolder) -> None:
 
 
 def _run_id(folder: RunFolder, created: float) -> str:
-    """The same for every process of this run, and of no other run of the name."""
+    """An id that all processes of this run share, and no other run of the same name."""
     return f"{folder.name}-{sha256_text(repr(created))[:8]}"
 
 
@@ -135,7 +135,7 @@ def _unsent(points: Sequence[Point], sent: Sent) -> list[Point]:
 
 
 def _digest(point: Point) -> str:
-    """By content: a step that was taken back and played again is another point."""
+    """A digest of the content: a step that is played again is a new point."""
     content = json.dumps([point.step, dict(point.scalars)], sort_keys=True)
     return sha256_text(content)[:16]
 
@@ -154,10 +154,10 @@ def _write(folder: RunFolder, sent: Sent) -> None:
 
 
 def main() -> int:
-    """Send the run named on the command line; a failure is the last line of stdout, and code 1."""
+    """Send the run named on the command line; on failure, print one line and return 1."""
     try:
         _push(open_run(sys.argv[1]))
-    except Exception as e:  # the library raises a dozen classes, and a person needs one line
+    except Exception as e:  # the library raises a dozen classes; a person needs one line
         *_, last = ["no reason given", *str(e).split("\n")]
         print(f"{type(e).__name__}: {last}")
         return 1

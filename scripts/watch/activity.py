@@ -1,7 +1,7 @@
-"""What goes on in a run folder, as the journal's last words and the lock's holder tell.
+"""The state of a run, from the journal's last entries and the lock's holder.
 
-The journal is written by the phases for people, and a killed phase leaves its last line without its
-end; so what it says is held against the processes that wrote it. Only read, never asked.
+A killed phase leaves a start without an end in the journal, so an entry counts as current only if
+the process that wrote it is alive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLOCK_SLACK_SECONDS = 2.0  # between the clock of the journal and a process's a
 
 
 class State(StrEnum):
-    """What goes on in a run folder."""
+    """The state of a run."""
 
     FRESH = "not started"
     WORKING = "working"
@@ -32,9 +32,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Activity:
-    """The state, and the last phase with the Unix time and the pid it was written by.
+    """The state, and the last phase with its Unix time and the pid that wrote it.
 
-    why: of a stop.
+    why: the reason of a stop.
     """
 
     state: State
@@ -47,7 +47,7 @@ class Activity:
 def activity(
     entries: Sequence[Entry], loop: int | None, is_alive: Callable[[Entry], bool]
 ) -> Activity:
-    """What the journal's last words mean. loop: who holds the lock; is_alive: of an entry's pid."""
+    """Derive the state. loop: pid of the lock's holder. is_alive: whether an entry's writer is."""
     between = State.IDLE if loop is None else State.BETWEEN
     for e in reversed(entries):
         phase = str(e.data.get("phase", ""))
@@ -73,7 +73,7 @@ def activity(
 
 
 def lives(entry: Entry) -> bool:
-    """Whether the process that wrote the entry lives, and not a later one with its pid."""
+    """Whether the process that wrote the entry is alive; a later process with its pid is not it."""
     try:
         process = psutil.Process(entry.pid)
         born = process.create_time()

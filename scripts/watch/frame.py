@@ -1,7 +1,7 @@
-"""One frame of `grpo watch`: a `Sight` as Rich renderables that fit a terminal of 80 columns.
+"""One frame of `grpo watch`: renders a `Sight` for a terminal of 80 columns.
 
-What is most asked for stands on top, and the transcript gets the rows that are left, so that a
-small terminal loses the least. Nothing is read here, and no figure is computed.
+The most important parts come first, and the transcript takes the remaining rows, so a small
+terminal loses only transcript.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ SPARK_WIDTH = 18
 BAR_WIDTH = 36
 
 STEP_ROWS, FEW_STEP_ROWS = 6, 3
-"""Rows of the table of steps, and where the terminal is small."""
+"""Rows of the table of steps, on a normal and on a small terminal."""
 
 SMALL_HEIGHT = 30
-"""A terminal with fewer lines is small."""
+"""Terminals with fewer lines are small."""
 
 ONCE_ROWS = 18
-"""Lines of transcript where no terminal sets a limit."""
+"""Lines of transcript if no terminal sets a limit."""
 
 WHY_CHARS = 300
-"""Of a failure; the rest of it is in the journal."""
+"""Most characters of a failure; the journal has all of it."""
 
 OUTPUT_LINES = 2
-"""Lines of a command's output that are shown."""
+"""Lines shown of a command's output."""
 
 EVALS = 3
-"""Evaluations that are shown, the last ones."""
+"""Number of newest evaluations shown."""
 
 STATE_STYLE = {
     State.WORKING: "green",
@@ -63,7 +63,7 @@ STATE_STYLE = {
 
 
 def frame(sight: Sight, console: Console, height: int | None = None) -> RenderableType:
-    """The whole page. height: lines of the terminal; None where it may be as long as it likes."""
+    """The whole page. height: lines of the terminal; None for no limit."""
     small = height is not None and height < SMALL_HEIGHT
     above: list[RenderableType] = [
         _header(sight),
@@ -106,7 +106,7 @@ def _header(sight: Sight) -> Panel:
 
 
 def _now(sight: Sight) -> Text:
-    """One line: since when, what is left, where; or why it stands still and what to type."""
+    """One line: elapsed time, time left and host; or why the run is idle and what to type."""
     doing = sight.activity
     if doing.state is State.FRESH:
         return Text(f"{doing.state.value}; `grpo run {sight.to_play}` starts it")
@@ -118,7 +118,7 @@ def _now(sight: Sight) -> Text:
         return Text(f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it")
     parts = []
     if doing.state is State.WORKING:
-        # The clock may have been set back since it began.
+        # The clock may have been set back since the phase began.
         parts.append(f"{doing.phase} for {duration(max(0.0, sight.at - doing.since))}")
     if sight.left is not None:
         end = clock(sight.at + sight.left)
@@ -143,7 +143,7 @@ def _bar(progress: Progress) -> Table:
 
 COLUMNS = (REWARD, STOPS, PASSES, TURNS, KL)
 SPARKS = (REWARD, STOPS, TURNS, KL)
-"""The figures that have a column in the table of steps, and a line of bars."""
+"""The figures with a column in the table of steps, and those with a sparkline."""
 
 
 def _steps(steps: Sequence[StepSummary], rows: int) -> RenderableType:
@@ -165,7 +165,7 @@ def _steps(steps: Sequence[StepSummary], rows: int) -> RenderableType:
 
 
 def _sparks(steps: Sequence[StepSummary]) -> Iterator[RenderableType]:
-    """Two to a row, with the first and the last value behind each."""
+    """Sparklines, two to a row, each with its first and last value."""
     drawn = []
     for figure in SPARKS:
         values = [v for _, v in by_step(steps, figure)]
@@ -185,9 +185,9 @@ def _sparks(steps: Sequence[StepSummary]) -> Iterator[RenderableType]:
 
 
 def spark(values: Sequence[float], width: int, limits: tuple[float, float] | None = None) -> str:
-    """At least one value as at most `width` bars; where there are more, each is a mean of some.
+    """At least one value as at most `width` bars; with more values, each bar is a mean.
 
-    limits: what the lowest and the highest bar stand for; None: the values' own range.
+    limits: values of the lowest and the highest bar; None: the range of the bars.
     """
     n = min(width, len(values))
     edges = [i * len(values) // n for i in range(n + 1)]
@@ -198,7 +198,7 @@ def spark(values: Sequence[float], width: int, limits: tuple[float, float] | Non
 
 
 def _evals(evals: Sequence[EvalSummary]) -> Iterator[Text]:
-    """The last evaluations of models in a line each."""
+    """One line for each of the newest evaluations, without the yardsticks."""
     played = [e for e in evals if e.arm not in YARDSTICKS]
     for e in played[-EVALS:]:
         yield _line(
@@ -244,7 +244,7 @@ def _programs(programs: Sequence[Program]) -> RenderableType:
 
 
 def _transcript(episode: Episode, room: int) -> Iterator[RenderableType]:
-    """The last finished episode in at most `room` lines, its middle left out where it is longer."""
+    """The last finished episode in at most `room` lines; a longer one loses its middle."""
     t = episode.trajectory
     by_itself = t.stop_reason is StopReason.TASK_COMPLETE
     title = Text(f"last finished: {visible(t.task_id)}, attempt {t.k} of {episode.of}")
@@ -268,7 +268,7 @@ def _transcript(episode: Episode, room: int) -> Iterator[RenderableType]:
 
 
 def _turn(turn: TurnView) -> Iterator[Text]:
-    """A turn: its command or its words, and the beginning of what came back."""
+    """A turn: its command or its reply, and the first lines of the output."""
     label = turn.label if turn.repeated == 1 else f"{turn.label} (the same)"
     said = turn.command or turn.reply or "(nothing)"
     first, *rest = said.splitlines() or [""]
@@ -287,6 +287,6 @@ def _turn(turn: TurnView) -> Iterator[Text]:
 
 
 def _line(text: Text) -> Text:
-    """On one line, whatever the width."""
+    """Keep the text on one line at any width."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

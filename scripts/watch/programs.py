@@ -1,7 +1,7 @@
-"""The processes of one run and the machine's memory, as `grpo watch` shows them.
+"""The processes of one run and the machine's memory, for `grpo watch`.
 
-They are found as everywhere, by the marks in their environment, and read with cheap looks: summing
-up a process's pages properly would hold its memory map for as long. Nothing is signalled.
+Processes are found by the marks in their environment. Their memory is read cheaply: an exact sum
+over a process's pages would lock its memory map meanwhile.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fieldkit.process.owned import marked
 from scripts.run.folder import RunFolder
 
 LOOP = "loop"
-"""What `grpo run` is called, which holds the run's lock."""
+"""The name of `grpo run`, which holds the run's lock."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A family of processes. held: bytes that only their end would free, GPU included.
+    """A family of processes. held: bytes that only their end frees, including GPU memory.
 
-    cpu: cores in use since the last look; None at the first one.
+    cpu: cores in use since the previous look; None at the first look.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that can be had, and that the machine has. gpu: None without one of its own."""
+    """Available and total bytes of host and GPU. gpu_total: None without separate GPU memory."""
 
     available: memory.Available
     host_total: int
@@ -44,19 +44,19 @@ class Memory:
 
 
 def read_memory() -> Memory:
-    """The machine's memory now."""
+    """Read the machine's memory."""
     return Memory(memory.available(), memory.total_host(), memory.gpu_total())
 
 
 class Programs:
-    """A run's programs from look to look: how busy one is shows only between two looks."""
+    """A run's programs. CPU use is measured between two looks, so state is kept between them."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._known: dict[int, psutil.Process] = {}
 
     def look(self, loop: int | None, loop_name: str = LOOP) -> tuple[Program, ...]:
-        """What lives now; `loop` is the pid that holds the run's lock, and may bear no mark."""
+        """The programs alive now. loop: pid of the lock's holder, which may lack a mark."""
         families: dict[str, list[int]] = defaultdict(list)
         if loop is not None:
             families[loop_name].append(loop)
@@ -70,7 +70,7 @@ class Programs:
         return tuple(self._program(name, pids, seen) for name, pids in families.items())
 
     def _names(self) -> dict[str, str]:
-        """Marker → name. Empty for a ledger of another version: the markers tell almost as much."""
+        """Marker → name. Empty for a ledger of another version: then markers serve as names."""
         try:
             return {e.marker: e.name for e in Ledger(self._folder.ledger).entries()}
         except BadInput:

@@ -1,8 +1,7 @@
-"""What a run does now, read from outside: from its files and from /proc, never from the loop.
+"""The present state of a run, read only from its files and /proc.
 
-A run is watched from another terminal, and the watcher may come and go. So nothing is asked of the
-loop, no lock is taken and nothing is written; a file is read again only when it has changed. What
-cannot be read at the moment is named, and the rest is shown.
+Watching must not disturb the run: no request to the loop, no lock, no write. A file is read again
+only if it has changed. Unreadable parts are named, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from scripts.watch.programs import LOOP, Memory, Program, Programs, read_memory
 
 T = TypeVar("T")
 
-_TAIL_BYTES = 4096  # of a log: its last lines
+_TAIL_BYTES = 4096  # enough for a log's last lines
 _TIMED = re.compile(r"\d\d:\d\d:\d\d ")
 
 
@@ -54,7 +53,7 @@ _NO_PLAN: tuple[int | None, float | None] = (None, None)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the phase is: `done` of `total` `unit`. Of seconds `total` is what it took last."""
+    """The progress of a phase: `done` of `total` `unit`. In seconds, `total` is the last time's."""
 
     done: float
     total: float
@@ -63,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Episode:
-    """The last finished episode. of: who played it, and where."""
+    """The last finished episode. of: its step, or the arm that played it."""
 
     trajectory: Trajectory
     of: str
@@ -73,9 +72,9 @@ class Episode:
 class Sight:
     """One look at a run.
 
-    typed: what a person types for RUN. to_play: the same for a command that plays.
-    steps: every finished step, step-000 first. planned: steps in all. left: seconds until
-    everything is done. said: the loop's last line. host: where it runs, if that is not here.
+    typed: RUN as a person types it. to_play: RUN in a command that plays episodes.
+    steps: every finished step, step-000 first. planned: steps in all. left: seconds to the end
+    of the night. said: the loop's last line. host: the run's host; empty if it is this one.
     """
 
     name: str
@@ -98,12 +97,12 @@ class Sight:
 
     @property
     def played(self) -> tuple[StepSummary, ...]:
-        """The steps that have rollouts: all but step-000."""
+        """The steps that have rollouts: all except step-000."""
         return tuple(s for s in self.steps if s.n_trajectories)
 
     @property
     def step(self) -> int:
-        """The step under way, or the newest."""
+        """The step in progress, or else the newest."""
         underway = self.activity.phase in (Phase.ROLLOUT, Phase.TRAIN)
         return max(0, len(self.steps) - (0 if underway and not self.is_over else 1))
 
@@ -113,13 +112,13 @@ class Sight:
 
 
 class _Files:
-    """Reads a file again only when it has changed."""
+    """Reads a file again only if it has changed."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
     def of(self, path: Path, read: Callable[[Path], T], otherwise: T) -> T:
-        """What `read` makes of the file; `otherwise` where there is none."""
+        """Return `read(path)`, cached; `otherwise` if there is no file."""
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -133,14 +132,14 @@ class _Files:
 
 @dataclass(frozen=True)
 class _Partial:
-    """The finished trajectories of a phase under way: how many, and the last."""
+    """The finished trajectories of an unfinished phase: their number, and the last."""
 
     n: int = 0
     last: Trajectory | None = None
 
 
 class Watcher:
-    """Looks at one run again and again."""
+    """Looks at one run repeatedly."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -148,11 +147,11 @@ class Watcher:
         self._programs = Programs(folder)
         self._troubles: list[str] = []
         self._config = RunConfig()
-        """As it could last be read: a person may be in the middle of editing it."""
+        """The last readable run.toml: a person may be editing it."""
         self._plan: tuple[Any, tuple[int, float | None, float]] | None = None
 
     def look(self) -> Sight:
-        """What goes on now. What cannot be read is among the sight's troubles."""
+        """Read the present state. Unreadable parts are named in the sight's `troubles`."""
         self._troubles = []
         now = time.time()
         config = self._config = self._try(self._read_config, self._config)
@@ -191,7 +190,7 @@ class Watcher:
         except Interrupted:
             raise
         except FileNotFoundError:
-            return otherwise  # between two renames; the next look finds it
+            return otherwise  # it is being replaced; the next look finds it
         except (FieldkitError, OSError) as e:
             self._troubles.append(str(e))
             return otherwise
@@ -225,14 +224,14 @@ class Watcher:
         return self._read(self.folder.manifest, lambda path: read_manifest(self.folder), None)
 
     def _elsewhere(self) -> str:
-        """The host that the run belongs to, where it is not this one."""
+        """The name of the run's host; empty if it is this one."""
         manifest = self._try(self._manifest, None)
         if manifest is None or is_same_host(manifest["host"], host_identity()):
             return ""
         return str(manifest["host"]["name"])
 
     def _running(self, host: str, loop: int | None, doing: Activity) -> tuple[Program, ...]:
-        """What lives here. A phase that was typed by hand holds the lock itself."""
+        """The run's programs on this host. A phase started by hand holds the lock itself."""
         name = doing.phase if loop is not None and loop == doing.pid else LOOP
         return () if host else self._programs.look(loop, name)
 
@@ -244,7 +243,7 @@ class Watcher:
         doing: Activity,
         now: float,
     ) -> tuple[int | None, float | None]:
-        """Steps in all, and seconds until the end."""
+        """Steps in all, and seconds left."""
         if not steps:
             return None, None
         key = (night, len(steps), len(evals))
@@ -263,7 +262,7 @@ class Watcher:
         evals: Sequence[EvalSummary],
         now: float,
     ) -> tuple[int, float | None, float]:
-        """Steps in all, seconds left as the step under way began, and seconds that it may take."""
+        """Steps in all, seconds left at the start of the present step, and its expected seconds."""
         files = RunFiles(
             started=True,
             adapters=tuple(s.adapter_sha for s in steps),
@@ -287,14 +286,14 @@ class Watcher:
         return planned, left, underway
 
     def _step_began(self, n: int, doing: Activity) -> float:
-        """When the step under way began: its rollout's start, where it is being trained on."""
+        """When the present step began; during training, the start of its rollout."""
         if doing.phase != Phase.TRAIN:
             return doing.since
         segments = read_timings(self.folder.timings(n), n).segments
         return min([doing.since, *(s.began for s in segments)])
 
     def _eval_partial(self) -> Path | None:
-        """The partial file of the evaluation under way: the newest without a summary."""
+        """The partial file of the unfinished evaluation: the newest without a summary."""
         files = self.folder.evals.glob(f"*/{PARTIAL}")
         unfinished = [f for f in files if not (f.parent / SUMMARY).is_file()]
         return max(unfinished, key=lambda f: f.stat().st_mtime, default=None)
@@ -317,7 +316,7 @@ class Watcher:
         if doing.phase == Phase.EVAL and eval_partial is not None:
             return Progress(self._partial(eval_partial).n, self._heldout(config), "episodes")
         if doing.phase == Phase.TRAIN and (expected := self._training_seconds(n - 1)):
-            # The clock may have been set back since it began.
+            # The clock may have been set back since the phase began.
             return Progress(max(0.0, time.time() - doing.since), expected, "s")
         return None
 
@@ -325,13 +324,13 @@ class Watcher:
         return self._read(path, _read_partial, _Partial())
 
     def _heldout(self, config: RunConfig) -> int:
-        """Episodes that an evaluation plays."""
+        """Number of episodes of an evaluation."""
         manifest = self._manifest()
         n = int(manifest["data"]["heldout"]["n"]) if manifest else 0
         return config.eval.samples * (min(n, config.eval.tasks) if config.eval.tasks else n)
 
     def _training_seconds(self, n: int) -> float:
-        """What training step `n` took; 0 where it was not measured."""
+        """Seconds that training step `n` took; 0 if not measured."""
         segments = read_timings(self.folder.timings(n), n).segments
         return sum(s.wall for s in segments if s.phase == Phase.TRAIN)
 
@@ -340,7 +339,7 @@ class Watcher:
         return self._read(logs[-1], _last_said, "") if logs else ""
 
     def _episode(self, steps: Sequence[StepSummary], eval_partial: Path | None) -> Episode | None:
-        """The last finished episode: of the phase under way, else of the newest bundle."""
+        """The last finished episode of the present phase, else of the newest bundle."""
         n = len(steps)
         if eval_partial is not None and (last := self._partial(eval_partial).last):
             return Episode(last, f"{_player(last.adapter_sha, steps)}, held-out set")
@@ -354,19 +353,19 @@ class Watcher:
 
 @dataclass(frozen=True)
 class _Night:
-    """How long the night is. deadline: Unix time of `--until`."""
+    """The planned length of the night. deadline: Unix time of `--until`."""
 
     settings: NightSettings
     deadline: float | None
 
 
 def _night(config: RunConfig, entries: Sequence[Entry], loop: int | None) -> _Night:
-    """As the loop that holds the lock was told, else as run.toml says."""
+    """The settings of the loop that holds the lock, else those of run.toml."""
     return _Night(*as_told(config.run, entries if loop is not None else (), loop))
 
 
 def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:
-    """What tables call the adapter."""
+    """The adapter's name in tables."""
     if adapter_sha == BASE_ADAPTER:
         return BASE
     step = next((s.step for s in steps if s.adapter_sha == adapter_sha), None)
@@ -389,7 +388,7 @@ def _last_of_bundle(path: Path) -> Trajectory | None:
 
 
 def _last_said(path: Path) -> str:
-    """The last line of a loop's log that has its time in front: no row of a table."""
+    """The last line of a loop's log that begins with a time, which rows of a table do not."""
     with open(path, "rb") as f:
         f.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         lines = f.read().decode(errors="replace").splitlines()

@@ -1,7 +1,6 @@
-"""`grpo watch`: a live page of a run in this or another terminal, over ssh as well.
+"""`grpo watch`: a live page of a run in any terminal, also over ssh.
 
-Once a second the run is looked at and the page drawn; in between nothing happens. It belongs to
-whoever looks: Ctrl-C ends the watch and nothing else.
+The page is drawn once a second. Ctrl-C ends the watch, not the run.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ REFRESH_SECONDS = 1.0
 
 
 def watch(folder: RunFolder, once: bool, console: Console | None = None) -> None:
-    """Show the run until Ctrl-C; one frame, `once` or where the output is no terminal."""
+    """Show the run until Ctrl-C; with `once` or without a terminal, show one frame."""
     console = console or Console()
     watcher = Watcher(folder)
     if once or not console.is_terminal:
         console.print(frame(watcher.look(), console))
         return
     try:
-        # Drawn by us: a thread of Rich's would draw between two looks, for nothing.
+        # No automatic refresh: Rich's thread would redraw an unchanged page between two looks.
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 live.update(frame(watcher.look(), console, console.height), refresh=True)

@@ -1,6 +1,6 @@
-"""How numbers are written for people: one way for each kind, the same on every page.
+"""Formats numbers for people, in one way per kind of number on every page.
 
-Differences of rates are in points (hundredths), rates in percent, and a minus is a minus sign.
+Differences of rates are in points (hundredths), rates are in percent, and a minus is a minus sign.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MINUS = "−"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """With its sign; what rounds to zero has none."""
+    """A number with its sign; a number that rounds to zero has none."""
     text = f"{abs(value):.{digits}f}"
     if float(text) == 0:
         return text
@@ -21,7 +21,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def plain(value: float, digits: int = 1) -> str:
-    """Without a plus, with a real minus."""
+    """A number without a plus, with a real minus sign."""
     return signed(value, digits).removeprefix("+")
 
 
@@ -36,12 +36,12 @@ def points(difference: float) -> str:
 
 
 def turns(value: float, sign: bool = False) -> str:
-    """A number of turns (or tokens), one digit."""
+    """A number of turns (or tokens), with one decimal."""
     return signed(value) if sign else plain(value)
 
 
 def span(interval: Interval, as_points: bool = True) -> str:
-    """Both ends of an interval, with their signs."""
+    """Both ends of an interval, with signs."""
     scale = 100 if as_points else 1
     return f"{signed(scale * interval.low)} to {signed(scale * interval.high)}"
 
@@ -53,7 +53,7 @@ def estimate(value: Estimate, as_points: bool = True) -> str:
 
 
 def p_value(p: float, equals: bool = False) -> str:
-    """A p-value with two digits that count, `<0.001` below that."""
+    """A p-value with two or three decimals; `<0.001` below that."""
     if p < 0.001:
         return "< 0.001" if equals else "<0.001"
     text = f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
@@ -61,15 +61,15 @@ def p_value(p: float, equals: bool = False) -> str:
 
 
 def clock(at: float) -> str:
-    """A Unix time as the hour and minute that a clock here shows."""
+    """A Unix time as local hour and minute."""
     return time.strftime("%H:%M", time.localtime(at))
 
 
 def counted(n: int, noun: str) -> str:
-    """A count with its noun, which takes an s."""
+    """A count with its noun, which takes a plural s."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def share(count: int, total: int) -> str:
-    """A count of a total with its percentage."""
+    """A count out of a total, with its percentage."""
     return f"{count}/{total} ({percent(count / total)})"

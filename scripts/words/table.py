@@ -1,6 +1,6 @@
-"""A table of text, shown the same way on the terminal and in Markdown.
+"""A table of text cells, for the terminal and for Markdown.
 
-Holds no numbers: whoever fills it has already decided how they are written.
+Cells hold formatted text, never numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Table:
     """A title, column headings, rows as wide as the headings, and notes below.
 
-    alarm: a note that nobody may overlook: red on a terminal, the last one below the table.
+    alarm: an urgent note, shown last below the table, on a terminal in red.
     """
 
     title: str
@@ -77,7 +77,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _narrow(cell: str) -> str:
-    """What follows a number on lines of its own, and no bracket read as a style."""
+    """Put brackets and p-values on lines of their own, and escape brackets for Rich."""
     from rich.markup import escape
 
     for before, after in ((" [", "\n["), (" (", "\n("), ("], p", "]\np")):

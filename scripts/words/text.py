@@ -1,15 +1,15 @@
-"""Rich renderables as plain text, for logs and for output that is no terminal."""
+"""Rich renderables as plain text, for logs and for output that is not a terminal."""
 
 from __future__ import annotations
 
 from typing import Any
 
 WIDTH = 160
-"""Columns of a text page: wide enough that no table of ours is folded."""
+"""Columns of a text page, wide enough for every table of the loop."""
 
 
 def as_text(renderable: Any, width: int = WIDTH) -> str:
-    """What a terminal would show, without colours and trailing spaces."""
+    """The terminal's text, without colours and trailing spaces."""
     from rich.console import Console
 
     console = Console(width=width, no_color=True, force_terminal=False)

@@ -1,8 +1,8 @@
-"""Text that a model or a command wrote, made safe to look at.
+"""Makes text from a model or a command safe to show.
 
-Transcripts are hostile: they may hold escape sequences, characters that turn the reading direction
-around, or halves of a surrogate pair that no file can hold. Those are made visible here; HTML is
-escaped by the template, always. Nothing is lost without a sign.
+Such text may be hostile: it may hold escape sequences, characters that reverse the reading
+direction, or unpaired surrogates that no file can hold. They are replaced by visible signs, never
+dropped. HTML is escaped by the templates.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import unicodedata
 
 CONTROL_PICTURES = 0x2400
-"""Unicode's pictures of the control characters begin here: ESC is shown as ␛."""
+"""First of Unicode's pictures of the control characters: ESC is shown as ␛."""
 
 KEPT = "\n\t"
 
 _INVISIBLE = {"Cf", "Cs", "Co", "Cn"}
-"""Categories with no shape of their own: format (bidi overrides), surrogates, unassigned."""
+"""Unicode categories without glyphs: format (bidi overrides), surrogate, private, unassigned."""
 
 
 def visible(text: str) -> str:
-    """The text with every character that has no shape of its own spelt out."""
+    """The text with every invisible character replaced by a visible sign."""
     if text.isprintable():
         return text
     return "".join(map(_shown, text))
@@ -39,7 +39,7 @@ def _shown(char: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most about `most` characters: head and tail, and how much was cut between them."""
+    """About `most` characters at most: head and tail, and how much was cut between them."""
     if len(text) <= most:
         return text
     head = most * 2 // 3

@@ -1,10 +1,10 @@
-"""`make chaos`: two hundred kills on the scripted engine, twenty on the real vLLM, and one a step.
+"""`make chaos`: 200 kills on the scripted engine, 20 on the real vLLM, and a night with one a step.
 
-Runs whole nights on the two-layer model until the kills are used up, checks each, and writes what
-was seen to docs/chaos.md. Last comes a night of twenty steps with one kill in each, beside the same
-night left in peace: what a kill costs. The page, and docs/chaos.json with its numbers, are written
-after every night, so that Ctrl-C loses only the one under way: the same command goes on. Ends with
-exit 1 at the first night that is not as it should be.
+Runs whole nights on the two-layer model until all kills are done, checks each, and writes the
+results to docs/chaos.md. The cost of a kill comes from a last night of twenty steps, with one kill
+in each, compared with the same night undisturbed. docs/chaos.md and its numbers, docs/chaos.json,
+are written after every night, so Ctrl-C loses only the unfinished night, and the same command
+resumes. Exits with 1 at the first night that fails a check.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ STEPS = 6
 KILLS_A_NIGHT = 40
 REAL_KILLS_A_NIGHT = 10
 SCRIPTED_LONGEST, ON_VLLM_LONGEST = 12.0, 30.0
-"""By how many seconds after a loop's start its random moment comes: vLLM is not up before 15."""
+"""Most seconds from a loop's start to its random moment: vLLM needs 15 s to be up."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What one kill in each of `steps` steps cost, in seconds."""
+    """The cost in seconds of one kill in each of `steps` steps."""
 
     steps: int
     toll: Toll
     calm: float
     killed: float
     each: tuple[float, ...]
-    """By step: how much longer it took than in the night left in peace."""
+    """Extra seconds of each step compared with the undisturbed night."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for: kills on each engine, the steps of the night with one in each, a seed."""
+    """The arguments: kills on each engine, steps of the night with one kill each, and the seed."""
 
     kills: int
     real: int
@@ -71,7 +71,7 @@ class Wanted:
 
 @dataclass
 class Seen:
-    """What was seen so far."""
+    """The results so far."""
 
     wanted: Wanted
     scripted: list[Toll] = field(default_factory=list)
@@ -80,20 +80,20 @@ class Seen:
     over: bool = False
 
     def write(self, page: Path) -> None:
-        """The page, and beside it its numbers."""
+        """Write the page, and next to it its numbers."""
         write_json(page.with_suffix(".json"), _plain(self))
         write_text(page, _page(self))
 
 
 def _plain(seen: Any) -> Any:
-    """As JSON has it; `dataclasses.asdict` makes another Counter of a Counter's items."""
+    """JSON-ready values; `dataclasses.asdict` would count the items of a Counter again."""
     if is_dataclass(seen):
         return {f.name: _plain(getattr(seen, f.name)) for f in fields(seen)}
     return [_plain(x) for x in seen] if isinstance(seen, list | tuple) else seen
 
 
 def broken_off(page: Path, wanted: Wanted) -> Seen:
-    """What a run of the same arguments saw that was not over; nothing where there was none."""
+    """The results of an unfinished run with the same arguments; empty if there is none."""
     numbers = page.with_suffix(".json")
     raw = read_json(numbers) if numbers.exists() else None
     if raw is None or raw["wanted"] != _plain(wanted) or raw["over"]:
@@ -107,14 +107,14 @@ def _toll(raw: dict[str, Any]) -> Toll:
 
 
 def main(
-    kills: Annotated[int, typer.Option(help="On the scripted engine.")] = 200,
-    real: Annotated[int, typer.Option(help="On the real vLLM.")] = 20,
-    steps: Annotated[int, typer.Option(help="Of the night with one kill a step; 0: none.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the moments and the victims.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where the table goes.")] = ROOT / "docs" / "chaos.md",
+    kills: Annotated[int, typer.Option(help="Kills on the scripted engine.")] = 200,
+    real: Annotated[int, typer.Option(help="Kills on the real vLLM.")] = 20,
+    steps: Annotated[int, typer.Option(help="Steps with one kill each; 0: none.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the moments and victims.")] = 0,
+    out: Annotated[Path, typer.Option(help="Page to write.")] = ROOT / "docs" / "chaos.md",
 ) -> None:
-    """Kill nights until the kills are used up, and write what was seen."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too takes the engine along
+    """Kill nights until all kills are done, check them, and write the results."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so SIGTERM stops the engine too
     seen = broken_off(out, Wanted(kills, real, steps, seed))
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         here = Path(scratch)
@@ -138,16 +138,16 @@ def main(
 
 
 def _require_all_hit(victims: Sequence[Victim], seen: Sequence[Toll], kills: int) -> None:
-    """Each of them, where there were kills enough for twice as many."""
+    """Require that every victim was hit, if there were twice as many kills as victims."""
     hit = sum((t.victims for t in seen), Counter[str]())
     never = [v.value for v in victims if hit[v.value] == 0]
     _require(not never or kills < 2 * len(victims), f"never hit: {', '.join(never)}")
 
 
 def _nights(total: int, most: int, seen: Sequence[Toll]) -> Iterator[tuple[int, int]]:
-    """(number, kills at most) of one night after another, until `seen` has suffered `total` kills.
+    """Yield (number, most kills) of each night, until the nights in `seen` have `total` kills.
 
-    A night may be over before it has had all of its kills, so they are counted, not planned.
+    A night may end before all of its kills, so kills are counted, not planned.
     """
     while (left := total - sum(t.kills for t in seen)) > 0:
         _require(not seen or seen[-1].kills > 0, "a night was over without a kill")
@@ -163,7 +163,7 @@ def _night(folder: Path, policy: tuple[Path, Path], steps: int = STEPS) -> Path:
 def _killed(
     folder: Path, policy: tuple[Path, Path], kills: int, seed: int, calm: Path | None
 ) -> Toll:
-    """One night with so many kills, checked. calm: what it must be equal to (scripted engine)."""
+    """Run and check one night with kills. calm: the night it must equal (scripted engine only)."""
     night = _night(folder, policy)
     scripted = calm is not None
     victims, longest = (SCRIPTED, SCRIPTED_LONGEST) if scripted else (ON_VLLM, ON_VLLM_LONGEST)
@@ -175,7 +175,7 @@ def _killed(
 
 
 def _price(here: Path, policy: tuple[Path, Path], steps: int, seed: int) -> Price:
-    """The same night twice: left in peace, and with one kill in every step."""
+    """Run the same night twice: undisturbed, and with one kill in every step."""
     calm, killed = (_night(here / f"{name}-{steps}", policy, steps) for name in ("calm", "killed"))
     peace = survive(calm, Saboteur(0, seed))
     usual = list(_durations(calm))
@@ -197,7 +197,7 @@ def _durations(night: Path) -> Iterator[float]:
 
 
 def _check(night: Path, steps: int, calm: Path | None) -> None:
-    """What must hold of a night that is over."""
+    """Check a finished night."""
     shas = step_shas(night)
     _require(len(shas) == steps + 1, f"{len(shas) - 1} steps of {steps}")
     _require(calm is None or shas == step_shas(calm), "another adapter than in the calm night")
@@ -206,7 +206,7 @@ def _check(night: Path, steps: int, calm: Path | None) -> None:
 
 
 def _teller(name: str) -> Callable[[str], None]:
-    """Says lines of the night so called, for whoever waits for an hour."""
+    """A function that prints a progress line of the named night."""
     return lambda line: print(f"{time.strftime('%H:%M:%S')} {name}: {line}", flush=True)
 
 
@@ -240,7 +240,7 @@ def _page(seen: Seen) -> str:
 def _counted(
     title: str, scripted: Iterable[Counter[str]], on_vllm: Iterable[Counter[str]]
 ) -> list[str]:
-    """A table of kills by `title` on either engine."""
+    """A table of kills by `title` on both engines."""
     one, other = (sum(counts, Counter[str]()) for counts in (scripted, on_vllm))
     return [
         "",

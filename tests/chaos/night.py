@@ -1,9 +1,9 @@
-"""A night that is killed again and again, and what must hold afterwards.
+"""Runs a night through repeated kills, and checks what must hold.
 
-The loop, its phases and the trainer are the real ones, on the two-layer model; the engine is the
-scripted one (site/vllm) or the real vLLM. A `Saboteur` decides when and whom to kill; `survive`
-starts the same command again until the night is done, and checks whenever a loop has ended that
-every file can be read and at the end that nothing was lost, done twice or left behind.
+The loop, its phases and the trainer are real, on the two-layer model; the engine is the scripted
+one (site/vllm) or the real vLLM. A `Saboteur` decides when to kill which victim. `survive` starts
+the same command again until the night is done, and checks after every loop that every file is
+readable. Other functions check that no step was lost or done twice and no process is left.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from scripts.run.folder import RunFolder
 from trainer.checkpoint import state_sha
 
 SITE = Path(__file__).parent / "site"
-"""Before everything else on PYTHONPATH it puts the scripted engine in vLLM's place."""
+"""First on PYTHONPATH, this folder replaces vLLM by the scripted engine."""
 
 GRPO_RUN = (sys.executable, "-P", "-m", "scripts.cli", "run")
-POLL_SECONDS = 0.01  # a boundary of the journal must be met before the next one is written
+POLL_SECONDS = 0.01  # a boundary must be seen before the next line is written
 PATIENCE_SECONDS = 300.0
-"""How long a loop may go on without a new line in its journal before the test gives up."""
+"""Most seconds without a new journal line before the test fails."""
 
 
 class Victim(StrEnum):
-    """Whom a kill hits."""
+    """The target of a kill."""
 
     LOOP = "loop"
     PHASE = "phase"
@@ -58,15 +58,15 @@ class Victim(StrEnum):
 
 ON_VLLM = tuple(Victim)
 SCRIPTED = tuple(v for v in Victim if v not in (Victim.ENGINE_CORE, Victim.WORKER))
-"""Whom a kill may hit on either engine: the scripted one's child does nothing."""
+"""The victims on the scripted engine, whose child does nothing; vLLM has all."""
 
 TITLES = {Victim.ENGINE_CORE: "VLLM::EngineCore", Victim.WORKER: "VLLM::Worker"}
-"""What vLLM calls its processes; until they are up they have no title, and are not found."""
+"""Titles of vLLM's processes, which have none, and are not found, until they are up."""
 
 
 @dataclass
 class Toll:
-    """What a night suffered: kills by victim and by moment, seconds in all."""
+    """What a night suffered: kills by victim and by moment, starts, and seconds in all."""
 
     victims: Counter[str] = field(default_factory=Counter)
     moments: Counter[str] = field(default_factory=Counter)
@@ -81,10 +81,9 @@ class Toll:
 class Saboteur:
     """Kills once at every kind of journal boundary and at random moments, every victim in turn.
 
-    kills: how many in all. longest: by how many seconds after a loop's start, or after the last
-    kill, a random moment comes. A victim that does not live at the random moment meant for it is
-    looked for at further ones, so that short lives (a trainer's) are hit too, and not always as
-    they begin.
+    kills: how many in all. longest: most seconds from a loop's start, or from the last kill, to a
+    random moment. A victim that is not alive at its random moment is tried again at further random
+    moments, so that short-lived processes (trainers) are hit too, and not always at their start.
     """
 
     def __init__(
@@ -100,13 +99,13 @@ class Saboteur:
         self.missed = False
 
     def begin(self) -> None:
-        """A loop was started."""
+        """Plan the next kill: a loop was started."""
         self._aim(0.0)
 
     def moment(self, fresh: Sequence[str], seconds: float) -> str:
-        """What a kill now would hit; "" where none is wanted.
+        """The name of this moment if a kill is due, else "".
 
-        fresh: the journal's new lines, as `boundaries` gives them. seconds: since the start.
+        fresh: the journal's new lines, as from `boundaries`. seconds: since the start.
         """
         self.now = seconds
         if self.left == 0:
@@ -119,13 +118,13 @@ class Saboteur:
         return RANDOM
 
     def victim(self, moment: str, living: Collection[Victim]) -> Victim | None:
-        """Whom to kill: who was hit least so far; None where that one has to be waited for."""
+        """The victim hit least so far; None if it is not alive yet."""
         chosen = self._least_hit(self.victims if moment == RANDOM else living, living)
         self.missed = self.missed or chosen not in living
         return chosen if chosen in living else None
 
     def killed(self, moment: str, victim: Victim) -> None:
-        """A kill at this moment hit this victim."""
+        """Record that a kill at this moment hit this victim."""
         self.left -= 1
         self.victims[victim] += 1
         if moment == RANDOM:
@@ -135,7 +134,7 @@ class Saboteur:
         self._aim(self.now)
 
     def _aim(self, now: float) -> None:
-        """The next kill: at a boundary or at a random moment; a missed one comes first."""
+        """Choose a boundary or a random moment for the next kill; a missed one comes first."""
         at_random = self.missed or self.rng.random() >= 0.5
         self.due = now + self.rng.uniform(0.0, self.longest) if at_random else None
 
@@ -144,14 +143,14 @@ class Saboteur:
 
 
 LOOK_AGAIN_SECONDS = 1.0
-"""By so much at most a victim that did not live is looked for later: less than a trainer lives."""
+"""Most seconds until a victim that was not alive is tried again: less than a trainer's life."""
 
 
 class OneAStep(Saboteur):
-    """Kills once in every step of a night, at a random moment of it, whoever then lives.
+    """Kills a live victim once in every step of a night, at a random moment of the step.
 
-    seconds: what a step takes in a night left in peace. A step that is over sooner than its moment
-    is hit as its trainer ends.
+    seconds: duration of a step in an undisturbed night. A step that ends before its moment is hit
+    when its trainer ends.
     """
 
     def __init__(self, folder: Path, steps: int, seconds: float, seed: int) -> None:
@@ -163,7 +162,7 @@ class OneAStep(Saboteur):
         self.hit_steps: set[int] = set()
 
     def begin(self) -> None:
-        """A resumed step has had its kill, or its moment is still to come."""
+        """Nothing to plan: a resumed step either had its kill or keeps its moment."""
 
     def moment(self, fresh: Sequence[str], seconds: float) -> str:
         step = self.step = self.folder.finished_steps()  # step-000 is among them
@@ -186,13 +185,13 @@ RANDOM = "a random moment"
 
 
 def boundaries(journal: Path) -> list[str]:
-    """The kinds of a journal's whole lines, in order: an event, and the phase it is about."""
+    """The event and phase of every complete line of a journal, in order."""
     return [f"{e.event} {e.data.get('phase', '')}".strip() for e in Journal(journal).read()]
 
 
 @contextmanager
 def loop_over(folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """`grpo run FOLDER`; ended at the latest on leaving."""
+    """Run `grpo run FOLDER`; kill it on leaving."""
     with open(folder / "said.log", "ab") as said:
         loop = subprocess.Popen(
             [*GRPO_RUN, str(folder)], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env
@@ -211,9 +210,9 @@ def survive(
     scripted: bool = True,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Toll:
-    """Run the night to its end through every kill; return what it suffered.
+    """Run the night to its end through every kill; return its toll.
 
-    A night that is broken off (Ctrl-C, a failed check) takes its engine along.
+    If the night is broken off (Ctrl-C, a failed check), its engine is stopped.
     """
     toll = Toll()
     began = time.monotonic()
@@ -239,7 +238,7 @@ def _start(
     toll: Toll,
     tell: Callable[[str], None],
 ) -> int:
-    """Run one loop to its end and see that every file is whole; its exit code."""
+    """Run one loop to its end, check that every file is complete, and return its exit code."""
     toll.starts += 1
     with loop_over(folder, env) as loop:
         code = _until_killed(folder, loop, saboteur, toll, tell)
@@ -248,8 +247,8 @@ def _start(
 
 
 KILLED_CODES = (-signal.SIGKILL, 4, 5, 128 + signal.SIGKILL, 130)
-"""A loop whose part was killed may end as killed, engine unavailable, killed for memory, or
-interrupted; each of them says that the same command goes on."""
+"""Exit codes of a loop after a kill: killed, engine unavailable, killed for memory, interrupted.
+After each of them the same command resumes."""
 
 
 def _until_killed(
@@ -259,7 +258,7 @@ def _until_killed(
     toll: Toll,
     tell: Callable[[str], None],
 ) -> int:
-    """Watch one loop until it ends, by our hand or by itself; its exit code."""
+    """Watch one loop until it is killed or ends by itself; return its exit code."""
     journal = folder / "journal.jsonl"
     seen, size = len(boundaries(journal)), _size(journal)
     saboteur.begin()
@@ -270,7 +269,7 @@ def _until_killed(
             raise AssertionError(f"nothing new in the journal for {PATIENCE_SECONDS:.0f} s")
         fresh: list[str] = []
         now_size = _size(journal)
-        if now_size != size:  # a look costs nothing; reading it a hundred times a second does
+        if now_size != size:  # the size is cheap to poll; the content is not
             lines = boundaries(journal)
             fresh, seen, size, moved = lines[seen:], len(lines), now_size, now
         if moment := saboteur.moment(fresh, now - began):
@@ -290,12 +289,12 @@ def _size(path: Path) -> int:
 
 
 def kill(folder: Path, loop: subprocess.Popen[Any], victim: Victim) -> bool:
-    """SIGKILL the victim; False where it does not live at this moment."""
+    """SIGKILL the victim; False if it is not alive."""
     return _kill(targets(folder, loop).get(victim, []))
 
 
 def _kill(pids: Sequence[int]) -> bool:
-    """SIGKILL all of these; False where none of them was there any more."""
+    """SIGKILL all of these; False if none of them was alive."""
     hit = False
     for pid in pids:
         try:
@@ -307,7 +306,7 @@ def _kill(pids: Sequence[int]) -> bool:
 
 
 def targets(folder: Path, loop: subprocess.Popen[Any]) -> dict[Victim, list[int]]:
-    """The pids of every victim that lives now."""
+    """The pids of every victim that is alive."""
     leaders = {e.name: e.pid for e in Ledger(RunFolder(folder).ledger).entries()}
     phase = next((pid for name, pid in leaders.items() if name not in ("engine", "trainer")), None)
     members = [(f.name, pid) for f in _families(folder) for pid in f.pids]
@@ -341,7 +340,7 @@ def _families(folder: Path) -> list[Family]:
 
 
 def require_readable(folder: Path) -> None:
-    """Every file that has its final name is whole: JSON parses, bundles decode, hashes match."""
+    """Check that every file with its final name is complete: it parses, and its hashes match."""
     for path in folder.rglob("*.json"):
         if ".tmp" not in str(path.relative_to(folder)):
             json.loads(path.read_bytes())
@@ -358,13 +357,13 @@ def require_readable(folder: Path) -> None:
 
 
 def step_shas(folder: Path) -> list[str]:
-    """The adapter of every finished step."""
+    """The adapter hash of every finished step."""
     steps = sorted(folder.glob("step-*/step.json"))
     return [str(json.loads(p.read_bytes())["adapter_sha"]) for p in steps]
 
 
 def trained_twice(folder: Path) -> list[str]:
-    """Adapters, by path, that two train phases say they finished."""
+    """The paths of adapters that two train phases report as finished."""
     entries = Journal(folder / "journal.jsonl").read()
     ended = [e.data for e in entries if e.event == "phase_end" and e.data.get("phase") == "train"]
     wrote = Counter(path for e in ended for path in e.get("wrote", {}))
@@ -372,17 +371,17 @@ def trained_twice(folder: Path) -> list[str]:
 
 
 def alive(folder: Path) -> list[str]:
-    """What the run has left running."""
+    """The processes of the run that are alive."""
     return [f"{f.name} {f.pids}" for f in _families(folder)]
 
 
 def step_ends(folder: Path) -> list[float]:
-    """When every finished step was finished, in Unix seconds; step-000 first."""
+    """The Unix time of the end of every finished step, step-000 first."""
     return [p.stat().st_mtime for p in sorted(folder.glob("step-*/step.json"))]
 
 
 def require_page(folder: Path, steps: int) -> None:
-    """The morning's page is whole, and it and the evidence know of every step."""
+    """Check that report.html is complete, and that it and the evidence include every step."""
     page = (folder / "report.html").read_text()
     assert page.endswith("</html>\n") or page.endswith("</html>"), "report.html breaks off"
     assert f"Complete: {steps} steps" in page

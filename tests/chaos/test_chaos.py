@@ -1,7 +1,7 @@
-"""Killed at every kind of boundary and at random moments, a night ends as if it had not been.
+"""A night killed at every kind of boundary and at random moments ends as if undisturbed.
 
-The short form of `make chaos`: ten kills on the scripted engine. The loop, the phases, the trainer,
-the sandbox and the files are the real ones.
+This is the short form of `make chaos`: ten kills on the scripted engine. The loop, the phases, the
+trainer, the sandbox and the files are real.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KILLS = 10
 
 @dataclass(frozen=True)
 class Nights:
-    """The same night twice: left in peace, and killed again and again."""
+    """The same night twice: undisturbed, and killed repeatedly."""
 
     calm: Path
     killed: Path
@@ -36,7 +36,7 @@ def nights(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     for folder in (calm, killed):
         write_run(folder, *policy, run={"steps": STEPS}, engine={"lifecycle": "hotswap"})
     peace = survive(calm, Saboteur(0, seed=0))
-    # Random moments as close as the machine is fast, so that the night is not over before the last.
+    # On a faster machine random moments are closer, so that the night has time for all kills.
     saboteur = Saboteur(KILLS, seed=0, longest=peace.seconds / KILLS)
     return Nights(calm, killed, survive(killed, saboteur))
 

@@ -1,4 +1,4 @@
-"""`make chaos` takes an hour: one that was broken off goes on with what it has seen."""
+"""`make chaos` takes an hour: after an interruption it resumes from its stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom and when a saboteur kills: every victim in turn, every boundary in turn."""
+"""A saboteur kills every victim in turn and at every boundary in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def strike(saboteur: Saboteur, moment: str, living: Collection[Victim]) -> Victi
 
 
 def looked_at(saboteur: Saboteur, living: Callable[[float], Collection[Victim]]) -> float | None:
-    """When, in the first minute after a loop's start, its random moment hit somebody."""
+    """When a random moment hit a victim in the first minute after a loop's start."""
     saboteur.begin()
     for hundredth in range(6000):
         seconds = hundredth / 100

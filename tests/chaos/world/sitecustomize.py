@@ -1,8 +1,8 @@
-"""Changes the world of every Python program that is started with this folder on its PYTHONPATH.
+"""Changes clock and timeout of every Python program started with this folder on its PYTHONPATH.
 
-GRPO_TEST_CLOCK names a file that holds the seconds by which the wall clock is set wrong; while
-there is no such file it is right. GRPO_TEST_REQUEST_SECONDS is how long the client waits for one
-answer. A test can neither set the machine's clock nor wait for the default, five minutes.
+GRPO_TEST_CLOCK names a file that holds the wall clock's error in seconds; without the file the
+clock is right. GRPO_TEST_REQUEST_SECONDS is the client's timeout for one answer. A test can neither
+set the machine's clock nor wait for the default of five minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if "GRPO_TEST_CLOCK" in os.environ:
     clock, right = Path(os.environ["GRPO_TEST_CLOCK"]), time.time
 
     def wrong() -> float:
-        """The wall clock as somebody has set it."""
+        """The wall clock with its error."""
         try:
             return right() + float(clock.read_text())
         except FileNotFoundError:

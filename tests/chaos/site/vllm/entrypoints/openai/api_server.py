@@ -1,10 +1,9 @@
-"""The calls of a vLLM server that grpo-loop makes, answered by transformers and peft.
+"""The scripted engine: answers grpo-loop's requests to vLLM with transformers and peft.
 
-Put before the real package on PYTHONPATH it is started in its place, by the same command line. It
-computes every request alone and on one thread, so equal requests have equal answers to the last
-bit whatever else is in flight; the real one does not. It starts a child that ends with it in good
-order and outlives it when it is killed, as the real one's EngineCore does. For faults and for
-exactness; it proves nothing about vLLM.
+First on PYTHONPATH, it is started instead of the real package, by the same command line. It
+computes requests one at a time on one thread, so equal requests have answers equal to the last bit;
+the real vLLM's may differ. Its child, like vLLM's EngineCore, ends with a regular exit and outlives
+a kill. It serves tests of faults and exactness and proves nothing about vLLM.
 """
 
 from __future__ import annotations
@@ -106,8 +105,8 @@ class Model:
 
 
 def make_app(model: Model, key: str, worker: subprocess.Popen[bytes]) -> FastAPI:
-    """The routes. Without the right key every one answers 401. Its end in good order is `worker`'s
-    too."""
+    """Make the app; its routes except /health answer 401 without the key. Its regular exit ends
+    `worker`."""
 
     @contextlib.asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
