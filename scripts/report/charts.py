@@ -137,11 +137,7 @@ def endings(stops: Mapping[str, Mapping[str, int]]) -> Markup:
     return drawing.as_svg(figure, "Why attempts ended")
 
 
-SIGNAL_MARKS = (
-    (Signal.LEARNABLE, "s", GREEN),
-    (Signal.SATURATED, "o", BLUE),
-    (Signal.STUCK, "x", ORANGE),
-)
+SIGNAL_MARKS = {Signal.LEARNABLE: "s", Signal.SATURATED: "o", Signal.STUCK: "x"}
 
 
 def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
@@ -151,7 +147,7 @@ def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
     if not rows:
         return None
     figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.9 + 0.18 * len(rows))
-    for signal, mark, colour in SIGNAL_MARKS:
+    for signal, mark in SIGNAL_MARKS.items():
         points = [(s, y) for y, t in enumerate(rows) for s, found in seen[t] if found is signal]
         axes.plot(
             [x for x, _ in points],
@@ -159,7 +155,7 @@ def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
             linestyle="",
             marker=mark,
             markersize=5,
-            color=colour,
+            color=drawing.SIGNAL_COLOURS[signal],
             label=signal.value.lower(),
         )
     _rows(axes, rows)

@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from fieldkit.eval.matched import ArmRow
 from fieldkit.eval.stats import Estimate
-from fieldkit.records import Signal, StepSummary
+from fieldkit.records import StepSummary
 from scripts.evidence.collect import Evidence
 from scripts.evidence.played import WARM_START, step_name
 from scripts.evidence.step_figures import StepFigure, by_step, curves
 from scripts.report import drawing
-from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, draw_figure
+from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, SIGNAL_COLOURS, draw_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,9 +49,6 @@ class Drawn:
     title: str
     unit: str
     svg: Markup = field(repr=False)
-
-
-SIGNALS = ((Signal.LEARNABLE, GREEN), (Signal.SATURATED, BLUE), (Signal.STUCK, ORANGE))
 
 
 def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tuple[Drawn, ...]:
@@ -138,10 +135,10 @@ def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
         return None
     figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
     numbers = [s.step for s in steps]
-    counts = [[s.groups.get(signal.value, 0) for s in steps] for signal, _ in SIGNALS]
+    counts = [[s.groups.get(signal.value, 0) for s in steps] for signal in SIGNAL_COLOURS]
     if len(steps) > FEW_STEPS:  # hundreds of bars are unreadable and slow to draw
-        colours = [colour for _, colour in SIGNALS]
-        names = [signal.value.lower() for signal, _ in SIGNALS]
+        names = [signal.value.lower() for signal in SIGNAL_COLOURS]
+        colours = [*SIGNAL_COLOURS.values()]
         axes.stackplot(numbers, *counts, colors=colours, labels=names, step="mid")
     else:
         _bars(axes, numbers, counts)
@@ -152,6 +149,6 @@ def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
 
 def _bars(axes: Axes, numbers: Sequence[int], counts: Sequence[Sequence[int]]) -> None:
     below = [0] * len(numbers)
-    for (signal, colour), heights in zip(SIGNALS, counts, strict=True):
+    for (signal, colour), heights in zip(SIGNAL_COLOURS.items(), counts, strict=True):
         axes.bar(numbers, heights, bottom=below, color=colour, width=0.8, label=signal.lower())
         below = [a + b for a, b in zip(below, heights, strict=True)]

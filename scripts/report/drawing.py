@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from markupsafe import Markup, escape
 
-from fieldkit.records import StepSummary
+from fieldkit.records import Signal, StepSummary
 from scripts.evidence.step_figures import StepFigure, by_step
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ VARIABLES = {
     RED: "--red",
     PAPER: "--paper",
 }
+
+SIGNAL_COLOURS = {Signal.LEARNABLE: GREEN, Signal.SATURATED: BLUE, Signal.STUCK: ORANGE}
 
 SMALL_WIDTH = 4.4
 """Inches of a chart in a row of charts; text sizes are made for it."""

@@ -35,6 +35,8 @@ LONGEST_SECONDS = 60.0
 PATIENCE_SECONDS = 900.0
 """Seconds after a failure before the phases try again, so a night without a network goes on."""
 
+SENT = "wandb.json"
+
 _INIT_SECONDS = 30.0
 
 
@@ -140,17 +142,13 @@ def _digest(point: Point) -> str:
     return sha256_text(content)[:16]
 
 
-def _file(folder: RunFolder) -> Path:
-    return folder.path / "wandb.json"
-
-
 def _read(folder: RunFolder) -> Sent:
-    path = _file(folder)
+    path = folder.path / SENT
     return decode(Sent, path.read_text(), f"{path}:1") if path.is_file() else Sent()
 
 
 def _write(folder: RunFolder, sent: Sent) -> None:
-    write_text(_file(folder), encode(sent) + "\n")
+    write_text(folder.path / SENT, encode(sent) + "\n")
 
 
 def main() -> int:

@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.files.atomic import read_lines
 from fieldkit.files.journal import Entry, Journal
-from fieldkit.records import (
-    StepSummary,
-    Trajectory,
-    decode_group,
-    decode_trajectory,
-)
+from fieldkit.records import StepSummary, Trajectory, decode_group, decode_trajectory
 from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
 from scripts.base.machine import host_identity
 from scripts.evidence.played import BASE, WARM_START, finished, step_name
@@ -39,16 +34,13 @@ from scripts.watch.activity import Activity, State, activity, lives
 from scripts.watch.programs import LOOP, Memory, Program, Programs, read_memory
 
 T = TypeVar("T")
+Otherwise = TypeVar("Otherwise")
+
+_Night = tuple[NightSettings, float | None]
+"""The limits of a night, and the Unix time of `--until`."""
 
 _TAIL_BYTES = 4096  # enough for a log's last lines
 _TIMED = re.compile(r"\d\d:\d\d:\d\d ")
-
-
-_NO_ENTRIES: tuple[Entry, ...] = ()
-_NO_STEP: StepSummary | None = None
-_NO_STEPS: tuple[StepSummary, ...] = ()
-_NO_EVALS: tuple[EvalSummary, ...] = ()
-_NO_PLAN: tuple[int | None, float | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -88,7 +80,6 @@ class Sight:
     left: float | None
     evals: tuple[EvalSummary, ...]
     said: str
-    loop: int | None
     programs: tuple[Program, ...]
     memory: Memory
     episode: Episode | None
@@ -117,7 +108,7 @@ class _Files:
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
-    def of(self, path: Path, read: Callable[[Path], T], otherwise: T) -> T:
+    def of(self, path: Path, read: Callable[[Path], T], otherwise: Otherwise) -> T | Otherwise:
         """Return `read(path)`, cached; `otherwise` if there is no file."""
         try:
             stat = path.stat()
@@ -143,7 +134,7 @@ class Watcher:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self._files = _Files()
+        self._read = _Files().of
         self._programs = Programs(folder)
         self._troubles: list[str] = []
         self._config = RunConfig()
@@ -155,14 +146,15 @@ class Watcher:
         self._troubles = []
         now = time.time()
         config = self._config = self._try(self._read_config, self._config)
-        entries = self._try(self._journal, _NO_ENTRIES)
-        steps = self._try(self._steps, _NO_STEPS)
-        evals = self._try(self._evals, _NO_EVALS)
+        entries = self._try(self._journal, ())
+        steps = self._try(self._steps, ())
+        evals = self._try(self._evals, ())
         host = self._elsewhere()
         loop = holder(self.folder.lock)
         doing = activity(entries, loop, lambda e: bool(host) or lives(e))
-        night = _night(config, entries, loop)
-        plan = self._try(lambda: self._left(night, steps, evals, doing, now), _NO_PLAN)
+        # The limits of the loop that holds the lock, else those of run.toml.
+        night = as_told(config.run, entries if loop is not None else (), loop)
+        planned, left = self._try(lambda: self._left(night, steps, evals, doing, now), (None, None))
         eval_partial = self._try(self._eval_partial, None)
         return Sight(
             name=self.folder.name,
@@ -172,11 +164,10 @@ class Watcher:
             activity=doing,
             progress=self._try(lambda: self._progress(config, doing, steps, eval_partial), None),
             steps=steps,
-            planned=plan[0],
-            left=plan[1],
+            planned=planned,
+            left=left,
             evals=evals,
             said=self._try(self._said, ""),
-            loop=loop,
             programs=self._running(host, loop, doing),
             memory=read_memory(),
             episode=self._try(lambda: self._episode(steps, eval_partial), None),
@@ -184,7 +175,7 @@ class Watcher:
             troubles=tuple(dict.fromkeys(self._troubles)),
         )
 
-    def _try(self, call: Callable[[], T], otherwise: T) -> T:
+    def _try(self, call: Callable[[], T], otherwise: Otherwise) -> T | Otherwise:
         try:
             return call()
         except Interrupted:
@@ -195,29 +186,23 @@ class Watcher:
             self._troubles.append(str(e))
             return otherwise
 
-    def _read(self, path: Path, read: Callable[[Path], T], otherwise: T) -> T:
-        return self._files.of(path, read, otherwise)
-
     def _read_config(self) -> RunConfig:
         return self._read(self.folder.config, read_config, RunConfig())
 
     def _journal(self) -> tuple[Entry, ...]:
-        return self._read(self.folder.journal, lambda path: Journal(path).read(), _NO_ENTRIES)
+        return self._read(self.folder.journal, lambda path: Journal(path).read(), ())
 
     def _steps(self) -> tuple[StepSummary, ...]:
         found = [
-            self._read(self.folder.summary(n), partial(read_step, n=n), _NO_STEP)
+            self._read(self.folder.summary(n), partial(read_step, n=n), None)
             for n in range(self.folder.finished_steps())
         ]
         return tuple(s for s in found if s is not None)
 
     def _evals(self) -> tuple[EvalSummary, ...]:
-        def summary(path: Path) -> EvalSummary | None:
-            return read_eval(path.parent)
-
         files = [folder / SUMMARY for folder in finished(self.folder.evals)]
         files.sort(key=lambda f: f.stat().st_mtime)
-        found = [self._read(f, summary, None) for f in files]
+        found = [self._read(f, lambda path: read_eval(path.parent), None) for f in files]
         return tuple(e for e in found if e is not None)
 
     def _manifest(self) -> dict[str, Any] | None:
@@ -271,8 +256,8 @@ class Watcher:
             converged=False,
         )
         measured = read_measured(self.folder, files)
-        run = night.settings
-        deadline_in = None if night.deadline is None else night.deadline - now
+        run, deadline = night
+        deadline_in = None if deadline is None else deadline - now
         planned = planned_steps(
             run.steps, run.minutes, measured, eval_every=run.eval_every, deadline_in=deadline_in
         )
@@ -349,19 +334,6 @@ class Watcher:
             if last := self._read(self.folder.bundle(k), _last_of_bundle, None):
                 return Episode(last, f"step {k}")
         return None
-
-
-@dataclass(frozen=True)
-class _Night:
-    """The planned length of the night. deadline: Unix time of `--until`."""
-
-    settings: NightSettings
-    deadline: float | None
-
-
-def _night(config: RunConfig, entries: Sequence[Entry], loop: int | None) -> _Night:
-    """The settings of the loop that holds the lock, else those of run.toml."""
-    return _Night(*as_told(config.run, entries if loop is not None else (), loop))
 
 
 def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:
