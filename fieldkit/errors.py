@@ -1,8 +1,8 @@
 """The exceptions that reach a person, and the exit codes they end with.
 
-Every failure that the toolkit foresees is one of these classes, so that a caller decides by type
-(or by exit code, across processes) and never by reading text. A message says what happened, where
-(file:line, task, key) and the next command to type. Anything else that escapes is a bug: exit 1.
+Every expected failure is one of these classes, so that a caller decides by type (or by exit code,
+across processes) and never by reading text. A message says what happened, where (file:line, task,
+key) and the next command to type. Any other exception is a bug: exit 1.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 
 
 class FieldkitError(Exception):
-    """Base of every foreseen failure. `exit_code` is the process exit code it becomes."""
+    """Base of every expected failure. `exit_code` is the exit code of a process that it ends."""
 
     exit_code = 1
 
@@ -35,7 +35,7 @@ class Unavailable(FieldkitError):
 
 
 class Shortage(FieldkitError):
-    """Memory or disk is short. Nothing that is not ours was ended."""
+    """Memory or disk is short. No process that is not ours was ended."""
 
     exit_code = 5
 
@@ -47,16 +47,16 @@ class NotOwner(FieldkitError):
 
 
 class Interrupted(FieldkitError):
-    """Stopped by the person; the same command goes on from here."""
+    """Stopped by the person; the same command continues from here."""
 
     exit_code = 130
 
 
 def foreseen(error: BaseException) -> FieldkitError | None:
-    """What an error means to a person: itself, where it is ours; None where nobody foresaw it.
+    """An error as one of ours: itself where it is one already, None where it is a bug.
 
-    A full disk, a folder that cannot be written and too few file descriptors can meet any line that
-    opens or writes a file, so they are told apart in one place, where a command ends.
+    Any line that opens or writes a file can meet a full disk, a folder that cannot be written or
+    too few file descriptors, so these are recognised in one place, where a command ends.
     """
     if isinstance(error, FieldkitError):
         return error

@@ -1,8 +1,7 @@
-"""How many files this process may open, raised as far as the system lets it.
+"""The limit on open files, raised as far as the system allows.
 
 Every episode in flight holds a connection and the pipes of its sandbox. The usual soft limit of
-1024 is a default for programs that use select(2), which nothing here does; the hard limit is the
-real one.
+1024 protects programs that use select(2), which nothing here does; the hard limit is the real one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from fieldkit.errors import Shortage
 def allow_open_files(needed: int) -> None:
     """Raise this process's limit on open files to `needed`. Children inherit it.
 
-    Raises `Shortage` where the hard limit is lower, with what to type.
+    Raises `Shortage`, with the command to type, where the hard limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -139,7 +139,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One attempt at one task by one adapter: number `k` of the group's K."""
+    """One episode of one task by one adapter: number `k` of the group's K."""
 
     task_id: str
     k: int
@@ -155,7 +155,7 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """K attempts at one task by the same adapter: one line of trajectory_bundle.jsonl."""
+    """K episodes of one task by the same adapter: one line of trajectory_bundle.jsonl."""
 
     step: int
     env: str
@@ -187,7 +187,7 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """What a finished step was: step.json. Its presence is what "done" means.
+    """A finished step: step.json. A step is done when it is there.
 
     Rollout figures are means over the B*K trajectories; losses and the rest are the trainer's, and
     None for step 0 and for a step without signal.
@@ -211,6 +211,10 @@ class StepSummary:
     seconds: dict[str, float]
 
 
+_ALL: Any = (Task, Sampling, Action, Turn, Trajectory, RolloutGroup, StepSummary, Grade)
+for _cls in _ALL:
+    _cls.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
@@ -218,14 +222,6 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)
     return _ADAPTERS[cls]
-
-
-def _strict(cls: type) -> None:
-    cls.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
-
-
-for _cls in (Task, Sampling, Action, Turn, Trajectory, RolloutGroup, StepSummary, Grade):
-    _strict(_cls)
 
 
 def plain(record: Any) -> Any:
@@ -278,11 +274,8 @@ def _shorten(trajectory: dict[str, Any]) -> dict[str, Any]:
     turns = []
     for turn in trajectory["turns"]:
         ids = turn["prompt_ids"]
-        shared = 0
-        for a, b in zip(seen, ids, strict=False):
-            if a != b:
-                break
-            shared += 1
+        pairs = enumerate(zip(seen, ids, strict=False))
+        shared = next((i for i, (a, b) in pairs if a != b), min(len(seen), len(ids)))
         rest = {k: v for k, v in turn.items() if k != "prompt_ids"}
         turns.append({"prefix_len": shared, "prompt_suffix": ids[shared:], **rest})
         seen = [*ids, *turn["completion_ids"]]

@@ -1,4 +1,4 @@
-"""Named things of one sort that a stranger can add to: environments, rewards, credit rules, …
+"""Named things of one sort, to which anybody can add: environments, rewards, credit rules, …
 
 Each sort has one registry, in the file that defines the sort, and a new one is a function or a
 class and one line, `REGISTRY.register(name, entry)`, from wherever it lives. A registry decides
@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from fieldkit.errors import BadInput
 
 Entry = TypeVar("Entry")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a mistyped one most probably means; None where none is like it."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)), None)
 
 
 class Registry(Mapping[str, Entry]):
@@ -37,16 +42,16 @@ class Registry(Mapping[str, Entry]):
         return entry
 
     def remove(self, name: str) -> None:
-        """Take an entry out again, as a test does with its own."""
+        """Remove an entry, as a test does with its own."""
         del self._entries[name], self._homes[name]
 
     def named(self, name: object, where: str = "") -> Entry:
         """The entry of that name. Raises `BadInput` that names the known and the nearest one, and
-        begins with `where` (a settings key, a file and line) in place of the sort."""
+        begins with `where` (a settings key, a file and line) instead of the sort."""
         if isinstance(name, str) and name in self._entries:
             return self._entries[name]
-        near = difflib.get_close_matches(str(name), self._entries, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(str(name), self)
+        hint = f"; did you mean {near!r}?" if near else ""
         known = ", ".join(self._entries)
         prefix = f"{where}:" if where else self.sort
         raise BadInput(f"{prefix} {name!r} is unknown; known: {known}{hint}")

@@ -1,14 +1,13 @@
-"""Settings: frozen dataclasses whose fields say all there is to say about a key.
+"""Settings: frozen dataclasses whose fields hold all facts about a key.
 
-A field holds a key's type, bounds, unit and default, what may become of it in a run that has begun,
-and its documentation as the string below it. pydantic checks every value, whoever gives it; what
-reads a file, compares two runs or documents the keys asks the fields. This module knows no key.
+A field holds a key's type, bounds, unit and default, whether it may change in a run that has begun,
+and its documentation as the string below it. pydantic checks every value. Code that reads a file,
+compares two runs or documents the keys asks the fields. This module knows no key.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import json
 import textwrap
@@ -34,6 +33,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import CoreSchema, core_schema
 
 from fieldkit.errors import BadInput
+from fieldkit.registry import nearest
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class Change(StrEnum):
-    """What may become of a key after a run's first step."""
+    """Whether a key may change after a run's first step."""
 
     BINDS = "no"
     """It is part of the experiment."""
@@ -49,12 +49,12 @@ class Change(StrEnum):
     MACHINE = "yes: fits the night to the machine"
     """How fast the night goes and what it needs, not what is sampled or learned."""
     TYPED = "no, and only typed"
-    """A command says it each time; no file may."""
+    """A command gives it each time; a file must not."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """In what a number is counted."""
+    """The unit of a number."""
 
     name: str
 
@@ -83,7 +83,7 @@ class Choice:
         return core_schema.no_info_after_validator_function(self._known, handler(source))
 
     def meanings(self) -> dict[str, str]:
-        """Of each name: the entry's `meaning`, or what its documentation begins with."""
+        """Name -> the entry's `meaning`, or the first paragraph of its docstring."""
         said = {
             name: getattr(entry, "meaning", None) or inspect.getdoc(entry) or ""
             for name, entry in self.of.items()
@@ -98,7 +98,7 @@ class Choice:
 
 @dataclass_transform(frozen_default=True)
 def settings(table: str, retired: Mapping[str, str] | None = None) -> Callable[[type[T]], type[T]]:
-    """Make a class a frozen dataclass of settings; whoever builds one gets `BadInput` that names
+    """Make a class a frozen dataclass of settings. A wrong value raises `BadInput` that names
     table, key, what was expected and what was found.
 
     retired: keys that older files may still hold, with the key whose value they repeat.
@@ -160,7 +160,7 @@ def keys(cls: Any) -> Iterator[Key]:
         )
 
 
-def tables(config: type) -> dict[str, type]:
+def tables(config: type) -> dict[str, Any]:
     """The settings classes that a dataclass is composed of, by the names of their tables."""
     return get_type_hints(config)
 
@@ -197,7 +197,7 @@ def read_tables(config: type[T], given: Mapping[str, Any], where: str) -> T:
         return made[name]
 
     def followed(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-        leaders = {key.name: key.follows for key in keys(cls) if key.follows} | _retired(cls)
+        leaders = {key.name: key.follows for key in keys(cls) if key.follows} | cls.__retired__
         led = {name: value(leader) for name, leader in leaders.items()}
         for name, theirs in led.items():
             if values.get(name, theirs) != theirs:
@@ -211,19 +211,15 @@ def read_tables(config: type[T], given: Mapping[str, Any], where: str) -> T:
     return config(**{name: table(name) for name in classes})
 
 
-def current(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def current(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a file that an older version may have written, without the retired keys."""
-    return {key: value for key, value in values.items() if key not in _retired(cls)}
-
-
-def _retired(cls: Any) -> dict[str, str]:
-    found: dict[str, str] = cls.__retired__
-    return found
+    return {key: value for key, value in values.items() if key not in cls.__retired__}
 
 
 def retired_keys(config: type) -> frozenset[str]:
     """The dotted keys that older files of this composition may still hold."""
-    return frozenset(f"{name}.{k}" for name, cls in tables(config).items() for k in _retired(cls))
+    retired = {name: cls.__retired__ for name, cls in tables(config).items()}
+    return frozenset(f"{name}.{key}" for name, keys in retired.items() for key in keys)
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -239,7 +235,7 @@ def _refusal(cls: Any, error: ValidationError) -> str:
     if first["type"] == "unexpected_keyword_argument":
         return f"[{table}]: {_unknown('key', name, fields)}"
     kind, said = fields[name].annotation, fields[name].metadata
-    near = _nearest(found, _choices(kind, said)) if isinstance(found, str) else None
+    near = nearest(found, _choices(kind, said)) if isinstance(found, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     of_kind = f" ({_KINDS.get(type(found), type(found).__name__)})"
     shown = f"{found!r}{of_kind if first['type'].endswith('_type') else ''}"
@@ -247,17 +243,13 @@ def _refusal(cls: Any, error: ValidationError) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = _nearest(name, known)
+    near = nearest(name, known)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
     return f"unknown {what} {name!r}; {hint}"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)), None)
-
-
 def _expected(kind: Any, said: Iterable[Any] = ()) -> str:
-    """Which values an annotation and its metadata let through, and in what they are counted."""
+    """The values that an annotation and its metadata allow, and their unit."""
     if get_origin(kind) is Annotated:
         inner, *more = get_args(kind)
         return _expected(inner, [*more, *said])
@@ -271,7 +263,7 @@ def _expected(kind: Any, said: Iterable[Any] = ()) -> str:
 
 
 def _choices(kind: Any, said: Iterable[Any]) -> list[str]:
-    """The texts that an annotation lists; none where it is no list of texts."""
+    """The texts that an annotation allows; none where it is not a choice of texts."""
     if registry := next((m.of for m in said if isinstance(m, Choice)), None):
         return list(registry)
     if isinstance(kind, type) and issubclass(kind, Enum):

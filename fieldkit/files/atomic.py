@@ -1,13 +1,14 @@
 """Files that appear whole or not at all.
 
-A phase may be killed between any two instructions, so whatever it leaves behind must be either the
-complete output or nothing. Writers here go through a temporary name in the same folder, fsync the
-data, rename, and fsync the folder (without the last, the rename itself can be lost with the power).
-Nothing in this module knows what the files mean.
+A program may be killed between any two instructions, so it must leave either its complete output
+or nothing. Writers here use a temporary name in the same folder, fsync the data, rename, and fsync
+the folder (otherwise a power failure can undo the rename). This module does not know what the files
+mean.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fieldkit.errors import BadInput
 
@@ -121,11 +122,22 @@ def whole_dir(path: Path) -> Iterator[Path]:
 
 
 def sweep_temporaries(folder: Path) -> list[Path]:
-    """Remove what a killed writer left in `folder` (not below it); return what was removed."""
+    """Remove a killed writer's temporaries from `folder` itself; return what was removed."""
     left = [p for p in folder.iterdir() if _TMP_MARK in p.name]
     for p in left:
         shutil.rmtree(p) if p.is_dir() and not p.is_symlink() else p.unlink()
     return left
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[IO[bytes]]:
+    """Hold the kernel's exclusive lock on a file, made where it is missing; yield it open.
+
+    Waits for another holder. The lock ends with its process, however that ends.
+    """
+    with open(path, "ab+") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield f
 
 
 def append_line(path: Path, line: str) -> None:
@@ -167,8 +179,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, bytes) of every line, also of a last one without its newline: a
-    file written by hand may end so."""
+    """Yield (line number from 1, bytes) of every line, also of a last one without a newline, as a
+    file written by hand may have."""
     with open(path, "rb") as f:
         for number, raw in enumerate(f, start=1):
             yield number, raw.removesuffix(b"\n")

@@ -1,8 +1,8 @@
 """An append-only record of what happened in a folder, one fsynced JSON line an event.
 
-It exists so that a person (and a report) can tell afterwards which process did what, when, and how
-it ended, even when the machine went down in between. What is done is told by the files themselves;
-the journal may hold the hashes that they had.
+From it a person (and a report) can see which process did what, when, and how it ended, even if the
+machine went down in between. Whether something is done follows from the files themselves; the
+journal may hold their hashes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much memory there is, who holds it, and waiting until it has come back.
+"""How much memory is available, which processes hold it, and waiting until it has come back.
 
 A phase must not start while the memory of the one before is still held: on a machine whose GPU and
-CPU share memory that ends in a frozen desktop. The gate here measures (it never parses `free`),
-waits within a bound, and then says who holds what. It signals nobody.
+CPU share memory the desktop freezes. The gate measures (it never parses `free`), waits within a
+bound, and then names the largest holders. It signals no process.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import psutil
 
 from fieldkit.errors import Shortage
 from fieldkit.gate.patience import Patience
+from fieldkit.process.owned import read_proc
 
 GIB = 1024**3
 _LONGEST_LOOK_SECONDS = 5.0  # a look takes milliseconds; more was a standstill
 _POLL_SECONDS = 0.2  # the kernel offers no event for "memory became free"
-_PAGE_BYTES = resource.getpagesize()
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Available:
-    """Bytes that can be had now. gpu: None where there is no GPU with memory of its own."""
+    """Available bytes. gpu: None where there is no GPU with memory of its own."""
 
     host: int
     gpu: int | None
@@ -37,7 +37,7 @@ class Available:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process and the bytes that only its end would free. where: "host" or "gpu"."""
+    """A process and the bytes that its end would free. where: "host" or "gpu"."""
 
     pid: int
     name: str
@@ -46,7 +46,7 @@ class Holder:
 
 
 def available() -> Available:
-    """Memory that could be had now, on the host (within this cgroup's limit) and on the GPU."""
+    """Available memory, on the host (within this cgroup's limit) and on the GPU."""
     host, limit, gpu = psutil.virtual_memory().available, _cgroup_available(), _gpu_memory()
     host = host if limit is None else min(host, limit)
     return Available(host, None if gpu is None else int(gpu.free))
@@ -74,7 +74,7 @@ def _cgroup_available() -> int | None:
 
 
 def _nvml() -> Any | None:
-    """The NVML module, initialised; None where there is no NVIDIA driver or no binding."""
+    """The NVML module, initialised; None without an NVIDIA driver or its binding."""
     try:
         import pynvml
     except ImportError:
@@ -91,10 +91,10 @@ def _gpus(nvml: Any) -> Iterable[Any]:
 
 
 def _our_gpu(nvml: Any) -> Any:
-    """The GPU that CUDA calls device 0 here: NVML counts those that are hidden from us too.
+    """The GPU that CUDA calls device 0; NVML also counts those that CUDA_VISIBLE_DEVICES hides.
 
-    Where GPUs of several models are in one box, CUDA puts the fastest first unless
-    CUDA_DEVICE_ORDER is PCI_BUS_ID, which is NVML's order. Raises `NVMLError` where there is none.
+    In a box with GPUs of several models CUDA puts the fastest first unless CUDA_DEVICE_ORDER is
+    PCI_BUS_ID, which is NVML's order. Raises `NVMLError` where there is none.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     first = visible.split(",")[0].strip()
@@ -111,7 +111,7 @@ def _gpu_memory() -> Any:
     try:
         return nvml.nvmlDeviceGetMemoryInfo(_our_gpu(nvml))
     except nvml.NVMLError:
-        # Chips with unified memory (GB10) answer "not supported": the host's figure is theirs.
+        # Chips with unified memory (GB10) answer "not supported": the host's figure holds for them.
         return None
 
 
@@ -138,12 +138,8 @@ def held_by(pid: int) -> int:
     Pages of mapped files (libraries, weights) are left out: the kernel counts them as available
     already. Shared pages are split among those who map them (Pss).
     """
-    try:
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0
-    wanted = {"Pss_Anon", "Pss_Shmem"}
-    lines = (line.partition(":") for line in rollup.splitlines())
+    wanted = {b"Pss_Anon", b"Pss_Shmem"}
+    lines = (line.partition(b":") for line in read_proc(pid, "smaps_rollup").splitlines())
     return sum(int(value.split()[0]) * 1024 for key, _, value in lines if key in wanted)
 
 
@@ -155,11 +151,11 @@ def gpu_held_by(pids: Iterable[int]) -> int:
 
 @dataclass(frozen=True)
 class Reclaim:
-    """What there was before some processes were ended, so that its return can be proven after.
+    """Figures from before some processes are ended, to prove afterwards that their memory is back.
 
     pids: those processes. before: memory available then. held, held_gpu: bytes that they held.
-    others: bytes that all other processes held and all shared memory, because what others take
-    meanwhile is not missing.
+    others: bytes that all other processes held, and all shared memory: what those take meanwhile
+    is not missing.
     """
 
     pids: frozenset[int]
@@ -182,16 +178,16 @@ class Reclaim:
 
     @property
     def all_held(self) -> int:
-        """Bytes that they held, wherever."""
+        """Bytes that they held on host and GPU together."""
         return self.held + self.held_gpu
 
     def plain(self) -> dict[str, Any]:
-        """In a form that JSON holds, for who has to know it when the processes are gone."""
+        """As JSON values, for the program that waits once the processes are gone."""
         return {**asdict(self), "pids": sorted(self.pids)}
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Reclaim:
-        """What `plain` gave."""
+        """Inverse of `plain`."""
         before = Available(**value["before"])
         return cls(**{**value, "pids": frozenset(value["pids"]), "before": before})
 
@@ -220,16 +216,10 @@ def _taken_without(left_out: frozenset[int]) -> int:
     """Anonymous memory of all processes but `left_out`, one cheap read each (no smaps), and files
     in memory, which belong to no process.
     """
-    private = sum(_private_bytes(pid) for pid in psutil.pids() if pid not in left_out)
-    return private + int(psutil.virtual_memory().shared)
-
-
-def _private_bytes(pid: int) -> int:
-    try:
-        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return (int(resident) - int(shared)) * _PAGE_BYTES
+    pids = (pid for pid in psutil.pids() if pid not in left_out)
+    pages = (read_proc(pid, "statm").split()[1:3] or (0, 0) for pid in pids)
+    private = sum(int(resident) - int(shared) for resident, shared in pages)
+    return private * resource.getpagesize() + int(psutil.virtual_memory().shared)
 
 
 def top_holders(count: int = 5) -> list[Holder]:
@@ -251,12 +241,8 @@ def _gpu_holders() -> list[Holder]:
 
 
 def _name(pid: int) -> str:
-    """A process's command, or its title, as one line that changes nothing in a terminal."""
-    process = Path(f"/proc/{pid}")
-    try:
-        text = (process / "cmdline").read_bytes() or (process / "comm").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return "ended"
+    """A process's command, or its title, on one line and without control characters."""
+    text = read_proc(pid, "cmdline") or read_proc(pid, "comm") or b"ended"
     words = text.decode(errors="replace").replace("\0", " ").split()
     return "".join(c if c.isprintable() else "?" for c in " ".join(words))[:60]
 
@@ -277,11 +263,11 @@ def wait_until_available(
     ended: str = "Nothing was ended",
     probe: Callable[[], Available] = available,
 ) -> Available:
-    """Wait up to `seconds` until `host` and `gpu` bytes can be had; return what there is then.
+    """Wait up to `seconds` until `host` and `gpu` bytes are available; return the figures then.
 
-    `what` says for whom, in the error: `Shortage` with the figures, what was `ended` and the top
-    holders. A `gpu` of None, or a machine without GPU memory of its own, asks nothing of the GPU.
-    `probe` measures.
+    Raises `Shortage` that begins with `what` (who needs the memory) and holds the figures, what was
+    `ended` and the top holders. With a `gpu` of None, or on a machine without GPU memory of its
+    own, nothing is asked of the GPU. `probe` measures.
     """
     patience = Patience(seconds, _LONGEST_LOOK_SECONDS)
     while True:

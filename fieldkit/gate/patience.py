@@ -1,8 +1,8 @@
-"""How long to wait for something, counted in time that this process was awake for.
+"""A time limit for waiting that counts only time in which this process ran.
 
-A machine that is suspended, or everything of a run stopped with SIGSTOP, passes a deadline without
-anybody having had a chance to meet it. So time is counted look by look, and a look that took longer
-than any look can counts for no more than that.
+A suspended machine, or a run stopped with SIGSTOP, passes a deadline that nobody had a chance to
+meet. So time is counted look by look, and a look that took longer than any look can take counts as
+the longest one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Patience:
         self._last = clock()
 
     def over(self) -> bool:
-        """Whether it has been waited long enough; to be asked after every look."""
+        """Whether the time is spent. Call it after every look."""
         now = self._clock()
         self.spent += min(now - self._last, self._longest_look)
         self._last = now

@@ -7,18 +7,18 @@ processes; recognising and ending them is `fieldkit.process.owned`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_json, write_json
+from fieldkit.files.atomic import locked, read_json, write_json
 from fieldkit.process.owned import (
     LEDGER_VARIABLE,
     MARKER_VARIABLE,
@@ -89,15 +89,15 @@ class Ledger:
         return self._marks(owned.marker)
 
     def unannounced(self, name: str) -> dict[str, str]:
-        """Marks for a process that only writes itself down, with `enrolled`, where it may stay.
+        """Marks for a process that enters itself into the ledger with `enrolled`.
 
-        Its name may be another's until then: one that is turned away must not take its place.
+        Until then another process may have the name, and keeps its entry where this one gives up.
         """
         return self._marks(_new_marker(name))
 
     @contextlib.contextmanager
     def enrolled(self, name: str) -> Iterator[None]:
-        """Have this very process in the ledger as `name`, where it has marks of `unannounced`."""
+        """Keep this process in the ledger as `name` if it was started with `unannounced` marks."""
         marker = own_marks().get(MARKER_VARIABLE, "")
         if not marker.startswith(f"{name}-") or own_marks() != self._marks(marker):
             yield
@@ -139,11 +139,8 @@ class Ledger:
         reap_later(child)
         return self.started(owned, child.pid)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(self.path.with_suffix(".lock"), "a") as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> AbstractContextManager[object]:
+        return locked(self.path.with_suffix(".lock"))
 
     def _write(self, entries: Sequence[Owned]) -> None:
         write_json(self.path, {"schema": _LEDGER_SCHEMA, "processes": [asdict(e) for e in entries]})
@@ -156,7 +153,7 @@ def _new_marker(name: str) -> str:
 def _entry(raw: Any, where: str) -> Owned:
     known = {f.name for f in fields(Owned)}
     if isinstance(raw, dict):
-        raw = {"parent": None, **raw}  # the first ledgers did not say who started a process
+        raw = {"parent": None, **raw}  # the first ledgers have no parent
     if not isinstance(raw, dict) or set(raw) != known:
         raise BadInput(f"{where}: keys must be {', '.join(sorted(known))}")
     if not isinstance(raw["command"], list) or not isinstance(raw["info"], dict):

@@ -27,9 +27,9 @@ from fieldkit.errors import Unavailable
 MARKER_VARIABLE = "FIELDKIT_OWNER"
 """The environment variable that carries the marker."""
 LEDGER_VARIABLE = "FIELDKIT_LEDGER"
-"""The one with the ledger's path: whose a process is, even where that ledger has been deleted."""
+"""The one with the ledger's path: it names the owner even where the ledger has been deleted."""
 DROPPED_UID = 65534
-"""Whom root's processes become that shall have none of its rights (nobody's number)."""
+"""The user that root's processes become to drop its rights (nobody's number)."""
 
 _START_TIME_FIELD = 22  # of /proc/PID/stat, counted from 1: start time in clock ticks since boot
 _STATE_FIELD = 3
@@ -37,8 +37,8 @@ _TRACKER = b"multiprocessing.resource_tracker"
 _ORPHAN_SECONDS = 3.0  # how long children may take to follow their leader
 _KILL_SECONDS = 3.0  # how long a process may take to go after SIGKILL
 
-# Children that this very process started for a ledger. Kept so that they can be reaped when they
-# end; without a reaper an ended child stays a zombie with our pid as its parent.
+# Children that this process started for a ledger, kept so that they are reaped when they end: an
+# ended child that nobody waits for stays a zombie.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -52,8 +52,8 @@ class Owned:
     """One process in the ledger.
 
     pid and start_time (clock ticks since boot) are None between "about to start" and "started".
-    parent: pid of the starter; None in an early ledger, which does not tell. started_at: Unix
-    seconds. info: what the owner of this entry wants to remember, JSON-ready.
+    parent: pid of the starter; None in an early ledger. started_at: Unix seconds. info: JSON-ready
+    values that the owner of this entry wants to keep.
     """
 
     name: str
@@ -68,48 +68,45 @@ class Owned:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+def read_proc(pid: int, name: str) -> bytes:
+    """The file /proc/PID/`name`; empty where the process is gone or another user's."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+
+
 def start_time(pid: int) -> int | None:
     """Start time of a live process in clock ticks since boot; None if it is gone or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
     # The second field is the name in parentheses and may itself hold spaces and parentheses.
-    after_name = stat.rpartition(")")[2].split()
-    if after_name[_STATE_FIELD - 3] in ("Z", "X"):
+    after_name = read_proc(pid, "stat").rpartition(b")")[2].split()
+    if not after_name or after_name[_STATE_FIELD - 3] in (b"Z", b"X"):
         return None
     return int(after_name[_START_TIME_FIELD - 3])
 
 
 def is_running(owned: Owned) -> bool:
-    """Whether that very process is alive: same boot, same pid, same start time."""
+    """Whether this process is alive: same boot, same pid, same start time."""
     if owned.pid is None or owned.start_time is None or owned.boot_id != boot_id():
-        return False  # without a start time: it ended before it could be looked at
+        return False  # no start time: it ended before that could be read
     return start_time(owned.pid) == owned.start_time
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment a process was started with. Empty if it is gone or not ours to read."""
-    try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return {}
-    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if entry)
+    """The environment a process was started with. Empty if it is gone or another user's."""
+    pairs = (entry.partition(b"=") for entry in read_proc(pid, "environ").split(b"\0") if entry)
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
 
 
 def own_marks() -> dict[str, str]:
-    """The marks that this process was started with, for a child that gets no other environment."""
+    """The marks that this process was started with, for a child with an environment of its own."""
     names = (MARKER_VARIABLE, LEDGER_VARIABLE)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def command_line(pid: int) -> bytes:
     """A process's arguments joined by NUL; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    return read_proc(pid, "cmdline")
 
 
 class Handle:
@@ -121,7 +118,7 @@ class Handle:
         self.is_tracker = _TRACKER in command_line(pid)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; a process that has already ended is left in peace."""
+        """Send a signal; without effect on a process that has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.fd, number)
 
@@ -132,7 +129,7 @@ class Handle:
 def family(marker: str) -> list[int]:
     """Pids of all live processes that carry `marker`, in ascending order.
 
-    Of this user, and where this is root those that root's have become by dropping their rights.
+    Only this user's; for root also those that dropped root's rights.
     """
     with _handles(marker) as handles:
         return [h.pid for h in handles]
@@ -140,7 +137,7 @@ def family(marker: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Marked:
-    """A live process that carries a marker. ledger: the file that names it, by its environment."""
+    """A live process that carries a marker. ledger: the path in its environment."""
 
     pid: int
     marker: str
@@ -150,8 +147,8 @@ class Marked:
 def marked() -> list[Marked]:
     """All live marked processes of this user, this one included, in ascending order of pid.
 
-    Only those that see the same files as we do: the path of a ledger means nothing in another root,
-    and so a command in a sandbox that makes itself a mark is none of them.
+    Only those that see the same files as we do: the path of a ledger means nothing in another root.
+    So a command in a sandbox cannot claim to be one of them.
     """
     return [m for pid in psutil.pids() if (m := _read_mark(pid)) is not None]
 
@@ -171,7 +168,7 @@ def _read_mark(pid: int) -> Marked | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process could be ours by its user; its marks decide."""
+    """Whether a process has a user that ours can have; its marks decide."""
     user = Path(f"/proc/{pid}").stat().st_uid
     return user == os.getuid() or (os.getuid() == 0 and user == DROPPED_UID)
 
@@ -191,7 +188,7 @@ def _handles(marker: str) -> Iterator[list[Handle]]:
 
 
 def _open_if_marked(pid: int, marker: str) -> Handle | None:
-    """Open first, look second: what is read then belongs to the process that the pidfd holds."""
+    """Open, then read: what is read belongs to the process that the pidfd holds."""
     if pid == os.getpid():
         return None
     try:
@@ -211,7 +208,7 @@ def _ended(fd: int) -> bool:
 
 
 def _wait(handles: Sequence[Handle], seconds: float) -> list[Handle]:
-    """Wait until all have ended or the time is over; return those still there."""
+    """Wait until all have ended or the time is over; return those still alive."""
     deadline = time.monotonic() + seconds
     left = list(handles)
     while left:
@@ -227,7 +224,7 @@ def _wait(handles: Sequence[Handle], seconds: float) -> list[Handle]:
 
 
 def reap_later(child: subprocess.Popen[bytes]) -> None:
-    """Have a child of this process reaped once it has ended, by whichever wait comes next."""
+    """Have a child of this process reaped, once it has ended, by the next wait for any process."""
     _children[child.pid] = child
 
 
@@ -255,9 +252,9 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
     """End a process and everything it started; return the pids that were ended.
 
     SIGTERM to the leader (to all, where the leader is gone) and up to `grace_seconds` for it to end
-    in good order; a moment for the others to follow; then SIGKILL to what is left, Python's
-    resource tracker last, because it removes the shared memory of the others. Raises `Unavailable`
-    naming what survived even that.
+    by itself; a moment for the others to follow; then SIGKILL to what is left, Python's resource
+    tracker last, because it removes the shared memory of the others. Raises `Unavailable` that
+    names what survived.
     """
     ended: list[int] = []
     with _handles(owned.marker) as handles:
@@ -268,14 +265,14 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
         _wait(leader, grace_seconds)
         _wait(handles, min(grace_seconds, _ORPHAN_SECONDS))
     for with_tracker in (False, True):
-        # Looked up afresh: a process may have been born while the others were being ended.
+        # Looked up again: a process may have started while the others were being ended.
         with _handles(owned.marker) as handles:
             ended += [h.pid for h in handles if h.pid not in ended]
             victims = [h for h in handles if with_tracker or not h.is_tracker]
             for handle in victims:
                 handle.signal(signal.SIGKILL)
             _wait(handles if with_tracker else victims, _KILL_SECONDS)
-            # With the others gone the tracker ends by itself, after cleaning up behind them.
+            # Once the others are gone the tracker cleans up after them and ends by itself.
             _wait([h for h in handles if h.is_tracker], _KILL_SECONDS)
     if left := family(owned.marker):
         raise Unavailable(

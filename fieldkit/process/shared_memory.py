@@ -1,9 +1,9 @@
-"""Files in /dev/shm that processes share, and their removal when nobody is left to do it.
+"""Files in /dev/shm that processes share, and their removal once those processes are gone.
 
 Python's multiprocessing makes them, and its resource tracker removes them when a process was
-killed; where the tracker was killed with all the others they stay, with the memory that they hold,
-until the next boot. Their names do not say whose they are. The memory maps of living processes do,
-so it has to be written down while they live. Nothing is removed that a living process maps.
+killed. Where the tracker was killed too, they keep their memory until the next boot. Their names do
+not say whose they are; the memory maps of living processes do, so the owner is written down while
+they live. Nothing is removed that a living process maps.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from fieldkit.process.owned import read_proc
+
 PLACE = Path("/dev/shm")
-"""Where the C library has shared memory and named semaphores."""
+"""Where the C library keeps shared memory and named semaphores."""
 
 _NAMES = ("psm_", "sem.mp-")  # multiprocessing: blocks of shared memory, and semaphores
 
@@ -25,16 +27,17 @@ _DEVICE, _INODE = 3, 4  # of a line of /proc/PID/maps, counted from 0
 
 
 def shared_files(pids: Iterable[int]) -> dict[str, int]:
-    """Name -> inode of what multiprocessing made there for this user and these processes map.
+    """Name -> inode of this user's multiprocessing files that these processes map.
 
-    Told by the inode: who made a semaphore maps it under the C library's temporary name.
+    Compared by inode: the maker of a semaphore maps it under the C library's temporary name.
     """
     mapped = {inode for pid in pids for inode in _mapped(pid)}
     return {name: inode for name, inode in _there().items() if inode in mapped}
 
 
 def remove_shared(files: Mapping[str, int]) -> list[str]:
-    """Remove those of `shared_files` that are still there and that nobody maps; their names."""
+    """Remove those of `shared_files` that still exist and that no process maps; return their
+    names."""
     there = _there()
     left = {name: inode for name, inode in files.items() if there.get(name) == inode}
     if not left:
@@ -61,12 +64,11 @@ def _there() -> dict[str, int]:
 
 
 def _mapped(pid: int) -> set[int]:
-    """Inodes of the files there that a process maps; none where it is gone or not ours to read."""
-    try:
-        device = PLACE.stat().st_dev
-        lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    """Inodes of the files there that a process maps."""
+    lines = read_proc(pid, "maps").splitlines()
+    if not lines or not PLACE.is_dir():
         return set()
+    device = PLACE.stat().st_dev
     name = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
     fields = (line.split(maxsplit=_INODE + 1) for line in lines if name in line)
     return {int(f[_INODE]) for f in fields if f[_DEVICE] == name}

@@ -1,8 +1,8 @@
-"""A LoRA adapter folder in peft's layout: what it is, its identity, and whether it fits a model.
+"""A LoRA adapter folder in peft's layout: its settings, its identity, and whether it fits a model.
 
 Servers accept adapters with missing layers, halved shapes or NaNs and answer 200, and one such
-adapter spoils the requests of every other. So a folder is checked here, key by key, before anything
-loads it. Nothing in this module imports torch or changes an adapter.
+adapter spoils the requests of every other one. So a folder is checked here, key by key, before
+anything loads it. Nothing in this module imports torch or changes an adapter.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fieldkit.records import from_plain
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 CANARY_FILE = "canary.json"
-"""Beside the two, where the trainer or `grpo prove` wrote it: no part of the adapter's identity."""
+"""A further file, from the trainer or `grpo prove`; no part of the adapter's identity."""
 
-# Settings under which the trained tensors are not just one A and one B of one rank for every target
-# layer. Neither this trainer nor vLLM's LoRA kernels know them, so their presence is an error.
+# Settings under which the trained tensors are more than one A and one B of one rank for every
+# target layer. This trainer and vLLM's LoRA kernels do not support them, so they are errors.
 _REFUSED = {
     "use_dora": "DoRA",
     "modules_to_save": "whole modules saved beside the LoRA (modules_to_save)",
@@ -57,7 +57,7 @@ _FLOATS = {
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """What `adapter_config.json` says, and the identity of the two files together.
+    """The settings in `adapter_config.json`, and the identity of the two files together.
 
     rank: r of every LoRA pair. alpha: lora_alpha (the update is alpha / r * B @ A).
     sha: see `adapter_sha`.
@@ -73,7 +73,7 @@ class AdapterInfo:
 
 @dataclass(frozen=True)
 class _LoraConfig:
-    """What is read of adapter_config.json, under its own names."""
+    """The keys of adapter_config.json that are used, under their own names."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
@@ -141,7 +141,7 @@ def read_adapter(path: Path) -> AdapterInfo:
 
 
 def base_name(model: str) -> str:
-    """What a model is called, from its folder or hub id: the last part, also of a hub cache's path
+    """A model's name, from its folder or hub id: the last part, also of a hub cache's path
     (`…/models--ORG--NAME/snapshots/REVISION`)."""
     path = Path(model)
     cached = (part for part in path.parts if part.startswith("models--"))
@@ -149,11 +149,11 @@ def base_name(model: str) -> str:
 
 
 def other_base(info: AdapterInfo, model: str) -> str | None:
-    """What the adapter says that it was trained on, where that is not called like `model` (a folder
-    or a hub id); None where the names agree or the adapter has none.
+    """The name of the base that the adapter was trained on, where `model` (a folder or a hub id)
+    has another one; None where the names agree or the adapter gives none.
 
-    Names are no proof: a folder may be called anything, and two bases of one shape may share
-    adapters on purpose. So this is for a person to judge, and `check_adapter` does not ask it.
+    Names prove nothing: a folder may have any name, and two bases of one shape may share adapters
+    on purpose. So a person judges this, and `check_adapter` does not look at it.
     """
     named = base_name(info.base_model)
     return named if named and named.casefold() != base_name(model).casefold() else None
@@ -163,8 +163,8 @@ def check_adapter(path: Path, model_dir: Path) -> AdapterInfo:
     """Check an adapter's tensors against the model folder it is for.
 
     Every weight of the model whose layer is a target must have its A (rank, in) and its B
-    (out, rank), in float, all finite; there must be no other tensor. Raises `BadInput` that names
-    the file and the tensor.
+    (out, rank), in float, all finite; no other tensor is allowed. Raises `BadInput` that names the
+    file and the tensor.
     """
     info = read_adapter(path)
     file = path / WEIGHTS_FILE
@@ -191,16 +191,15 @@ def check_adapter(path: Path, model_dir: Path) -> AdapterInfo:
 def expected_shapes(info: AdapterInfo, model_dir: Path) -> dict[str, tuple[int, ...]]:
     """Tensor name -> shape that an adapter of `info`'s rank and targets has on this model.
 
-    Read from the headers of the model's own weight files, so no architecture is special.
+    Read from the headers of the model's own weight files, so it works for any architecture.
     Raises `BadInput` where a target names no layer of the model.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     unused = set(info.target_modules)
-    for name, shape in sorted(linear_shapes(model_dir).items()):
-        layer = name.rsplit(".", 1)[-1]
+    for name, (out_features, in_features) in sorted(linear_shapes(model_dir).items()):
+        layer = name.rpartition(".")[-1]
         if layer in info.target_modules:
             unused.discard(layer)
-            out_features, in_features = shape
             shapes[f"base_model.model.{name}.lora_A.weight"] = (info.rank, in_features)
             shapes[f"base_model.model.{name}.lora_B.weight"] = (out_features, info.rank)
     if unused:

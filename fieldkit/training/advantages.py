@@ -1,8 +1,8 @@
-"""The rewards of one group become advantages: each rollout against its siblings.
+"""The rewards of one group as advantages: each rollout against its siblings.
 
-This is the baseline that GRPO uses in place of a critic (Shao et al. 2024, DeepSeekMath,
-arXiv:2402.03300, section 4.1.2). It must never let a number that is not finite through: one NaN
-here would reach every weight of the adapter.
+This is the baseline that GRPO uses instead of a critic (Shao et al. 2024, DeepSeekMath,
+arXiv:2402.03300, section 4.1.2). A number that is not finite is an error: one NaN here would reach
+every weight of the adapter.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Literal
 from fieldkit.errors import BadInput
 
 ADVANTAGE_EPS = 1e-4
-"""Added to σ, so that a tiny spread is not blown up to the size of a real one."""
+"""Added to σ, so that a tiny spread is not scaled up to the size of a real one."""
 
 EQUAL_WITHIN = 1e-9
-"""Rewards closer than this are equal. 0.5 in 6 turns and 0.6 in 12 are both worth 0.4, and differ
-in the last bit only; a difference that is rounding must not count as signal."""
+"""Rewards closer than this are equal. 0.5 in 6 turns and 0.6 in 12 are both worth 0.4 and differ
+in the last bit; rounding must not count as signal."""
 
 MIN_GROUP_FOR_SPREAD = 4
-"""Below this many rollouts the normalised advantages say little about how far apart they were."""
+"""With fewer rollouts the normalised advantages say little about how far apart the rewards were."""
 
 Scale = Literal["std", "mean"]
 
@@ -40,7 +40,7 @@ def check_rewards(rewards: Sequence[float]) -> None:
 
 
 def all_equal(rewards: Sequence[float]) -> bool:
-    """Whether the group's rewards are the same but for rounding: there is nothing to learn from."""
+    """Whether the group's rewards are the same up to rounding, and so hold nothing to learn."""
     return max(rewards) - min(rewards) <= EQUAL_WITHIN
 
 
@@ -63,7 +63,7 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
 
 
 def group_size_warning(group_size: int, scale: Scale = "std") -> str | None:
-    """What a person should know about a small K, or None. K < 2 is not a warning but an error."""
+    """A warning about a small K, or None. K < 2 raises as `check_rewards`."""
     if group_size < 2:
         check_rewards((0.0,) * group_size)
     if group_size == 2 and scale == "std":

@@ -1,7 +1,7 @@
-"""adapter/canary.json: what a server must answer if it really serves this adapter.
+"""adapter/canary.json: what a server must answer if it serves this adapter.
 
-The trainer writes it, and whoever talks to a server holds the answers against it. This is the
-record alone, with its one codec: nothing here computes a logprob or asks for one.
+The trainer writes it, and the client of a server compares the answers with it. This module has the
+record and its codec: nothing here computes a logprob or requests one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Rows = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Canary:
-    """A few sequences of token ids and their logprobs at T = 1, in nats, each row that of the last
-    ids of its sequence, as many as the row is long.
+    """A few sequences of token ids and their logprobs at T = 1, in nats; a row of n logprobs is for
+    the last n ids of its sequence.
 
     base, previous, new: under the bare base, the adapter before (None without a parent) and this
-    adapter. dtype: in which they were computed, the server's. prompt_len: ids that have no logprob.
+    adapter. dtype: the server's, in which they were computed. prompt_len: ids without a logprob.
     noise: mean |difference| a token of two evaluations of the same weights.
     """
 

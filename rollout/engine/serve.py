@@ -9,13 +9,13 @@ loaded and proven after. Nothing here touches a process that the ledger does not
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
+from fieldkit.files.atomic import locked
 from fieldkit.gate import memory
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, is_running
@@ -158,6 +158,5 @@ def _silent(line: str) -> None:
 def _locked(run_dir: Path) -> Iterator[None]:
     """Keep two programs from starting or stopping the same run's server at once."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    with open(run_dir / "engine.lock", "a") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+    with locked(run_dir / "engine.lock"):
         yield

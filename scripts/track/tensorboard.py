@@ -6,13 +6,12 @@ point twice.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fieldkit.files.atomic import fsync_dir
+from fieldkit.files.atomic import fsync_dir, locked
 from scripts.run.folder import RunFolder
 from scripts.track.points import Point, Tracker
 
@@ -46,8 +45,7 @@ def write_tensorboard(folder: RunFolder, points: Sequence[Point]) -> Path | None
     wanted = event_bytes(points)
     path = folder.tensorboard / EVENTS
     path.parent.mkdir(exist_ok=True)
-    with open(path, "ab+") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+    with locked(path) as f:
         f.seek(0)
         there = f.read()
         if not wanted.startswith(there):
