@@ -15,6 +15,13 @@ KILLED = 137
 _BY_CODE = {kind.exit_code: kind for kind in FieldkitError.__subclasses__()}
 
 
+def killed(who: str) -> str:
+    """The sentence about a child that ended with `KILLED`."""
+    return (
+        f"{who} was killed (exit 137), which is how the kernel ends a program when memory is short."
+    )
+
+
 class ChildBug(RuntimeError):
     """A child ended with an unknown exit code; its log holds the traceback."""
 
@@ -25,10 +32,8 @@ def raise_code(code: int, text: str, who: str, log: Path) -> None:
         return
     where = f"its log: {log}"
     if code == KILLED:
-        raise Shortage(
-            f"{who} was killed (exit 137), which is how the kernel ends a program when memory is "
-            f"short. Finished work is kept; free memory and run the same command again; {where}"
-        )
+        kept = "Finished work is kept; free memory and run the same command again"
+        raise Shortage(f"{killed(who)} {kept}; {where}")
     if code in _BY_CODE:
         raise _BY_CODE[code](text or f"{who} ended with exit code {code}; {where}")
     raise ChildBug(f"{who} ended with exit code {code}: {text or 'no message'}; {where}")

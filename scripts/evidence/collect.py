@@ -22,12 +22,8 @@ from rollout.yardsticks import YARDSTICKS
 from scripts.evidence.played import BASE, WARM_START, PlayedArm
 from scripts.run.manifest import sandbox_kind
 
-TAGS = {
-    "persona": "persona",
-    "difficulty": "difficulty",
-    "template": "template",
-}
-"""Tag → heading of its table."""
+TAGS = ("persona", "difficulty", "template")
+"""The tags by which tables are split; each is its table's heading."""
 
 ORDER = ("easy", "middle", "hard", "seen", "unseen")
 """Tag values in their own order; all other values are sorted alphabetically."""

@@ -15,7 +15,8 @@ from typing import Any
 from fieldkit.errors import BadInput
 from rollout.settings import EpisodeSettings
 from scripts.base.machine import versions
-from scripts.evidence.stored_arm import BASE, StoredArm, replay
+from scripts.evidence.played import BASE
+from scripts.evidence.stored_arm import StoredArm, replay
 from scripts.run.config import RunConfig
 from scripts.run.keys import all_keys
 from scripts.run.manifest import model_identity, typed_to_play

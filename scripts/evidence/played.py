@@ -17,7 +17,8 @@ from fieldkit.records import StepSummary, Task, Trajectory, read_trajectories
 from rollout.arm import BASE_ADAPTER, SUMMARY, TRAJECTORIES, EvalSummary, read_eval, tasks_sha
 from rollout.yardsticks import YARDSTICKS
 
-BASE = "base"
+BASE = BASE_ADAPTER
+"""The base model's arm has one name: in tables, on the command line and where a hash stands."""
 WARM_START = "warm start"
 
 

@@ -16,14 +16,13 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
-from rollout.arm import BASE_ADAPTER
-from scripts.evidence.played import PlayedArm, read_played
+from scripts.evidence.played import BASE, PlayedArm, read_played
 from scripts.run.config import play_flags
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
 from scripts.run.reader import RunReader
 
-WARM, BASE = "warm", "base"
+WARM = "warm"
 SYNTAX = "an arm is RUN, RUN@warm, RUN@base or RUN@STEP"
 
 
@@ -69,7 +68,7 @@ def read_arm(text: str) -> StoredArm:
         )
     run = _Run(word, folder, steps, reader.evaluations, typed_to_play(word, manifest))
     arm, step = run.find(wanted)
-    sha = BASE_ADAPTER if step is None else steps[step].adapter_sha
+    sha = BASE if step is None else steps[step].adapter_sha
     evaluation = folder.evals / str(run.evaluated[sha]["key"])
     newest = len(steps) - 1
     return StoredArm(
@@ -102,7 +101,7 @@ class _Run:
             step = self._newest_evaluated()
             return (WARM if self._is_start(step) else str(step)), step
         if wanted == BASE:
-            if BASE_ADAPTER not in self.evaluated:
+            if BASE not in self.evaluated:
                 raise self._never_played(BASE)
             return BASE, None
         step = 0 if wanted == WARM else self._number(wanted)

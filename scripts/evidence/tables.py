@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.stats import Estimate, PairedProportions
 from rollout.yardsticks import DO_NOTHING, YARDSTICKS
-from scripts.evidence.collect import TAGS, Evidence, SplitRow
+from scripts.evidence.collect import Evidence, SplitRow
 from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import NOTHING
 from scripts.evidence.verdict import proven
@@ -229,7 +229,7 @@ def split_table(evidence: Evidence, tag: str) -> Table | None:
     if tag not in evidence.splits:
         return None
     return _change_table(
-        evidence, f"By {TAGS[tag]}", TAGS[tag], evidence.splits[tag], _split_notes(tag), tasks=True
+        evidence, f"By {tag}", tag, evidence.splits[tag], _split_notes(tag), tasks=True
     )
 
 

@@ -52,10 +52,12 @@ class Token:
 
 @dataclass(frozen=True)
 class TurnView:
-    """One turn, or consecutive turns that differ only in their seeds."""
+    """One turn, or consecutive turns that say and see the same.
 
-    label: str
-    repeated: int
+    numbers: the indices of the turns in the trajectory, from 0.
+    """
+
+    numbers: range
     reply: str
     """Empty if the reply is only the command's code block."""
     command: str
@@ -66,6 +68,17 @@ class TurnView:
     """The reply reached the token limit."""
     n_tokens: int
     tokens: tuple[Token, ...]
+
+    @property
+    def repeated(self) -> int:
+        """How many turns this view stands for."""
+        return len(self.numbers)
+
+    @property
+    def label(self) -> str:
+        """The turns by their numbers from 1."""
+        first, last = self.numbers[0] + 1, self.numbers[-1] + 1
+        return f"turn {first}" if first == last else f"turns {first}–{last}"
 
 
 @dataclass(frozen=True)
@@ -117,14 +130,9 @@ def flip_view(flip: Flip, before: str, after: str) -> FlipView:
         prompt=_text(flip.task.prompt),
         tags=tuple(_text(value) for value in tags_of(flip.task).values()),
         assertions=_assertions(flip),
-        before=attempt_view(flip.before, before),
-        after=attempt_view(flip.after, after),
+        before=AttemptView(before, flip.before, turn_views(flip.before)),
+        after=AttemptView(after, flip.after, turn_views(flip.after)),
     )
-
-
-def attempt_view(trajectory: Trajectory, arm: str) -> AttemptView:
-    """One attempt, with repeated turns folded into one."""
-    return AttemptView(arm, trajectory, turn_views(trajectory))
 
 
 def turn_views(trajectory: Trajectory) -> tuple[TurnView, ...]:
@@ -135,16 +143,13 @@ def turn_views(trajectory: Trajectory) -> tuple[TurnView, ...]:
         return turn.text, turn.observation, turn.exit_code
 
     runs = [[*run] for _, run in itertools.groupby(enumerate(trajectory.turns), said_and_seen)]
-    return tuple(_turn_view(run[0][0], [turn for _, turn in run]) for run in runs)
+    return tuple(_turn_view(range(run[0][0], run[-1][0] + 1), run[0][1]) for run in runs)
 
 
-def _turn_view(first: int, run: Sequence[Turn]) -> TurnView:
-    turn, n = run[0], len(run)
-    label = f"turn {first + 1}" if n == 1 else f"turns {first + 1}–{first + n}"
+def _turn_view(numbers: range, turn: Turn) -> TurnView:
     command = turn.action.command if turn.action.kind is not ActionKind.NONE else ""
     return TurnView(
-        label=label,
-        repeated=n,
+        numbers=numbers,
         reply="" if _only_the_block(turn.text, command) else _text(turn.text),
         command=_text(command),
         output=None if turn.observation is None else _text(turn.observation),

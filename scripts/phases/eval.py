@@ -21,7 +21,7 @@ from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
 from scripts.phases.rollout import next_step
 from scripts.phases.shared_arms import take_over
-from scripts.run.next_phase import BASE, RunFiles, due_arms
+from scripts.run.next_phase import RunFiles, due_arms
 from scripts.run.state import read_files
 from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_timings
 
@@ -63,7 +63,7 @@ def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
     note(ctx.tell, f"evaluating {name} on the held-out set")
     if arm in YARDSTICKS:
         return _play_yardstick(ctx, arm)
-    taken = take_over(ctx, name, BASE_ADAPTER if arm == BASE else arm)
+    taken = take_over(ctx, name, arm)
     if taken is not None:
         note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
         return taken
@@ -101,7 +101,7 @@ async def _evaluate(ctx: Context, name: str, one: Player) -> EvalSummary:
 def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
     """Serve the arm. The server of the base model also holds the newest adapter (at the start the
     starting one), so that both are played under the same conditions."""
-    if arm == BASE:
+    if arm == BASE_ADAPTER:
         keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
         return serve(ctx, None, "base", keep)
     n = _last_step_of(files, arm)

@@ -22,7 +22,7 @@ from fieldkit.records import Outcome, StepSummary, encode, read_bundle
 from rollout.engine.serve import release_memory
 from scripts.base.children import run_child
 from scripts.base.events import detail, progress
-from scripts.base.exit_codes import KILLED, raise_code
+from scripts.base.exit_codes import KILLED, killed, raise_code
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
 from scripts.phases.rollout import next_step
@@ -134,9 +134,8 @@ def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
     """Raise the error for the trainer's exit code; 0 raises nothing."""
     if code == KILLED:
         raise Shortage(
-            f"step {n}: the trainer was killed (exit 137), which is how the kernel ends a program "
-            f"when memory is short. The bundle is kept. {_what_is_smaller(ctx, n)}; then run the "
-            f"same command again. Its log: {log}"
+            f"{killed(f'step {n}: the trainer')} The bundle is kept. {_what_is_smaller(ctx, n)};"
+            f" then run the same command again. Its log: {log}"
         )
     raise_code(code, _last_error(log) if code else "", f"step {n}: the trainer", log)
 

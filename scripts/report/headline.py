@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fieldkit.eval.stats import PairedProportions
-from scripts.evidence.collect import TAGS, Evidence
+from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import NOT_YET
 from scripts.evidence.verdict import proven
@@ -113,8 +113,7 @@ def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
 
 def _worse(evidence: Evidence) -> tuple[tuple[str, ...], int]:
     """Rows of the split tables whose interval lies below zero, and the number of intervals."""
-    by = {TAGS[tag]: rows for tag, rows in evidence.splits.items()}
-    by["assertions of kind"] = evidence.kinds
+    by = {**evidence.splits, "assertions of kind": evidence.kinds}
     changes = [
         (f"{where} {row.value}", row.paired.assertion_rate)
         for where, rows in by.items()

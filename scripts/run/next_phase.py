@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rollout.arm import BASE_ADAPTER
 from rollout.yardsticks import evaluated_yardsticks
 
 
@@ -30,10 +31,6 @@ class Phase(StrEnum):
     """The pool carries no more signal; finished and evaluated before the last step."""
 
 
-BASE = "base"
-"""The arm of the base model. Yardsticks go by their names, adapters by their hashes."""
-
-
 @dataclass(frozen=True)
 class RunFiles:
     """What is on disk, as far as the order of phases depends on it.
@@ -41,7 +38,8 @@ class RunFiles:
     started: manifest and step-000 are there and fit run.toml.
     adapters: hash of every finished step's adapter; entry n belongs to step-n.
     bundle_ready: the step after those has its whole bundle.
-    evaluated: arms with a finished evaluation, by name or hash.
+    evaluated: arms with a finished evaluation: adapters by their hashes, the base model and the
+        yardsticks by their names.
     converged: the bundles of the finished steps say that the pool carries no more signal.
     """
 
@@ -76,7 +74,7 @@ def next_phase(files: RunFiles, steps: int, eval_every: int) -> Phase:
 
 def due_arms(files: RunFiles, steps: int, eval_every: int) -> tuple[str, ...]:
     """The arms to play now, cheapest first; none where everything due is there already."""
-    wanted = [*evaluated_yardsticks(), BASE, files.adapters[0]]
+    wanted = [*evaluated_yardsticks(), BASE_ADAPTER, files.adapters[0]]
     if _newest_is_due(files, steps, eval_every):
         wanted.append(files.adapters[files.newest])
     return tuple(arm for arm in dict.fromkeys(wanted) if arm not in files.evaluated)

@@ -44,19 +44,6 @@ class Exhibit:
         return self.played.trajectory
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """One turn, or several repeated turns: the first one's index, and their view."""
-
-    first: int
-    view: TurnView
-
-    @property
-    def numbers(self) -> range:
-        """The indices of the turns in the trajectory, from 0."""
-        return range(self.first, self.first + self.view.repeated)
-
-
 def conversation(
     task: Task,
     exhibits: Sequence[Exhibit],
@@ -142,23 +129,15 @@ def _told(exhibit: Exhibit, shown: Vocabulary | None) -> Iterator[Group]:
     """
     anew = _rendered_anew(exhibit.trajectory.turns)
     vocabulary = shown if exhibit.sampled else None
-    for chapter in chapters(exhibit.trajectory):
-        parts: list[RenderableType] = [_figures(exhibit.played, chapter)]
-        for number in sorted(anew & {*chapter.numbers}):
+    for view in turn_views(exhibit.trajectory):
+        parts: list[RenderableType] = [_figures(exhibit.played, view)]
+        for number in sorted(anew & {*view.numbers}):
             said = f"the conversation was rendered anew for turn {number + 1}: a new segment"
             parts.append(Text(said, "yellow"))
-        parts += [_indented(line) for line in _exchange(exhibit.trajectory, chapter)]
+        parts += [_indented(line) for line in _exchange(exhibit.trajectory, view)]
         if vocabulary is not None:
-            parts += _tokens(exhibit.trajectory.turns, chapter, vocabulary)
+            parts += _tokens(exhibit.trajectory.turns, view, vocabulary)
         yield Group(*parts, Text())
-
-
-def chapters(trajectory: Trajectory) -> Iterator[Chapter]:
-    """Yield the attempt's turns, with repeated turns folded into one."""
-    first = 0
-    for view in turn_views(trajectory):
-        yield Chapter(first, view)
-        first += view.repeated
 
 
 def _rendered_anew(turns: tuple[Turn, ...]) -> set[int]:
@@ -167,21 +146,21 @@ def _rendered_anew(turns: tuple[Turn, ...]) -> set[int]:
     return {*starts} - {len(turns)}
 
 
-def _figures(played: Played, chapter: Chapter) -> Text:
+def _figures(played: Played, view: TurnView) -> Text:
     """The turn's label and figures in one line."""
     turns = played.trajectory.turns
-    n = chapter.view.repeated
+    n = view.repeated
     figures = [] if n == 1 else [f"{n} times the same"]
-    if chapter.view.n_tokens:
-        figures.append(f"{chapter.view.n_tokens} tokens")
-    if chapter.view.exit_code is not None:
-        figures.append(f"exit {chapter.view.exit_code}")
-    progress = [turns[i].reward for i in chapter.numbers]
+    if view.n_tokens:
+        figures.append(f"{view.n_tokens} tokens")
+    if view.exit_code is not None:
+        figures.append(f"exit {view.exit_code}")
+    progress = [turns[i].reward for i in view.numbers]
     figures += _series("progress", [p for p in progress if p is not None])
     if played.turn_advantages is not None:
-        figures += _series("advantage", [played.turn_advantages[i] for i in chapter.numbers])
+        figures += _series("advantage", [played.turn_advantages[i] for i in view.numbers])
     rest = "".join(f" · {figure}" for figure in figures)
-    return Text.assemble((chapter.view.label, "bold"), (rest, "dim"))
+    return Text.assemble((view.label, "bold"), (rest, "dim"))
 
 
 def _series(name: str, values: Sequence[float]) -> list[str]:
@@ -192,22 +171,21 @@ def _series(name: str, values: Sequence[float]) -> list[str]:
     return [f"{name} {words[0] if len(set(words)) == 1 else ' '.join(words)}"]
 
 
-def _exchange(trajectory: Trajectory, chapter: Chapter) -> Iterator[Text]:
+def _exchange(trajectory: Trajectory, view: TurnView) -> Iterator[Text]:
     """Yield the model's reply, the action found in it, and the output."""
-    view = chapter.view
     if view.reply:
         yield Text(view.reply, "italic")
     if view.command:
         yield Text.assemble(("$ ", "dim"), (view.command.replace("\n", "\n  "), "bold"))
     if view.done:
         yield Text("says that it is done", "green")
-    elif trajectory.turns[chapter.first].action.kind is ActionKind.NONE:
+    elif trajectory.turns[view.numbers[0]].action.kind is ActionKind.NONE:
         yield Text("no command was found in this reply", "yellow")
     if view.cut:
         yield Text("the reply was cut at its token limit", "yellow")
     if view.output is not None:
         yield Text(view.output, "red" if view.exit_code else "")
-        if chapter.numbers[-1] == len(trajectory.turns) - 1:
+        if view.numbers[-1] == len(trajectory.turns) - 1:
             unread = "this" if view.repeated == 1 else "the last of these"
             yield Text(f"the episode ended here: the model has not read {unread}", "dim")
 
@@ -216,10 +194,10 @@ def _exchange(trajectory: Trajectory, chapter: Chapter) -> Iterator[Text]:
 
 
 def _tokens(
-    turns: Sequence[Turn], chapter: Chapter, vocabulary: Vocabulary
+    turns: Sequence[Turn], view: TurnView, vocabulary: Vocabulary
 ) -> Iterator[RenderableType]:
     """Yield the new tokens of each prompt, and the sampled tokens."""
-    for number in chapter.numbers:
+    for number in view.numbers:
         turn = turns[number]
         if not turn.completion_ids:
             continue

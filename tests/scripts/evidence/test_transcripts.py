@@ -8,9 +8,9 @@ from scripts.evidence.transcripts import (
     MOST,
     TEXT_CHARS,
     TOKENS_A_TURN,
-    AttemptView,
-    attempt_view,
+    TurnView,
     flip_view,
+    turn_views,
     views,
 )
 from tests.scripts.evals import task, trajectory
@@ -19,13 +19,13 @@ from tests.scripts.made_night import turn
 LS = turn("```bash\nls\n```", command="ls")
 
 
-def attempt(*turns: Turn) -> AttemptView:
-    return attempt_view(replace(trajectory("t", "a", 4, 1, True), turns=turns), "warm start")
+def attempt(*turns: Turn) -> tuple[TurnView, ...]:
+    return turn_views(replace(trajectory("t", "a", 4, 1, True), turns=turns))
 
 
 def test_turns_that_say_and_see_the_same_are_told_once() -> None:
     shown = attempt(LS, LS, LS, turn("```bash\ncat a\n```", command="cat a"), LS)
-    assert [(t.label, t.repeated) for t in shown.turns] == [
+    assert [(t.label, t.repeated) for t in shown] == [
         ("turns 1–3", 3),
         ("turn 4", 1),
         ("turn 5", 1),
@@ -33,20 +33,20 @@ def test_turns_that_say_and_see_the_same_are_told_once() -> None:
 
 
 def test_the_same_command_with_another_output_is_another_turn() -> None:
-    assert len(attempt(LS, replace(LS, observation="b")).turns) == 2
+    assert len(attempt(LS, replace(LS, observation="b"))) == 2
 
 
 def test_a_reply_that_is_only_the_commands_block_is_shown_as_the_command() -> None:
-    assert (attempt(LS).turns[0].reply, attempt(LS).turns[0].command) == ("", "ls")
+    assert (attempt(LS)[0].reply, attempt(LS)[0].command) == ("", "ls")
 
 
 def test_words_around_the_block_are_shown() -> None:
     chatty = turn("I look.\n```bash\nls\n```", command="ls")
-    assert attempt(chatty).turns[0].reply == "I look.\n```bash\nls\n```"
+    assert attempt(chatty)[0].reply == "I look.\n```bash\nls\n```"
 
 
 def test_a_long_output_loses_its_middle_and_says_how_much() -> None:
-    shown = attempt(turn("x", observation="a" * 5000 + "THE END")).turns[0].output
+    shown = attempt(turn("x", observation="a" * 5000 + "THE END"))[0].output
     assert shown is not None
     assert shown.endswith("THE END")
     assert f"{5007 - TEXT_CHARS} characters cut" in shown
@@ -55,7 +55,7 @@ def test_a_long_output_loses_its_middle_and_says_how_much() -> None:
 
 def test_tokens_carry_their_ids_and_logprobs_and_the_unlikely_ones_are_marked() -> None:
     unlikely = replace(LS, completion_ids=(5, 6), logprobs=(-0.01, -2.5))
-    tokens = attempt(unlikely).turns[0].tokens
+    tokens = attempt(unlikely)[0].tokens
     assert [(t.id, t.logprob, t.surprising) for t in tokens] == [
         (5, "−0.01", False),
         (6, "−2.50", True),
@@ -65,13 +65,13 @@ def test_tokens_carry_their_ids_and_logprobs_and_the_unlikely_ones_are_marked() 
 def test_no_turn_shows_more_token_ids_than_the_rule_says() -> None:
     n = TOKENS_A_TURN + 5
     long = replace(LS, completion_ids=(1,) * n, logprobs=(-0.1,) * n)
-    shown = attempt(long).turns[0]
+    shown = attempt(long)[0]
     assert (len(shown.tokens), shown.n_tokens) == (TOKENS_A_TURN, n)
 
 
 def test_a_turn_that_says_it_is_done_is_marked() -> None:
     done = replace(LS, action=Action(ActionKind.DONE, ""), text="TASK_COMPLETE", observation=None)
-    shown = attempt(done).turns[0]
+    shown = attempt(done)[0]
     assert (shown.done, shown.command, shown.output) == (True, "", None)
 
 

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
+from rollout.arm import BASE_ADAPTER
 from rollout.yardsticks import evaluated_yardsticks
-from scripts.run.next_phase import BASE, Phase, RunFiles, drive, due_arms, next_phase
+from scripts.run.next_phase import Phase, RunFiles, drive, due_arms, next_phase
 
-YARDSTICKS = frozenset({*evaluated_yardsticks(), BASE})
+YARDSTICKS = frozenset({*evaluated_yardsticks(), BASE_ADAPTER})
 START = "sha-0"
 STARTED = YARDSTICKS | {START}
 
