@@ -1,10 +1,10 @@
-"""Which turn of an episode earned what: the rules that give every turn its advantage.
+"""The credit rules: how every turn of an episode gets its advantage.
 
-One advantage for a whole episode pays the turn that says "done" for whatever went right or wrong in
-the work before it. By `turn_advantages` a turn is credited with what followed it, against what
-followed the same turn in its siblings: the policy gradient with rewards-to-go and a baseline by
-time (Sutton et al. 2000, theorem 1; Williams 1992), group-relative as in
-`fieldkit.training.advantages`. Nothing here plays or trains.
+One advantage for a whole episode credits the turn that says "done" with the work before it.
+`turn_advantages` credits a turn with what followed it, compared with what followed the same turn in
+the group: the policy gradient with rewards-to-go and a baseline by time (Sutton et al. 2000,
+theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`. Nothing here plays
+or trains.
 """
 
 from __future__ import annotations

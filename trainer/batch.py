@@ -69,7 +69,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What a bundle comes to.
+    """A bundle as segments.
 
     segments: those that are scored. n_tokens: N of the objective, the sampled tokens of the whole
     bundle, silent groups included: a silent group is a mean of zeros, so leaving it out of N would
@@ -140,7 +140,7 @@ def _check_advantages(group: RolloutGroup, where: str) -> None:
 
 
 def by_turn(group: RolloutGroup) -> tuple[tuple[float, ...], ...]:
-    """The advantage of every turn, whether the group has one for each or one an episode."""
+    """The advantage of every turn, also where an older group has one for each episode."""
     if group.turn_advantages is not None:
         return group.turn_advantages
     pairs = zip(group.trajectories, group.advantages, strict=True)
@@ -216,7 +216,7 @@ def micro_batches(
     """Group segments, longest first, so that rows x longest row stays within the token budget.
 
     A segment longer than the budget is a micro-batch of its own. Raises `Shortage` for one longer
-    than `max_segment_tokens`, naming what would let it through; none is left out.
+    than `max_segment_tokens`, naming the setting that helps; none is left out.
     """
     ordered = sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn))
     if ordered and ordered[0].n_inputs > settings.max_segment_tokens:

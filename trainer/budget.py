@@ -1,8 +1,8 @@
-"""Will the largest micro-batch fit? Asked before a model is loaded, answered with a budget.
+"""The memory of the largest micro-batch, estimated before a model is loaded.
 
-Linux promises memory that it does not have and ends a process later, perhaps someone else's; so the
-need is estimated from the model's own config and compared with what can be had. An estimate, on the
-careful side: it must not load or allocate anything.
+Linux grants memory that it does not have and ends a process later, perhaps another program's; so
+the need is estimated from the model's config and compared with what is available. It must not load
+or allocate anything.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def require_memory(
 
 @dataclass(frozen=True)
 class Budget:
-    """What a trainer that was ended for memory could be set to. All in tokens, padding included."""
+    """Token budgets for a trainer that was killed for memory. Padding included."""
 
     largest: int
     """The largest micro-batch of the bundle under the present settings."""
@@ -93,10 +93,7 @@ def smaller_budget(
     settings: TrainerSettings,
     item_bytes: int,
 ) -> Budget:
-    """What to set after a kill, asked when the trainer is gone; loads nothing.
-
-    The host's memory is what the kernel kills for, so that is what is looked at.
-    """
+    """The budgets after a kill, from the host's memory (the kernel kills for no other)."""
     fixed, per_token = _needs(model_dir, settings, item_bytes)
     return Budget(
         largest=math.prod(_largest(batches)),
@@ -114,13 +111,13 @@ def _largest(batches: Sequence[Sequence[Segment]]) -> tuple[int, int]:
 def forecast(
     model_dir: Path, settings: TrainerSettings, item_bytes: int, longest_segment: int
 ) -> int:
-    """Bytes that the largest micro-batch of any bundle will need: asked in the evening."""
+    """Bytes that a step needs with the largest micro-batch that any bundle can have."""
     fixed, per_token = _needs(model_dir, settings, item_bytes)
     return fixed + max(settings.tokens_per_microbatch, longest_segment) * per_token
 
 
 def _needs(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> tuple[int, int]:
-    """Bytes whatever the batch, and bytes for each of its tokens."""
+    """Bytes of a step without a micro-batch, and bytes for each of a micro-batch's tokens."""
     fixed = weight_bytes(model_dir, item_bytes) + _FIXED_BYTES + _LOGIT_BUFFERS
     return fixed, activation_bytes(model_dir, item_bytes, settings.gradient_checkpointing)
 

@@ -1,4 +1,4 @@
-"""The canary of an adapter: what a server must answer if it really serves this one.
+"""The canary of an adapter: the logprobs that a server gives if it really serves this one.
 
 A server may hold the base, an older adapter or a broken one under the right name and answer 200. So
 the logprobs of a few fixed sequences are computed as the server computes them (everything in the
@@ -52,8 +52,8 @@ def make_canary(
     """The canary of the live adapter; `previous`: its parent's tensors, None without one.
 
     Converts the policy's weights (loaded in `dtype` or float32) to `dtype` in place, adapter
-    included, as the server does, and ends up with them in float32 or on another attention kernel:
-    the last use of a loaded policy. Noise is the mean |difference| per token between two
+    included, as the server does, and leaves them in float32 or on another attention kernel: the
+    last use of a loaded policy. Noise is the mean |difference| per token between two
     computations that are equal but for rounding.
     """
     policy.convert(dtype)

@@ -1,9 +1,9 @@
-"""What a step leaves behind: adapter/, trainer_state/ and train.json, visible together or not.
+"""The files of a finished step: adapter/, trainer_state/ and train.json, all visible or none.
 
 The step folder already holds the rollout's files, so it cannot itself be renamed into place. The
-result is built in a temporary folder beside them and its children are renamed, train.json last:
-"done" means that train.json is there and that its hashes match what lies beside it. No torch here,
-so that a step without signal costs no import.
+result is built in a temporary folder next to them and its children are renamed, train.json last:
+"done" means that train.json is there and that its hashes match the files next to it. No torch here,
+so that a step without signal imports none.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _BUILD_PREFIX = "train.tmp-"
 def new_result(out_dir: Path) -> Iterator[Path]:
     """Yield an empty folder to build adapter/ and trainer_state/ in; publish it on success.
 
-    The caller writes train.json into it last (`write_marker`). On an error, or after a kill at the
-    next call, nothing of it stays.
+    The caller writes train.json into it last (`write_marker`). After an error nothing of it stays;
+    after a kill the next call removes it.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     for left in out_dir.glob(f"{_BUILD_PREFIX}*"):
@@ -51,7 +51,7 @@ def _publish(build: Path, out_dir: Path) -> None:
     """Rename the children of `build` into `out_dir`, the marker last."""
     fsync_tree(build)
     for name in (ADAPTER_DIR, STATE_DIR):
-        # Without a marker beside it, what lies there is the torso of an attempt that was killed.
+        # A folder without a marker next to it is left from a step that was killed.
         if (out_dir / name).exists():
             shutil.rmtree(out_dir / name)
         if (build / name).exists():
@@ -62,12 +62,12 @@ def _publish(build: Path, out_dir: Path) -> None:
 
 
 def write_marker(build: Path, result: dict[str, Any]) -> None:
-    """Write train.json, with the hashes of what was built beside it added to `result`."""
+    """Write train.json: `result` and the hashes of the folders next to it."""
     write_json(build / MARKER_FILE, {"schema": SCHEMA, **_hashes(build), **result})
 
 
 def _hashes(folder: Path) -> dict[str, str | None]:
-    """Of what train.json vouches for."""
+    """Of the folders that belong to train.json."""
     state = folder / STATE_DIR
     return {
         "adapter_sha": adapter_sha(folder / ADAPTER_DIR),
@@ -78,7 +78,7 @@ def _hashes(folder: Path) -> dict[str, str | None]:
 def read_result(out_dir: Path) -> dict[str, Any] | None:
     """train.json of a finished step, or None where the step is not done.
 
-    Raises `BadInput` where it is there and what lies beside it is not what it was written with.
+    Raises `BadInput` where the folders next to it do not have the hashes in it.
     """
     file = out_dir / MARKER_FILE
     if not file.exists():

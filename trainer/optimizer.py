@@ -1,8 +1,7 @@
-"""The optimizers: what each is called, what makes it, what it keeps from step to step.
+"""The optimizers: how each is made and what it keeps from step to step.
 
-A new one is one entry of `OPTIMIZERS`; settings, errors and documentation list it from there.
-Nothing here imports torch before an optimizer is made, because the settings are read in the
-evening too.
+A new one is one line `OPTIMIZERS.register(…)`; settings, errors and documentation list it from
+there. torch is imported only when an optimizer is made, because every command reads the settings.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from fieldkit.registry import Registry
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -31,7 +32,7 @@ class OptimizerKind:
 
 
 def _adamw(parameters: Iterable[Parameter], lr: float) -> Optimizer:
-    """torch's betas and eps; weight decay would pull a LoRA to the bare base."""
+    """torch's betas and eps. No weight decay: it pulls a LoRA to the bare base."""
     from torch.optim import AdamW
 
     return AdamW(parameters, lr=lr, weight_decay=0.0, foreach=False)
@@ -44,17 +45,22 @@ def _sgd(parameters: Iterable[Parameter], lr: float) -> Optimizer:
     return SGD(parameters, lr=lr, foreach=False)
 
 
-OPTIMIZERS: dict[str, OptimizerKind] = {
-    "adamw": OptimizerKind(
+OPTIMIZERS: Registry[OptimizerKind] = Registry("optimizer")
+"""By the name that settings use."""
+OPTIMIZERS.register(
+    "adamw",
+    OptimizerKind(
         _adamw,
         "AdamW without weight decay; its two running means go on from step to step",
         keeps=("exp_avg", "exp_avg_sq"),
     ),
-    "sgd": OptimizerKind(
+)
+OPTIMIZERS.register(
+    "sgd",
+    OptimizerKind(
         _sgd,
         "the clipped gradient itself times lr, so a step moves the weights by at most"
         " lr × clip_norm (L2)",
         step_is_gradient=True,
     ),
-}
-"""Every optimizer, by the name that settings use."""
+)

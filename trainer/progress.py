@@ -1,7 +1,6 @@
-"""What the trainer says while it works: lines for a person, or JSON lines for a display.
+"""The trainer's progress: lines for a person, or JSON lines for a display.
 
-One object is handed down, so that no module prints by itself and none knows who listens. A line
-that cannot be delivered is not an error of training.
+One object is passed down, so that no module prints by itself or knows the reader.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from typing import Any, Protocol, TextIO
 
 
 class Progress(Protocol):
-    """Where the trainer's words go."""
+    """Receives the trainer's progress."""
 
     def say(self, text: str) -> None:
         """One finished line."""
-        ...
 
     def micro_batch(self, phase: str, done: int, of: int, tokens: int, seconds: float) -> None:
-        """`done` of `of` micro-batches of a phase ("reference", "policy") are through.
+        """`done` of `of` micro-batches of a phase ("reference", "policy") are finished.
 
-        tokens: inputs of the last one, padding left out; seconds: that it took.
+        tokens: inputs of the last one without padding; seconds: its duration.
         """
-        ...
 
 
 class Lines:

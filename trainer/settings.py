@@ -1,6 +1,6 @@
-"""What a training step can be told.
+"""The settings of a training step: the table [trainer] of run.toml.
 
-Values are checked here, so that the rest of the trainer never meets an impossible one. Nothing here
+Values are checked here, so that the rest of the trainer never gets an impossible one. Nothing here
 imports torch.
 """
 

@@ -1,7 +1,7 @@
 """One optimizer step: a bundle and an adapter in, a new adapter out.
 
-`train` is the whole of it, from the checks that cost nothing to the files that appear last; the
-parts live in their own modules. A bundle without signal is decided before torch is imported.
+`train` is the whole step, from the first check to the last file; its parts live in their own
+modules. A bundle without signal is recognised before torch is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What this trainer cannot train, told from a model's config.json before anything is loaded.
+"""The models that this trainer cannot train, recognised by config.json before anything is loaded.
 
-A night asks in the evening, so that nobody learns after the first rollout that the model will never
-be trained; the trainer asks again, of the model that it has loaded. Nothing here imports torch.
+A run checks in the evening, before the first rollout; the trainer checks again with the model that
+it has loaded. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The part of a step that needs a model: load, score, take the gradient, move, save.
 
-Reads like the recipe: reference logprobs, gradient, clip, the optimizer's step, then the files of
-the new adapter into a folder that someone else publishes. Imported only when there is signal to
-learn from.
+Reference logprobs, gradient, clip, the optimizer's step, then the files of the new adapter in a
+folder that `trainer.step` publishes. Imported only when there is signal to learn from.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def _reference(checked: Checked, settings: TrainerSettings) -> LoraReferenceSnap
 
 
 def _save_adapter(policy: Policy, parent: Path, folder: Path) -> str:
-    """Write the live tensors beside the parent's own config, byte for byte; returns the new sha.
+    """Write the live tensors and a copy of the parent's config; returns the new sha.
 
     peft would write the config anew, in an order that changes from process to process.
     """

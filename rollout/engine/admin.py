@@ -1,14 +1,14 @@
-"""The administrative half of a server's API: is it ready, what does it serve, load, unload.
+"""The administrative calls of a server's API: readiness, list of models, load, unload.
 
-Synchronous, because it is used while nothing is in flight. It answers what the server says;
-whether that is what was asked for is for `rollout.engine.server` and `.proof` to decide.
+Synchronous, because it is used while no request is in flight. It reports what the server answers;
+`rollout.engine.server` and `.proof` decide whether that is right.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -18,7 +18,7 @@ _SECONDS = 120.0  # of one administrative call; loading an adapter took 0.02-0.3
 _BODY_SHOWN = 300
 
 
-class Admin:
+class Admin(AbstractContextManager["Admin"]):
     """Administrative calls to the server at `base_url`. Use as a context manager.
 
     seconds: how long one call may take.
@@ -33,15 +33,7 @@ class Admin:
             trust_env=False,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._http.close()
 
     def models(self) -> dict[str, str] | None:
@@ -64,7 +56,7 @@ class Admin:
         return self.post("/v1/load_lora_adapter", {}).status_code != httpx.codes.NOT_FOUND
 
     def post(self, route: str, body: dict[str, Any]) -> httpx.Response:
-        """What the server answers, whatever it is. Raises `Unavailable` where it does not."""
+        """The server's answer, of any status. Raises `Unavailable` where there is none."""
         try:
             return self._http.post(route, json=body)
         except httpx.TransportError as e:

@@ -1,8 +1,8 @@
-"""The engine answers nobody without its key: a middleware that the server loads at its start.
+"""The API key on every path of the server, by a middleware that the server loads at its start.
 
-vLLM asks for the key below /v1 and a few more prefixes only; /invocations gives completions and
-/metrics tells what is played to every user of the machine. Here no path is open. It runs in the
-server's process, so it imports nothing of ours; it is plain ASGI, which costs a request nothing.
+vLLM asks for the key below /v1 and a few more prefixes only: any user of the machine gets
+completions from /invocations and reads /metrics. This middleware closes those paths too. It runs in
+the server's process, so it imports nothing of this project, and it is plain ASGI for speed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 MIDDLEWARE = f"{__name__}.RequireApiKey"
-"""What `--middleware` takes."""
+"""The value of `--middleware`."""
 
 Message = MutableMapping[str, Any]
 App = Callable[
@@ -23,7 +23,7 @@ App = Callable[
 
 
 class RequireApiKey:
-    """Lets a request through that carries VLLM_API_KEY as its bearer token; 401 for any other."""
+    """Passes requests that carry VLLM_API_KEY as bearer token; answers any other with 401."""
 
     def __init__(self, app: App) -> None:
         self._app = app

@@ -1,9 +1,9 @@
 """Sampling from the engine over its OpenAI-style API, token ids in and token ids out.
 
 One client serves all episodes in flight. It sends the exact ids of the transcript, asks for the
-exact ids back, and checks what came: training on a completion whose ids and logprobs do not match
-would be wrong in silence. A failed request is repeated for a bounded time, one with an answer that
-cannot be used a few times, and neither is ever turned into an empty completion.
+exact ids back, and checks the answer: training on a completion whose ids and logprobs do not match
+would be wrong without an error. It repeats a failed request for a bounded time, and one with an
+unusable answer a few times; neither becomes an empty completion.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Completion:
-    """What was sampled. ids: C of them, a sampled end of turn included; logprobs: C, natural log,
-    of the distribution that was sampled from; finish_reason: "stop" or "length"."""
+    """A sampled completion. ids: C of them, a sampled end of turn included; logprobs: C, natural
+    log, of the distribution that was sampled from; finish_reason: "stop" or "length"."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -50,7 +50,7 @@ class Completion:
 
 
 class Sampler(Protocol):
-    """What an episode needs of an engine: a server, or a script in its place."""
+    """The part of an engine that an episode uses: a server's client, or a script in its place."""
 
     async def sample(
         self, prompt_ids: Sequence[int], sampling: Sampling, seed: int
@@ -78,7 +78,7 @@ class _Failed(Exception):
     """A request without an answer, which may get one when it is repeated; the text says why."""
 
 
-class EngineClient:
+class EngineClient(AbstractAsyncContextManager["EngineClient"]):
     """A connection to one server, sampling from one of the names it serves.
 
     model_name: "base" or an adapter's versioned name; it is the policy version of every turn.
@@ -112,24 +112,15 @@ class EngineClient:
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers={"Authorization": f"Bearer {api_key}"},
-            # Its limit on reading is one on each read, which a byte now and then would meet for
-            # ever; `_post` limits the whole.
+            # httpx limits each read, which a slow trickle of bytes never exceeds; `_post` limits
+            # the whole answer.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_SECONDS),
-            trust_env=False,  # a proxy from the environment has no business on loopback
+            trust_env=False,  # no proxy from the environment on loopback
         )
 
-    async def __aenter__(self) -> Self:
-        await self._http.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._http.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._http.aclose()
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
         """Sample one completion of at most `sampling.max_tokens` ids.
@@ -168,7 +159,7 @@ class EngineClient:
         return await self._complete(body, lambda answer: prompt_logprobs_of(answer, prompt_ids))
 
     async def _complete(self, body: dict[str, Any], read: Callable[[Any], T]) -> T:
-        """POST until an answer comes that `read` can use; what `read` makes of it."""
+        """POST until `read` can use the answer; return its result."""
         failed_at: float | None = None
         attempt = unusable = 0
         while True:
@@ -216,8 +207,8 @@ class EngineClient:
 
 
 def _backoff(attempt: int) -> float:
-    """Seconds before the next attempt: exponential, with half of it random, so that many requests
-    that failed together do not come back together."""
+    """Seconds before the next attempt: exponential, half of it random, so that requests that failed
+    together are not repeated together."""
     doubled: float = _FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1)
     longest = min(_LONGEST_BACKOFF_SECONDS, doubled)
     return longest * random.uniform(0.5, 1.0)
@@ -228,7 +219,8 @@ def completion_of(answer: Any, max_tokens: int) -> Completion:
     not be trained on: ids and logprobs of different number, a logprob that is none, fewer or more
     ids than were asked for, or nothing.
 
-    A prompt must leave room for `max_tokens` in the engine's context, or it cuts a reply early.
+    A prompt must leave room for `max_tokens` in the engine's context; otherwise the engine cuts the
+    reply.
     """
     choice = _choice(answer)
     ids = choice.get("token_ids")

@@ -1,7 +1,7 @@
-"""What engine and trainer will need of the memory, before anything is started.
+"""The memory that engine and trainer will need, estimated before either is started.
 
-Estimates, held against what is free now, so that `grpo doctor RUN` can say in the evening whether
-both fit, and a start can leave room for the trainer. Nothing is measured on a running server here.
+`grpo doctor RUN` compares the estimates with what is free now and says in the evening whether both
+fit. It measures no running server.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rollout.engine.vllm_server import memory_needed
 
 
 def trainer_bytes(settings: EngineSettings) -> int:
-    """Memory to leave for the trainer beside the engine."""
+    """Memory to leave for the trainer."""
     return int((settings.trainer_gib or 0.0) * GIB)
 
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """What a night will need, before anything is started. Bytes, of the memory named by `where`.
+    """What a night will need. Bytes, of the memory named by `where`.
 
-    engine, trainer: at their largest. free: what can be had now.
+    engine, trainer: at their largest. free: available now.
     """
 
     engine: int
@@ -36,11 +36,11 @@ class MemoryForecast:
 
     @property
     def side_by_side(self) -> bool:
-        """Whether both fit at once; where not, one has to go for the other."""
+        """Whether both fit at once."""
         return self.engine + self.trainer <= self.free
 
     def told(self) -> str:
-        """In a sentence. Raises `Shortage` where one of them does not even fit alone."""
+        """In a sentence. Raises `Shortage` where one of them does not fit even alone."""
         figures = (
             f"engine about {self.engine / GIB:.1f} GiB, trainer about {self.trainer / GIB:.1f}, "
             f"{self.free / GIB:.1f} GiB of {self.where} available"
@@ -58,7 +58,7 @@ class MemoryForecast:
 
 
 def forecast(settings: EngineSettings, model_dir: Path) -> MemoryForecast:
-    """What `settings` come to for this model on this machine, held against what is free now."""
+    """The forecast for this model and these settings on this machine."""
     available, gpu_total = memory.available(), memory.gpu_total()
     free, where = scarcest(available)
     engine = memory_needed(model_dir, settings)

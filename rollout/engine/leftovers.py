@@ -1,8 +1,8 @@
-"""What a server leaves when it is killed: a scratch folder, shared memory, memory that must return.
+"""What a killed server leaves behind: a scratch folder, shared memory, and memory still held.
 
-A server that ends in good order removes its shared memory; where all of its processes were killed
-at once, nobody is left to, and nothing of it can be measured any more. So what is its own is noted
-while it lives. What is not provably the server's is left alone.
+A server that ends in good order removes its shared memory. One whose processes were all killed at
+once does not, and afterwards nothing of it can be measured. So its belongings are noted while it
+lives. Nothing is removed that is not provably the server's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from fieldkit.process.owned import Owned, boot_id, environment
 from fieldkit.process.shared_memory import remove_shared, shared_files
 
 SCRATCH_VARIABLE = "TMPDIR"
-"""By which a server, and all that it starts, knows its scratch folder."""
+"""The environment variable with the scratch folder of a server and its children."""
 
 _ROOM = Path("/tmp")  # short, because sockets are below it
 _PREFIX = "grpo-"
-_NOTE_SECONDS = (
-    3600.0  # within which what there was before holds but for a margin; steps are shorter
-)
+_NOTE_SECONDS = 3600.0  # how long a note of what a server held is of use; steps are shorter
 
 
 def new_scratch() -> Path:
@@ -40,14 +38,14 @@ def new_scratch() -> Path:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What is a server's and may outlive it. shared: as `shared_files` gives it."""
+    """What may outlive a server. shared: as `shared_files` returns it."""
 
     scratch: frozenset[Path]
     shared: Mapping[str, int]
 
     @classmethod
     def of(cls, pids: Iterable[int], info: Mapping[str, Any]) -> Leftovers:
-        """Of a server's living processes, and of what the ledger noted about the others."""
+        """From a server's living processes, and from the ledger's notes on the others."""
         living = list(pids)
         folders = [info.get("scratch"), *(environment(p).get(SCRATCH_VARIABLE) for p in living)]
         return cls(
@@ -56,7 +54,7 @@ class Leftovers:
         )
 
     def remove(self) -> None:
-        """Remove what is left, once no process of the server lives."""
+        """Remove what is left. Call it when no process of the server lives."""
         for folder in self.scratch:
             if _is_scratch(folder):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -64,7 +62,7 @@ class Leftovers:
 
 
 def _is_scratch(folder: Path) -> bool:
-    """Whether it can only be one of `new_scratch`'s: its name, its place, and this user's alone."""
+    """Whether only `new_scratch` can have made it: its name, its place, and this user's alone."""
     if folder.parent != _ROOM or not folder.name.startswith(_PREFIX):
         return False
     with contextlib.suppress(OSError):
@@ -75,17 +73,17 @@ def _is_scratch(folder: Path) -> bool:
 
 
 def held_note(pids: Iterable[int]) -> dict[str, Any]:
-    """What the processes of a server hold now, for the ledger."""
+    """The memory that a server's processes hold now, for the ledger."""
     return {"at": time.clock_gettime(time.CLOCK_BOOTTIME), **Reclaim.measure(pids).plain()}
 
 
 def to_come_back(owned: Owned, pids: Iterable[int], margin: int) -> Reclaim:
-    """What the end of a server has to give back. pids: its processes that live.
+    """The memory that the end of a server has to give back. pids: its living processes.
 
-    Of those that were killed before us nothing can be measured any more, so what the ledger noted
-    counts where it is more by the margin. It was noted when the server was ready or had last loaded
-    an adapter, and not before the start: by then the files that it reads are in the page cache,
-    which a container's limit counts as taken. An old note says nothing about this machine now.
+    What processes held that were killed earlier cannot be measured, so the ledger's note counts
+    where it is more by the margin. It was taken when the server was ready or had last loaded an
+    adapter: before the start the files that it reads are not yet in the page cache, which a
+    container's limit counts as taken. A note of another boot, or an old one, does not count.
     """
     now = Reclaim.measure(pids)
     note = dict(owned.info.get("held", {}))

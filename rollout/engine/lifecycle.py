@@ -1,9 +1,9 @@
-"""How a new adapter reaches the server: one object a way, and the choice between them.
+"""How a new adapter reaches the server: one object for each way, and the choice between them.
 
 A restart always works and costs a start each step. A swap costs a fraction of a second, but needs
 a server that offers the calls for it, and memory for engine and trainer at the same time. Both are
-probed on the server that runs, and the reason is kept in words for the log and the journal. A new
-lifecycle is a class with these verbs, and an entry in `LIFECYCLES`.
+probed on the running server, and the reason is kept in words for the log and the journal. A new
+lifecycle is a class with these methods and one line `LIFECYCLES.register(…)`.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from __future__ import annotations
 from collections import ChainMap
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import Unavailable
 from fieldkit.gate.memory import GIB, Available
+from fieldkit.registry import Registry
 
 if TYPE_CHECKING:  # run.toml is read with every command, and few talk to a server
     from rollout.engine.admin import Admin
 
 AUTO = "auto"
-"""Leaves the choice to `decide`."""
+"""The value of engine.lifecycle that leaves the choice to `decide`."""
 
 
 class RunningServer(Protocol):
-    """What a lifecycle may ask of the run's server, which answers, and of what it shall serve."""
+    """What a lifecycle may ask of the run's server. The server answers requests."""
 
     def admin(self) -> Admin:
-        """Its administrative calls, to be used as a context manager."""
+        """Its administrative calls; a context manager."""
 
     def serves_target(self) -> bool:
-        """Whether every adapter that it shall serve is loaded."""
+        """Whether every adapter of the target is loaded."""
 
     def can_hold_target(self) -> bool:
-        """Whether it was started for adapters of that rank and those layers."""
+        """Whether it was started for adapters of the target's rank and layers."""
 
     def load_target(self) -> None:
-        """Load what is missing, then unload what does not belong there."""
+        """Load what is missing of the target, then unload the rest."""
 
     def stop(self) -> int:
         """End it and see its memory come back."""
@@ -45,8 +46,8 @@ class RunningServer(Protocol):
 class Lifecycle(Protocol):
     """One way for adapters to change.
 
-    name: what engine.lifecycle says. keeps_memory: the server holds its memory while the trainer
-    works, so that there has to be room for both. offers: what speaks for it, in words.
+    name: the value of engine.lifecycle. keeps_memory: the server holds its memory while the trainer
+    works, so both must fit. offers: the reason for it, in words.
     """
 
     name: str
@@ -57,10 +58,10 @@ class Lifecycle(Protocol):
         """What the running server lacks for it, in words; empty where it has everything."""
 
     def bring(self, server: RunningServer) -> bool:
-        """Have the running server serve what it shall; False where that takes a new server."""
+        """Have the running server serve the target; False where that takes a new server."""
 
     def release(self, server: RunningServer) -> None:
-        """Give back, before training, what the engine need not hold then."""
+        """Give back, before training, the memory that the engine does not need meanwhile."""
 
 
 class Restart:
@@ -104,21 +105,18 @@ class Hotswap:
 
 RESTART, HOTSWAP = Restart(), Hotswap()
 
-LIFECYCLES: dict[str, Lifecycle] = {each.name: each for each in (HOTSWAP, RESTART)}
-"""By name, the most wanted first: `auto` takes the first that server and memory allow."""
+LIFECYCLES: Registry[Lifecycle] = Registry("lifecycle")
+"""The best first: `auto` takes the first that server and memory allow."""
+LIFECYCLES.register(HOTSWAP.name, HOTSWAP)
+LIFECYCLES.register(RESTART.name, RESTART)
 
 CHOICES: ChainMap[str, Any] = ChainMap(
-    LIFECYCLES,  # a live view: what is added there may be said, too
+    cast(
+        "dict[str, Any]", LIFECYCLES
+    ),  # a live view, so that a lifecycle registered later is a choice too
     {AUTO: SimpleNamespace(meaning="the first that server and memory allow")},
 )
-"""What engine.lifecycle may say."""
-
-
-def lifecycle(name: str) -> Lifecycle:
-    """The one of that name. Raises `BadInput`."""
-    if name not in LIFECYCLES:
-        raise BadInput(f"engine.lifecycle: {name!r} is unknown; known: {', '.join(CHOICES)}")
-    return LIFECYCLES[name]
+"""The values of engine.lifecycle."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +130,11 @@ class Decision:
 def decide(asked: str, admin: Admin, *, available: Available, trainer: int) -> Decision:
     """The lifecycle for a running server.
 
-    asked: engine.lifecycle. available: memory that is free while it runs. trainer: bytes that the
-    trainer needs. Raises `Unavailable` where one is demanded that the server cannot have.
+    asked: engine.lifecycle. available: memory that is free while the server runs. trainer: bytes
+    that the trainer needs. Raises `Unavailable` where the server lacks what `asked` needs.
     """
     if asked != AUTO:
-        demanded = lifecycle(asked)
+        demanded = LIFECYCLES.named(asked, "engine.lifecycle")
         if lacking := demanded.lacking(admin):
             raise Unavailable(
                 f"engine.lifecycle is {asked}, but {lacking}; set lifecycle to auto or restart, or "
@@ -162,7 +160,7 @@ def has_room(available: Available, trainer: int) -> bool:
 
 
 def scarcest(available: Available) -> tuple[int, str]:
-    """Bytes of the memory that the trainer's tensors would live in, and what it is called."""
+    """Bytes and name of the memory that holds the trainer's tensors."""
     if available.gpu is not None:
         return available.gpu, "GPU memory"
     return available.host, "memory"

@@ -1,7 +1,7 @@
-"""The TCP port that a server is to listen on: any free one, or one that is asked for.
+"""The TCP port that a server is to listen on: any free one, or the one in engine.port.
 
-Asked just before the server starts, so that a busy port is told in a sentence and not found in a
-server's log. Nothing is opened for longer than the question takes.
+Checked just before the server starts, so that a busy port is an error of one sentence. It keeps no
+socket open.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import psutil
 from fieldkit.errors import Unavailable
 
 HOST = "127.0.0.1"
-"""Loopback only: nobody outside this machine reaches the server."""
+"""Loopback only: the server cannot be reached from outside this machine."""
 
 
 def free_port(asked: int) -> int:
@@ -31,7 +31,7 @@ def free_port(asked: int) -> int:
 
 
 def _listener(port: int) -> str:
-    """Who listens on a TCP port, for a person to read."""
+    """The process that listens on a TCP port, in words."""
     for connection in psutil.net_connections("tcp"):
         at_port = connection.laddr and connection.laddr.port == port
         if at_port and connection.status == psutil.CONN_LISTEN and connection.pid:

@@ -1,9 +1,9 @@
 """Proof that the adapter which answers is the adapter that was trained.
 
 A server answers 200 to a name it confuses, an adapter it half loads, or weights it does not use.
-The trainer leaves `canary.json` beside the weights: token ids, and their logprobs under the base
-model, the previous and the new adapter. Here the server's own logprobs of those ids are held
-against the three. Where the adapters are too alike to be told apart the verdict says so.
+The trainer writes `canary.json` next to the weights: token ids, and their logprobs under the base
+model, the previous and the new adapter. Here the server's own logprobs of those ids are compared
+with the three. Where the adapters are too similar to tell apart the verdict is INDISTINGUISHABLE.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fieldkit.training.adapter import CANARY_FILE
 from fieldkit.training.canary_record import Canary, read_canary
 from rollout.engine.client import EngineClient
 
-# How unlikely the count of `judge` must be by chance, before a rival is ruled out or a server is
-# accused. Tokens of one sequence share a past and so are not independent, hence far below 0.05.
+# The probability by chance of the count in `judge` below which a rival is ruled out, or the server
+# is refused. Tokens of one sequence share a past and are not independent, hence far below 0.05.
 _BY_CHANCE = 1e-6
 
-# Mean |served - new| a token above which the weights are wrong whatever they are closest to: so
-# many times the canary's noise, and not less than the floor. Over the tokens of a prompt it is
-# about 0.06 in bf16, the noise 0.05; in fp32 it is 2e-7.
+# Mean |served - new| a token above which the weights are wrong, whichever adapter is closest: a
+# multiple of the canary's noise, and at least the floor. Over the tokens of a prompt it is about
+# 0.06 in bf16 (noise 0.05), and 2e-7 in fp32.
 _MAX_MEAN_IN_NOISE = 10.0
 _MAX_MEAN_FLOOR = {"bfloat16": 0.1, "float16": 0.05, "float32": 0.01}
 
 
 class Verdict(StrEnum):
-    """What a canary showed."""
+    """The result of a canary."""
 
     PROVEN = "PROVEN"
     """The served logprobs are the new adapter's, and no rival's."""
@@ -45,8 +45,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Proof:
-    """A verdict with its figures. mean_abs: mean |served - new| a token, None without a canary.
-    detail: one line for the log."""
+    """A verdict. mean_abs: mean |served - new| a token, None without a canary. detail: one line for
+    the log."""
 
     verdict: Verdict
     mean_abs: float | None
@@ -54,9 +54,9 @@ class Proof:
 
 
 def prove(client: EngineClient, adapter: Path, adapter_sha: str) -> Proof:
-    """Ask the server that `client` is connected to for the canary's logprobs and judge them.
+    """Ask the server behind `client` for the canary's logprobs and judge them.
 
-    Raises `Unavailable` where they are not the new adapter's. Call outside an event loop.
+    Raises `Unavailable` where they are not the new adapter's. Call it outside an event loop.
     """
     file = adapter / CANARY_FILE
     if not file.exists():
@@ -77,13 +77,13 @@ async def _served(client: EngineClient, canary: Canary) -> list[tuple[float, ...
 
 
 def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof:
-    """Hold the served logprobs (rows as in `canary.new`) against new, previous and base.
+    """Compare the served logprobs (rows as in `canary.new`) with new, previous and base.
 
     For each rival: over the tokens where it differs from new by more than the noise, how often is
-    the served logprob closer to new? Where the two differ by rounding alone that is a coin's toss
-    however rounding is distributed (a sign test), so an even count never accuses a server that is
-    right. Sizes are not used, because in bf16 a few unlikely tokens carry most of the rounding.
-    Raises `Unavailable` where a rival or something else answers.
+    the served logprob closer to new? Where the two differ by rounding alone, that is a coin's toss
+    (a sign test) for any distribution of the rounding, so an even count refuses no right server.
+    Sizes are not used, because in bf16 a few unlikely tokens carry most of the rounding. Raises
+    `Unavailable` where a rival or something else answers.
     """
     got, new = _flat(served), _flat(canary.new)
     mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)

@@ -1,7 +1,7 @@
-"""The vLLM server of one run folder, as the run's ledger knows it: its start, adapters and end.
+"""The vLLM server of one run folder, as the run's ledger describes it: start, adapters and end.
 
-It is what a lifecycle works with. Who may touch it at a time, and what a phase asks for, is for
-`rollout.engine.serve`; nothing here touches a process that the ledger does not own.
+A lifecycle works with it. `rollout.engine.serve` holds the lock and knows what a phase needs.
+Nothing here touches a process that the ledger does not own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import trainer_bytes
 from rollout.engine.leftovers import Leftovers, held_note, new_scratch, to_come_back
-from rollout.engine.lifecycle import Lifecycle, decide, lifecycle
+from rollout.engine.lifecycle import LIFECYCLES, Lifecycle, decide
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Proof, prove
 from rollout.engine.target import Target
@@ -34,18 +34,18 @@ from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, LoraShape
 ENGINE = "engine"
 """The name of its entry in the ledger."""
 
-_READY_POLL_SECONDS = 0.5  # between two questions; the server's death ends the wait at once
-_READY_ANSWER_SECONDS = 10.0  # for each of the two requests of such a question
-_LONGEST_LOOK_SECONDS = 30.0  # for the question and the pause after it; more was a standstill
+_READY_POLL_SECONDS = 0.5  # between two polls; the server's death ends the wait at once
+_READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
+_LONGEST_LOOK_SECONDS = 30.0  # for a poll and the pause after it; more was a standstill
 _PROGRESS_SECONDS = 15.0
 
 Progress = Callable[[str], None]
 
 
 class Server:
-    """The server of one run folder, as the ledger knows it. To be used under the run's engine lock.
+    """The server of one run folder. Use it under the run's engine lock.
 
-    target: what it shall serve; only who stops it or makes room needs none.
+    target: what to serve; None for a caller that only stops it or makes room.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Server:
         assert self._target is not None
         return self._target
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- its entry in the ledger -----------------------------------------------------------------
 
     @property
     def owned(self) -> Owned:
@@ -80,21 +80,21 @@ class Server:
         return Admin(url(owned), api_key(owned))
 
     def note(self, **info: Any) -> None:
-        """Add to what the ledger remembers of the server."""
+        """Add to the ledger's notes on the server."""
         owned = self.owned
         self.ledger.record(replace(owned, info={**owned.info, **info}))
 
-    # -- bringing it to where it should be -----------------------------------------------------
+    # -- making it serve the target --------------------------------------------------------------
 
     def bring(self) -> None:
-        """Serve the target by the cheapest way."""
+        """Serve the target in the cheapest way."""
         used = self._usable()
         if used is None or not used.bring(self):
             self.stop()
             self._start()
 
     def _usable(self) -> Lifecycle | None:
-        """The lifecycle of the server that the ledger names; None where it is of no use."""
+        """The lifecycle of the running server; None where that server cannot be used."""
         owned = self.ledger.get(ENGINE)
         if owned is None or not is_running(owned):
             return None
@@ -110,7 +110,7 @@ class Server:
             self.say(f"engine: the running server is of no use ({e})")
             return None
 
-    # -- what its lifecycle may ask of it -------------------------------------------------------
+    # -- what a lifecycle calls ------------------------------------------------------------------
 
     def serves_target(self) -> bool:
         """Whether every adapter of the target is loaded."""
@@ -123,14 +123,14 @@ class Server:
         return bool(shape) and all(shape.covers(a) for a in self.target.adapters.values())
 
     def load_target(self) -> None:
-        """Load what is missing of the target; then unload what does not belong to it."""
+        """Load what is missing of the target, then unload the rest."""
         loaded: dict[str, str] = dict(self.owned.info["loaded"])
         missing = self._missing()
         with self.admin() as admin:
             for name in missing:
                 self.say(f"engine: loading adapter {name}")
                 info = self.target.adapters[name]
-                # Written first: a name that may have been loaded is not used for other weights.
+                # Noted first, so that a name that may be loaded is never used for other weights.
                 loaded[name] = info.sha
                 self.note(loaded=loaded)
                 admin.load(name, info.path)
@@ -211,7 +211,7 @@ class Server:
                     raise Unavailable("the process ended")
 
     def _answers(self, admin: Admin, owned: Owned) -> bool:
-        """Whether it is ready. Notes what is its own in the meantime."""
+        """Whether it is ready. Notes its shared memory meanwhile."""
         models = admin.models()
         noted: dict[str, int] = self.owned.info.get("shared", {})
         shared = {**noted, **shared_files(family(owned.marker))}
@@ -220,14 +220,14 @@ class Server:
         return models is not None
 
     def _note_held(self) -> None:
-        """Note what the server holds: once it has been killed that can no longer be measured."""
+        """Note the memory that the server holds: it cannot be measured after a kill."""
         self.note(held=held_note(family(self.owned.marker)))
 
     def _decide(self) -> Lifecycle:
-        """Settle the lifecycle once for this server (again only where the setting changed)."""
+        """Choose the lifecycle once for this server, and again only where the setting changed."""
         asked, info = self.settings.lifecycle, self.owned.info
         if info.get("asked") == asked:
-            return lifecycle(info["lifecycle"])
+            return LIFECYCLES.named(info["lifecycle"])
         trainer = trainer_bytes(self.settings)
         with self.admin() as admin:
             decision = decide(asked, admin, available=memory.available(), trainer=trainer)
@@ -237,9 +237,9 @@ class Server:
     # -- what it serves ------------------------------------------------------------------------
 
     def prove(self) -> Proof | None:
-        """Prove the adapter that was asked for, once; None for the base and for one proven before.
+        """Prove the target's adapter once; None for the base and for an adapter proven before.
 
-        A server that fails the proof is stopped, so that the next try has a fresh one.
+        A server that fails the proof is stopped, so that the next try starts a fresh one.
         """
         target, owned = self.target, self.owned
         info = target.adapters.get(target.name)
@@ -259,9 +259,9 @@ class Server:
     # -- its end -------------------------------------------------------------------------------
 
     def stop(self) -> int:
-        """End the server, its children and its leftovers, and see the memory come back.
+        """End the server and its children, remove its leftovers, and wait for the memory.
 
-        Returns how many processes there were.
+        Returns the number of processes.
         """
         owned = self.ledger.get(ENGINE)
         if owned is None:
@@ -288,5 +288,5 @@ def url(owned: Owned) -> str:
 
 
 def api_key(owned: Owned) -> str:
-    """Read from the server's own environment, so that the key is on no disk."""
+    """Read from the server's own environment: the key is on no disk."""
     return environment(owned.pid or 0).get(API_KEY_VARIABLE, "")

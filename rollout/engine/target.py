@@ -1,7 +1,7 @@
-"""What a server must serve: a model, some adapters by name, and which of them is asked for.
+"""What a server must serve: a model, adapters by name, and the one that a phase needs.
 
-Made from paths by checking them, so that a bad folder is found before any server is touched, and
-compared with what a running server was started for. Nothing here talks to a server.
+Its folders are checked when it is made, before any server is touched. `fingerprint` is compared
+with the one that a running server was started with. Nothing here talks to a server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollout.engine.vllm_server import BASE_NAME, LoraShape
 
 @dataclass(frozen=True)
 class Target:
-    """adapters: name -> checked adapter; name: the one that is asked for, or "base"."""
+    """adapters: name -> checked adapter; name: the one that is needed, or "base"."""
 
     model_dir: Path
     settings: EngineSettings
@@ -34,11 +34,11 @@ class Target:
 
     @property
     def shape(self) -> LoraShape | None:
-        """What a server started for these adapters must be able to hold."""
+        """What a server must be started for to hold these adapters."""
         return LoraShape.of(list(self.adapters.values()))
 
     def fingerprint(self) -> str:
-        """Identity of everything that is fixed when a server starts, adapters apart."""
+        """Identity of everything but the adapters that is fixed when a server starts."""
         words = vllm_server.command(self.model_dir, self.settings, None, {}, port=0)
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 

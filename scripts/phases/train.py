@@ -141,7 +141,7 @@ def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
 
 
 def _what_is_smaller(ctx: Context, n: int) -> str:
-    """Advice that makes step n's trainer smaller, with the token budget that fits."""
+    """The settings that make step n's trainer smaller, with the token budget that fits."""
     settings = _settings(ctx, n)
     segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
     others = []

@@ -169,7 +169,7 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_is_one_entry_of_the_registry(
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     bundle: Path,
     adapter: Path,
     reference: Path,
@@ -183,7 +183,8 @@ def test_an_optimizer_is_one_entry_of_the_registry(
         return torch.optim.RMSprop(parameters, lr=lr)
 
     kind = OptimizerKind(rmsprop, "divides by a running mean of squares", keeps=("square_avg",))
-    monkeypatch.setitem(OPTIMIZERS, "rmsprop", kind)
+    OPTIMIZERS.register("rmsprop", kind)
+    request.addfinalizer(lambda: OPTIMIZERS.remove("rmsprop"))
     settings = TrainerSettings(optimizer="rmsprop", lr=0.01, dtype="fp32")
     inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step")
     result = train(inputs, settings, Lines(StringIO()))

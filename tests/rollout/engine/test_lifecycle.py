@@ -20,7 +20,7 @@ from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.lifecycle import LIFECYCLES, Hotswap, RunningServer, decide, lifecycle
+from rollout.engine.lifecycle import LIFECYCLES, Hotswap, RunningServer, decide
 from rollout.engine.serve import ensure_engine, find_engine, release_memory, stop_engine
 from rollout.engine.server import Server
 from tests.conftest import TinyModel
@@ -79,8 +79,10 @@ def test_a_swap_that_is_demanded_of_a_server_without_it_is_unavailable() -> None
 
 
 def test_a_lifecycle_that_nobody_knows_is_bad_input_with_those_that_are_known() -> None:
-    with pytest.raises(BadInput, match="'doze' is unknown; known: auto, hotswap, restart"):
-        lifecycle("doze")
+    with pytest.raises(BadInput, match="one of 'auto', 'hotswap', 'restart', found 'doze'"):
+        EngineSettings(lifecycle="doze")
+    with pytest.raises(BadInput, match=r"engine\.lifecycle: 'doze' is unknown; known: hotswap"):
+        decide("doze", admin(can_swap=True), available=PLENTY, trainer=TRAINER)
 
 
 # -- one from outside --------------------------------------------------------------------------
@@ -136,7 +138,7 @@ class Sleep(Hotswap):
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The small server in vLLM's place and `Sleep` among the lifecycles; the calls it got."""
-    monkeypatch.setitem(LIFECYCLES, Sleep.name, Sleep())
+    LIFECYCLES.register(Sleep.name, Sleep())
     calls = tmp_path / "calls"
 
     def command(
@@ -149,6 +151,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(vllm_server, "memory_needed", lambda model, settings: 0)
     yield calls
     stop_engine(tmp_path / "run")
+    LIFECYCLES.remove(Sleep.name)
 
 
 def test_a_lifecycle_from_outside_serves_adapters_and_makes_room_for_the_trainer(
