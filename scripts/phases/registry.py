@@ -1,8 +1,8 @@
 """The registry of phases: the name, help and function of each.
 
-`grpo <phase>`, `run_phase`, the loop and grpo_loop.sh all use this table, so a new phase needs one
-file with its function and one entry here. `scripts.run.next_phase` alone decides which phase is
-next. Importing this module is cheap: a phase's module is imported when the phase runs.
+`grpo <phase>`, `run_phase`, the loop and grpo_loop.sh all use it, so a new phase needs one file
+with its function and one entry here. `scripts.run.next_phase` alone decides which phase is next.
+Importing this module is cheap: a phase's module is imported when the phase runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
+
+from fieldkit.registry import Registry
 
 if TYPE_CHECKING:
     from scripts.phases.context import Context, Done
@@ -43,33 +45,32 @@ class PhaseEntry:
 
 SKIP_PREFLIGHT = "skip_preflight"
 
-PHASES = {
-    entry.name: entry
-    for entry in (
-        PhaseEntry(
-            "start",
-            "Check everything, write the manifest and step-000, play the preflight.",
-            "scripts.phases.start:start",
-            flags={SKIP_PREFLIGHT: "Start without a preflight."},
-        ),
-        PhaseEntry(
-            "rollout",
-            "Play the next step's episodes and write its bundle.",
-            "scripts.phases.rollout:rollout",
-        ),
-        PhaseEntry(
-            "train",
-            "Train on the step's bundle and finish the step.",
-            "scripts.phases.train:train",
-            has_figures=True,
-        ),
-        PhaseEntry(
-            "eval",
-            "Evaluate the newest adapter and any missing start arm; print the tables.",
-            "scripts.phases.eval:evaluate",
-            has_figures=True,
-            shows_table=True,
-        ),
-    )
-}
+PHASES: Registry[PhaseEntry] = Registry("phase")
 """By name, in the order in which `grpo --help` lists them."""
+for _entry in (
+    PhaseEntry(
+        "start",
+        "Check everything, write the manifest and step-000, play the preflight.",
+        "scripts.phases.start:start",
+        flags={SKIP_PREFLIGHT: "Start without a preflight."},
+    ),
+    PhaseEntry(
+        "rollout",
+        "Play the next step's episodes and write its bundle.",
+        "scripts.phases.rollout:rollout",
+    ),
+    PhaseEntry(
+        "train",
+        "Train on the step's bundle and finish the step.",
+        "scripts.phases.train:train",
+        has_figures=True,
+    ),
+    PhaseEntry(
+        "eval",
+        "Evaluate the newest adapter and any missing start arm; print the tables.",
+        "scripts.phases.eval:evaluate",
+        has_figures=True,
+        shows_table=True,
+    ),
+):
+    PHASES.register(_entry.name, _entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,14 @@ COUNT = PhaseEntry("count", "Count files.", count, flags={"strict": "Fail instea
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def run(tmp_path: Path) -> Iterator[RunFolder]:
     """A run folder, and the phase from outside among the known ones."""
-    monkeypatch.setitem(PHASES, COUNT.name, COUNT)
     folder = RunFolder(tmp_path / "night")
     folder.path.mkdir()
     folder.config.touch()
-    return folder
+    PHASES.register(COUNT.name, COUNT)
+    yield folder
+    PHASES.remove(COUNT.name)
 
 
 def told(folder: RunFolder) -> list[dict[str, object]]:

@@ -178,7 +178,7 @@ def test_the_phases_that_make_figures_end_with_them_tracked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, tracked: bool
 ) -> None:
     entry = replace(PHASES[phase], work=lambda ctx: Done("worked"))
-    monkeypatch.setitem(PHASES, phase, entry)
+    monkeypatch.setattr(run_phase, "PHASES", {phase: entry})
     monkeypatch.setattr(
         run_phase, "put_aside_changes", lambda folder, tell: None
     )  # it has no weights
