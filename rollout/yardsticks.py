@@ -10,17 +10,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from fieldkit.registry import Registry
-from reward.reward import Reward
-from rollout.envs.base import World
-from rollout.envs.registry import environment_of
-from rollout.player import Player
 from rollout.policies import Policy, RecitedPolicy, SampledPolicy, WrittenSampler
 from rollout.settings import EpisodeSettings
-from rollout.transcript import ChatRenderer
+
+if TYPE_CHECKING:  # `grpo next` needs the names only, and the worlds are slow to import
+    from reward.reward import Reward
+    from rollout.envs.base import Environment, World
+    from rollout.player import Player
+    from rollout.transcript import ChatRenderer
 
 # A yardstick takes milliseconds an episode and a process each; beyond this many the processes wait
 # for a core, and their time limits with them.
@@ -38,16 +40,23 @@ class Yardstick:
     """It is an arm of every run's evaluation."""
 
 
+def _environment(task: Task) -> Environment:
+    """As `rollout.envs.registry.environment_of`."""
+    from rollout.envs import registry
+
+    return registry.environment_of(task)
+
+
 def oracle_replies(task: Task) -> Sequence[str]:
     """The replies that solve the task. Raises `BadInput` where nobody knows any."""
-    oracle = environment_of(task).oracle
+    oracle = _environment(task).oracle
     if oracle is None:
         raise BadInput(f"task {task.task_id}: env {task.env!r} has no oracle")
     return oracle(task)
 
 
 def _random(task: Task, settings: EpisodeSettings, load: Callable[[], ChatRenderer]) -> Policy:
-    draw = environment_of(task).random_reply
+    draw = _environment(task).random_reply
     if draw is None:
         raise BadInput(f"task {task.task_id}: env {task.env!r} knows no random replies")
     renderer = load()
@@ -84,6 +93,8 @@ def yardstick_player(
 ) -> Player:
     """The yardstick of that name, ready to play. load: gives the tokenizer; only for those that
     have ids. Raises `BadInput` for a name that is unknown."""
+    from rollout.player import Player
+
     make = YARDSTICKS.named(name).policy
     return Player(
         policy=lambda task, limits: make(task, limits, load or _no_tokenizer),

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fieldkit.errors import Unavailable
-from fieldkit.gate.memory import GIB, Available
 from fieldkit.registry import Registry
 
 if TYPE_CHECKING:  # run.toml is read with every command, and few talk to a server
+    from fieldkit.gate.memory import Available
     from rollout.engine.admin import Admin
 
 AUTO = "auto"
@@ -141,6 +141,8 @@ def decide(asked: str, admin: Admin, *, available: Available, trainer: int) -> D
                 "install the pinned vLLM (`make setup`)"
             )
         return Decision(demanded, f"{asked}: asked for")
+    from fieldkit.gate.memory import GIB
+
     free, where = scarcest(available)
     figures = f"{free / GIB:.1f} GiB of {where} beside the engine, the trainer needs about "
     figures += f"{trainer / GIB:.1f}"

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fieldkit.errors import BadInput
+from trainer.settings import ServingDtype
 
 app = typer.Typer()
 tasks_app = typer.Typer(help="Check task files.", no_args_is_help=True)
@@ -69,7 +70,9 @@ def sft(
 def prove(
     adapter: Annotated[Path, typer.Argument(help="An adapter folder that another trainer wrote.")],
     model: Annotated[str, typer.Option(help="smol, a model folder, or a hub id.")] = "smol",
-    serving: Annotated[str, typer.Option(help="The server's dtype; auto: the model's.")] = "auto",
+    serving: Annotated[
+        ServingDtype, typer.Option(help="The server's dtype; auto: the model's.")
+    ] = "auto",
 ) -> None:
     """Write the adapter's canary.json, which proves that a server uses this adapter."""
     from scripts.base.checkout import from_checkout

@@ -80,7 +80,7 @@ for entry in PHASES.values():
 def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
     """Play four tasks K times each with the newest adapter; show rewards, advantages and stops."""
     from scripts.base.display import make_display
-    from scripts.phases.smoke import preflight_newest
+    from scripts.phases.play_preflight import preflight_newest
 
     display = make_display(details=True)
     with reporting_bugs(run, display):

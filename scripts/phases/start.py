@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from fieldkit.files.atomic import whole_dir, write_json, write_text
 from fieldkit.records import Outcome, StepSummary, encode
 from fieldkit.training.adapter import AdapterInfo, copy_adapter
 from rollout.arm import settings_sha, tasks_sha
-from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
-from scripts.base.events import alarm, table
+from scripts.base.events import alarm
 from scripts.evidence.conditions import same_conditions
 from scripts.phases.checks import check_run, doubt
 from scripts.phases.context import Context, Done
-from scripts.phases.make_player import player, renderer, serve, show
+from scripts.phases.play_preflight import play_preflight, require_signal
 from scripts.phases.registry import SKIP_PREFLIGHT
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import (
@@ -34,10 +32,6 @@ from scripts.run.manifest import (
 )
 from scripts.run.timings import StepTimings, write_timings
 from scripts.words.quantities import counted
-from scripts.words.table import Table
-from scripts.words.text import as_text
-
-PREFLIGHT_SCHEMA = 1
 
 
 def start(ctx: Context) -> Done:
@@ -157,37 +151,3 @@ def _summary(ctx: Context, adapter: AdapterInfo) -> StepSummary:
         train={},
         seconds={k: round(v, 3) for k, v in ctx.watch.seconds.items()},
     )
-
-
-def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
-    """Play a few groups with step `n`'s adapter, show their rewards, and store the figures."""
-    ctx.about_to_play()
-    chat = renderer(ctx)
-    served = serve(ctx, adapter, ctx.folder.version(n))
-
-    async def play() -> Preflight:
-        async with player(ctx, served, chat, ctx.config.rollout) as p:
-            return await preflight(
-                ctx.pool(),
-                player=p,
-                run_seed=ctx.config.rollout.run_seed,
-                group_size=ctx.config.rollout.group_size,
-                on_progress=show(ctx),
-            )
-
-    with ctx.watch.part("preflight"):
-        report = ctx.run_async(play())
-    write_json(ctx.folder.preflight, {"schema": PREFLIGHT_SCHEMA, "step": n, **asdict(report)})
-    columns, *rows = render_rows(report)
-    shown = Table(f"Preflight of step {n}", columns, tuple(rows), (explain(report),))
-    table(ctx.tell, as_text(shown.rich()))
-    return report
-
-
-def require_signal(ctx: Context, report: Preflight) -> None:
-    """Raise `BadInput` if no group's rewards differ: a night would learn nothing."""
-    if report.verdict is Verdict.NO_SIGNAL:
-        raise BadInput(
-            f"{explain(report)} `grpo start {ctx.folder.typed}{ctx.config.flags} --skip-preflight` "
-            "starts it anyway"
-        )

@@ -2,7 +2,7 @@
 
 Settings live with what they set (`RolloutSettings` in rollout, `TrainerSettings` in trainer, …);
 here they are composed, one TOML table each, and `fieldkit.settings` reads them by their fields
-alone. This module decides nothing about a run: it only says what the person asked for.
+alone. This module only holds what the person asked for; it decides nothing about a run.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ UNPROTECTED = (
     "--sandbox none: there is no sandbox; the policy's commands run as you, with your files and "
     "your network"
 )
-"""What is told in red wherever something is played like that."""
+"""The red warning of every command that plays without a sandbox."""
 
 
 def play_flags(kind: str) -> str:
-    """What has to stand behind RUN, with a space before it, in a next command that plays in this
-    kind of sandbox: none is never a default, so it is typed each time."""
+    """The flags after RUN, with a space before them, in a next command that plays in this kind of
+    sandbox. "none" is never a default, so it is typed each time."""
     return " --sandbox none" if kind == "none" else ""
 
 
@@ -124,7 +124,7 @@ class RunConfig:
 
     @property
     def flags(self) -> str:
-        """What has to stand behind RUN in a next command that plays."""
+        """The flags after RUN in a next command that plays."""
         return play_flags(self.sandbox.kind)
 
     def plain(self) -> dict[str, Any]:
@@ -135,8 +135,8 @@ class RunConfig:
 def read_config(path: Path, sandbox: SandboxKind = "bwrap") -> RunConfig:
     """run.toml as a `RunConfig`. Raises `BadInput` that names the file and the key.
 
-    sandbox: the kind that the command line says. "none" is said there and nowhere else, so that
-    nobody plays without a sandbox because of a line that somebody wrote into a file.
+    sandbox: the kind that the command line gives. Only the command line can give "none", so that
+    no line in a file turns the sandbox off.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -148,14 +148,14 @@ def read_config(path: Path, sandbox: SandboxKind = "bwrap") -> RunConfig:
     if config.sandbox.kind == "none":
         raise BadInput(
             f'{path}: sandbox.kind is "none", which no file may say, because the policy\'s '
-            "commands would run as you, unprotected. Leave the line out; who wants that types it: "
-            f"`grpo run {RunFolder(path.parent).typed} --sandbox none`"
+            "commands would run as you, unprotected. Leave the line out; to play without "
+            f"a sandbox, type `grpo run {RunFolder(path.parent).typed} --sandbox none`"
         )
     return replace(config, sandbox=replace(config.sandbox, kind=sandbox))
 
 
 RETIRED_KEYS = retired_keys(RunConfig)
-"""Keys that only older files hold; they say nothing."""
+"""Keys that only older files hold; their values are ignored."""
 
 
 def flat(resolved: Mapping[str, Any]) -> dict[str, Any]:

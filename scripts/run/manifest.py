@@ -26,8 +26,8 @@ SCHEMA = 1
 
 LENGTH_KEYS = dotted_keys(Change.LENGTH)
 TYPED_KEYS = dotted_keys(Change.TYPED)
-"""A command that plays holds these against the manifest (`check_sandbox`); for one that only looks
-they do not matter."""
+"""A command that plays compares these with the manifest (`check_sandbox`); one that only reads the
+run ignores them."""
 FREE_KEYS = dotted_keys(Change.LENGTH, Change.MACHINE)
 """The keys of run.toml that may change after the first step. What a message about too little
 memory, too few files or a busy port tells a person to set is among them."""
@@ -109,7 +109,7 @@ def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
         return
     if was == "none":
         how = "without a sandbox"
-        remedy = f"say so again: `grpo run {typed_to_play(folder.typed, manifest)}`"
+        remedy = f"repeat the flag: `grpo run {typed_to_play(folder.typed, manifest)}`"
     else:
         how = "in a sandbox"
         remedy = f"leave out --sandbox none: `grpo run {folder.typed}`"
@@ -125,7 +125,7 @@ def sandbox_kind(manifest: Mapping[str, Any]) -> str:
 
 
 def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
-    """RUN in a next command that plays: with the flag that a run without a sandbox needs each time.
+    """RUN in a next command that plays, with the flag that a run without a sandbox needs.
 
     word: RUN as a person types it. manifest: None where the run was not started.
     """
@@ -135,8 +135,8 @@ def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
 def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The dotted keys that differ from the manifest, with (old, new).
 
-    A key that this version knows and the manifest does not is no change: its default is what an
-    older version did.
+    A key that this version knows and the manifest does not hold is unchanged: its default is what
+    an older version did.
     """
     old, new = flat(manifest["config"]), flat(config.plain())
     return {k: (was, new.get(k)) for k, was in old.items() if k not in new or was != new[k]}

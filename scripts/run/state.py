@@ -26,7 +26,7 @@ from scripts.run.timings import StepTimings
 
 
 def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = None) -> RunFiles:
-    """What is on disk now. reader: who has read a part of it already.
+    """What is on disk now. reader: a reader that may have read part of it already.
 
     Raises `NotOwner` where the run belongs to another host, `BadInput` where run.toml or the data
     were changed after the first step. Before it, a changed run.toml means: not started.
@@ -67,8 +67,8 @@ def as_told(
 ) -> tuple[NightSettings, float | None]:
     """[run] with the limits that a loop was started with, and its deadline in Unix seconds.
 
-    What was typed (`--steps 3`) is in the journal and not in run.toml. loop: the pid of the loop
-    that is asked about; None: the newest. Where the journal has none, run.toml counts.
+    Limits that were typed (`--steps 3`) are in the journal. loop: the loop's pid; None: the newest
+    loop. Where the journal has no limits, run.toml's apply.
     """
     started = [e for e in entries if e.event == "loop_start" and loop in (None, e.pid)]
     limits = started[-1].data.get("limits", {}) if started else {}

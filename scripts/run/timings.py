@@ -37,7 +37,7 @@ LOOP_VARIABLE = "GRPO_LOOP"
 class Segment:
     """One phase's part of a step. `began` and `ended` in Unix seconds; `seconds` by part.
 
-    `ended` is what the clock would have shown, had nobody set it since `began`.
+    `ended` ignores any change of the clock since `began`.
     """
 
     phase: str
@@ -87,7 +87,7 @@ class StepTimings:
     segments: tuple[Segment, ...] = field(default_factory=tuple)
 
     def with_segment(self, segment: Segment) -> StepTimings:
-        """This, and one more; a phase that was run again replaces what it said before."""
+        """These timings with one more segment; a phase that ran again replaces its earlier one."""
         others = tuple(s for s in self.segments if s.phase != segment.phase)
         return StepTimings(self.step, (*others, segment))
 
@@ -131,7 +131,7 @@ def _wall(segments: tuple[Segment, ...]) -> float:
     """Seconds from the first segment's start to the last one's end.
 
     Where the segments belong to different loops (a night that was stopped and resumed, phases typed
-    by hand) the time between them is nobody's, and the segments' own walls are added up.
+    by hand) the time between them does not count, and the segments' own walls are added up.
     """
     return sum(s.wall for s in segments) + _between(segments)
 
@@ -139,7 +139,7 @@ def _wall(segments: tuple[Segment, ...]) -> float:
 def _between(segments: tuple[Segment, ...]) -> float:
     """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
     the loop looked at what is next, and another was started. Only the clock on the wall sees both
-    processes; where it was set back there is no telling, and nothing is counted."""
+    processes; where it was set back, nothing is counted."""
     loops = {s.loop for s in segments}
     if len(loops) != 1 or "" in loops:
         return 0.0

@@ -38,7 +38,7 @@ def next_time(text: str, now: float) -> float:
 
 @dataclass(frozen=True)
 class Held:
-    """A forecast and what became of it. Times are Unix seconds."""
+    """A forecast and the actual end. Times are Unix seconds."""
 
     made: float
     steps: int
@@ -57,10 +57,10 @@ class Held:
 
 
 def held(journal: Sequence[Entry], done_steps: int) -> Held | None:
-    """The last loop's first forecast, held against its last phase. None where it made none, and
-    where the clock was set back behind it: then nothing can be said of how it held.
+    """The last loop's first forecast, compared with its last phase. None if the loop made no
+    forecast, or if the clock was set back to before it.
 
-    For a run with nothing left to do: `done_steps` is what it came to.
+    For a run with nothing left to do. done_steps: the steps that it finished.
     """
     made: Entry | None = None
     done: float | None = None

@@ -101,7 +101,7 @@ def _sampled_by(bundle: Path) -> str | None:
 
 
 def _said(folder: RunFolder, n: int) -> dict[str, Any]:
-    """The hashes that step `n`'s own files tell; none before it was trained."""
+    """The hashes in step `n`'s own files; none before it was trained."""
     for file in (folder.summary(n), folder.step(n) / MARKER_FILE):
         if file.exists():
             return dict(read_json(file))
@@ -116,8 +116,8 @@ def _evals(folder: RunFolder, journalled: Mapping[str, str]) -> Iterator[Change]
 
 
 def _journalled(folder: RunFolder) -> dict[str, str]:
-    """The newest hash of every file that a phase said it wrote, by path in the run folder. What was
-    moved or removed since is not the one that comes in its place."""
+    """The newest journalled hash of every file, by path in the run folder. A file that was moved or
+    removed since has none: a later one may take its place."""
     found: dict[str, str] = {}
     for entry in Journal(folder.journal).read():
         found |= entry.data.get("wrote", {})

@@ -70,6 +70,13 @@ def test_a_file_cannot_leave_out_the_sandbox(run: Path) -> None:
     assert not (run / "manifest.json").exists()
 
 
+def test_prove_names_the_dtypes_that_a_server_has(tmp_path: Path) -> None:
+    ended = grpo("prove", tmp_path, "--serving", "nonsense")
+    assert ended.returncode == BAD_INPUT
+    assert "--serving" in ended.stderr
+    assert "'bfloat16'" in ended.stderr
+
+
 def test_text_that_is_no_toml_is_named_with_its_line(run: Path) -> None:
     change(run, "[model]", "[model")
     refused(run, BAD_INPUT, "run.toml", "line")

@@ -72,7 +72,7 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
         ("[engine]\nlifecycle = 'hotswp'", "did you mean 'hotswap'?"),
         ("[reward]\nkind = 'shape'", "did you mean 'shaped'?"),
         ("[sandbox]\nkind = 'docker'", "sandbox.kind: expected one of 'bwrap', 'none'"),
-        ("[sandbox]\nkind = 'none'", "types it: `grpo run"),
+        ("[sandbox]\nkind = 'none'", "sandbox, type `grpo run"),
         ("[rollout]\ngroup_size = 1", "group_size"),
         ("[rollout]\ntemperature = nan", "temperature"),
         ("[trainer]\nlr = -1.0", "lr"),

@@ -91,7 +91,7 @@ def config(night: Night, kind: SandboxKind) -> RunConfig:
 @pytest.mark.parametrize(
     ("was", "now", "says"),
     [
-        ("none", "bwrap", "say so again: `grpo run {} --sandbox none`"),
+        ("none", "bwrap", "repeat the flag: `grpo run {} --sandbox none`"),
         ("bwrap", "none", "leave out --sandbox none"),
     ],
 )

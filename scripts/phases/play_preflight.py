@@ -1,0 +1,66 @@
+"""Plays the preflight: a few groups whose rewards say whether a night can learn anything.
+
+The start phase plays it before the first step; `grpo preflight` plays it at any time with the
+newest adapter, or with run.toml's if the run is not started. It changes no step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import write_json
+from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
+from rollout.sandbox.command import SandboxKind
+from scripts.base.events import Tell, table
+from scripts.phases.context import Context
+from scripts.phases.make_player import player, renderer, serve, show
+from scripts.phases.run_phase import entered
+from scripts.words.table import Table
+from scripts.words.text import as_text
+
+PREFLIGHT_SCHEMA = 1
+
+
+def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> None:
+    """Play the preflight of RUN and show it. Raises what playing raises."""
+    with entered(run, tell, sandbox) as ctx:
+        done = ctx.folder.finished_steps()
+        adapter = ctx.folder.adapter(done - 1) if done else ctx.start_adapter
+        report = play_preflight(ctx, adapter, max(0, done - 1))
+        ctx.journal.append("preflight", verdict=report.verdict.value)
+
+
+def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
+    """Play a few groups with step `n`'s adapter, show their rewards, and store the figures."""
+    ctx.about_to_play()
+    chat = renderer(ctx)
+    served = serve(ctx, adapter, ctx.folder.version(n))
+
+    async def play() -> Preflight:
+        async with player(ctx, served, chat, ctx.config.rollout) as p:
+            return await preflight(
+                ctx.pool(),
+                player=p,
+                run_seed=ctx.config.rollout.run_seed,
+                group_size=ctx.config.rollout.group_size,
+                on_progress=show(ctx),
+            )
+
+    with ctx.watch.part("preflight"):
+        report = ctx.run_async(play())
+    write_json(ctx.folder.preflight, {"schema": PREFLIGHT_SCHEMA, "step": n, **asdict(report)})
+    columns, *rows = render_rows(report)
+    shown = Table(f"Preflight of step {n}", columns, tuple(rows), (explain(report),))
+    table(ctx.tell, as_text(shown.rich()))
+    return report
+
+
+def require_signal(ctx: Context, report: Preflight) -> None:
+    """Raise `BadInput` if no group's rewards differ: a night would learn nothing."""
+    if report.verdict is Verdict.NO_SIGNAL:
+        raise BadInput(
+            f"{explain(report)} `grpo start {ctx.folder.typed}{ctx.config.flags} --skip-preflight` "
+            "starts it anyway"
+        )
