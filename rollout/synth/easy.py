@@ -12,6 +12,7 @@ from rollout.synth.operation import (
     lacks,
     operation,
     text,
+    to_file,
 )
 
 
@@ -108,16 +109,15 @@ def replace_word(d: Draw) -> Piece:
 @operation("easy")
 def count_lines(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines(3, 6)
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write only the number of lines in {path} to {out}.",
             f"Count the lines of {path} and put just the number in {out}.",
         ),
         {path: text(lines)},
-        (f"wc -l < {path} > {out}",),
-        (exists(out), exactly(out, str(len(lines)))),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"wc -l < {path} > {out}",
+        (path, out),
+        str(len(lines)),
     )
 
 

@@ -11,6 +11,7 @@ from rollout.synth.operation import (
     gone,
     operation,
     text,
+    to_file,
 )
 
 
@@ -27,16 +28,15 @@ def _csv(rows: list[tuple[str, int]]) -> str:
 @operation("hard")
 def sum_column(d: Draw) -> Piece:
     path, out, rows = d.file("csv"), d.file("txt"), _table(d)
-    return Piece(
+    return to_file(
         d.phrase(
             f"Add up the numbers in column 2 of {path} and write the sum to {out}.",
             f"Write the total of the second column of {path} to {out}.",
         ),
         {path: _csv(rows)},
-        (f"awk -F, '{{s+=$2}} END {{print s}}' {path} > {out}",),
-        (exists(out), exactly(out, str(sum(v for _, v in rows)))),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"awk -F, '{{s+=$2}} END {{print s}}' {path} > {out}",
+        (path, out),
+        str(sum(v for _, v in rows)),
     )
 
 
@@ -44,16 +44,15 @@ def sum_column(d: Draw) -> Piece:
 def largest_row(d: Draw) -> Piece:
     path, out, rows = d.file("csv"), d.file("txt"), _table(d)
     name = max(rows, key=lambda row: row[1])[0]
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write the name with the largest number in {path} to {out}.",
             f"Find the row of {path} with the highest value and write its name to {out}.",
         ),
         {path: _csv(rows)},
-        (f"sort -t, -k2 -n {path} | tail -n 1 | cut -d, -f1 > {out}",),
-        (exists(out), exactly(out, name)),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"sort -t, -k2 -n {path} | tail -n 1 | cut -d, -f1 > {out}",
+        (path, out),
+        name,
     )
 
 
@@ -61,13 +60,12 @@ def largest_row(d: Draw) -> Piece:
 def smallest_row(d: Draw) -> Piece:
     path, out, rows = d.file("csv"), d.file("txt"), _table(d)
     name = min(rows, key=lambda row: row[1])[0]
-    return Piece(
+    return to_file(
         f"Write the name with the smallest number in {path} to {out}.",
         {path: _csv(rows)},
-        (f"sort -t, -k2 -n {path} | head -n 1 | cut -d, -f1 > {out}",),
-        (exists(out), exactly(out, name)),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"sort -t, -k2 -n {path} | head -n 1 | cut -d, -f1 > {out}",
+        (path, out),
+        name,
     )
 
 
@@ -77,16 +75,15 @@ def rows_above(d: Draw) -> Piece:
     values = sorted(v for _, v in rows)
     limit = values[len(values) // 2] - 1
     hits = [f"{n},{v}" for n, v in rows if v > limit]
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write the rows of {path} whose number is above {limit} to {out}.",
             f"Put the rows of {path} with a value greater than {limit} in {out}.",
         ),
         {path: _csv(rows)},
-        (f"awk -F, '$2 > {limit}' {path} > {out}",),
-        (exists(out), exactly(out, *hits)),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"awk -F, '$2 > {limit}' {path} > {out}",
+        (path, out),
+        *hits,
     )
 
 
@@ -95,13 +92,12 @@ def rows_below(d: Draw) -> Piece:
     path, out, rows = d.file("csv"), d.file("txt"), _table(d)
     limit = sorted(v for _, v in rows)[len(rows) // 2] + 1
     hits = [f"{n},{v}" for n, v in rows if v < limit]
-    return Piece(
+    return to_file(
         f"Write the rows of {path} whose number is below {limit} to {out}.",
         {path: _csv(rows)},
-        (f"awk -F, '$2 < {limit}' {path} > {out}",),
-        (exists(out), exactly(out, *hits)),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"awk -F, '$2 < {limit}' {path} > {out}",
+        (path, out),
+        *hits,
     )
 
 
@@ -110,16 +106,15 @@ def value_of_key(d: Draw) -> Piece:
     path, out = d.file("cfg"), d.file("txt")
     settings = {d.key(): d.number(10, 999) for _ in range(4)}
     key = d.rng.choice(list(settings))
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write the value of {key} in {path} to {out}.",
             f"Look up {key} in {path} and put only its value in {out}.",
         ),
         {path: text([f"{k}={v}" for k, v in settings.items()])},
-        (f"grep '^{key}=' {path} | cut -d= -f2 > {out}",),
-        (exists(out), exactly(out, str(settings[key]))),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"grep '^{key}=' {path} | cut -d= -f2 > {out}",
+        (path, out),
+        str(settings[key]),
     )
 
 
@@ -128,16 +123,15 @@ def condition(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines(3, 4)
     word = d.rng.choice(lines) if d.rng.random() < 0.5 else d.word()
     answer = "yes" if word in lines else "no"
-    return Piece(
+    return to_file(
         d.phrase(
             f"If {path} contains {word}, write yes to {out}, otherwise write no.",
             f"Write yes to {out} if the word {word} is in {path}, and no if it is not.",
         ),
         {path: text(lines)},
-        (f"if grep -q {word} {path}; then echo yes > {out}; else echo no > {out}; fi",),
-        (exists(out), exactly(out, answer)),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"if grep -q {word} {path}; then echo yes > {out}; else echo no > {out}; fi",
+        (path, out),
+        answer,
     )
 
 

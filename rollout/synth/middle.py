@@ -12,6 +12,7 @@ from rollout.synth.operation import (
     lacks,
     operation,
     text,
+    to_file,
 )
 
 
@@ -20,77 +21,72 @@ def matching_lines(d: Draw) -> Piece:
     path, out, word = d.file(), d.file("txt"), d.word()
     lines = [f"{a} {word}" if i % 2 == 0 else a for i, a in enumerate(d.words(5))]
     hits = [line for line in lines if word in line]
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write the lines of {path} that contain {word} to {out}.",
             f"Put every line of {path} with the word {word} in {out}.",
         ),
         {path: text(lines)},
-        (f"grep {word} {path} > {out}",),
-        (exists(out), exactly(out, *hits)),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"grep {word} {path} > {out}",
+        (path, out),
+        *hits,
     )
 
 
 @operation("middle")
 def sort_lines(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines(4, 5)
-    return Piece(
+    return to_file(
         d.phrase(
             f"Sort the lines of {path} into {out}.",
             f"Write the lines of {path} in sorted order to {out}.",
         ),
         {path: text(lines)},
-        (f"sort {path} > {out}",),
-        (exists(out), exactly(out, *sorted(lines))),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"sort {path} > {out}",
+        (path, out),
+        *sorted(lines),
     )
 
 
 @operation("middle")
 def first_line(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines()
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write the first line of {path} to {out}.",
             f"Put only the first line of {path} in {out}.",
         ),
         {path: text(lines)},
-        (f"head -n 1 {path} > {out}",),
-        (exists(out), exactly(out, lines[0])),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"head -n 1 {path} > {out}",
+        (path, out),
+        lines[0],
     )
 
 
 @operation("middle", held_out=True)
 def last_line(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines()
-    return Piece(
+    return to_file(
         f"Write the last line of {path} to {out}.",
         {path: text(lines)},
-        (f"tail -n 1 {path} > {out}",),
-        (exists(out), exactly(out, lines[-1])),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"tail -n 1 {path} > {out}",
+        (path, out),
+        lines[-1],
     )
 
 
 @operation("middle")
 def upper_case(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines(2, 3)
-    return Piece(
+    return to_file(
         d.phrase(
             f"Write {path} in upper case to {out}.",
             f"Convert {path} to capital letters and save it as {out}.",
         ),
         {path: text(lines)},
-        (f"tr a-z A-Z < {path} > {out}",),
-        (exists(out), exactly(out, *(line.upper() for line in lines))),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"tr a-z A-Z < {path} > {out}",
+        (path, out),
+        *(line.upper() for line in lines),
     )
 
 
@@ -182,11 +178,10 @@ def set_key(d: Draw) -> Piece:
 @operation("middle", held_out=True)
 def lower_case(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), [w.upper() for w in d.lines(2, 3)]
-    return Piece(
+    return to_file(
         f"Write {path} in lower case to {out}.",
         {path: text(lines)},
-        (f"tr A-Z a-z < {path} > {out}",),
-        (exists(out), exactly(out, *(line.lower() for line in lines))),
-        (f"cat {path}",),
-        (f"cat {out}",),
+        f"tr A-Z a-z < {path} > {out}",
+        (path, out),
+        *(line.lower() for line in lines),
     )

@@ -107,6 +107,15 @@ def unchanged(path: str) -> Assertion:
     return {"kind": "file_unchanged", "path": path}
 
 
+def to_file(
+    sentence: str, files: dict[str, str], command: str, paths: tuple[str, str], *lines: str
+) -> Piece:
+    """One command reads the first of `paths` and writes just these lines to the second."""
+    read, written = paths
+    claims = (exists(written), exactly(written, *lines))
+    return Piece(sentence, files, (command,), claims, (f"cat {read}",), (f"cat {written}",))
+
+
 Operation = Callable[[Draw], Piece]
 
 
