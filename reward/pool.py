@@ -12,7 +12,7 @@ import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_lines, read_raw_lines
-from fieldkit.records import SCHEMA, RolloutGroup, Signal
+from fieldkit.records import SCHEMA, Signal
 from fieldkit.settings import settings
 
 BUNDLE_NAME = "trajectory_bundle.jsonl"
@@ -57,21 +57,12 @@ class PoolHistory:
 
     drawn: tuple[Drawn, ...]
 
-    def of_task(self, task_id: str) -> tuple[tuple[int, Signal], ...]:
-        """(step, signal) of each time this task was drawn, oldest first."""
-        return tuple((d.step, d.signal) for d in self.drawn if d.task_id == task_id)
-
     def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
-        """`of_task` for every task that was drawn."""
+        """(step, signal) of each time a task was drawn, oldest first."""
         out: dict[str, list[tuple[int, Signal]]] = {}
         for d in self.drawn:
             out.setdefault(d.task_id, []).append((d.step, d.signal))
         return {task_id: tuple(seen) for task_id, seen in out.items()}
-
-
-def history_of(groups: Iterable[RolloutGroup]) -> PoolHistory:
-    """The history of groups in memory, ordered by step (the order within a step is kept)."""
-    return _ordered(Drawn(g.step, g.task_id, g.signal) for g in groups)
 
 
 def read_history(run_dir: Path) -> PoolHistory:
@@ -81,14 +72,11 @@ def read_history(run_dir: Path) -> PoolHistory:
     every step. Raises `BadInput` naming file and line.
     """
     bundles = sorted(run_dir.glob(f"step-*/{BUNDLE_NAME}"))
-    return _ordered(
+    drawn = [
         _drawn(line, f"{bundle}:{number}")
         for bundle in bundles
         for number, line in read_lines(bundle)
-    )
-
-
-def _ordered(drawn: Iterable[Drawn]) -> PoolHistory:
+    ]
     return PoolHistory(tuple(sorted(drawn, key=lambda d: d.step)))
 
 
@@ -117,6 +105,7 @@ class Convergence:
     stale: tuple[str, ...]
     """Tasks whose newest group is too old to speak for today's policy, or drawn too few times."""
     never_seen: tuple[str, ...]
+    """Tasks that were never drawn."""
 
     @property
     def message(self) -> str:
@@ -129,6 +118,10 @@ class Convergence:
         if self.converged:
             return f"the pool has converged: {counts}; add tasks from the reserve to go on"
         return f"the pool still teaches, or is not fully seen: {counts}"
+
+
+VERDICTS = ("saturated", "stuck", "learnable", "stale", "never_seen")
+"""The fields of `Convergence` that a task can be in, in their order."""
 
 
 def converged(
@@ -149,20 +142,12 @@ def converged(
     window = WINDOW_PASSES * settings.passes * len(pool)
     recent = PoolHistory(tuple(drawn[-window:])).by_task()
     ever = {d.task_id for d in drawn}
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {v: [] for v in VERDICTS}
     for task_id in pool:
         verdict = _task_verdict(recent.get(task_id, ()), task_id in ever, settings.passes)
-        found.setdefault(verdict, []).append(task_id)
-    open_questions = sum(len(found.get(v, ())) for v in ("learnable", "stale", "never_seen"))
-    return Convergence(
-        converged=open_questions == 0,
-        n_pool=len(pool),
-        saturated=tuple(found.get("saturated", ())),
-        stuck=tuple(found.get("stuck", ())),
-        learnable=tuple(found.get("learnable", ())),
-        stale=tuple(found.get("stale", ())),
-        never_seen=tuple(found.get("never_seen", ())),
-    )
+        found[verdict].append(task_id)
+    open_questions = any(found[v] for v in ("learnable", "stale", "never_seen"))
+    return Convergence(not open_questions, len(pool), *(tuple(found[v]) for v in VERDICTS))
 
 
 def growth(pool: Path) -> str:

@@ -1,8 +1,8 @@
 """Stored trajectories under another reward or stop protocol, without playing anything.
 
-Answers in seconds what a changed setting would have meant: who would have stopped earlier, and how
-many groups would carry no signal. It must not pretend to know what was never played: where the
-other protocol would have gone on, or run another command, the trajectory is set apart.
+Answers in seconds what a changed setting would have meant: which episodes would have stopped
+earlier, and how many groups would carry no signal. It must not guess what was never played: where
+the other protocol would have gone on, or run another command, the trajectory is counted apart.
 """
 
 from __future__ import annotations
@@ -120,8 +120,7 @@ def _fate(trajectory: Trajectory, parse: Parse | None) -> tuple[Fate, int]:
     return Fate.SAME, stored
 
 
-def rescore_group(group: RolloutGroup, reward: Reward, parse: Parse | None = None) -> RescoredGroup:
-    """One stored group under `reward` and, where given, another protocol."""
+def _rescore_group(group: RolloutGroup, reward: Reward, parse: Parse | None) -> RescoredGroup:
     again = tuple(rescore(t, reward, parse) for t in group.trajectories)
     known = all(r.fate in (Fate.SAME, Fate.STOPS_EARLIER) for r in again)
     signal = (
@@ -158,5 +157,5 @@ def replay_groups(
     groups: Sequence[RolloutGroup], reward: Reward, parse: Parse | None = None
 ) -> tuple[tuple[RescoredGroup, ...], ReplaySummary]:
     """Every group of a run's bundles scored again, and the counts."""
-    again = tuple(rescore_group(g, reward, parse) for g in groups)
+    again = tuple(_rescore_group(g, reward, parse) for g in groups)
     return again, summarise([r for g in again for r in g.trajectories], again)

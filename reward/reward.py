@@ -1,7 +1,7 @@
 """What a run pays: grades become rewards, and the rewards of a group become advantages.
 
-The one object that whoever plays, scores again or takes episodes over is given. The kinds of reward
-are in `reward.shaping`, the rules of credit in `reward.credit`.
+Every caller that plays episodes, scores them again or takes them over has this one object. The
+kinds of reward are in `reward.shaping`, the rules of credit in `reward.credit`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class RewardKind:
     of_turns: Callable[[Sequence[Turn], RewardSettings], tuple[float, ...]] = lambda turns, _: (
         (0.0,) * len(turns)
     )
-    """What each turn earned by itself; unless said otherwise the end alone is paid for."""
+    """What each turn earned by itself. By default only the end of the episode is paid for."""
 
 
 REWARDS: Registry[RewardKind] = Registry("reward")
@@ -104,8 +104,10 @@ class ExplainRow:
 def explain(
     settings: RewardSettings, group_size: int = 4, scale: Scale = "std"
 ) -> tuple[ExplainRow, ...]:
-    """The corner cases a person should see before a night: what these settings pay for. scale: how
-    a group's rewards become advantages."""
+    """The corner cases a person should see before a night: what these settings pay for.
+
+    scale: how a group's rewards become advantages.
+    """
     return (
         *_episode_rows(settings),
         *_price_rows(settings),

@@ -21,8 +21,8 @@ MOST_TASKS = 20_000
 """Where the search for a number of tasks ends."""
 
 
-def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> float:
-    """Probability that n pairs give p < `level`, when a pair is gained or lost with these rates.
+def mcnemar_power(n: int, gained: float, lost: float) -> float:
+    """Probability that n pairs give p < `LEVEL`, when a pair is gained or lost with these rates.
 
     gained, lost: probabilities that only the second, or only the first, arm succeeds on a task;
     both ≥ 0 and together at most 1. The number of discordant pairs is Binomial(n, gained + lost);
@@ -38,7 +38,7 @@ def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> f
     discordant = np.arange(n + 1)
     weight = binom.pmf(discordant, n, min(1.0, gained + lost))
     # At most this many of the rarer kind: a tail of half the level on either side.
-    bound = _largest_rejected(n, level)
+    bound = _largest_rejected(n)
     share = gained / (gained + lost)
     below = binom.cdf(bound, discordant, share)
     above = binom.sf(discordant - bound - 1, discordant, share)
@@ -46,23 +46,21 @@ def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> f
 
 
 @lru_cache(maxsize=64)
-def _largest_rejected(n: int, level: float) -> Any:
-    """For 0..n discordant pairs: the largest count of the rarer kind with p < level, −1 if none."""
+def _largest_rejected(n: int) -> Any:
+    """For 0..n discordant pairs: the largest count of the rarer kind with p < LEVEL, −1 if none."""
     import numpy as np
     from scipy.stats import binom
 
     discordant = np.arange(n + 1)
-    guess = binom.ppf(level / 2, discordant, 0.5).astype(int)
+    guess = binom.ppf(LEVEL / 2, discordant, 0.5).astype(int)
     guess = np.minimum(guess, (discordant - 1) // 2)
     p_value = 2 * binom.cdf(guess, discordant, 0.5)
-    return np.where(p_value < level, guess, guess - 1).clip(min=-1)
+    return np.where(p_value < LEVEL, guess, guess - 1).clip(min=-1)
 
 
 @lru_cache(maxsize=256)
-def tasks_needed(
-    gained: float, lost: float, power: float = POWER, level: float = LEVEL
-) -> int | None:
-    """How many pairs it takes for the test to find a change of these rates with `power`.
+def tasks_needed(gained: float, lost: float) -> int | None:
+    """How many pairs it takes for the test to find a change of these rates with power `POWER`.
 
     None where the two rates are equal (there is nothing to find) or `MOST_TASKS` are too few. The
     exact test's power saws a little with n: with the answer it is reached and with one pair less it
@@ -71,22 +69,20 @@ def tasks_needed(
     if math.isclose(gained, lost):
         return None
     low, high = 1, 8
-    while mcnemar_power(high, gained, lost, level) < power:
+    while mcnemar_power(high, gained, lost) < POWER:
         if high == MOST_TASKS:
             return None
         low, high = high, min(2 * high, MOST_TASKS)
     while high - low > 1:
         middle = (low + high) // 2
-        reached = mcnemar_power(middle, gained, lost, level) >= power
+        reached = mcnemar_power(middle, gained, lost) >= POWER
         low, high = (low, middle) if reached else (middle, high)
     return high
 
 
 @lru_cache(maxsize=256)
-def detectable_change(
-    n: int, discordant: float, power: float = POWER, level: float = LEVEL
-) -> float | None:
-    """The smallest gained − lost that n pairs find with `power`, where `discordant` of them differ.
+def detectable_change(n: int, discordant: float) -> float | None:
+    """The smallest gained − lost that n pairs find with power `POWER`.
 
     discordant: gained + lost, held fixed, in (0, 1]. None where even a change all in one direction
     would be missed.
@@ -95,7 +91,7 @@ def detectable_change(
 
     def missing(change: float) -> float:
         gained, lost = (discordant + change) / 2, (discordant - change) / 2
-        return mcnemar_power(n, gained, max(0.0, lost), level) - power
+        return mcnemar_power(n, gained, max(0.0, lost)) - POWER
 
     if not 0 < discordant <= 1 or missing(discordant) < 0:
         return None

@@ -1,9 +1,9 @@
 """Is the difference real? Tests and intervals for two policies played on the same tasks.
 
 Everything is paired by task and taken from SciPy or statsmodels where they have it; what they lack
-names its source (the bootstrap over tasks is our own, see `_bootstrap`). Each function takes plain
-sequences in one order of tasks and is deterministic. SciPy is imported on first use. Nothing here
-knows what an arm, an adapter or a task is.
+names its source (see `ratio` for the bootstrap over tasks). Each function takes plain sequences in
+one order of tasks and is deterministic. SciPy is imported on first use. Nothing here knows what an
+arm, an adapter or a task is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 LEVEL = 0.95
-"""Coverage that every interval aims at unless told otherwise."""
+"""Coverage that every interval aims at."""
 
 RESAMPLES = 9999
 """Bootstrap resamples: SciPy's default; the ends move by well under a tenth of the width."""
@@ -23,7 +23,7 @@ RESAMPLES = 9999
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval at `level`."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -74,48 +74,32 @@ class PairedProportions:
 
 
 @lru_cache(maxsize=4096)
-def wilson(successes: int, n: int, level: float = LEVEL) -> Estimate:
+def wilson(successes: int, n: int) -> Estimate:
     """A proportion with Wilson's score interval (Wilson 1927), from SciPy. Needs n ≥ 1."""
     from scipy.stats import binomtest
 
-    found = binomtest(successes, n).proportion_ci(confidence_level=level, method="wilson")
-    return Estimate(successes / n, Interval(float(found.low), float(found.high), level))
+    found = binomtest(successes, n).proportion_ci(confidence_level=LEVEL, method="wilson")
+    return Estimate(successes / n, Interval(float(found.low), float(found.high)))
 
 
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
-    """McNemar's exact test on n ≥ 1 pairs: a two-sided binomial test of the discordant ones."""
+    """McNemar's exact test on n ≥ 1 pairs: a two-sided binomial test of the discordant ones.
+
+    The p-value is 1 where no pair is discordant.
+    """
+    from scipy.stats import binomtest
+
     _check_pairs(first, second)
     both = sum(a and b for a, b in zip(first, second, strict=True))
     first_only = sum(a and not b for a, b in zip(first, second, strict=True))
     second_only = sum(b and not a for a, b in zip(first, second, strict=True))
     neither = len(first) - both - first_only - second_only
-    return PairedTest(
-        both, first_only, second_only, neither, mcnemar_p_value(first_only, second_only)
-    )
-
-
-def mcnemar_p_value(first_only: int, second_only: int) -> float:
-    """The exact two-sided p-value from the discordant counts alone; 1 when there are none."""
-    from scipy.stats import binomtest
-
     discordant = first_only + second_only
-    return float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
+    p_value = float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
+    return PairedTest(both, first_only, second_only, neither, p_value)
 
 
-def mcnemar_p_range(first: int, second: int, n: int) -> tuple[float, float]:
-    """Smallest and largest p-value over every pairing that two published totals allow.
-
-    `first` and `second` of `n` tasks succeeded; who overlaps was not published. 10 and 13 of 158
-    can never be significant; 0 and 154 always are.
-    """
-    if not (0 <= first <= n and 0 <= second <= n):
-        raise ValueError(f"totals {first} and {second} do not fit in {n} tasks")
-    overlaps = range(max(0, first + second - n), min(first, second) + 1)
-    p_values = [mcnemar_p_value(first - both, second - both) for both in overlaps]
-    return min(p_values), max(p_values)
-
-
-def paired_difference(test: PairedTest, level: float = LEVEL) -> Estimate:
+def paired_difference(test: PairedTest) -> Estimate:
     """second − first of two paired proportions, with Newcombe's interval.
 
     Method 10 of Newcombe (1998), Statistics in Medicine 17:2635–2650: Wilson's intervals of the two
@@ -123,14 +107,14 @@ def paired_difference(test: PairedTest, level: float = LEVEL) -> Estimate:
     margin is empty). Unlike Wald's it keeps its width where no pair is discordant.
     """
     n = test.n
-    first = wilson(test.both + test.first_only, n, level)
-    second = wilson(test.both + test.second_only, n, level)
+    first = wilson(test.both + test.first_only, n)
+    second = wilson(test.both + test.second_only, n)
     phi = _newcombe_phi(test)
     (down_1, up_1), (down_2, up_2) = _arms(first), _arms(second)
     value = second.value - first.value
     low = value - _combined(down_2, up_1, phi)
     high = value + _combined(up_2, down_1, phi)
-    return Estimate(value, Interval(max(-1.0, low), min(1.0, high), level))
+    return Estimate(value, Interval(max(-1.0, low), min(1.0, high)))
 
 
 def _arms(estimate: Estimate) -> tuple[float, float]:
@@ -158,43 +142,20 @@ def _newcombe_phi(test: PairedTest) -> float:
     return agreement / math.sqrt(margins)
 
 
-def paired_proportions(
-    first: Sequence[bool], second: Sequence[bool], level: float = LEVEL
-) -> PairedProportions:
+def paired_proportions(first: Sequence[bool], second: Sequence[bool]) -> PairedProportions:
     """`mcnemar` and `paired_difference` of the same pairs."""
     test = mcnemar(first, second)
-    return PairedProportions(test, paired_difference(test, level))
+    return PairedProportions(test, paired_difference(test))
 
 
-def mean(values: Sequence[float], *, seed: int = 0, level: float = LEVEL) -> Estimate:
-    """The mean over tasks, with a bootstrap interval that resamples tasks."""
-    return _bootstrap(values, [1.0] * len(values), seed, level, RESAMPLES)
+def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
+    """The mean over tasks, with a bootstrap interval that resamples tasks (see `ratio`)."""
+    return ratio(values, [1.0] * len(values), seed=seed)
 
 
-def mean_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    seed: int = 0,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-) -> Estimate:
+def mean_difference(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Estimate:
     """Mean of second − first over the same tasks, with a bootstrap interval (tasks resampled)."""
-    _check_pairs(first, second)
-    differences = [b - a for a, b in zip(first, second, strict=True)]
-    return _bootstrap(differences, [1.0] * len(differences), seed, level, resamples)
-
-
-def ratio(
-    parts: Sequence[float], totals: Sequence[float], *, seed: int = 0, level: float = LEVEL
-) -> Estimate:
-    """Σ parts / Σ totals (assertions that hold, of all), with a task-clustered bootstrap interval.
-
-    Assertions of one task stand and fall together, so tasks are resampled and never assertions.
-    Every total must be above 0.
-    """
-    _check_totals(parts, totals)
-    return _bootstrap(parts, totals, seed, level, RESAMPLES)
+    return mean(_differences(first, second), seed=seed)
 
 
 def ratio_difference(
@@ -203,14 +164,50 @@ def ratio_difference(
     totals: Sequence[float],
     *,
     seed: int = 0,
-    level: float = LEVEL,
     resamples: int = RESAMPLES,
 ) -> Estimate:
     """(Σ second − Σ first) / Σ totals over the same tasks, with a task-clustered interval."""
-    _check_pairs(first, second)
-    differences = [b - a for a, b in zip(first, second, strict=True)]
-    _check_totals(differences, totals)
-    return _bootstrap(differences, totals, seed, level, resamples)
+    return ratio(_differences(first, second), totals, seed=seed, resamples=resamples)
+
+
+def ratio(
+    parts: Sequence[float],
+    totals: Sequence[float],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """Σ parts / Σ totals (assertions that hold, of all) with a task-clustered bootstrap interval.
+
+    Assertions of one task stand and fall together, so tasks are resampled and never assertions.
+    Every total must be above 0. The plain percentile interval is too narrow for few tasks.
+    Hesterberg (2015), The American Statistician 69:371–386: take wider percentiles, so that for a
+    mean the width agrees with Student's t. BCa was not taken: on data that hardly vary (every
+    episode takes twelve turns) it has no answer. The seed is fixed so that the same outcomes print
+    the same page, and a page needs hundreds of intervals on the same tasks, so the resamples are
+    drawn once for each number of tasks: that is why this is NumPy and not `scipy.stats.bootstrap`,
+    which agrees with it.
+    """
+    import numpy as np
+
+    _check_pairs(parts, totals)
+    parts_n, totals_n = np.asarray(parts, dtype=float), np.asarray(totals, dtype=float)
+    if not (np.isfinite(parts_n).all() and np.isfinite(totals_n).all()):
+        raise ValueError("a value is not a finite number")
+    if (totals_n <= 0).any():
+        raise ValueError("every task needs a total above 0; leave out the tasks that have none")
+    n = len(parts_n)
+    value = float(parts_n.sum() / totals_n.sum())
+    if n == 1:
+        return Estimate(value, None)
+    weights_rn = _resampled(n, resamples, seed)
+    # Every resample has n tasks, so equal totals (all means have them) need no second product.
+    equal = bool((totals_n == totals_n[0]).all())
+    totals_r = n * totals_n[0] if equal else weights_rn @ totals_n
+    values_r = (weights_rn @ parts_n) / totals_r
+    tail = _expanded_tail(n)
+    low, high = np.quantile(values_r, [tail, 1 - tail])
+    return Estimate(value, Interval(float(low), float(high)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -220,39 +217,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     from statsmodels.stats.multitest import multipletests
 
     return [float(p) for p in multipletests(p_values, method="holm")[1]]
-
-
-def _bootstrap(
-    parts: Sequence[float], totals: Sequence[float], seed: int, level: float, resamples: int
-) -> Estimate:
-    """Σ parts / Σ totals with an expanded percentile bootstrap interval over tasks.
-
-    The plain percentile interval is too narrow for few tasks. Hesterberg (2015), The American
-    Statistician 69:371–386: take wider percentiles, so that for a mean the width agrees with
-    Student's t. BCa was not taken: on data that hardly vary (every episode takes twelve turns) it
-    has no answer. The seed is fixed so that the same outcomes print the same page, and a page
-    needs hundreds of intervals on the same tasks, so the resamples are drawn once for each number
-    of tasks: that is why this is NumPy and not `scipy.stats.bootstrap`, which agrees with it.
-    """
-    import numpy as np
-
-    parts_n, totals_n = np.asarray(parts, dtype=float), np.asarray(totals, dtype=float)
-    n = len(parts_n)
-    if n == 0:
-        raise ValueError("no task: there is nothing to estimate from")
-    if not (np.isfinite(parts_n).all() and np.isfinite(totals_n).all()):
-        raise ValueError("a value is not a finite number")
-    value = float(parts_n.sum() / totals_n.sum())
-    if n == 1:
-        return Estimate(value, None)
-    weights_rn = _resampled(n, resamples, seed)
-    # Every resample has n tasks, so equal totals (all means have them) need no second product.
-    equal = bool((totals_n == totals_n[0]).all())
-    totals_r = n * totals_n[0] if equal else weights_rn @ totals_n
-    values_r = (weights_rn @ parts_n) / totals_r
-    tail = _expanded_tail(n, level)
-    low, high = np.quantile(values_r, [tail, 1 - tail])
-    return Estimate(value, Interval(float(low), float(high), level))
 
 
 @lru_cache(maxsize=4)
@@ -267,13 +231,18 @@ def _resampled(n: int, resamples: int, seed: int) -> Any:
     )
 
 
-def _expanded_tail(n: int, level: float) -> float:
+def _expanded_tail(n: int) -> float:
     """The share to cut off at each end so that a mean's interval is as wide as Student's t."""
     from scipy.stats import norm
     from scipy.stats import t as student
 
-    reach = math.sqrt(n / (n - 1)) * student.ppf((1 + level) / 2, n - 1)
+    reach = math.sqrt(n / (n - 1)) * student.ppf((1 + LEVEL) / 2, n - 1)
     return float(norm.sf(reach))
+
+
+def _differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    _check_pairs(first, second)
+    return [b - a for a, b in zip(first, second, strict=True)]
 
 
 def _check_pairs(first: Sequence[object], second: Sequence[object]) -> None:
@@ -281,9 +250,3 @@ def _check_pairs(first: Sequence[object], second: Sequence[object]) -> None:
         raise ValueError(f"{len(first)} and {len(second)} outcomes cannot be paired")
     if not first:
         raise ValueError("no task: there is nothing to compare")
-
-
-def _check_totals(parts: Sequence[float], totals: Sequence[float]) -> None:
-    _check_pairs(parts, totals)
-    if any(t <= 0 for t in totals):
-        raise ValueError("every task needs a total above 0; leave out the tasks that have none")

@@ -1,7 +1,8 @@
 """A tree of files that an untrusted policy left behind, read beneath its root and within bounds.
 
 Nothing in it may make the reader follow a link, block on a pipe, open a device or read without
-bound. What is in the way of an answer is an `Unmet` that says why; an error of the machine is not.
+bound. An obstacle in the tree raises `Unmet`, which says why; an error of the machine stays an
+`OSError`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from reward.pool import (
     converged,
     forecast,
     growth,
-    history_of,
     read_history,
 )
 from tests.reward.build import group, trajectory
@@ -111,13 +110,7 @@ def write_bundle(run: Path, step: int, signal: Signal) -> None:
 def test_the_history_of_a_run_is_read_from_its_bundles_in_step_order(tmp_path: Path) -> None:
     write_bundle(tmp_path, 11, STUCK)
     write_bundle(tmp_path, 2, LEARN)
-    assert read_history(tmp_path).of_task("a") == ((2, LEARN), (11, STUCK))
-
-
-def test_history_from_memory_equals_history_from_disk(tmp_path: Path) -> None:
-    write_bundle(tmp_path, 1, LEARN)
-    members = [trajectory(["ls"], 1, 2, r, k=k, task_id="a") for k, r in enumerate((0.5, 0.9))]
-    assert history_of([group(members, LEARN)]) == read_history(tmp_path)
+    assert read_history(tmp_path).by_task()["a"] == ((2, LEARN), (11, STUCK))
 
 
 def test_a_corrupt_bundle_line_is_named(tmp_path: Path) -> None:

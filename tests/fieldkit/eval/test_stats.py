@@ -33,34 +33,11 @@ def test_mcnemar_agrees_with_statsmodels(cells: tuple[int, int, int, int]) -> No
 
 
 def test_mcnemar_by_hand_three_against_none_is_a_quarter() -> None:
-    assert stats.mcnemar_p_value(0, 3) == pytest.approx(2 * 0.5**3)
+    assert stats.mcnemar(*pairs(1, 0, 3, 1)).p_value == pytest.approx(2 * 0.5**3)
 
 
 def test_without_a_discordant_pair_there_is_no_evidence() -> None:
     assert stats.mcnemar(*pairs(4, 0, 0, 6)).p_value == 1.0
-
-
-def test_ten_to_thirteen_of_158_is_luck_under_every_pairing() -> None:
-    smallest, largest = stats.mcnemar_p_range(10, 13, 158)
-    assert smallest == pytest.approx(0.25)
-    assert largest < 1
-
-
-def test_none_to_154_of_158_is_no_luck_under_any_pairing() -> None:
-    assert stats.mcnemar_p_range(0, 154, 158)[1] < 1e-40
-
-
-def test_the_range_of_pairings_agrees_with_trying_them_all() -> None:
-    tried = [
-        stats.mcnemar(*pairs(both, 5 - both, 7 - both, 10 - 12 + both)).p_value
-        for both in range(2, 6)
-    ]
-    assert stats.mcnemar_p_range(5, 7, 10) == (min(tried), max(tried))
-
-
-def test_totals_that_do_not_fit_are_an_error() -> None:
-    with pytest.raises(ValueError, match="158"):
-        stats.mcnemar_p_range(10, 159, 158)
 
 
 # --- proportions -----------------------------------------------------------------------------
