@@ -56,7 +56,7 @@ def ending(m: Findings) -> Ending:
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
-    if m.plan is None and m.absent:
+    if m.is_copy:
         over = [e.data.get("next") for e in m.journal if e.event == "loop_end"][-1:]
         if over in ([Phase.DONE.value], [Phase.CONVERGED.value]):
             return Ending(EndKind.COMPLETE, f"Complete: {counted(done, 'step')}.")
@@ -86,7 +86,7 @@ def _failure(journal: Sequence[Entry]) -> str:
 
 def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     """Suggestions for the next action, the most useful first."""
-    if m.plan is None and m.absent:
+    if m.is_copy:
         return (
             "This copy of the run cannot go on. To play the night again: `mkdir runs/again && cp"
             f" {shlex.quote(str(in_checkout(m.folder.config)))} runs/again/ && grpo run again`.",

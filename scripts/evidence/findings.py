@@ -100,6 +100,11 @@ class Findings:
         return self.folder.typed
 
     @property
+    def is_copy(self) -> bool:
+        """The newest adapter is not in this copy of the run, so the run cannot go on here."""
+        return bool(self.absent) and not self.folder.adapter(len(self.steps) - 1).is_dir()
+
+    @property
     def to_play(self) -> str:
         """RUN as a person types it in a command that plays episodes."""
         return typed_to_play(self.typed, self.manifest)

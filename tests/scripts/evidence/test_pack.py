@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from rollout.arm import PACKED_TRAJECTORIES, TRAJECTORIES, transcripts
 from scripts.cli.app import app
+from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings, read_findings
 from scripts.evidence.pack import COMMITTED, pack
 from scripts.evidence.played import read_played
@@ -197,6 +199,19 @@ def test_a_night_without_its_journal_is_a_copy_and_not_a_night_to_start(clone: N
     said = grpo("watch", str(clone.folder.path), "--once").output
     assert "not started" not in said
     assert "a copy of a night, without its journal" in said
+
+
+def test_a_clone_says_how_the_night_ended_and_that_it_is_played_again_elsewhere(
+    clone: Night,
+) -> None:
+    on_another_host = replace(found(clone), plan=None)
+    end = ending(on_another_host)
+    assert (end.kind, end.sentence) == (EndKind.COMPLETE, "Complete: 8 steps.")
+    (again,) = next_steps(on_another_host, end)
+    assert f"cp {clone.folder.config} runs/again/ && grpo run again" in again
+    clone.folder.journal.unlink()
+    end = ending(replace(found(clone), plan=None))
+    assert (end.kind, end.failure) == (EndKind.KEPT, "")
 
 
 def test_a_torn_pack_is_named(clone: Night) -> None:
