@@ -102,7 +102,7 @@ def report(
     findings = read_findings(folder, read_config(folder.config))
     page = folder.path / "report.html"
     if out is None and (why := why_kept(findings, page)):
-        print(f"{why}; --out FILE writes a new page", file=sys.stderr)
+        print(f"kept as it was: {why}; --out FILE writes a new page", file=sys.stderr)
     else:
         page = write_report(findings, out)
     print(page)

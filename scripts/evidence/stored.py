@@ -18,6 +18,8 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.played import arm_names, finished
 from scripts.run.folder import RunFolder
 
+TRAINING, HELD_OUT = "the episodes of training", "held-out episodes"
+
 
 def read_stored(
     folder: RunFolder, steps: Sequence[StepSummary], summaries: Sequence[EvalSummary]
@@ -51,8 +53,8 @@ def read_stored(
 def absent_episodes(folder: RunFolder, n_steps: int) -> tuple[str, ...]:
     """The episodes that were played and are not in this copy of the run, in words."""
     missing = {
-        "the episodes of training": not has_bundles(folder, n_steps),
-        "held-out episodes": not all(map(has_episodes, finished(folder.evals))),
+        TRAINING: not has_bundles(folder, n_steps),
+        HELD_OUT: not all(map(has_episodes, finished(folder.evals))),
     }
     return tuple(what for what, is_missing in missing.items() if is_missing)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.atomic import write_json, write_text
 from scripts.evidence.findings import Findings
+from scripts.evidence.stored import HELD_OUT
 from scripts.evidence.text_page import markdown, plain_page
 from scripts.report.curve_png import write_curve
 from scripts.report.page import FILE_NAME, render
@@ -53,7 +54,7 @@ def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[P
             make(path)
             written.append(path)
     if kept:
-        tell(f"{', '.join(kept)}: {kept.popitem()[1]}")
+        tell(f"kept as they were: {', '.join(kept)} ({kept.popitem()[1]})")
     return written
 
 
@@ -67,18 +68,25 @@ def write_report(f: Findings, out: Path | None = None) -> Path:
         raise BadInput(f"{path}: this is a folder; name a file, for example {path}/{FILE_NAME}")
     in_run = path.resolve().parent == f.path.resolve()
     if in_run and (why := why_kept(f, path)):
-        raise BadInput(f"{path}: {why}; `grpo report {f.typed} --out FILE` writes a new page")
+        raise BadInput(
+            f"{path}: a new page would hold less, because {why}; `grpo report {f.typed} --out FILE`"
+            " writes it to another file"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render(f))
     return path
 
 
 def why_kept(f: Findings, path: Path) -> str:
-    """Why the file at `path` stays as it is; empty if it may be written."""
+    """Why the file at `path` stays as it is; empty if it may be written.
+
+    In a copy that cannot go on every file stays. A night that goes on gets new pages although
+    bundles of it were lost, as long as its held-out episodes are there.
+    """
     if not path.is_file():
         return ""
-    lacks = list(f.absent)
+    lacks = [what for what in f.absent if f.is_copy or what == HELD_OUT]
     if f.evidence is None and f.folder.evidence.is_file():
         lacks.append("the numbers of evidence.json")
     what = " and ".join(lacks)
-    return f"kept: it was made with {what}, which this copy of the run lacks" if what else ""
+    return f"this copy of the run lacks {what}" if what else ""

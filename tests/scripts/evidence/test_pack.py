@@ -138,7 +138,7 @@ def test_on_a_clone_the_night_is_done_and_its_page_is_kept(clone: Night) -> None
     run = str(clone.folder.path)
     assert "· done" in grpo("watch", run, "--once").output
     said = grpo("report", run)
-    assert "kept: it was made with the episodes of training" in said.output
+    assert "kept as it was: this copy of the run lacks the episodes of training" in said.output
     assert said.stdout == f"{run}/report.html\n"
 
 
@@ -150,7 +150,7 @@ def test_a_new_page_can_be_written_elsewhere_and_names_what_it_lacks(clone: Nigh
     assert "The habit is gone" in text
     assert "does not have the episodes of training" in text
     own = clone.folder.path / "report.html"
-    with pytest.raises(BadInput, match=r"report\.html: kept: .*--out FILE` writes a new page"):
+    with pytest.raises(BadInput, match=r"report\.html: a new page would hold less.*--out FILE`"):
         grpo_raises("report", str(clone.folder.path), "--out", str(own))
     with pytest.raises(BadInput, match="this is a folder; name a file"):
         grpo_raises("report", str(clone.folder.path), "--out", str(page.parent))
@@ -212,6 +212,20 @@ def test_a_clone_says_how_the_night_ended_and_that_it_is_played_again_elsewhere(
     clone.folder.journal.unlink()
     end = ending(replace(found(clone), plan=None))
     assert (end.kind, end.failure) == (EndKind.KEPT, "")
+
+
+def test_a_night_that_lost_a_bundle_and_goes_on_still_gets_new_pages(tmp_path: Path) -> None:
+    night = written(tmp_path)
+    night.folder.adapter(8).mkdir()
+    night.folder.bundle(3).unlink()
+    assert len(write_files(found(night))) == 4
+    (night.eval_of("base") / TRAJECTORIES).unlink()
+    said: list[str] = []
+    assert write_files(found(night), said.append) == []
+    assert said == [
+        "kept as they were: evidence.json, evidence.md, curve.png, report.html (this copy of the run"
+        " lacks held-out episodes)"
+    ]
 
 
 def test_a_torn_pack_is_named(clone: Night) -> None:
