@@ -223,8 +223,8 @@ def test_a_night_that_lost_a_bundle_and_goes_on_still_gets_new_pages(tmp_path: P
     said: list[str] = []
     assert write_files(found(night), said.append) == []
     assert said == [
-        "kept as they were: evidence.json, evidence.md, curve.png, report.html (this copy of the run"
-        " lacks held-out episodes)"
+        "kept as they were: evidence.json, evidence.md, curve.png, report.html (this copy of the"
+        " run lacks held-out episodes)"
     ]
 
 
