@@ -7,6 +7,7 @@ the other protocol would have gone on, or run another command, the trajectory is
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,9 +45,14 @@ class Rescored:
     turns: int
     """Turns under the other protocol; as stored where the rest was never played."""
     turns_saved: int
+    seconds: float
+    """Seconds of `turns`."""
+    seconds_saved: float
+    """Seconds of the turns that were saved."""
     commands_skipped: int
-    """Commands that ran after the earlier stop. At 0 the stored grade is the grade; above, it
-    belongs to a later state of the workspace and the new reward is an estimate."""
+    """Commands that ran after the earlier stop, without those that the other protocol reads as a
+    stop. At 0 the stored grade is the grade; above, it belongs to a later state of the workspace
+    and the new reward is an estimate."""
     stored_reward: float
     reward: float
 
@@ -63,6 +69,23 @@ class RescoredGroup:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Mean, median and sample standard deviation of some numbers; all 0 without a number."""
+
+    mean: float
+    median: float
+    deviation: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The spread of `values`; one value alone deviates by 0."""
+    if not values:
+        return Spread(0.0, 0.0, 0.0)
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Spread(statistics.fmean(values), statistics.median(values), deviation)
+
+
+@dataclass(frozen=True)
 class ReplaySummary:
     """The counts that decide whether a setting is worth a night."""
 
@@ -70,12 +93,14 @@ class ReplaySummary:
     fates: dict[Fate, int]
     turns_stored: int
     turns_saved: int
+    seconds_stored: float
+    seconds_saved: float
     estimated: int
     """Trajectories whose new reward is an estimate (`commands_skipped` above 0)."""
     zero_rewards_stored: int
     zero_rewards: int
-    mean_reward_stored: float
-    mean_reward: float
+    stored_rewards: Spread
+    rewards: Spread
     n_groups: int
     without_signal_stored: int
     without_signal: int
@@ -89,13 +114,16 @@ def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) 
     """
     fate, turns = _fate(trajectory, parse)
     after_stop = trajectory.turns[turns:]
-    skipped = sum(bool(t.action.command) for t in after_stop)
+    # A policy whose stop was not heard repeats it: an echo of it changes nothing.
+    skipped = sum(bool(parse(t.text).command) for t in after_stop) if parse else 0
     return Rescored(
         task_id=trajectory.task_id,
         k=trajectory.k,
         fate=fate,
         turns=turns,
-        turns_saved=len(trajectory.turns) - turns,
+        turns_saved=len(after_stop),
+        seconds=sum(t.seconds for t in trajectory.turns[:turns]),
+        seconds_saved=sum(t.seconds for t in after_stop),
         commands_skipped=skipped,
         stored_reward=trajectory.reward,
         reward=reward.of_episode(trajectory.grade, turns),
@@ -134,18 +162,19 @@ def _rescore_group(group: RolloutGroup, reward: Reward, parse: Parse | None) -> 
 def summarise(rescored: Sequence[Rescored], groups: Sequence[RescoredGroup] = ()) -> ReplaySummary:
     """Counts over rescored trajectories, and over the groups they form (none for an evaluation)."""
     fates = Counter(r.fate for r in rescored)
-    n = len(rescored)
     flat = (Signal.SATURATED, Signal.STUCK)
     return ReplaySummary(
-        n_trajectories=n,
+        n_trajectories=len(rescored),
         fates={fate: fates[fate] for fate in Fate},
         turns_stored=sum(r.turns + r.turns_saved for r in rescored),
         turns_saved=sum(r.turns_saved for r in rescored),
+        seconds_stored=sum(r.seconds + r.seconds_saved for r in rescored),
+        seconds_saved=sum(r.seconds_saved for r in rescored),
         estimated=sum(r.commands_skipped > 0 for r in rescored),
         zero_rewards_stored=sum(abs(r.stored_reward) <= EQUAL_WITHIN for r in rescored),
         zero_rewards=sum(abs(r.reward) <= EQUAL_WITHIN for r in rescored),
-        mean_reward_stored=sum(r.stored_reward for r in rescored) / n if n else 0.0,
-        mean_reward=sum(r.reward for r in rescored) / n if n else 0.0,
+        stored_rewards=spread([r.stored_reward for r in rescored]),
+        rewards=spread([r.reward for r in rescored]),
         n_groups=len(groups),
         without_signal_stored=sum(g.stored_signal in flat for g in groups),
         without_signal=sum(g.signal in flat for g in groups),

@@ -16,7 +16,7 @@ from functools import partial as bind
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_json, sha256_text, write_json, write_text
+from fieldkit.files.atomic import PACKED, read_json, sha256_text, write_json, write_text
 from fieldkit.records import (
     SCHEMA,
     StopReason,
@@ -47,6 +47,8 @@ KEY_LENGTH = 16
 """Hex digits of an arm's key: 64 bits, far more than arms in a run."""
 
 SUMMARY, TRAJECTORIES, PARTIAL = "eval.json", "trajectories.jsonl", "trajectories.partial.jsonl"
+PACKED_TRAJECTORIES = TRAJECTORIES + PACKED
+"""The same records compressed, as `grpo pack` writes them: a committed run has only these."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,21 @@ def read_eval(folder: Path) -> EvalSummary:
     if not isinstance(value, dict) or value.pop("schema", None) != SCHEMA:
         raise BadInput(f"{path}:1: not an eval summary of schema {SCHEMA}; remove the folder")
     return from_plain(EvalSummary, value, f"{path}:1")
+
+
+def transcripts(folder: Path) -> Path:
+    """The file that holds a complete arm's trajectories, compressed or not.
+
+    Raises `BadInput` where the folder has neither, as in a run that was committed without them.
+    """
+    for name in (TRAJECTORIES, PACKED_TRAJECTORIES):
+        if (folder / name).is_file():
+            return folder / name
+    raise BadInput(
+        f"{folder / TRAJECTORIES}: no such file, and no {PACKED_TRAJECTORIES}: this copy of the run"
+        f" does not have the arm's episodes; `grpo pack {folder.parents[1]}` packs them where the"
+        " run was played"
+    )
 
 
 def write_arm(folder: Path, trajectories: Sequence[Trajectory], summary: EvalSummary) -> None:

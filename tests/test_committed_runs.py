@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
@@ -23,10 +25,13 @@ from fieldkit.records import (
     decode_group,
     encode_group,
     read_bundle,
-    read_trajectories,
 )
-from rollout.arm import TRAJECTORIES, read_eval
+from rollout.arm import read_eval
 from scripts.base.checkout import ROOT
+from scripts.cli.app import app
+from scripts.evidence.pack import COMMITTED
+from scripts.evidence.played import read_played
+from scripts.evidence.stored import has_episodes
 from trainer.batch import by_turn
 
 RUNS = sorted(p.parent for p in (ROOT / "runs").glob("*/run.toml"))
@@ -43,8 +48,37 @@ def test_a_committed_run_is_read_to_its_last_record(run: Path) -> None:
     assert {steps[0].adapter_sha, steps[-1].adapter_sha} <= {a.adapter_sha for a in arms}
     for bundle in run.glob("step-*/trajectory_bundle.jsonl"):
         assert read_bundle(bundle)
-    for transcript in run.glob(f"evals/*/{TRAJECTORIES}"):
-        assert read_trajectories(transcript)
+    for arm in arms:
+        if has_episodes(run / "evals" / arm.key):
+            assert read_played(run / "evals" / arm.key).summary == arm
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_looking_at_a_committed_run_works_and_changes_no_file_of_it(run: Path) -> None:
+    def contents() -> dict[Path, bytes]:
+        files = [p for pattern in COMMITTED for p in run.glob(pattern)]
+        return {p: p.read_bytes() for p in files}
+
+    before = contents()
+    looks = [("table", run.name), ("report", run.name), ("watch", run.name, "--once")]
+    if all(has_episodes(arm) for arm in run.glob("evals/*/")):
+        looks += [("show", run.name), ("replay", run.name)]
+        looks.append(("compare", f"{run.name}@base", f"{run.name}@warm", run.name))
+    for words in looks:
+        said = CliRunner().invoke(app, list(words))
+        assert said.exit_code == 0, said.output
+    verdict = json.loads((run / "evidence.json").read_text())["verdict"]
+    assert verdict["headline"] in " ".join(
+        CliRunner().invoke(app, ["table", run.name]).output.split()
+    )
+    assert contents() == before
+
+
+@pytest.mark.parametrize("pattern", COMMITTED)
+def test_git_takes_of_the_reference_run_all_that_pack_lists(pattern: str) -> None:
+    file = f"runs/first-night/{pattern.replace('*', '000')}"
+    ignored = subprocess.run(["git", "-C", str(ROOT), "check-ignore", "-q", "--no-index", file])
+    assert ignored.returncode == 1, f".gitignore leaves out {file}"
 
 
 def test_there_is_a_committed_run() -> None:

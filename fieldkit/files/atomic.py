@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import lzma
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from typing import IO, Any
 from fieldkit.errors import BadInput
 
 _TMP_MARK = ".tmp-"
+
+PACKED = ".xz"
+"""The suffix of a compressed file: `read_lines` reads it as the file that was compressed."""
 
 
 def fsync_dir(path: Path) -> None:
@@ -76,6 +80,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, atomically and durably."""
     write_bytes(path, text.encode())
+
+
+def write_packed(path: Path, data: bytes) -> None:
+    """Write `data` compressed, atomically and durably. The name of `path` ends in `PACKED`."""
+    write_bytes(path, lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -168,14 +177,21 @@ def drop_torn_tail(path: Path) -> int:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text) of every complete line; a torn last line is not yielded."""
-    with open(path, "rb") as f:
-        for number, raw in enumerate(f, start=1):
-            if raw.endswith(b"\n"):
-                try:
+    """Yield (line number from 1, text) of every complete line; a torn last line is not yielded.
+
+    A file whose name ends in `PACKED` is decompressed as it is read. Raises `BadInput` naming the
+    line that is not UTF-8, or the file that is not whole.
+    """
+    with lzma.open(path) if path.suffix == PACKED else open(path, "rb") as f:
+        number = 0
+        try:
+            for number, raw in enumerate(f, start=1):
+                if raw.endswith(b"\n"):
                     yield number, raw[:-1].decode()
-                except UnicodeDecodeError as e:
-                    raise BadInput(f"{path}:{number}: not UTF-8 ({e})") from None
+        except UnicodeDecodeError as e:
+            raise BadInput(f"{path}:{number}: not UTF-8 ({e})") from None
+        except (lzma.LZMAError, EOFError) as e:
+            raise BadInput(f"{path}: not a whole .xz file ({e}); restore it") from None
 
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:

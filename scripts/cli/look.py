@@ -20,7 +20,10 @@ app = typer.Typer()
 
 @app.command()
 def table(run: Run) -> None:
-    """Print the tables and the verdict; write evidence.json and .md, curve.png and report.html."""
+    """Print the tables and the verdict; write evidence.json and .md, curve.png and report.html.
+
+    A file that was made from more than this copy of the run has is kept.
+    """
     from rich.console import Console
 
     from scripts.evidence.findings import read_findings
@@ -83,15 +86,40 @@ def compare(
 
 
 @app.command()
-def report(run: Run) -> None:
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page there instead.")
+    ] = None,
+) -> None:
     """Write report.html, the morning page: one file that opens without a network."""
     from scripts.evidence.findings import read_findings
-    from scripts.report.page import write_report
+    from scripts.report.files import why_kept, write_report
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    print(write_report(read_findings(folder, read_config(folder.config))))
+    findings = read_findings(folder, read_config(folder.config))
+    page = folder.path / "report.html"
+    if out is None and (why := why_kept(findings, page)):
+        print(f"kept as it was: {why}; --out FILE writes a new page", file=sys.stderr)
+    else:
+        page = write_report(findings, out)
+    print(page)
+
+
+@app.command()
+def pack(run: Run) -> None:
+    """Compress the held-out episodes and print what to commit, so that a clone can read the run."""
+    import shlex
+
+    from scripts.evidence.pack import pack as write
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    done = write(folder)
+    print(f"{done.n_arms} arms packed, {done.n_bytes / 1000:.0f} kB; to commit the run:")
+    print("git -C", *map(shlex.quote, [str(folder.path), "add", "-f", "--", *done.patterns]))
 
 
 @app.command()
@@ -166,8 +194,13 @@ def replay(
     from scripts.evidence.replay import replay_run
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
+    from scripts.words.text import WIDTH
 
     folder = open_run(run)
     config = read_config(folder.config)
-    for shown in replay_run(folder, config, reward, turn_penalty, protocol):
-        Console().print(shown.rich())
+    tables, remarks = replay_run(folder, config, reward, turn_penalty, protocol)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for shown in tables:
+        console.print(shown.rich())
+    for remark in remarks:
+        print(remark)

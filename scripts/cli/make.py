@@ -29,6 +29,7 @@ def model() -> None:
 def synth(
     seed: Annotated[int, typer.Option(help="Seed of the task generator.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("data"),
+    force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,
 ) -> None:
     """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox."""
     import tempfile
@@ -37,7 +38,7 @@ def synth(
     from scripts.prepare.task_sets import write_splits
 
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
-        sizes = write_splits(seed, out, Path(scratch), progress)
+        sizes = write_splits(seed, out, Path(scratch), progress, force)
     print(", ".join(f"{out / name}.jsonl: {n} tasks" for name, n in sizes.items()))
 
 

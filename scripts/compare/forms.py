@@ -17,6 +17,7 @@ from fieldkit.records import SCHEMA
 from scripts.compare.compare import Compared, Comparison
 from scripts.evidence.conditions import surroundings
 from scripts.evidence.findings import Findings
+from scripts.evidence.pack import COMMITTED
 from scripts.evidence.run_tables import Section, page_tables
 from scripts.evidence.tables import (
     DIFFERENCES_NOTE,
@@ -202,9 +203,17 @@ def _played(c: Comparison) -> Table:
 
 
 def write_html(c: Comparison, path: Path) -> Path:
-    """Write the page, making its folder if needed. Raises `BadInput` if `path` is a folder."""
+    """Write the page, making its folder if needed.
+
+    Raises `BadInput` if `path` is a folder, or one of a run's own files.
+    """
     if path.is_dir():
         raise BadInput(f"{path}: this is a folder; name a file, for example {path}/compare.html")
+    if path.name in COMMITTED and (path.parent / "run.toml").is_file():
+        raise BadInput(
+            f"{path}: this file belongs to a run; name another, for example"
+            f" {path.with_name('compare.html')}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html(c))
     return path

@@ -5,6 +5,7 @@ The plan shows whether work is left; the journal shows how the last process ende
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,8 @@ class EndKind(StrEnum):
     COMPLETE = "COMPLETE"
     CONVERGED = "CONVERGED"
     FAILED = "FAILED"
+    KEPT = "KEPT"
+    """A copy of a run without its journal, so how it ended is not known."""
     UNFINISHED = "UNFINISHED"
     NOT_STARTED = "NOT_STARTED"
 
@@ -53,6 +56,13 @@ def ending(m: Findings) -> Ending:
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
+    if m.is_copy:
+        over = [e.data.get("next") for e in m.journal if e.event == "loop_end"][-1:]
+        if over in ([Phase.DONE.value], [Phase.CONVERGED.value]):
+            return Ending(EndKind.COMPLETE, f"Complete: {counted(done, 'step')}.")
+        if not m.journal:
+            told = f"A copy of {counted(done, 'step')}, without their journal."
+            return Ending(EndKind.KEPT, told)
     failure = _failure(m.journal)
     planned = f" of {m.plan.steps}" if m.plan else ""
     if failure:
@@ -76,6 +86,11 @@ def _failure(journal: Sequence[Entry]) -> str:
 
 def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     """Suggestions for the next action, the most useful first."""
+    if m.is_copy:
+        return (
+            "This copy of the run cannot go on. To play the night again: `mkdir runs/again && cp"
+            f" {shlex.quote(str(in_checkout(m.folder.config)))} runs/again/ && grpo run again`.",
+        )
     out = []
     if m.gaps and m.steps:
         out.append(f"Put right what is missing above, then `grpo report {m.typed}`.")

@@ -24,6 +24,7 @@ from scripts.evidence.flips import Flips, find_flips
 from scripts.evidence.health import Warning_, warnings
 from scripts.evidence.milestones import Milestones, milestones
 from scripts.evidence.played import PlayedArm, finished, read_named, reading_order
+from scripts.evidence.stored import absent_episodes, has_bundles, read_stored
 from scripts.evidence.verdict import Verdict, judge
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
@@ -38,11 +39,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gap:
-    """A missing part of the findings, and why. needed: evidence is impossible without this part."""
+    """A missing part of the findings, and why."""
 
     what: str
     why: str
     needed: bool = False
+    """The evidence cannot be computed without this part; evidence.json may still have it."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class Findings:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     journal: tuple[Entry, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    absent: tuple[str, ...] = ()
+    """Episodes that were played and are not in this copy of the run, as in one that was committed:
+    what is made from them is not as whole as it was."""
 
     @property
     def path(self) -> Path:
@@ -93,6 +98,11 @@ class Findings:
     def typed(self) -> str:
         """RUN as a person types it."""
         return self.folder.typed
+
+    @property
+    def is_copy(self) -> bool:
+        """The newest adapter is not in this copy of the run, so the run cannot go on here."""
+        return bool(self.absent) and not self.folder.adapter(len(self.steps) - 1).is_dir()
 
     @property
     def to_play(self) -> str:
@@ -151,6 +161,7 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     no_steps: tuple[StepSummary, ...] = ()
     no_tasks: tuple[Task, ...] = ()
     no_entries: tuple[Entry, ...] = ()
+    no_evidence: Evidence | None = None
     nothing_matched: tuple[dict[str, PlayedArm], Evidence | None] = ({}, None)
     steps = parts.read("steps", lambda: reader.steps, no_steps, needed=True)
     heldout = parts.read("held-out tasks", lambda: _heldout(config), no_tasks, needed=True)
@@ -168,19 +179,25 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     arms, evidence = nothing_matched
     if heldout and steps:
         arms, evidence = parts.read("matched tables", matched, nothing_matched, needed=True)
+    summaries = _summaries(folder.evals, parts)
+    if evidence is None and steps:
+        evidence = parts.read(
+            "evidence.json", lambda: read_stored(folder, steps, summaries), no_evidence
+        )
     return Findings(
         folder=folder,
         config=config,
         steps=steps,
         evidence=evidence,
-        flips=find_flips(evidence, arms, heldout) if evidence else None,
+        flips=find_flips(evidence, arms, heldout) if evidence and arms else None,
         timings=parts.read("wall time", lambda: reader.timings[: len(steps)], ()),
-        summaries=_summaries(folder.evals, parts),
-        pool=parts.read("pool", lambda: _pool(folder, config), None),
+        summaries=summaries,
+        pool=parts.read("pool", lambda: _pool(folder, config, len(steps)), None),
         plan=_plan(config, journal, reader),
         manifest=manifest or {},
         journal=journal,
         gaps=tuple(parts.gaps),
+        absent=absent_episodes(folder, len(steps)),
     )
 
 
@@ -197,7 +214,12 @@ def _summaries(evals: Path, parts: _Parts) -> tuple[EvalSummary, ...]:
     return tuple(sorted(whole, key=lambda s: reading_order(s.arm)))
 
 
-def _pool(folder: RunFolder, config: RunConfig) -> Pool:
+def _pool(folder: RunFolder, config: RunConfig, n_steps: int) -> Pool:
+    if not has_bundles(folder, n_steps):
+        raise BadInput(
+            f"{folder.bundle(1)}: no such file: this copy of the run does not have the episodes of"
+            " training, so the history of its pool is not known"
+        )
     ids = [t.task_id for t in decode_tasks(from_checkout(config.data.pool))]
     history = read_history(folder.path)
     return Pool(history, converged(history, ids, config.pool), forecast(history, ids))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.records import StepSummary, Task, Trajectory, read_trajectories
-from rollout.arm import BASE_ADAPTER, SUMMARY, TRAJECTORIES, EvalSummary, read_eval, tasks_sha
+from rollout.arm import BASE_ADAPTER, SUMMARY, EvalSummary, read_eval, tasks_sha, transcripts
 from rollout.yardsticks import YARDSTICKS
 
 BASE = BASE_ADAPTER
@@ -69,11 +69,12 @@ def read_played(folder: Path) -> PlayedArm:
 
 
 def _with_trajectories(folder: Path, summary: EvalSummary) -> PlayedArm:
+    file = transcripts(folder)
     with _without_garbage():
-        trajectories = read_trajectories(folder / TRAJECTORIES)
+        trajectories = read_trajectories(file)
     if len(trajectories) != summary.n_trajectories:
         raise BadInput(
-            f"{folder / TRAJECTORIES}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
+            f"{file}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
             f" {summary.n_trajectories}; remove the folder and evaluate again"
         )
     return PlayedArm(summary, trajectories)
@@ -105,10 +106,7 @@ def read_named(
     several steps can share one: it is named after the last. to_play: RUN in a command that plays.
     Raises as `read_arms`, and `BadInput` if the warm start has no evaluation on these tasks.
     """
-    names = {sha: sha for sha in YARDSTICKS} | {BASE_ADAPTER: BASE}
-    names |= {step.adapter_sha: step_name(step.step) for step in steps}
-    if steps:
-        names[steps[0].adapter_sha] = WARM_START
+    names = arm_names(steps)
     arms = {names[sha]: arm for sha, arm in read_arms(evals, tasks).items() if sha in names}
     if WARM_START not in arms:
         raise BadInput(
@@ -116,6 +114,15 @@ def read_named(
             f" `grpo eval {to_play}`"
         )
     return {name: arms[name] for name in sorted(arms, key=reading_order)}
+
+
+def arm_names(steps: Sequence[StepSummary]) -> dict[str, str]:
+    """Adapter hash, or what stands for it, → the arm's name in tables."""
+    names = {sha: sha for sha in YARDSTICKS} | {BASE_ADAPTER: BASE}
+    names |= {step.adapter_sha: step_name(step.step) for step in steps}
+    if steps:
+        names[steps[0].adapter_sha] = WARM_START
+    return names
 
 
 def step_name(step: int) -> str:

@@ -6,18 +6,38 @@ setting can be judged before a night is spent on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from fieldkit.errors import BadInput
-from fieldkit.records import RolloutGroup, Trajectory, read_bundle, read_trajectories
-from reward.rescore import Fate, ReplaySummary, replay_groups, rescore, summarise
+from fieldkit.eval.stats import Estimate, mean_difference
+from fieldkit.records import RolloutGroup, read_bundle
+from reward.rescore import (
+    Fate,
+    ReplaySummary,
+    Rescored,
+    replay_groups,
+    rescore,
+    spread,
+    summarise,
+)
 from reward.reward import Reward
 from reward.shaping import REWARDS, RewardSettings, explain
+from rollout.arm import EvalSummary
 from rollout.envs.shell_protocol import PROTOCOLS
+from rollout.yardsticks import YARDSTICKS
+from scripts.evidence.played import PlayedArm, read_played, read_summaries
+from scripts.evidence.stored import absent_episodes, has_episodes
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
+from scripts.words.quantities import signed
 from scripts.words.table import Table
+
+PAIRED_NOTE = (
+    "Mean of the differences task by task, first attempts only, with a 95 % interval (bootstrap"
+    " over tasks), and the standard deviation of the differences."
+)
 
 
 def replay_run(
@@ -26,8 +46,12 @@ def replay_run(
     kind: str,
     turn_penalty: float | None,
     protocol: str | None,
-) -> list[Table]:
-    """One table for the run's bundles, if any, and one for each evaluation of a policy."""
+) -> tuple[list[Table], tuple[str, ...]]:
+    """Make one table of the run's bundles, one of each policy's evaluation, and one of the rewards'
+    differences between these; also return what to say about episodes that are not here.
+
+    Raises `BadInput` if nothing has been played, or if this copy of the run has no episodes.
+    """
     settings = _settings(config, kind, turn_penalty)
     reward = Reward(settings)
     parse = PROTOCOLS.named(protocol, "--protocol") if protocol else None
@@ -37,14 +61,25 @@ def replay_run(
     if groups := _groups(folder):
         _, summary = replay_groups(groups, reward, parse)
         tables.append(_table(f"Training rollouts under {what}", summary))
-    for name, trajectories in _evaluations(folder).items():
-        scored = [rescore(t, reward, parse) for t in trajectories]
-        tables.append(_table(f"Evaluation {name} under {what}", summarise(scored)))
-    if not tables:
+    scored = [
+        _Scored(arm.summary, [rescore(t, reward, parse) for t in arm.trajectories])
+        for arm in _evaluations(folder)
+    ]
+    for one in scored:
+        title = f"Evaluation {one.summary.arm} under {what}"
+        tables.append(_table(title, summarise(one.rescored)))
+    tables += _differences(scored, what)
+    absent = absent_episodes(folder, folder.finished_steps())
+    if not tables and not absent:
         raise BadInput(
             f"{folder.path}: nothing has been played yet; `grpo rollout {folder.typed}` plays"
         )
-    return tables
+    if not tables:
+        raise BadInput(
+            f"{folder.path}: this copy of the run has no episodes; `grpo pack {folder.typed}` packs"
+            " the held-out ones where it was played"
+        )
+    return tables, tuple(f"not scored: {missing} are not in this copy" for missing in absent)
 
 
 def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> RewardSettings:
@@ -58,22 +93,37 @@ def _groups(folder: RunFolder) -> list[RolloutGroup]:
     return [group for bundle in bundles for group in read_bundle(bundle)]
 
 
-def _evaluations(folder: RunFolder) -> dict[str, Sequence[Trajectory]]:
-    """The trajectories of every arm except the yardsticks, by the arm's name."""
-    from rollout.arm import TRAJECTORIES, read_eval
-    from rollout.yardsticks import YARDSTICKS
-    from scripts.evidence.played import finished
+@dataclass(frozen=True)
+class _Scored:
+    """One evaluation, scored again."""
 
-    found = {read_eval(path).arm: path / TRAJECTORIES for path in finished(folder.evals)}
-    return {arm: read_trajectories(file) for arm, file in found.items() if arm not in YARDSTICKS}
+    summary: EvalSummary
+    rescored: Sequence[Rescored]
+
+
+def _evaluations(folder: RunFolder) -> list[PlayedArm]:
+    """Every finished evaluation of a policy whose episodes are here, in reading order."""
+    summaries = [s for s in read_summaries(folder.evals) if s.arm not in YARDSTICKS]
+    arms = [folder.evals / s.key for s in summaries]
+    return [read_played(arm) for arm in arms if has_episodes(arm)]
 
 
 def _table(title: str, s: ReplaySummary) -> Table:
+    before, after = s.stored_rewards, s.rewards
     rows = [
         ("trajectories", str(s.n_trajectories), str(s.n_trajectories)),
-        ("mean reward", f"{s.mean_reward_stored:.3f}", f"{s.mean_reward:.3f}"),
+        ("mean reward", f"{before.mean:.3f}", f"{after.mean:.3f}"),
+        ("standard deviation", f"{before.deviation:.3f}", f"{after.deviation:.3f}"),
+        ("median reward", f"{before.median:.3f}", f"{after.median:.3f}"),
         ("rewards of zero", str(s.zero_rewards_stored), str(s.zero_rewards)),
         ("turns", str(s.turns_stored), str(s.turns_stored - s.turns_saved)),
+        ("turns saved", "", str(s.turns_saved)),
+        (
+            "seconds",
+            f"{s.seconds_stored:.0f}",
+            f"{s.seconds_stored - s.seconds_saved:.0f}",
+        ),
+        ("seconds saved", "", f"{s.seconds_saved:.0f}"),
         ("would stop earlier", "", str(s.fates[Fate.STOPS_EARLIER])),
         ("would go on", "", str(s.fates[Fate.GOES_ON])),
         ("would act otherwise", "", str(s.fates[Fate.DIVERGES])),
@@ -89,6 +139,39 @@ def _table(title: str, s: ReplaySummary) -> Table:
             "stored grade has seen them."
         )
     return Table(title, ("", "stored", "replayed"), tuple(rows), tuple(notes))
+
+
+def _differences(scored: Sequence[_Scored], what: str) -> list[Table]:
+    """The table of paired reward differences; empty if no two arms played the same tasks."""
+    rows = [
+        (f"{later.summary.arm} − {first.summary.arm}", *_difference(first, later))
+        for first, later in itertools.combinations(scored, 2)
+        if first.summary.tasks_sha == later.summary.tasks_sha
+        and first.summary.settings_sha == later.summary.settings_sha
+    ]
+    if not rows:
+        return []
+    columns = ("", "stored", "deviation", "replayed", "deviation")
+    return [Table(f"Differences of the reward under {what}", columns, tuple(rows), (PAIRED_NOTE,))]
+
+
+def _difference(first: _Scored, later: _Scored) -> Iterator[str]:
+    """The mean difference with its interval, and its deviation: of the stored rewards, then of the
+    replayed ones."""
+    for name in ("stored_reward", "reward"):
+        before, after = (
+            [getattr(r, name) for r in sorted(arm.rescored, key=lambda r: r.task_id) if r.k == 0]
+            for arm in (first, later)
+        )
+        change = mean_difference(before, after)
+        yield f"{signed(change.value, 3)}{_interval(change)}"
+        yield f"{spread([b - a for a, b in zip(before, after, strict=True)]).deviation:.3f}"
+
+
+def _interval(change: Estimate) -> str:
+    if change.interval is None:
+        return ""
+    return f" [{signed(change.interval.low, 3)} to {signed(change.interval.high, 3)}]"
 
 
 def explain_table(config: RunConfig) -> Table:

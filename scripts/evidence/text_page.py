@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldkit.files.atomic import write_json, write_text
 from fieldkit.records import SCHEMA, plain
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
@@ -53,11 +51,3 @@ def plain_page(f: Findings) -> dict[str, Any]:
         "milestones": plain(f.milestones),
         **f.require_evidence().plain(),
     }
-
-
-def write_page(f: Findings) -> list[Path]:
-    """Write evidence.json and evidence.md into the run folder atomically; return their paths."""
-    written = [f.path / "evidence.json", f.path / "evidence.md"]
-    write_json(written[0], plain_page(f))
-    write_text(written[1], markdown(f))
-    return written

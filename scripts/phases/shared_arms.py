@@ -3,7 +3,8 @@
 The base model's arm is the slowest part of a start, and it is the same for every run on the same
 model, tasks and limits. An arm is copied only if everything that could change it is equal; the
 journal names its source. Rewards are computed again from the grades, with this run's settings. If
-the other run has no transcripts (a committed night has none), the arm is played here.
+the other run has no transcripts, or only packed ones (a committed night was played on another
+machine), the arm is played here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from rollout.arm import SUMMARY, EvalSummary, eval_key, summarise, write_arm
+from rollout.arm import SUMMARY, TRAJECTORIES, EvalSummary, eval_key, summarise, write_arm
 from scripts.evidence.conditions import same_conditions
 from scripts.evidence.played import PlayedArm, read_played
 from scripts.phases.context import Context
@@ -55,7 +56,9 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
 
 def _played_alike(mine: Mapping[str, Any], run: RunFolder, arm: Path) -> PlayedArm | None:
     """The other run's arm; None if its conditions differ or it cannot be read (another version,
-    missing transcripts)."""
+    missing or packed transcripts)."""
+    if not (arm / TRAJECTORIES).is_file():
+        return None
     try:
         theirs = read_manifest(run)
         if theirs is None or not same_conditions(mine, theirs):

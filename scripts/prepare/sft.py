@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import Trajectory, encode_trajectory, read_trajectories
 from rollout.envs.base import Site
@@ -167,7 +168,15 @@ def _tidy(folder: Path, base: str, log: list[dict[str, Any]]) -> None:
 def warm_start(
     settings: SftSettings, model_dir: Path, avoid: list[Path], out: Path, progress: Progress
 ) -> dict[str, float]:
-    """Demonstrations, then the fit. Demonstrations of an earlier, cut-off try are used again."""
+    """Demonstrations, then the fit. Demonstrations of an earlier, cut-off try are used again.
+
+    Raises `BadInput`, before anything is played, if `out` is a file or holds something already.
+    """
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise BadInput(
+            f"{out}: it exists already and would be lost; `grpo sft {out}-again` writes to another"
+            " folder"
+        )
     work = out.with_name(f"{out.name}.work")
     work.mkdir(parents=True, exist_ok=True)
     kept = work / f"demos-{settings.demos}-seed{settings.seed}.jsonl"

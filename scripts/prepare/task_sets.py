@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,12 +84,34 @@ def check_tasks(
     return checked
 
 
-def write_splits(seed: int, out: Path, scratch: Path, progress: Progress) -> dict[str, int]:
-    """Write pool.jsonl, heldout.jsonl and reserve.jsonl below `out`; return their sizes."""
+def write_splits(
+    seed: int, out: Path, scratch: Path, progress: Progress, force: bool = False
+) -> dict[str, int]:
+    """Write pool.jsonl, heldout.jsonl and reserve.jsonl below `out`; return their sizes.
+
+    Raises `BadInput`, before a task is checked, if `out` is a file, or if a file there holds other
+    tasks and `force` is not given.
+    """
     splits = {name: [p.task for p in plans] for name, plans in split_tasks(seed).items()}
+    texts = {
+        out / f"{name}.jsonl": "".join(encode(task) + "\n" for task in tasks)
+        for name, tasks in splits.items()
+    }
+    _refuse_loss(out, texts, force)
     for name, tasks in splits.items():
         check_tasks(tasks, scratch, name, progress)
     out.mkdir(parents=True, exist_ok=True)
-    for name, tasks in splits.items():
-        write_text(out / f"{name}.jsonl", "".join(encode(task) + "\n" for task in tasks))
+    for path, text in texts.items():
+        write_text(path, text)
     return {name: len(tasks) for name, tasks in splits.items()}
+
+
+def _refuse_loss(out: Path, texts: Mapping[Path, str], force: bool) -> None:
+    if out.is_file():
+        raise BadInput(f"{out}: this is a file; name a folder: `grpo synth --out {out}-tasks`")
+    other = [p for p, text in texts.items() if p.exists() and p.read_bytes() != text.encode()]
+    if other and not force:
+        raise BadInput(
+            f"{other[0]}: it holds other tasks, which would be lost; `grpo synth --out DIR` writes"
+            " to another folder, --force replaces them"
+        )

@@ -1,6 +1,7 @@
 """Writes the findings to evidence.json, evidence.md, curve.png and report.html.
 
-Each file is written atomically and can be written again at any time.
+Each file is written atomically and can be written again at any time. A file that was made from
+more than this copy of the run has (a committed night lacks the episodes of training) is kept.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fieldkit.errors import FieldkitError
+from fieldkit.errors import BadInput, FieldkitError
+from fieldkit.files.atomic import write_json, write_text
 from scripts.evidence.findings import Findings
-from scripts.evidence.text_page import write_page
+from scripts.evidence.stored import HELD_OUT
+from scripts.evidence.text_page import markdown, plain_page
 from scripts.report.curve_png import write_curve
-from scripts.report.page import write_report
+from scripts.report.page import FILE_NAME, render
 
 
 def _to_stderr(line: str) -> None:
@@ -23,14 +26,67 @@ def _to_stderr(line: str) -> None:
 def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[Path]:
     """Write the files and return their paths; curve.png only if a step was played.
 
-    Raises `BadInput` if there is no evidence. A failure to make report.html is only reported
-    through `tell`, so it does not end a night.
+    A file that held more is kept, and `tell` says so. Raises `BadInput` if there is no evidence. A
+    failure to make report.html is only reported through `tell`, so it does not end a night.
     """
-    written = write_page(f)
-    if len(f.steps) > 1:
-        written.append(write_curve(f.path / "curve.png", f.steps, f.name))
-    try:
-        written.append(write_report(f))
-    except FieldkitError as e:
-        tell(f"report.html was not written: {e}")
+    values, text = plain_page(f), markdown(f)
+
+    def page(path: Path) -> None:
+        try:
+            write_text(path, render(f))
+        except FieldkitError as e:
+            tell(f"report.html was not written: {e}")
+
+    makers: dict[str, Callable[[Path], object]] = {
+        f.folder.evidence.name: lambda path: write_json(path, values),
+        "evidence.md": lambda path: write_text(path, text),
+        "curve.png": lambda path: write_curve(path, f.steps, f.name),
+        FILE_NAME: page,
+    }
+    if len(f.steps) <= 1:
+        del makers["curve.png"]
+    written, kept = [], {}
+    for name, make in makers.items():
+        path = f.path / name
+        if why := why_kept(f, path):
+            kept[name] = why
+        else:
+            make(path)
+            written.append(path)
+    if kept:
+        tell(f"kept as they were: {', '.join(kept)} ({kept.popitem()[1]})")
     return written
+
+
+def write_report(f: Findings, out: Path | None = None) -> Path:
+    """Write the page to `out`, or to report.html in the run's folder; return its path.
+
+    The page names every gap. Raises `BadInput` where a page that held more would be lost.
+    """
+    path = out or f.path / FILE_NAME
+    if path.is_dir():
+        raise BadInput(f"{path}: this is a folder; name a file, for example {path}/{FILE_NAME}")
+    in_run = path.resolve().parent == f.path.resolve()
+    if in_run and (why := why_kept(f, path)):
+        raise BadInput(
+            f"{path}: a new page would hold less, because {why}; `grpo report {f.typed} --out FILE`"
+            " writes it to another file"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, render(f))
+    return path
+
+
+def why_kept(f: Findings, path: Path) -> str:
+    """Why the file at `path` stays as it is; empty if it may be written.
+
+    In a copy that cannot go on every file stays. A night that goes on gets new pages although
+    bundles of it were lost, as long as its held-out episodes are there.
+    """
+    if not path.is_file():
+        return ""
+    lacks = [what for what in f.absent if f.is_copy or what == HELD_OUT]
+    if f.evidence is None and f.folder.evidence.is_file():
+        lacks.append("the numbers of evidence.json")
+    what = " and ".join(lacks)
+    return f"this copy of the run lacks {what}" if what else ""

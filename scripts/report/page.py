@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from fieldkit.files.atomic import write_text
 from scripts.evidence.findings import Findings
 from scripts.evidence.flips import Flips
 from scripts.evidence.transcripts import BUDGET_BYTES, RULE, views
@@ -32,15 +31,8 @@ _AFTER_VALUE = re.compile(r"^(.+?) ([\[(].*)$", re.DOTALL)
 """A cell's value, and the interval or share in brackets after it."""
 
 
-def write_report(f: Findings) -> Path:
-    """Write runs/<name>/report.html atomically; return its path. The page names every gap."""
-    path = f.path / FILE_NAME
-    write_text(path, render(f))
-    return path
-
-
 def render(f: Findings) -> str:
-    """Render the page as HTML."""
+    """Render the page as HTML. The page names every gap."""
     env = environment()
     with drawing.style():
         values = sections(f)

@@ -50,6 +50,7 @@ class RunFolder:
     manifest = _InRun("manifest.json")
     journal = _InRun("journal.jsonl")
     lock = _InRun("lock")
+    evidence = _InRun("evidence.json")
     ledger = _InRun(LEDGER_FILE)
     tensorboard = _InRun("tensorboard")
     log = _InRun("log")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Trajectory, read_bundle
-from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary
+from rollout.arm import BASE_ADAPTER, EvalSummary, transcripts
 from scripts.evidence.played import read_played, read_summaries
 from scripts.run.folder import RunFolder
 from scripts.words.quantities import counted
@@ -98,6 +98,12 @@ class Archive:
     def step(self, n: int) -> Place:
         """Read the rollouts of step `n`. Raises `BadInput` if there is no bundle."""
         path = self.folder.bundle(n)
+        if n not in self.steps and n < self.folder.finished_steps():
+            raise BadInput(
+                f"{path}: no such file: this copy of the run does not have the episodes of training"
+                f" (only held-out ones are committed); `{self.command()}` lists what it has:"
+                f" {self.contents()}"
+            )
         if n not in self.steps:
             raise BadInput(f"{path}: step {n} has no rollouts; there are: {self.contents()}")
         attempts = [Played(t, group) for group in read_bundle(path) for t in group.trajectories]
@@ -179,7 +185,7 @@ class Archive:
         folder = self.folder.evals / summary.key
         attempts = tuple(map(Played, read_played(folder).trajectories))
         name = f"{visible(summary.arm)} on the held-out set"
-        return Place(name, self._option(summary), folder / TRAJECTORIES, attempts)
+        return Place(name, self._option(summary), transcripts(folder), attempts)
 
     def _option(self, summary: EvalSummary) -> str:
         alike = [s for s in self.evals if _spelt(s.arm) == _spelt(summary.arm)]

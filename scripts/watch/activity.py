@@ -28,6 +28,7 @@ class State(StrEnum):
     STOPPED = "stopped"
     DONE = "done"
     CONVERGED = "the pool has converged"
+    RECORD = "a copy of a night, without its journal"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fieldkit.files.journal import Entry, Journal
 from fieldkit.records import StepSummary, Trajectory, decode_group, decode_trajectory
 from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
 from scripts.base.machine import host_identity
-from scripts.evidence.played import BASE, WARM_START, finished, step_name
+from scripts.evidence.played import BASE, WARM_START, finished, reading_order, step_name
 from scripts.run.config import NightSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import holder
@@ -99,7 +99,7 @@ class Sight:
 
     @property
     def is_over(self) -> bool:
-        return self.activity.state in (State.DONE, State.CONVERGED)
+        return self.activity.state in (State.DONE, State.CONVERGED, State.RECORD)
 
 
 class _Files:
@@ -152,6 +152,8 @@ class Watcher:
         host = self._elsewhere()
         loop = holder(self.folder.lock)
         doing = activity(entries, loop, lambda e: bool(host) or lives(e))
+        if doing.state is State.FRESH and steps:
+            doing = Activity(State.RECORD)
         # The limits of the loop that holds the lock, else those of run.toml.
         night = as_told(config.run, entries if loop is not None else (), loop)
         planned, left = self._try(lambda: self._left(night, steps, evals, doing, now), (None, None))
@@ -201,9 +203,8 @@ class Watcher:
 
     def _evals(self) -> tuple[EvalSummary, ...]:
         files = [folder / SUMMARY for folder in finished(self.folder.evals)]
-        files.sort(key=lambda f: f.stat().st_mtime)
         found = [self._read(f, lambda path: read_eval(path.parent), None) for f in files]
-        return tuple(e for e in found if e is not None)
+        return tuple(sorted((e for e in found if e), key=lambda e: reading_order(e.arm)))
 
     def _manifest(self) -> dict[str, Any] | None:
         return self._read(self.folder.manifest, lambda path: read_manifest(self.folder), None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.records import Action, ActionKind, Signal
-from reward.rescore import Fate, replay_groups, rescore, summarise
+from reward.rescore import Fate, Spread, replay_groups, rescore, spread, summarise
 from reward.reward import Reward
 from reward.shaping import RewardSettings
 from tests.reward.build import group, parse_literal, parse_prose, trajectory
@@ -32,6 +32,24 @@ def test_commands_after_the_earlier_stop_make_the_new_reward_an_estimate() -> No
     estimate = trajectory(["mv a b", PROSE, "rm b"], 1, 2, 0.4)
     assert rescore(certain, SHAPED, parse_prose).commands_skipped == 0
     assert rescore(estimate, SHAPED, parse_prose).commands_skipped == 1
+
+
+def test_echoes_after_the_stop_are_no_skipped_commands() -> None:
+    repeated = rescore(trajectory(["mv a b", *[PROSE] * 10], 2, 2, 0.8), SHAPED, parse_prose)
+    assert (repeated.turns, repeated.turns_saved, repeated.commands_skipped) == (2, 9, 0)
+    mixed = rescore(trajectory([PROSE, "rm b", PROSE], 1, 2, 0.4), SHAPED, parse_prose)
+    assert mixed.commands_skipped == 1
+
+
+def test_the_turns_after_the_stop_are_the_seconds_saved() -> None:
+    again = rescore(trajectory(["mv a b", PROSE, PROSE, PROSE], 2, 2, 0.9), SHAPED, parse_prose)
+    assert (again.seconds, again.seconds_saved) == pytest.approx((0.2, 0.2))
+
+
+def test_the_spread_is_mean_median_and_sample_deviation() -> None:
+    assert spread([0.0, 1.0, 5.0]) == Spread(2.0, 1.0, 7**0.5)
+    assert spread([0.25]) == Spread(0.25, 0.25, 0.0)
+    assert spread([]) == Spread(0.0, 0.0, 0.0)
 
 
 def test_a_prose_stop_on_the_last_turn_counts_as_a_stop() -> None:
@@ -98,6 +116,9 @@ def test_the_summary_counts_stops_and_turns_over_an_evaluation() -> None:
     assert summary.fates[Fate.STOPS_EARLIER] == 1
     assert summary.fates[Fate.SAME] == 1
     assert (summary.turns_stored, summary.turns_saved) == (5, 1)
+    assert (summary.seconds_stored, summary.seconds_saved) == pytest.approx((0.5, 0.1))
+    assert summary.stored_rewards.median == pytest.approx(0.425)
+    assert summary.rewards.mean == pytest.approx((1 - 0.2 * 2 / 12 + -0.2 * 2 / 12) / 2)
     assert summary.n_groups == 0
 
 

@@ -432,11 +432,17 @@ def test_a_task_id_is_no_markup_on_the_page(pair: Comparison) -> None:
     assert "⟨U+202E⟩" in page.text
 
 
-def test_the_page_is_written_where_it_was_asked_for(pair: Comparison, tmp_path: Path) -> None:
+def test_the_page_is_written_where_it_was_asked_for_and_over_no_file_of_a_run(
+    pair: Comparison, one_night: Path, tmp_path: Path
+) -> None:
     path = write_html(pair, tmp_path / "new" / "c.html")
     assert path.read_text().startswith("<!doctype html>")
     with pytest.raises(BadInput, match="a folder"):
         write_html(pair, tmp_path)
+    report = next(one_night.rglob("run.toml")).with_name("report.html")
+    with pytest.raises(BadInput, match="this file belongs to a run; name another"):
+        write_html(pair, report)
+    assert not report.exists()
 
 
 # --- as it is typed -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from scripts.evidence.findings import Findings, read_findings
 from scripts.evidence.run_tables import TABLES, Section, Shown
 from scripts.evidence.step_figures import FIGURES, StepFigure, curves
 from scripts.evidence.text_page import markdown, rich_page
-from scripts.report.page import write_report
+from scripts.report.files import write_report
 from scripts.track.points import read_points
 from scripts.words.table import Table
 from scripts.words.text import as_text

@@ -7,6 +7,7 @@ first turn: nobody heard it, so every episode went on to its third.
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,12 +40,17 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.folder.path
 
 
-def replayed(night: Path, *words: str) -> str:
-    """What `grpo replay` says of the training rollouts."""
+def whole(night: Path, *words: str) -> str:
+    """What `grpo replay` prints."""
     command = [sys.executable, "-P", "-m", "scripts.cli", "replay", str(night), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.partition("Evaluation ")[0]
+    return done.stdout
+
+
+def replayed(night: Path, *words: str) -> str:
+    """What it says of the training rollouts."""
+    return whole(night, *words).partition("Evaluation ")[0]
 
 
 def figures(said: str, row: str) -> list[int]:
@@ -61,6 +67,10 @@ def test_another_protocol_says_who_would_have_stopped_earlier_and_what_it_saves(
     assert figures(said, "trajectories") == [played, played]
     assert figures(said, "would stop earlier") == [played]
     assert figures(said, "turns") == [3 * played, played]
+    assert figures(said, "turns saved") == [2 * played]
+    seconds = turn("").seconds
+    assert figures(said, "seconds saved") == [round(2 * played * seconds)]
+    assert "rewards are estimates" not in said, "the turns after the echo ran nothing"
 
 
 def test_the_protocol_that_it_was_played_under_changes_nothing(night: Path) -> None:
@@ -75,3 +85,30 @@ def test_another_reward_says_how_many_groups_would_carry_no_signal(night: Path) 
     said = replayed(night, "--reward", "binary")
     assert figures(said, "rewards of zero") == [0, STEPS * PAIRS * 2]
     assert figures(said, "without signal") == [0, STEPS * PAIRS]
+
+
+def test_the_rewards_of_two_arms_are_compared_task_by_task(night: Path) -> None:
+    """The third document's r_sft − r_base with its spread: here four assertions in three turns for
+    the tasks that it passes, two for the others, against two assertions in twelve turns."""
+    said = whole(night, "--turn-penalty", "0")
+    rows = said.partition("Differences of the reward")[2]
+    (row,) = re.findall(r"step 3 − base +(.*)\n", rows)
+    before = [two_of_four(12)] * 24
+    after = [two_of_four(3) + (0.5 if 2 <= i < 14 else 0) for i in range(24)]
+    changes = [b - a for a, b in zip(before, after, strict=True)]
+    stored, deviation = f"{statistics.fmean(changes):+.3f}", f"{statistics.stdev(changes):.3f}"
+    without_penalty = [0.5 if 2 <= i < 14 else 0.0 for i in range(24)]
+    replay = f"{statistics.fmean(without_penalty):+.3f}", f"{statistics.stdev(without_penalty):.3f}"
+    assert row.split() == [stored, deviation, *replay]
+    assert "step 3 − warm start" in rows
+
+
+def two_of_four(turns: int) -> float:
+    return 0.5 - 0.2 * turns / 12
+
+
+def test_an_evaluation_has_the_mean_and_the_median_of_its_rewards(night: Path) -> None:
+    said = whole(night, "--reward", "binary").partition("Evaluation step 3")[2]
+    (mean,) = re.findall(r"mean reward +\S+ +(\S+)", said)
+    (median,) = re.findall(r"median reward +\S+ +(\S+)", said)
+    assert (mean, median) == ("0.500", "0.500")

@@ -14,7 +14,8 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
 from scripts.evidence.tables import main_table
-from scripts.evidence.text_page import markdown, plain_page, rich_page, write_page
+from scripts.evidence.text_page import markdown, plain_page, rich_page
+from scripts.report.files import write_files
 from scripts.run.folder import RunFolder
 from scripts.words.table import Table
 from scripts.words.text import as_text
@@ -101,7 +102,7 @@ def test_the_terminal_page_shows_the_verdict_last(found: Findings) -> None:
 
 def test_the_written_page_is_the_same_numbers_twice(found: Findings) -> None:
     found.path.mkdir()
-    write_page(found)
+    write_files(found)
     value = json.loads((found.path / "evidence.json").read_text())
     assert value["verdict"]["habit"] == "GONE"
     assert value["milestones"]["stops_100"] == 2

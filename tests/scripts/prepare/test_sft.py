@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_text
 from fieldkit.records import Trajectory, encode_trajectory, plain
 from fieldkit.training.adapter import check_adapter
@@ -82,6 +83,15 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
 
 
 COMMITTED = ROOT / "adapters" / "smol-warm"
+
+
+def test_an_adapter_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "warm"
+    out.mkdir()
+    (out / "adapter_model.safetensors").write_text("weeks of work")
+    with pytest.raises(BadInput, match=r"would be lost; `grpo sft .*warm-again` writes"):
+        warm_start(SETTINGS, tmp_path / "model", [], out, silent)
+    assert [p.name for p in tmp_path.rglob("*")] == ["warm", "adapter_model.safetensors"]
 
 
 def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_names() -> None:

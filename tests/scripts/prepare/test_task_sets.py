@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fieldkit.records import encode
 from rollout.synth.splits import split_tasks
 from rollout.tasks import check_disjoint, read_tasks
 from scripts.base.checkout import ROOT
-from scripts.prepare.task_sets import NOTHING_LIMIT, check_tasks
+from scripts.prepare.task_sets import NOTHING_LIMIT, check_tasks, write_splits
 from tests.tiny_policy import tiny_task
 
 DATA = ROOT / "data"
@@ -68,3 +69,31 @@ def test_a_task_that_doing_nothing_passes_is_named(tmp_path: Path) -> None:
     task.info["verifiable_assertions"] = [{"kind": "file_unchanged", "path": "notetiny3.txt"}]
     with pytest.raises(BadInput, match="tiny-3: doing nothing passes it"):
         check_tasks([task], tmp_path, "tiny", silent)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_task_files_with_other_tasks_are_replaced_only_by_force(tmp_path: Path, seed: int) -> None:
+    out, checked = tmp_path / "data", []
+
+    def progress(what: str, done: int, total: int) -> None:
+        checked.append(what)
+        raise KeyboardInterrupt
+
+    for file in DATA.glob("*.jsonl"):
+        out.mkdir(exist_ok=True)
+        shutil.copy(file, out)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    refused = pytest.raises(BadInput, match=r"pool\.jsonl: it holds other tasks.*--force")
+    with pytest.raises(KeyboardInterrupt) if seed == 0 else refused:
+        write_splits(seed, out, tmp_path, progress)
+    assert bool(checked) == (seed == 0), "the same tasks lose nothing"
+    with pytest.raises(KeyboardInterrupt):
+        write_splits(seed, out, tmp_path, progress, force=True)
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+
+
+def test_task_files_are_not_written_into_a_file(tmp_path: Path) -> None:
+    (tmp_path / "tasks").write_text("mine")
+    with pytest.raises(BadInput, match="this is a file; name a folder: `grpo synth --out "):
+        write_splits(0, tmp_path / "tasks", tmp_path, silent)
+    assert (tmp_path / "tasks").read_text() == "mine"

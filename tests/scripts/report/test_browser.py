@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.evidence.findings import read_findings
-from scripts.report.page import write_report
+from scripts.report.files import write_report
 from tests.scripts.made_night import make_night
 from tests.scripts.report import browser
 from tests.scripts.report.browser import PHONE, WIDE

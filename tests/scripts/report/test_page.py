@@ -13,8 +13,8 @@ import pytest
 from fieldkit.files.atomic import append_line
 from fieldkit.files.journal import Journal
 from scripts.evidence.findings import read_findings
-from scripts.report.files import write_files
-from scripts.report.page import cell, code, write_report
+from scripts.report.files import write_files, write_report
+from scripts.report.page import cell, code
 from tests.scripts.made_night import Night, make_night, tasks, write_tasks
 
 SECTIONS = (

@@ -41,7 +41,7 @@ import sys
 from pathlib import Path
 from scripts.run.config import DataSettings, RunConfig
 from scripts.evidence.findings import read_findings
-from scripts.report.page import write_report
+from scripts.report.files import write_report
 from scripts.run.folder import RunFolder
 
 run = Path(sys.argv[1])
