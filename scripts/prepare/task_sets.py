@@ -86,10 +86,10 @@ def check_tasks(
 
 def write_splits(seed: int, out: Path, scratch: Path, progress: Progress) -> dict[str, int]:
     """Write pool.jsonl, heldout.jsonl and reserve.jsonl below `out`; return their sizes."""
+    out.mkdir(parents=True, exist_ok=True)  # a path that cannot be a folder costs no work
     splits = {name: [p.task for p in plans] for name, plans in split_tasks(seed).items()}
     for name, tasks in splits.items():
         check_tasks(tasks, scratch, name, progress)
-    out.mkdir(parents=True, exist_ok=True)
     for name, tasks in splits.items():
         write_text(out / f"{name}.jsonl", "".join(encode(task) + "\n" for task in tasks))
     return {name: len(tasks) for name, tasks in splits.items()}
