@@ -73,6 +73,9 @@ def foreseen(error: BaseException) -> FieldkitError | None:
             f"{where}cannot be written or read ({error.strerror}). What was finished is kept; make "
             "it writable for you and run the same command again"
         )
+    if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST):
+        reason = error.strerror or ""
+        return BadInput(f"{where}{reason[:1].lower()}{reason[1:]}")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return Shortage(
             f"{where}too many open files. What was finished is kept; run `ulimit -n 4096` and the "

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
 from fieldkit.files.atomic import read_lines
+from fieldkit.files.json_text import parse_json
 
 SCHEMA = 1
 
@@ -245,24 +245,13 @@ def _dumps(value: Any) -> str:
 
 
 def _loads(text: str, where: str) -> Any:
-    try:
-        value = from_json(text)  # in half of the time that `json` takes
-    except ValueError:
-        value = _loads_slowly(text, where)
+    value = parse_json(text, where)
     if not isinstance(value, dict):
         raise BadInput(f"{where}: expected an object, found {type(value).__name__}")
     schema = value.pop("schema", None)
     if schema != SCHEMA:
         raise BadInput(f"{where}: schema is {schema!r}, this version reads {SCHEMA}")
     return value
-
-
-def _loads_slowly(text: str, where: str) -> Any:
-    """With `json`, which also takes half a surrogate pair, as a policy may write one."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as e:
-        raise BadInput(f"{where}: not valid JSON ({e})") from None
 
 
 # Each turn's prompt repeats the whole conversation so far. On disk a turn keeps how many ids it

@@ -203,8 +203,8 @@ def read_tables(config: type[T], given: Mapping[str, Any], where: str) -> T:
             if values.get(name, theirs) != theirs:
                 key = f"{cls.__table__}.{name}"
                 raise BadInput(
-                    f"{where}: {key} is {values[name]!r} but {leaders[name]} is {theirs!r}; they "
-                    f"are one value: leave out {key}"
+                    f"{where}: {key} is {_shown(values[name])} but {leaders[name]} is {theirs!r}; "
+                    f"they are one value: leave out {key}"
                 )
         return {**led, **values}
 
@@ -238,8 +238,15 @@ def _refusal(cls: Any, error: ValidationError) -> str:
     near = nearest(found, _choices(kind, said)) if isinstance(found, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     of_kind = f" ({_KINDS.get(type(found), type(found).__name__)})"
-    shown = f"{found!r}{of_kind if first['type'].endswith('_type') else ''}"
+    shown = f"{_shown(found)}{of_kind if first['type'].endswith('_type') else ''}"
     return f"{table}.{name}: expected {_expected(kind, said)}, found {shown}{hint}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        return "a number with too many digits"
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ every task of the pool. This module must not decide from log text or from a sing
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import statistics
@@ -20,6 +19,7 @@ from pydantic import PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_lines, read_raw_lines
+from fieldkit.files.json_text import parse_json
 from fieldkit.records import SCHEMA, Signal
 from fieldkit.settings import settings
 
@@ -81,8 +81,8 @@ def read_history(run_dir: Path) -> PoolHistory:
 
 
 def _drawn(line: str, where: str) -> Drawn:
+    value = parse_json(line, where)
     try:
-        value = json.loads(line)
         if value["schema"] != SCHEMA:
             raise BadInput(f"{where}: schema is {value['schema']!r}, this version reads {SCHEMA}")
         return Drawn(int(value["step"]), str(value["task_id"]), Signal(value["signal"]))
@@ -171,9 +171,10 @@ def _task_ids(path: Path) -> list[tuple[int, str]]:
     tasks are read. Raises `BadInput` naming file and line."""
     found = []
     for number, line in read_raw_lines(path):
+        value = parse_json(line, f"{path}:{number}")
         try:
-            found.append((number, str(json.loads(line)["task_id"])))
-        except (ValueError, KeyError, TypeError) as e:
+            found.append((number, str(value["task_id"])))
+        except (KeyError, TypeError) as e:
             raise BadInput(f"{path}:{number}: not a task ({type(e).__name__}: {e})") from None
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
@@ -28,7 +28,7 @@ def neutral_sampling(temperature: float, max_tokens: int) -> Sampling:
 class EpisodeSettings:
     """The limits of one episode. Every arm of an evaluation and every rollout is played by them."""
 
-    temperature: Annotated[PositiveFloat, NoCondition] = 1.0
+    temperature: Annotated[PositiveFloat, Le(2), NoCondition] = 1.0
     """T, the same when sampling and when training. An evaluation has its own."""
     max_turns: PositiveInt = 12
     """Turns an episode may take; the one that stops counts."""
@@ -68,7 +68,7 @@ class RolloutSettings(EpisodeSettings):
 
     tasks_per_step: PositiveInt = 8
     """B, the tasks of a step."""
-    group_size: Annotated[int, Ge(2)] = 4
+    group_size: Annotated[int, Ge(2), Le(1000)] = 4
     """K, the episodes of each task; their mean reward is the baseline, so one alone has none."""
     run_seed: Annotated[int, Follows("run.seed")] = 0
     """What every task order and sampling seed of a run derives from."""

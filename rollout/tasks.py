@@ -13,8 +13,11 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_raw_lines
-from fieldkit.records import Task, decode
+from fieldkit.records import Task, decode, encode
 from rollout.envs.registry import environment_of
+
+MOST_ID_CHARACTERS = 200
+"""A task's id stands in tables, lists and links."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,16 @@ def _without(where: str, error: BadInput) -> str:
 
 def task_faults(task: Task, where: str) -> list[str]:
     """Everything wrong with one decoded task, as reasons; `where` is for the messages of others."""
+    try:
+        encode(task).encode()
+    except UnicodeEncodeError as e:
+        half = e.object[e.start].encode("unicode_escape").decode()
+        return [f"it holds {half}, half of a surrogate pair, which no text file can hold"]
+    except ValueError:
+        return ["a number in it is not finite"]
     faults = [f"{key} is empty" for key in ("task_id", "prompt") if not getattr(task, key).strip()]
+    if not task.task_id.isprintable() or len(task.task_id) > MOST_ID_CHARACTERS:
+        faults.append(f"task_id must be printable and have up to {MOST_ID_CHARACTERS} characters")
     try:
         faults += environment_of(task).faults(task, where)
     except BadInput as e:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from annotated_types import Le
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
@@ -34,7 +35,7 @@ class TrainerSettings:
     """The optimizer's learning rate, constant over the run. AdamW's is no measure for SGD's."""
     kl_coef: NonNegativeFloat = 0.02
     """β: weight of the k3 KL to the reference adapter. 0 leaves the reference pass out."""
-    temperature: Annotated[PositiveFloat, Follows("rollout.temperature")] = 1.0
+    temperature: Annotated[PositiveFloat, Le(2), Follows("rollout.temperature")] = 1.0
     """T of both sides of every ratio; must be the T that the bundle was sampled at."""
     clip_norm: PositiveFloat = 1.0
     """The gradient's global L2 norm is cut to this."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fieldkit.errors import BadInput
+from fieldkit.files.json_text import parse_json
 
 _TMP_MARK = ".tmp-"
 
@@ -95,12 +96,10 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read one JSON document. Raises `BadInput` naming file and line."""
     try:
-        return json.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        line = getattr(e, "lineno", 1)
-        raise BadInput(f"{path}:{line}: not valid JSON ({e})") from None
+    return parse_json(data, str(path), names_line=False)
 
 
 @contextmanager

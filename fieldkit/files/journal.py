@@ -16,6 +16,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import append_line, read_lines
+from fieldkit.files.json_text import parse_json
 
 SCHEMA = 1
 
@@ -55,8 +56,8 @@ class Journal:
 
 
 def _entry(line: str, where: str) -> Entry:
+    value = parse_json(line, where)
     try:
-        value = json.loads(line)
         if value.pop("schema") != SCHEMA:
             raise BadInput(f"{where}: this version reads schema {SCHEMA}")
         return Entry(
@@ -65,5 +66,5 @@ def _entry(line: str, where: str) -> Entry:
             event=str(value.pop("event")),
             data=value,
         )
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise BadInput(f"{where}: not a journal line ({e!r})") from None

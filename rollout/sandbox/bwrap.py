@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
+from fieldkit.files.json_text import parse_json
 from rollout.sandbox.child import Child, Ending
 from rollout.sandbox.command import (
     BOX_PATH,
@@ -246,7 +246,7 @@ class _Status:
             self._text += chunk
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
-            self._record(json.loads(line))
+            self._record(parse_json(line, "bwrap's status"))
 
     def _record(self, record: dict[str, int]) -> None:
         if "child-pid" in record:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from fieldkit.errors import Interrupted
+from fieldkit.errors import BadInput, Interrupted
+from fieldkit.files.json_text import parse_json
 
 
 class EventKind(StrEnum):
@@ -95,7 +96,7 @@ def tell_parent(event: Event) -> None:
 def read_event(line: str) -> Event | None:
     """The event in a child's line; None if a library printed the line."""
     try:
-        value = json.loads(line)
+        value = parse_json(line, "event")
         return Event(**{**value, "kind": EventKind(value["kind"])})
-    except (ValueError, KeyError, TypeError):
+    except (BadInput, ValueError, KeyError, TypeError):
         return None

@@ -7,14 +7,16 @@ arguments, calls one function and prints. Imports are inside the commands, becau
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from types import FrameType
 
 import typer
 
-from fieldkit.errors import FieldkitError, Interrupted, foreseen
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from scripts.cli import doctor, look, make, night, phases
+from scripts.cli.streams import ending_with_the_pipe, show_any_text
 
 app = typer.Typer(
     name="grpo",
@@ -23,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_SHOWN = 200  # characters of a command that a message repeats
+
 for family in (night, phases, doctor, look, make):
     app.add_typer(family.app)
 
@@ -31,13 +35,26 @@ def main() -> None:
     """Entry point: run the app and exit with a code of `fieldkit.errors`."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
+    show_any_text()
     try:
-        app()
+        with ending_with_the_pipe():
+            app()
     except (FieldkitError, OSError) as e:
         if (known := foreseen(e)) is None:
             raise
-        print(f"error: {known}", file=sys.stderr)
+        print(f"error: {_with_next_command(known)}", file=sys.stderr)
         raise SystemExit(known.exit_code) from None
+
+
+def _with_next_command(error: FieldkitError) -> str:
+    """What a person reads: a message that names no command gets the one that was typed."""
+    text = str(error)
+    if not isinstance(error, BadInput) or "`" in text:
+        return text
+    typed = shlex.join(["grpo", *sys.argv[1:]])
+    if not typed.isprintable() or len(typed) > _SHOWN:
+        return f"{text}; `grpo {sys.argv[1][:_SHOWN]} --help` says what it takes"
+    return f"{text}; correct it and run `{typed}` again"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -26,7 +26,7 @@ def reporting_bugs(run: str, display: Display | None) -> Iterator[None]:
     """
     try:
         yield
-    except FieldkitError:
+    except (FieldkitError, BrokenPipeError):
         raise
     except Exception as e:
         if (known := foreseen(e)) is not None:

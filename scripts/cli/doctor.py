@@ -21,8 +21,8 @@ def doctor(
     ] = False,
     sandbox: Sandbox = "bwrap",
 ) -> None:
-    """Check this machine; exit 4 if something would stop a night."""
-    from fieldkit.errors import Unavailable
+    """Check this machine; exit 4 if something would stop a night, 2 if a setting would."""
+    from fieldkit.errors import BadInput, Unavailable
     from rollout.sandbox.command import SandboxSettings
     from scripts.doctor import checkup
     from scripts.run.config import RunConfig
@@ -43,4 +43,5 @@ def doctor(
         print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]
     if bad:
-        raise Unavailable(f"{len(bad)} of {len(findings)} checks failed: {', '.join(bad)}")
+        kind = BadInput if any(f.is_input for f in findings) else Unavailable
+        raise kind(f"{len(bad)} of {len(findings)} checks failed: {', '.join(bad)}")

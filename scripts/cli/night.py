@@ -26,7 +26,7 @@ def new(
 
     folder = resolve_run(run)
     new_run(folder, preset)
-    print(f"{folder.config}; `grpo run {run}` starts it")
+    print(f"{folder.config}; `grpo run {folder.typed}` starts it")
 
 
 @app.command("run")

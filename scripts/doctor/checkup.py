@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fieldkit.errors import FieldkitError, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.sandbox.base import probe
@@ -38,6 +38,8 @@ class Finding:
     name: str
     ok: bool
     text: str
+    is_input: bool = False
+    """It is about a file or a setting, which the person mends, and not about the machine."""
 
 
 def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Finding]:
@@ -64,7 +66,7 @@ def finding(name: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, check())
     except FieldkitError as e:
-        return Finding(name, False, str(e))
+        return Finding(name, False, str(e), isinstance(e, BadInput))
 
 
 def _packages() -> str:

@@ -39,7 +39,7 @@ def examine_run(folder: RunFolder) -> list[Finding]:
     try:
         config = read_config(folder.config)
     except FieldkitError as e:
-        return [Finding("settings", False, str(e))]
+        return [Finding("settings", False, str(e), is_input=True)]
     ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
     checks: dict[str, Callable[[Context], str]] = {
         "tasks": _tasks,

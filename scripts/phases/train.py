@@ -7,15 +7,15 @@ files. step.json comes last because it marks the step as finished.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import Shortage
+from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
+from fieldkit.files.json_text import parse_json
 from fieldkit.gate.memory import gpu_names
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary, encode, read_bundle
@@ -116,9 +116,9 @@ def _settings(ctx: Context, n: int) -> TrainerSettings:
 def _tell_line(ctx: Context, line: str) -> None:
     """Pass a line of the trainer to the display; a line that is not JSON came from a library."""
     try:
-        value = json.loads(line)
+        value = parse_json(line, "trainer")
         kind = value["event"]
-    except (ValueError, KeyError, TypeError):
+    except (BadInput, KeyError, TypeError):
         if line.strip():
             detail(ctx.tell, f"trainer: {line}")
         return

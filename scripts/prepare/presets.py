@@ -34,6 +34,11 @@ def new_run(folder: RunFolder, preset: str, where: Path = SHIPPED) -> None:
             f"{folder.config}: is there already; `grpo run {folder.typed}` goes on with it, or "
             "take another name"
         )
+    if folder.path.is_file() or (folder.path.is_dir() and any(folder.path.iterdir())):
+        what = "is a file" if folder.path.is_file() else "holds something else, and no run.toml"
+        raise BadInput(
+            f"{folder.path}: {what}; give the run another name, as in `grpo new {folder.typed}-2`"
+        )
     folder.path.mkdir(parents=True, exist_ok=True)
     write_bytes(folder.config, known[preset].read_bytes())
     read_config(folder.config)

@@ -98,9 +98,9 @@ def write_splits(
         for name, tasks in splits.items()
     }
     _refuse_loss(out, texts, force)
+    out.mkdir(parents=True, exist_ok=True)  # a path that cannot be a folder costs no work
     for name, tasks in splits.items():
         check_tasks(tasks, scratch, name, progress)
-    out.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_text(path, text)
     return {name: len(tasks) for name, tasks in splits.items()}

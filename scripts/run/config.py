@@ -42,13 +42,17 @@ def play_flags(kind: str) -> str:
     return " --sandbox none" if kind == "none" else ""
 
 
+MINUTES_A_YEAR = 365 * 24 * 60
+"""More than that is a slip of the hand."""
+
+
 @settings("run")
 class NightSettings:
     """How long the night is and what is looked at on the way."""
 
     steps: Annotated[NonNegativeInt | Literal["auto"], Change.LENGTH] = "auto"
     """GRPO steps in all, or "auto": as many as fit into `minutes` at the measured speed."""
-    minutes: Annotated[PositiveFloat, Unit("minutes"), Change.LENGTH] = 45.0
+    minutes: Annotated[PositiveFloat, Le(MINUTES_A_YEAR), Unit("minutes"), Change.LENGTH] = 45.0
     """What "auto" plans for, evaluations included."""
     eval_every: Annotated[NonNegativeInt, Change.LENGTH] = 25
     """Steps between evaluations on the held-out set; 0: only at the start and the end."""
@@ -98,7 +102,7 @@ class EvalSettings:
     """Sampling temperature on the held-out set (the documents' value)."""
     tasks: NonNegativeInt = 0
     """How many tasks of the held-out file, from its first line; 0: all of them."""
-    samples: PositiveInt = 1
+    samples: Annotated[PositiveInt, Le(1000)] = 1
     """Attempts at each task. Tables pair the first ones; above 1 there is pass@k beside them."""
 
     def of(self, heldout: tuple[Task, ...]) -> tuple[Task, ...]:
@@ -138,13 +142,9 @@ def read_config(path: Path, sandbox: SandboxKind = "bwrap") -> RunConfig:
     sandbox: the kind that the command line gives. Only the command line can give "none", so that
     no line in a file turns the sandbox off.
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file; `grpo new RUN` writes one") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise BadInput(f"{path}: not valid TOML ({e})") from None
+    tables = _parse_toml(path)
     config = read_tables(RunConfig, tables, str(path))
+    _refuse_long_numbers(path, tables)
     if config.sandbox.kind == "none":
         raise BadInput(
             f'{path}: sandbox.kind is "none", which no file may say, because the policy\'s '
@@ -152,6 +152,25 @@ def read_config(path: Path, sandbox: SandboxKind = "bwrap") -> RunConfig:
             f"a sandbox, type `grpo run {RunFolder(path.parent).typed} --sandbox none`"
         )
     return replace(config, sandbox=replace(config.sandbox, kind=sandbox))
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file; `grpo new RUN` writes one") from None
+    except ValueError as e:  # a mistake, bytes that are no text, a number with too many digits
+        raise BadInput(f"{path}: not valid TOML ({e})") from None
+    except RecursionError:
+        raise BadInput(f"{path}: not valid TOML (nested too deep)") from None
+
+
+def _refuse_long_numbers(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """TOML's whole numbers have 64 bits, and so have those of the programs that read ours."""
+    for name, table in tables.items():
+        for key, value in table.items():
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise BadInput(f"{path}: {name}.{key}: the number has more than 64 bits")
 
 
 RETIRED_KEYS = retired_keys(RunConfig)

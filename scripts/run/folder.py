@@ -16,8 +16,13 @@ from fieldkit.errors import BadInput
 from fieldkit.process.ledger import LEDGER_FILE
 from scripts.base.checkout import ROOT
 
+_WHAT_NAMES_A_RUN = (
+    "RUN is a name under runs/, or a path that ends with one: up to 100 letters, digits, dots, "
+    "dashes and underscores, the first a letter or a digit, as in `grpo new tonight`"
+)
+_SHOWN = 40  # characters of a wrong name that a message repeats
 _STEP = re.compile(r"step-(\d{3,})")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class _InRun:
@@ -107,15 +112,25 @@ class RunFolder:
 
 
 def resolve_run(run: str) -> RunFolder:
-    """The folder that RUN names: a path where it holds a slash, else runs/<RUN> in the checkout."""
-    path = Path(run).expanduser() if "/" in run else ROOT / "runs" / run
-    folder = RunFolder(path.resolve())
-    if not _NAME.fullmatch(folder.name):
-        raise BadInput(
-            f"{folder.name!r} cannot name a run: letters, digits, dot, dash and underscore only, "
-            "because the engine's adapter names are made from it"
-        )
-    return folder
+    """The folder that RUN names: a path where it holds a slash, else runs/<RUN> in the checkout.
+
+    Every RUN that a person types passes here. Raises `BadInput` for a name that cannot be part of
+    the engine's adapter names, and for the checkout itself or a folder that holds it.
+    """
+    name = run
+    if "/" in run:
+        try:
+            run.encode()
+            path = Path(run).expanduser().resolve()
+        except (ValueError, RuntimeError, OSError) as e:  # no text, no such home, links in a circle
+            raise BadInput(f"{run!r}: not a path ({e}); {_WHAT_NAMES_A_RUN}") from None
+        name = path.name
+        if ROOT.is_relative_to(path):
+            raise BadInput(f"{path}: holds this checkout, so it is no run; {_WHAT_NAMES_A_RUN}")
+    if not _NAME.fullmatch(name):
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+        raise BadInput(f"{shown!r} cannot name a run; {_WHAT_NAMES_A_RUN}")
+    return RunFolder(path if "/" in run else (ROOT / "runs" / run).resolve())
 
 
 def open_run(run: str) -> RunFolder:
@@ -124,5 +139,5 @@ def open_run(run: str) -> RunFolder:
     if not folder.config.is_file():
         known = sorted(p.parent.name for p in (ROOT / "runs").glob("*/run.toml"))
         have = f" (there are: {', '.join(known)})" if known else ""
-        raise BadInput(f"{folder.config}: no such run{have}; `grpo new {run}` makes it")
+        raise BadInput(f"{folder.config}: no such run{have}; `grpo new {folder.typed}` makes it")
     return folder

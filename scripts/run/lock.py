@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fieldkit.errors import FieldkitError, NotOwner, foreseen
+from fieldkit.errors import BadInput, FieldkitError, NotOwner, foreseen
+from fieldkit.files.json_text import parse_json
 from fieldkit.process.owned import boot_id, start_time
 
 LOCK_FD_VARIABLE = "GRPO_LOCK_FD"
@@ -104,8 +105,8 @@ def _identity() -> dict[str, int | str | None]:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        value = json.loads(path.read_text() or "{}")
-    except (OSError, json.JSONDecodeError):
+        value = parse_json(path.read_bytes() or b"{}", str(path))
+    except (OSError, BadInput):
         return {}
     return value if isinstance(value, dict) else {}
 

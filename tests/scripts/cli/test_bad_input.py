@@ -70,6 +70,15 @@ def test_a_file_cannot_leave_out_the_sandbox(run: Path) -> None:
     assert not (run / "manifest.json").exists()
 
 
+def test_synth_refuses_a_file_for_a_folder_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    ended = grpo("synth", "--out", tmp_path / "file")
+    assert ended.returncode == BAD_INPUT
+    assert f"{tmp_path / 'file'}: file exists" in ended.stderr
+    assert "0/" not in ended.stdout + ended.stderr, "no task was played"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_prove_names_the_dtypes_that_a_server_has(tmp_path: Path) -> None:
     ended = grpo("prove", tmp_path, "--serving", "nonsense")
     assert ended.returncode == BAD_INPUT

@@ -31,7 +31,7 @@ from tests.rollout.engine.test_leftovers import IMPOSSIBLE
 from tests.scripts.doctor.servers import gone, loop_of, mine, start
 from tests.tiny_policy import write_run
 
-UNAVAILABLE, SHORTAGE = 4, 5
+BAD_INPUT, UNAVAILABLE, SHORTAGE = 2, 4, 5
 FAR_TOO_MUCH = 10**18  # bytes
 
 
@@ -198,6 +198,17 @@ def test_a_run_that_its_disk_cannot_hold_is_bad(
     said = ask(run_with(parts, checkout, run={"steps": 10**9}))
     assert said.code == UNAVAILABLE
     assert "put the run elsewhere: `grpo new /PATH/RUN`" in said.bad("run's disk")
+
+
+def test_a_setting_that_would_stop_the_night_is_bad_input(
+    parts: tuple[Path, Path], checkout: Path, ask: Doctor
+) -> None:
+    said = ask(run_with(parts, checkout, rollout={"temperature": 50.0}))
+    assert said.code == BAD_INPUT
+    assert "rollout.temperature: expected a finite number" in said.bad("settings")
+    said = ask(write_run(checkout / "nights" / "s", *parts, rollout={"tasks_per_step": 7}))
+    assert said.code == BAD_INPUT
+    assert "rollout.tasks_per_step is 7" in said.bad("tasks")
 
 
 def test_a_run_whose_port_is_busy_is_bad_and_says_who_holds_it(

@@ -48,7 +48,7 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
         ("[rollout]\ngroup_size = true", "rollout.group_size: expected a whole number"),
         (
             "[rollout]\ntemperature = 'hot'",
-            "rollout.temperature: expected a finite number above 0, found 'hot'",
+            "rollout.temperature: expected a finite number above 0 and of at most 2, found 'hot'",
         ),
         ("[run]\npreflight = 1", "run.preflight: expected true or false"),
         ("[run]\nsteps = 'all'", "run.steps: expected a whole number of at least 0 or 'auto'"),

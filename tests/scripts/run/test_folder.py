@@ -24,7 +24,7 @@ def test_a_name_lies_below_runs_and_a_path_lies_where_it_says(tmp_path: Path) ->
 
 
 def test_a_name_that_no_adapter_could_have_is_refused() -> None:
-    with pytest.raises(BadInput, match="letters, digits, dot, dash"):
+    with pytest.raises(BadInput, match="letters, digits, dots, dashes"):
         resolve_run("my night")
 
 

@@ -1,0 +1,39 @@
+"""What becomes of text that a terminal cannot show, and of output that nobody reads any more.
+
+A terminal may know fewer characters than the tables use, and `grpo table RUN | head` closes the
+pipe early. Neither is a bug, so neither ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def show_any_text() -> None:
+    """From now on, print "?" for a character that stdout or stderr cannot encode."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+@contextmanager
+def ending_with_the_pipe() -> Iterator[None]:
+    """In this block, a closed pipe behind stdout ends the process by SIGPIPE, as it does other Unix
+    tools. Python itself ignores the signal, since a write to a dead server must not end a phase."""
+    try:
+        try:
+            yield
+        except SystemExit as e:
+            if isinstance(e.__context__, BrokenPipeError):  # Typer makes exit code 1 of it
+                raise e.__context__ from None
+            raise
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)

@@ -1,0 +1,66 @@
+"""JSON of any shape is read, or refused by where it stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.files.json_text import MOST_LEVELS, parse_json
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"a": 1,\n "b": }', r"f\.json:2: not valid JSON"),
+        ("[" * 100_000, r"f\.json:1: nested more than 100 levels deep"),
+        ('{"a":' * 100_000, "nested more than"),
+        ("[" * (MOST_LEVELS + 2) + "]" * (MOST_LEVELS + 2), "nested more than"),
+        ("9" * 5000, r"f\.json:1: a number has too many digits"),
+        (b"\xff\xfe\x00", r"f\.json:1: not "),
+        ("\ud800", "not valid JSON"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_what_cannot_be_read_names_file_line_and_reason(text: str | bytes, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        parse_json(text, "f.json", names_line=False)
+
+
+def test_the_line_of_a_record_is_not_named_twice() -> None:
+    with pytest.raises(BadInput, match=r"^f\.jsonl:7: not valid JSON"):
+        parse_json("{", "f.jsonl:7")
+
+
+def test_half_a_surrogate_pair_is_read_as_a_policy_may_write_one() -> None:
+    assert parse_json('"\\ud800"', "f:1") == "\ud800"
+
+
+def test_nesting_up_to_the_limit_is_read() -> None:
+    text = "[" * MOST_LEVELS + "]" * MOST_LEVELS
+    assert parse_json(text, "f:1")
+
+
+def test_nothing_else_reads_json() -> None:
+    readers = {"json.load", "json.loads", "pydantic_core.from_json"}
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("fieldkit", "reward", "rollout", "trainer", "scripts")
+        for path in (ROOT / package).rglob("*.py")
+        if readers & set(_named(ast.parse(path.read_text())))
+    }
+    assert found == {"fieldkit/files/json_text.py"}
+
+
+def _named(tree: ast.AST) -> Iterator[str]:
+    """What a module imports by name, and the attributes that it takes of names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
