@@ -15,7 +15,7 @@ from scripts.base.checkout import in_checkout
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.played import step_name
-from scripts.evidence.verdict import Habit, Verdict, Work
+from scripts.evidence.verdict import Habit, Learning, Verdict, Work
 from scripts.run.next_phase import Phase
 from scripts.run.until import held
 from scripts.words.quantities import clock, counted
@@ -112,15 +112,13 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
 def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str:
     newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
     adapter = f"`{in_checkout(m.folder.adapter(newest))}`"
-    if verdict.work is Work.WORSE or verdict.habit is Habit.WORSE:
+    if verdict.learning is Learning.WORSE:
         return (
             "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"
             " or change what is paid for (`grpo reward explain`) in a new run."
         )
-    if verdict.habit in (Habit.UNCHANGED, Habit.REDUCED):
-        return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."
-    if verdict.work is Work.MIXED:
-        return f"Read the tasks it lost before you use it: {adapter}."
-    if verdict.habit is Habit.NEVER_THERE and verdict.work is not Work.BETTER:
+    if verdict.learning is Learning.DONE:
+        return f"Use it: {adapter}."
+    if verdict.learning is Learning.NONE and verdict.habit is Habit.NEVER_THERE:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
-    return f"Use it: {adapter}."
+    return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."

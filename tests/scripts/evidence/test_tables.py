@@ -88,7 +88,7 @@ def test_the_page_says_that_the_last_steps_bought_only_turns(found: Findings) ->
 def test_the_markdown_page_opens_with_the_verdict(found: Findings) -> None:
     page = markdown(found)
     assert page.splitlines()[0] == "# Run first-night"
-    assert page.splitlines()[2].startswith("**The habit is gone")
+    assert page.splitlines()[2].startswith("**Done. The habit is gone")
     assert "## Milestones" in page
     assert "## By persona" in page
 

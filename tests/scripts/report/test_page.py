@@ -77,7 +77,7 @@ def test_every_section_is_there_in_the_order_of_one_minutes_reading(page: Page) 
 
 
 def test_the_verdict_is_told_in_a_sentence_with_its_interval(page: Page) -> None:
-    assert "The habit is gone: it stops by itself" in page.text
+    assert "The habit is gone: it ends" in page.text
     assert (
         "Step 8 ended 24 of 24 tasks by itself, the warm start 0 (+100.0 points, 95 %" in page.text
     )
