@@ -35,11 +35,13 @@ class EndKind(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """The ending in a sentence. failure: the text of the error that ended it, if any."""
+    """The ending in a sentence. failure: the text of the error that ended it, if any. forecast:
+    how the loop's first forecast held."""
 
     kind: EndKind
     sentence: str
     failure: str = ""
+    forecast: str = ""
 
 
 def ending(m: Findings) -> Ending:
@@ -49,10 +51,10 @@ def ending(m: Findings) -> Ending:
         return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
     if m.plan is not None and m.plan.phase is Phase.DONE:
         kept = held(m.journal, done)
-        forecast = f" {kept.told()}" if kept else ""
         return Ending(
             EndKind.COMPLETE,
-            f"Complete: {counted(done, 'step')}, and the evaluations.{forecast}",
+            f"Complete: {counted(done, 'step')}, and the evaluations.",
+            forecast=kept.told() if kept else "",
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")

@@ -18,6 +18,7 @@ from fieldkit.records import StepSummary, StopReason, Trajectory
 from scripts.evidence.milestones import SMOOTHING
 from scripts.evidence.played import PlayedArm, finished, read_played
 from scripts.evidence.step_figures import REWARD, STOPS, StepFigure, by_step
+from scripts.evidence.stored import has_episodes
 from scripts.run.folder import RunFolder
 
 FEWEST_STEPS = 5
@@ -95,10 +96,13 @@ def _trend(steps: Sequence[StepSummary], figure: StepFigure) -> Trend | None:
 
 
 def read_sampled(folder: RunFolder) -> dict[str, PlayedArm]:
-    """The arms that were played at the training temperature, by adapter hash. Raises as
-    `read_played`, and `BadInput` if one adapter was played twice."""
+    """The arms that were played at the training temperature and whose episodes are in this copy of
+    the run, by adapter hash.
+
+    Raises as `read_played`, and `BadInput` if one adapter was played twice.
+    """
     found: dict[str, PlayedArm] = {}
-    for path in finished(folder.training_evals):
+    for path in filter(has_episodes, finished(folder.training_evals)):
         arm = read_played(path)
         sha = arm.summary.adapter_sha
         if sha in found:

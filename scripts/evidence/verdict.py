@@ -77,18 +77,28 @@ STOPS_TREND, REWARD_TREND = "trend of stops", "trend of reward"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict as enums and as text: a headline, then the numbers behind it."""
+    """The verdict as enums and as text: a headline, then the numbers behind it.
+
+    figures: passes, stops and turns in a sentence each; the page shows them as cards. notes: what
+    else is known.
+    """
 
     learning: Learning
     habit: Habit
     work: Work
     headline: str
-    details: tuple[str, ...]
-    tests: tuple[FamilyTest, ...] = ()
+    figures: tuple[str, ...]
+    notes: tuple[str, ...]
+    tests: tuple[FamilyTest, ...]
 
-    def sign(self, what: str) -> int:
-        """The sign of a proven change, by the name of its test; 0 if it was not tested."""
-        return next((t.sign for t in self.tests if t.what == what), 0)
+    @property
+    def details(self) -> tuple[str, ...]:
+        """All sentences below the headline."""
+        return self.figures + self.notes
+
+    def test(self, what: str) -> FamilyTest:
+        """The test of this name, which was made."""
+        return next(t for t in self.tests if t.what == what)
 
 
 def judge(
@@ -110,7 +120,8 @@ def judge(
         habit=habit,
         work=work,
         headline=case.headline(learning, habit, work),
-        details=case.details(work),
+        figures=case.figures(),
+        notes=case.notes(work),
         tests=tests,
     )
 
@@ -241,12 +252,13 @@ class _Case:
 
     # --- the numbers behind it --------------------------------------------------------------------
 
-    def details(self, work: Work) -> tuple[str, ...]:
-        """One sentence or two for each kind of number, the work first."""
+    def figures(self) -> tuple[str, ...]:
+        """One sentence or two for each figure, the work first."""
+        return (self._work_sentence(), self._stops_sentence(), self._turns_sentence())
+
+    def notes(self, work: Work) -> tuple[str, ...]:
+        """What the training temperature says, what stays open, and how the tests are corrected."""
         return (
-            self._work_sentence(),
-            self._stops_sentence(),
-            self._turns_sentence(),
             *self._sampled_sentence(),
             *self._trend_sentence(),
             *_room_sentence(work, self.paired),

@@ -87,7 +87,7 @@ def test_two_tests_that_each_just_miss_by_themselves_prove_nothing_together() ->
     found = verdict(before, arm("step 9", set(range(6)), set(range(6)), 2, 12, N))
     assert [round(t.p_value, 3) for t in found.tests] == [0.031, 0.031]
     assert [t.adjusted for t in found.tests] == holm([t.p_value for t in found.tests])
-    assert [found.sign(PASSES), found.sign(STOPPED)] == [0, 0]
+    assert [found.test(PASSES).sign, found.test(STOPPED).sign] == [0, 0]
     assert found.learning is Learning.NONE
     assert "corrected for the 2 tests" in found.details[-1]
 
