@@ -7,6 +7,7 @@ every difference with its test and interval. It plays nothing and prints nothing
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +35,7 @@ class TaskOutcome:
     stop_reason: str = ""
     by_kind: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Assertion kind → (passed, total)."""
+    reward: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class ArmRow:
     mean_turns: Estimate
     mean_tokens: Estimate
     mean_seconds: float
+    median_turns: float | None = None
+    mean_reward: float | None = None
+    reward_sd: float | None = None
+    """Standard deviation of the reward over the tasks, with n in the denominator. These three are
+    None in evidence that was stored before they were counted."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,8 @@ class PairedRow:
     assertion_rate: Estimate
     turns: Estimate
     tokens: Estimate
+    seconds: Estimate | None = None
+    """None in evidence that was stored before it was counted."""
 
 
 class MatchedBaseComparison:
@@ -145,6 +154,9 @@ class MatchedBaseComparison:
             mean_turns=self._ratio([o.turns for o in out], [1] * n, intervals),
             mean_tokens=self._ratio([o.tokens for o in out], [1] * n, intervals),
             mean_seconds=sum(o.seconds for o in out) / n,
+            median_turns=statistics.median(o.turns for o in out),
+            mean_reward=statistics.fmean(o.reward for o in out),
+            reward_sd=statistics.pstdev(o.reward for o in out),
         )
 
     def _ratio(
@@ -178,6 +190,9 @@ class MatchedBaseComparison:
             ),
             tokens=stats.mean_difference(
                 [o.tokens for o in ref], [o.tokens for o in arm], seed=self.seed
+            ),
+            seconds=stats.mean_difference(
+                [o.seconds for o in ref], [o.seconds for o in arm], seed=self.seed
             ),
         )
 

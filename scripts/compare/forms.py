@@ -79,7 +79,8 @@ def tables(c: Comparison) -> tuple[Table, ...]:
 
 
 def _arms(c: Comparison) -> Table:
-    table = arms_table(f"Held-out tasks ({c.n_tasks})", c.rows, (_conditions_note(c),))
+    notes = (_conditions_note(c),)
+    table = arms_table(f"Held-out tasks ({c.n_tasks})", c.rows, notes, wide=False)
     return replace(table, columns=ARM_COLUMNS)
 
 

@@ -168,6 +168,7 @@ def outcome(trajectory: Trajectory) -> TaskOutcome:
         seconds=sum(t.seconds for t in trajectory.turns),
         stop_reason=trajectory.stop_reason.value,
         by_kind=by_kind,
+        reward=trajectory.reward,
     )
 
 

@@ -15,7 +15,7 @@ from scripts.base.checkout import in_checkout
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.played import step_name
-from scripts.evidence.verdict import Habit, Verdict, Work
+from scripts.evidence.verdict import Habit, Learning, Verdict, Work
 from scripts.run.next_phase import Phase
 from scripts.run.until import held
 from scripts.words.quantities import clock, counted
@@ -35,11 +35,13 @@ class EndKind(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """The ending in a sentence. failure: the text of the error that ended it, if any."""
+    """The ending in a sentence. failure: the text of the error that ended it, if any. forecast:
+    how the loop's first forecast held."""
 
     kind: EndKind
     sentence: str
     failure: str = ""
+    forecast: str = ""
 
 
 def ending(m: Findings) -> Ending:
@@ -49,10 +51,10 @@ def ending(m: Findings) -> Ending:
         return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
     if m.plan is not None and m.plan.phase is Phase.DONE:
         kept = held(m.journal, done)
-        forecast = f" {kept.told()}" if kept else ""
         return Ending(
             EndKind.COMPLETE,
-            f"Complete: {counted(done, 'step')}, and the evaluations.{forecast}",
+            f"Complete: {counted(done, 'step')}, and the evaluations.",
+            forecast=kept.told() if kept else "",
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
@@ -112,15 +114,13 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
 def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str:
     newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
     adapter = f"`{in_checkout(m.folder.adapter(newest))}`"
-    if verdict.work is Work.WORSE or verdict.habit is Habit.WORSE:
+    if verdict.learning is Learning.WORSE:
         return (
             "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"
             " or change what is paid for (`grpo reward explain`) in a new run."
         )
-    if verdict.habit in (Habit.UNCHANGED, Habit.REDUCED):
-        return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."
-    if verdict.work is Work.MIXED:
-        return f"Read the tasks it lost before you use it: {adapter}."
-    if verdict.habit is Habit.NEVER_THERE and verdict.work is not Work.BETTER:
+    if verdict.learning is Learning.DONE:
+        return f"Use it: {adapter}."
+    if verdict.learning is Learning.NONE and verdict.habit is Habit.NEVER_THERE:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
-    return f"Use it: {adapter}."
+    return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."

@@ -22,8 +22,9 @@ from scripts.base.checkout import from_checkout
 from scripts.evidence.collect import Evidence, collect
 from scripts.evidence.flips import Flips, find_flips
 from scripts.evidence.health import Warning_, warnings
+from scripts.evidence.learning import Sampled, Training, read_sampled, sampled, trends
 from scripts.evidence.milestones import Milestones, milestones
-from scripts.evidence.played import PlayedArm, finished, read_named, reading_order
+from scripts.evidence.played import PlayedArm, finished, read_named, reading_order, step_name
 from scripts.evidence.stored import absent_episodes, has_bundles, read_stored
 from scripts.evidence.verdict import Verdict, judge
 from scripts.run.config import RunConfig
@@ -76,6 +77,8 @@ class Findings:
     flips: Flips | None = None
     summaries: tuple[EvalSummary, ...] = ()
     """The sums of every finished evaluation: shown if `evidence` is None."""
+    sampled: Sampled | None = None
+    """The newest evaluated adapter on a few held-out tasks at the training temperature."""
     timings: tuple[StepTimings, ...] = ()
     pool: Pool | None = None
     plan: Plan | None = None
@@ -120,7 +123,12 @@ class Findings:
         e = self.evidence
         if e is None or e.newest is None:
             return None
-        return judge(e.arm(e.reference), e.arm(e.newest), e.against_reference(e.newest))
+        return judge(
+            e.arm(e.reference),
+            e.arm(e.newest),
+            e.against_reference(e.newest),
+            Training(len(self.played), trends(self.played), self.sampled),
+        )
 
     @cached_property
     def milestones(self) -> Milestones:
@@ -184,6 +192,12 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         evidence = parts.read(
             "evidence.json", lambda: read_stored(folder, steps, summaries), no_evidence
         )
+
+    def at_training_temperature() -> Sampled | None:
+        played = {step_name(s.step): s.adapter_sha for s in steps}
+        newest = played.get((evidence.newest or "") if evidence else "")
+        return sampled(read_sampled(folder), steps[0].adapter_sha, newest) if newest else None
+
     return Findings(
         folder=folder,
         config=config,
@@ -192,6 +206,7 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         flips=find_flips(evidence, arms, heldout) if evidence and arms else None,
         timings=parts.read("wall time", lambda: reader.timings[: len(steps)], ()),
         summaries=summaries,
+        sampled=parts.read("arms at the training temperature", at_training_temperature, None),
         pool=parts.read("pool", lambda: _pool(folder, config, len(steps)), None),
         plan=_plan(config, journal, reader),
         manifest=manifest or {},

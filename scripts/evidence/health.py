@@ -63,6 +63,17 @@ class Warning_:
     remedy: str
 
 
+UNSEEN = (
+    f"a KL of more than {KL_SPIKE:g} times any before it; a reward that rises while fewer tasks"
+    f" pass; replies shorter than {percent(COLLAPSED)} of the first ones; an entropy below"
+    f" {percent(ENTROPY_COLLAPSED)} of the first; a sampler and a trainer that differ by more than"
+    f" {DRIFT} nats a token and drift apart; more than {percent(CLIPPED)} of the tokens clipped;"
+    f" {percent(SILENT)} of the steps without a signal; a sandbox that is off; an adapter of"
+    " another model; groups that are too small"
+)
+"""What the checks look for, for a page without warnings."""
+
+
 def warnings(
     steps: Sequence[StepSummary],
     found: Milestones,

@@ -142,7 +142,11 @@ TABLES: list[Shown] = [
     Shown(
         of_evidence(tables.main_table), Section.MATCHED, on_page=of_evidence(tables.by_arm_table)
     ),
-    Shown(of_evidence(tables.paired_table), Section.MATCHED),
+    Shown(
+        of_evidence(tables.paired_table),
+        Section.MATCHED,
+        on_page=of_evidence(tables.wide_paired_table),
+    ),
     Shown(of_evidence(tables.pass_at_k_table), Section.MATCHED),
     Shown(sums_table, Section.MATCHED, in_text=False),
     Shown(numbers_table, Section.CURVES, in_text=False),

@@ -7,7 +7,7 @@ and computes none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.stats import Estimate, PairedProportions
@@ -28,6 +28,11 @@ SCOPE_NOTE = (
     "The intervals speak of other tasks of this kind for these very adapters, at one sampling seed"
     " a task. They do not say how another night with another seed would end."
 )
+WALL_NOTE = (
+    "Wall time is an episode's mean. Episodes run side by side and serving an adapter costs more"
+    " than serving the base, so turns and tokens compare better. The reward is as the run pays it;"
+    " its spread is the standard deviation over the tasks."
+)
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
 
 
@@ -46,6 +51,17 @@ def _mean_turns(arm: ArmRow) -> str:
     return NOTHING if idle else quantities.turns(arm.mean_turns.value)
 
 
+def _median_turns(arm: ArmRow) -> str:
+    idle = arm.name == DO_NOTHING or arm.median_turns is None
+    return NOTHING if idle else f"{arm.median_turns:g}"
+
+
+def _reward(arm: ArmRow) -> str:
+    if arm.mean_reward is None:
+        return NOTHING
+    return f"{quantities.plain(arm.mean_reward, 2)} (± {arm.reward_sd:.2f})"
+
+
 @dataclass(frozen=True)
 class Measure:
     """One measure of arms: its name, an arm's own cell, and the cell of a paired change.
@@ -57,6 +73,8 @@ class Measure:
     own: Callable[[ArmRow], str]
     column: str = ""
     change: Callable[[PairedRow], str] = lambda p: ""
+    is_wide: bool = False
+    """Left out of tables of a row for each arm on a terminal, which has no room for it."""
 
 
 MEASURES = (
@@ -88,12 +106,21 @@ MEASURES = (
         "turns",
         lambda p: quantities.estimate(p.turns, as_points=False),
     ),
+    Measure("median turns", _median_turns, is_wide=True),
     Measure(
         "tokens a task",
         _of_model(lambda a: f"{a.mean_tokens.value:.0f}"),
         "tokens",
         lambda p: quantities.estimate(p.tokens, as_points=False),
     ),
+    Measure(
+        "wall time, s",
+        _of_model(lambda a: quantities.plain(a.mean_seconds)),
+        "wall time, s",
+        lambda p: quantities.estimate(p.seconds, as_points=False) if p.seconds else NOTHING,
+        is_wide=True,
+    ),
+    Measure("reward (± its spread)", _reward, is_wide=True),
 )
 
 
@@ -108,17 +135,13 @@ def main_table(evidence: Evidence) -> Table:
         if evidence.newest:
             row.append(measure.change(evidence.against_reference(evidence.newest)))
         rows.append(tuple(row))
-    wall = ", ".join(
-        f"{a.name} {a.mean_seconds:.1f} s" for a in evidence.arms if a.name not in YARDSTICKS
-    )
     return Table(
         f"Held-out tasks ({evidence.n_tasks}, T = {evidence.temperature:g})",
         tuple(columns),
         tuple(rows),
         (
             f"{DIFFERENCES_NOTE} {SCOPE_NOTE}",
-            f"Wall clock an episode: {wall}. Episodes run side by side and serving an adapter costs"
-            " more than serving the base, so compare turns and tokens instead.",
+            WALL_NOTE,
             *_taken_over_note(evidence.taken_over),
         ),
         alarm=unprotected_note(evidence.unprotected),
@@ -149,16 +172,33 @@ def unprotected_note(arms: Sequence[str]) -> str:
 def by_arm_table(evidence: Evidence) -> Table:
     """The main table with one row per arm, without the differences."""
     table = main_table(evidence)
-    return arms_table(table.title, evidence.arms, table.notes)
+    return arms_table(table.title, evidence.arms, table.notes, wide=True)
 
 
-def arms_table(title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = ()) -> Table:
+def arms_table(
+    title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = (), *, wide: bool
+) -> Table:
     """Every arm's own numbers, one row per arm, so more evaluations add rows, not columns."""
+    shown = [measure for measure in MEASURES if wide or not measure.is_wide]
     return Table(
         title,
-        ("arm", *[measure.name for measure in MEASURES]),
-        tuple((a.name, *[measure.own(a) for measure in MEASURES]) for a in arms),
+        ("arm", *[measure.name for measure in shown]),
+        tuple((a.name, *[measure.own(a) for measure in shown]) for a in arms),
         notes,
+    )
+
+
+def wide_paired_table(evidence: Evidence) -> Table:
+    """`paired_table` with every change."""
+    wide = [measure for measure in MEASURES if measure.is_wide and measure.column]
+    table = paired_table(evidence)
+    return replace(
+        table,
+        columns=(*table.columns, *[m.column for m in wide]),
+        rows=tuple(
+            (*cells, *[m.change(p) for m in wide])
+            for cells, p in zip(table.rows, evidence.paired, strict=True)
+        ),
     )
 
 
@@ -182,7 +222,7 @@ def differences_table(
     )
 
 
-_CHANGES = [measure for measure in MEASURES if measure.column]
+_CHANGES = [measure for measure in MEASURES if measure.column and not measure.is_wide]
 _PAIRED_COLUMNS = ("arm", "passed", "won / lost", *[m.column for m in _CHANGES[1:]])
 
 

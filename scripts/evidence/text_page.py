@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.records import SCHEMA, plain
+from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
 
@@ -18,13 +19,19 @@ NOT_YET = "No trained adapter has been evaluated yet: this is where the night st
 def markdown(f: Findings) -> str:
     """The whole page as Markdown: verdict, tables and milestones."""
     v = f.verdict
-    said = [f"**{v.headline}**", "", *_bullets(v.details)] if v else [NOT_YET]
+    said = [f"**{v.headline}**", "", *_bullets([*v.details, *_next(f)])] if v else [NOT_YET]
     parts = (
         "\n".join([f"# Run {f.name}", "", *said]) + "\n",
         *[table.markdown() for table in text_tables(f)],
         "\n".join(["## Milestones", "", *_bullets(f.milestones.sentences)]) + "\n",
     )
     return "\n".join(parts)
+
+
+def _next(f: Findings) -> tuple[str, ...]:
+    """What to type next, if the night is over: a loop that still runs goes on by itself."""
+    end = ending(f)
+    return next_steps(f, end) if end.kind in (EndKind.COMPLETE, EndKind.CONVERGED) else ()
 
 
 def _bullets(lines: Sequence[str]) -> list[str]:
@@ -38,6 +45,7 @@ def rich_page(f: Findings) -> Group:
 
     v = f.verdict
     said = [Text(v.headline, style="bold"), *map(Text, v.details)] if v else [Text(NOT_YET)]
+    said += [Text(line, style="bold") for line in _next(f)]
     reached = [Text(f"• {s}") for s in f.milestones.sentences]
     shown = [part for t in text_tables(f) for part in (t.rich(), Text())]
     return Group(*shown, *reached, Text(), *said)

@@ -1,18 +1,23 @@
-"""The verdict: is the habit of never stopping gone, and did the work get better or worse?
+"""The verdict: did the night do its work, is it under way, or is there no sign of learning?
 
-It uses only tests and intervals. A change is claimed only if the exact test and the interval agree;
-anything else is "not distinguishable", with how much worse or better it may still be.
+It speaks of the tasks that pass first, then of the habit of never stopping by itself; assertions
+only support. The tests that it makes together are corrected (Holm), and a change on held-out tasks
+is claimed only if the corrected test and the interval agree. Anything else is "not
+distinguishable", with how much worse or better it may still be.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_needed
-from fieldkit.eval.stats import Estimate, PairedProportions
-from scripts.words.quantities import p_value, percent, points, span, turns
+from fieldkit.eval.stats import Estimate, PairedProportions, holm
+from scripts.evidence.learning import Sampled, Training, Trend
+from scripts.evidence.step_figures import REWARD, STOPS
+from scripts.words.quantities import counted, p_value, percent, plain, points, span, turns
 
 SIGNIFICANT = 0.05
 """A two-sided p-value below this is significant, which matches 95 % intervals."""
@@ -21,8 +26,21 @@ STOPS_BY_ITSELF = 0.95
 """A policy that ends at least this share of its tasks by itself has no habit of going on."""
 
 
+class Learning(StrEnum):
+    """What came of the night."""
+
+    NONE = "NONE"
+    """No sign of learning."""
+    UNDER_WAY = "UNDER_WAY"
+    """It learns, and is not finished: more steps are worth their time."""
+    DONE = "DONE"
+    """The habit is gone, or the work got better where there was none; nothing is proven worse."""
+    WORSE = "WORSE"
+    """Fewer tasks pass, or it stops less often, beyond luck."""
+
+
 class Habit(StrEnum):
-    """The change in the habit of never stopping by itself."""
+    """The change in the habit of never stopping by itself, on the held-out tasks."""
 
     GONE = "GONE"
     REDUCED = "REDUCED"
@@ -32,48 +50,110 @@ class Habit(StrEnum):
 
 
 class Work(StrEnum):
-    """The change in the work: tasks that pass, and assertions that hold."""
+    """The change in the work: the held-out tasks that pass."""
 
     BETTER = "BETTER"
     WORSE = "WORSE"
-    MIXED = "MIXED"
     NOT_DISTINGUISHABLE = "NOT_DISTINGUISHABLE"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The verdict as enums and as text: a headline, then the numbers behind it."""
+class FamilyTest:
+    """One of the tests that the verdict makes together.
 
+    adjusted: its p-value by Holm over all of them. sign: of a change that is proven, else 0.
+    """
+
+    what: str
+    p_value: float
+    adjusted: float
+    sign: int
+
+
+PASSES, STOPPED, SAMPLED = "tasks passed", "ended by itself", "ended by itself, sampled"
+STOPS_TREND, REWARD_TREND = "trend of stops", "trend of reward"
+"""The names of the tests; the last three are made only if the night has their data."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict as enums and as text: a headline, then the numbers behind it.
+
+    figures: passes, stops and turns in a sentence each; the page shows them as cards. notes: what
+    else is known.
+    """
+
+    learning: Learning
     habit: Habit
     work: Work
     headline: str
-    details: tuple[str, ...]
+    figures: tuple[str, ...]
+    notes: tuple[str, ...]
+    tests: tuple[FamilyTest, ...]
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """All sentences below the headline."""
+        return self.figures + self.notes
+
+    def test(self, what: str) -> FamilyTest:
+        """The test of this name, which was made."""
+        return next(t for t in self.tests if t.what == what)
 
 
-def judge(before: ArmRow, after: ArmRow, paired: PairedRow) -> Verdict:
-    """Judge `after` against `before`. paired: after − before over the same tasks."""
-    habit = _habit(before, after, paired)
-    work = _work(paired)
+def judge(
+    before: ArmRow, after: ArmRow, paired: PairedRow, training: Training | None = None
+) -> Verdict:
+    """Judge `after` against `before`. paired: after − before over the same tasks.
+
+    training: what is known at the training temperature.
+    """
+    training = training or Training()
+    tests = _tests(paired, training)
+    found = {t.what: t for t in tests}
+    habit = _habit(before, after, found[STOPPED].sign)
+    work = (Work.NOT_DISTINGUISHABLE, Work.BETTER, Work.WORSE)[found[PASSES].sign]
+    learning = _learning(habit, work, tests)
+    case = _Case(before, after, paired, training, found)
     return Verdict(
+        learning=learning,
         habit=habit,
         work=work,
-        headline=_headline(habit, work),
-        details=(
-            _stops_sentence(before, after, paired),
-            _turns_sentence(before, after, paired),
-            _work_sentence(before, after, paired),
-            *_room_sentence(work, paired),
-        ),
+        headline=case.headline(learning, habit, work),
+        figures=case.figures(),
+        notes=case.notes(work),
+        tests=tests,
     )
 
 
 def proven(change: PairedProportions) -> int:
-    """The sign of a change if the exact test and the interval agree, else 0."""
-    return change.difference.sign if change.test.p_value < SIGNIFICANT else 0
+    """The sign of one change by itself, if the exact test and the interval agree, else 0."""
+    return _agreed(change, change.test.p_value)
 
 
-def _habit(before: ArmRow, after: ArmRow, paired: PairedRow) -> Habit:
-    change = proven(paired.stopped)
+def _agreed(change: PairedProportions, p: float) -> int:
+    return change.difference.sign if p < SIGNIFICANT else 0
+
+
+def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
+    """The family: every test that a claim of the verdict can rest on."""
+    pairs = {PASSES: paired.passed, STOPPED: paired.stopped}
+    if training.sampled is not None and training.sampled.stopped is not None:
+        pairs[SAMPLED] = training.sampled.stopped
+    moved = {_TREND_NAMES[t.figure]: t for t in training.trends}
+    raw = [p.test.p_value for p in pairs.values()] + [t.p_value for t in moved.values()]
+    adjusted = dict(zip([*pairs, *moved], zip(raw, holm(raw), strict=True), strict=True))
+    signs = {name: _agreed(pair, adjusted[name][1]) for name, pair in pairs.items()}
+    for name, trend in moved.items():
+        direction = (trend.tau > 0) - (trend.tau < 0)
+        signs[name] = direction if adjusted[name][1] < SIGNIFICANT else 0
+    return tuple(FamilyTest(name, *p, signs[name]) for name, p in adjusted.items())
+
+
+_TREND_NAMES = {STOPS.key: STOPS_TREND, REWARD.key: REWARD_TREND}
+
+
+def _habit(before: ArmRow, after: ArmRow, change: int) -> Habit:
     if change < 0:
         return Habit.WORSE
     if before.stop_rate.value >= STOPS_BY_ITSELF:
@@ -83,62 +163,179 @@ def _habit(before: ArmRow, after: ArmRow, paired: PairedRow) -> Habit:
     return Habit.GONE if after.stop_rate.value >= STOPS_BY_ITSELF else Habit.REDUCED
 
 
-def _work(paired: PairedRow) -> Work:
-    signs = {proven(paired.passed), paired.assertion_rate.sign} - {0}
-    if not signs:
-        return Work.NOT_DISTINGUISHABLE
-    if len(signs) == 2:
-        return Work.MIXED
-    return Work.BETTER if signs == {1} else Work.WORSE
+def _learning(habit: Habit, work: Work, tests: tuple[FamilyTest, ...]) -> Learning:
+    if work is Work.WORSE or habit is Habit.WORSE:
+        return Learning.WORSE
+    if habit is Habit.GONE or (habit is Habit.NEVER_THERE and work is Work.BETTER):
+        return Learning.DONE
+    return Learning.UNDER_WAY if any(t.sign > 0 for t in tests) else Learning.NONE
 
 
-_HABIT_WORDS = {
-    Habit.GONE: "The habit is gone: it stops by itself",
-    Habit.REDUCED: "The habit is weaker, not gone: it stops by itself more often",
-    Habit.UNCHANGED: "The habit did not move",
-    Habit.WORSE: "The habit got worse: it stops by itself less often",
-    Habit.NEVER_THERE: "There was no habit to break: it stopped by itself before",
-}
+@dataclass(frozen=True)
+class _Case:
+    """Everything that the verdict's sentences speak of."""
 
-_WORK_WORDS = {
-    Work.BETTER: "and the work got better",
-    Work.WORSE: "but the work got worse",
-    Work.MIXED: "and the work changed both ways: look at the table",
-    Work.NOT_DISTINGUISHABLE: "and the work is neither better nor worse as far as these tasks tell",
-}
+    before: ArmRow
+    after: ArmRow
+    paired: PairedRow
+    training: Training
+    tests: Mapping[str, FamilyTest]
+
+    # --- the headline -----------------------------------------------------------------------------
+
+    def headline(self, learning: Learning, habit: Habit, work: Work) -> str:
+        """The state of the night and the passes; fewer passes than before come first."""
+        fewer = self.after.passed < self.before.passed
+        if learning is Learning.DONE:
+            state = self._done(habit)
+        elif learning is Learning.UNDER_WAY:
+            state = f"Under way, not finished: {self._under_way(habit)}."
+        elif learning is Learning.NONE:
+            after = f" in {counted(n, 'step')}" if (n := self.training.n_steps) else ""
+            state = f"No sign of learning{after}: {self._ends}."
+        else:
+            state = self._worse(habit, work)
+        parts = [self._fewer(), state] if fewer else [state, self._passes(work)]
+        return " ".join(part for part in parts if part)
+
+    @property
+    def _ends(self) -> str:
+        a, b = self.after, self.before
+        return f"it ends {a.stopped} of {a.n_tasks} tasks by itself, {b.stopped} before"
+
+    def _done(self, habit: Habit) -> str:
+        if habit is Habit.GONE:
+            return f"Done. The habit is gone: {self._ends}."
+        b = self.before
+        return f"Done: it stopped by itself from the start ({b.stopped} of {b.n_tasks} tasks)."
+
+    def _under_way(self, habit: Habit) -> str:
+        """The strongest sign of learning, and the held-out tasks if it is not about them."""
+        signs = dict(self._signs()) if habit is not Habit.REDUCED else {}
+        learns = next((words for name, words in signs.items() if self.tests[name].sign > 0), "")
+        return f"{learns}; on all held-out tasks {self._ends}" if learns else self._ends
+
+    def _signs(self) -> Iterator[tuple[str, str]]:
+        """The tests at the training temperature, and what each shows if it went up."""
+        s = self.training.sampled
+        if s is not None and s.before is not None:
+            yield (
+                SAMPLED,
+                f"at the training temperature it ends {s.after.stopped} of {s.n_tasks} held-out"
+                f" tasks by itself, {s.before.stopped} before",
+            )
+        for t in self.training.trends:
+            yield _TREND_NAMES[t.figure], f"in training, {_FIGURE_WORDS[t.figure](t)}"
+
+    def _worse(self, habit: Habit, work: Work) -> str:
+        if work is not Work.WORSE:
+            return f"It stops by itself less often: {self._ends}."
+        if habit in (Habit.GONE, Habit.REDUCED):
+            return (
+                "It traded one habit for another: it stops by itself, but leaves more work undone."
+            )
+        return f"The work got worse; {self._ends}."
+
+    def _fewer(self) -> str:
+        a, b, passed = self.after, self.before, self.tests[PASSES]
+        told = "" if passed.sign else "; that can be luck"
+        return (
+            f"Fewer tasks pass than at the start: {a.passed} of {a.n_tasks}, {b.passed} before"
+            f" ({_with_interval(self.paired.passed.difference)}{told})."
+        )
+
+    def _passes(self, work: Work) -> str:
+        a, b = self.after, self.before
+        if work is Work.BETTER:
+            return f"It passes more tasks: {a.passed}, {b.passed} before."
+        return f"It passes {a.passed}, {b.passed} before: no difference beyond luck."
+
+    # --- the numbers behind it --------------------------------------------------------------------
+
+    def figures(self) -> tuple[str, ...]:
+        """One sentence or two for each figure, the work first."""
+        return (self._work_sentence(), self._stops_sentence(), self._turns_sentence())
+
+    def notes(self, work: Work) -> tuple[str, ...]:
+        """What the training temperature says, what stays open, and how the tests are corrected."""
+        return (
+            *self._sampled_sentence(),
+            *self._trend_sentence(),
+            *_room_sentence(work, self.paired),
+            f"Each p is corrected for the {len(self.tests)} tests that the verdict makes (Holm).",
+        )
+
+    def _work_sentence(self) -> str:
+        a, b, rate = self.after, self.before, self.paired.assertion_rate
+        return (
+            f"{a.passed} of {a.n_tasks} tasks passed, the {b.name} {b.passed}"
+            f" ({self._change(PASSES, self.paired.passed)}). In support:"
+            f" {percent(a.assertion_rate.value)} of the assertions hold, the {b.name}"
+            f" {percent(b.assertion_rate.value)} ({_with_interval(rate)}{_luck(rate.sign)})."
+        )
+
+    def _stops_sentence(self) -> str:
+        a, b = self.after, self.before
+        ended = (
+            f"{a.name.capitalize()} ended {a.stopped} of {a.n_tasks} tasks by itself,"
+            f" the {b.name} {b.stopped} ({self._change(STOPPED, self.paired.stopped)})."
+        )
+        if not a.stopped:
+            return ended
+        return f"{ended} Of the {a.stopped} it ended, {a.stopped_and_passed} were done."
+
+    def _turns_sentence(self) -> str:
+        change = self.paired.turns
+        return (
+            f"It took {turns(self.after.mean_turns.value)} turns a task, the {self.before.name}"
+            f" {turns(self.before.mean_turns.value)}"
+            f" ({_with_interval(change, as_points=False)}{_luck(change.sign)})."
+        )
+
+    def _sampled_sentence(self) -> tuple[str, ...]:
+        s = self.training.sampled
+        return (_sampled_words(s, self.before.name, self._p(SAMPLED)),) if s else ()
+
+    def _trend_sentence(self) -> tuple[str, ...]:
+        told = [
+            f"{_FIGURE_WORDS[t.figure](t)} ({self._p(_TREND_NAMES[t.figure])})"
+            for t in self.training.trends
+        ]
+        if not told:
+            return ()
+        n = self.training.trends[0].n_steps
+        return (f"Over {n} steps of training, {' and '.join(told)}.",)
+
+    def _p(self, name: str) -> str:
+        test = self.tests.get(name)
+        return f"p {p_value(test.adjusted, equals=True)}{_luck(test.sign)}" if test else ""
+
+    def _change(self, name: str, change: PairedProportions) -> str:
+        return f"{_with_interval(change.difference)}, {self._p(name)}"
 
 
-def _headline(habit: Habit, work: Work) -> str:
-    if habit in (Habit.GONE, Habit.REDUCED) and work is Work.WORSE:
-        return "It traded one habit for another: it stops by itself, but leaves more work undone."
-    return f"{_HABIT_WORDS[habit]}, {_WORK_WORDS[work]}."
-
-
-def _stops_sentence(before: ArmRow, after: ArmRow, paired: PairedRow) -> str:
-    ended = (
-        f"{after.name.capitalize()} ended {after.stopped} of {after.n_tasks} tasks by itself,"
-        f" the {before.name} {before.stopped} ({_change(paired.stopped)})."
+def _sampled_words(s: Sampled, before: str, p: str) -> str:
+    own = (
+        f"At the training temperature (T = {s.temperature:g}) it ended {s.after.stopped} of"
+        f" {s.n_tasks} held-out tasks by itself and passed {s.after.passed}"
     )
-    if not after.stopped:
-        return ended
-    return f"{ended} Of the {after.stopped} it ended, {after.stopped_and_passed} were done."
-
-
-def _turns_sentence(before: ArmRow, after: ArmRow, paired: PairedRow) -> str:
+    if s.before is None or s.stopped is None:
+        return f"{own}."
     return (
-        f"It took {turns(after.mean_turns.value)} turns a task, the {before.name}"
-        f" {turns(before.mean_turns.value)}"
-        f" ({_with_interval(paired.turns, as_points=False)}{_luck(paired.turns.sign)})."
+        f"{own}; the {before} ended {s.before.stopped} and passed {s.before.passed}"
+        f" (ended: {_with_interval(s.stopped.difference)}, {p})."
     )
 
 
-def _work_sentence(before: ArmRow, after: ArmRow, paired: PairedRow) -> str:
-    return (
-        f"{after.passed} of {after.n_tasks} tasks passed, the {before.name} {before.passed}"
-        f" ({_change(paired.passed)}); {percent(after.assertion_rate.value)} of the assertions"
-        f" hold, the {before.name} {percent(before.assertion_rate.value)}"
-        f" ({_with_interval(paired.assertion_rate)}{_luck(paired.assertion_rate.sign)})."
-    )
+def _stops_moved(t: Trend) -> str:
+    return f"attempts that end by themselves went from {percent(t.first)} to {percent(t.last)}"
+
+
+def _reward_moved(t: Trend) -> str:
+    return f"the mean reward went from {plain(t.first, 2)} to {plain(t.last, 2)}"
+
+
+_FIGURE_WORDS = {STOPS.key: _stops_moved, REWARD.key: _reward_moved}
 
 
 def _room_sentence(work: Work, paired: PairedRow) -> tuple[str, ...]:
@@ -177,11 +374,6 @@ def room(paired: PairedRow) -> str:
         f"in tasks passed it may be up to {100 * worse:.1f} points worse or"
         f" {100 * better:.1f} better"
     )
-
-
-def _change(change: PairedProportions) -> str:
-    found = _with_interval(change.difference)
-    return f"{found}, p {p_value(change.test.p_value, equals=True)}{_luck(proven(change))}"
 
 
 def _with_interval(estimate: Estimate, as_points: bool = True) -> str:

@@ -1,15 +1,19 @@
 """The eval phase: plays the due arms on the held-out set, on one server.
 
 At the start of a run the due arms are do-nothing, oracle, the base model and the starting adapter;
-later the newest adapter. A finished arm is not played again. The report interprets the figures.
+later the newest adapter. An adapter also plays a few of the tasks at the training temperature. A
+finished arm is not played again. The report interprets the figures.
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from fieldkit.files.atomic import sha256_file
+from fieldkit.records import Task
 from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
 from rollout.engine.serve import Served
 from rollout.player import Player
@@ -24,6 +28,7 @@ from scripts.phases.shared_arms import take_over
 from scripts.run.next_phase import RunFiles, due_arms
 from scripts.run.state import read_files
 from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_timings
+from scripts.words.quantities import counted
 
 
 def evaluate(ctx: Context) -> Done:
@@ -35,14 +40,35 @@ def evaluate(ctx: Context) -> Done:
         return Done("every due arm is evaluated already")
     ctx.about_to_play()
     for arm in due:
-        summary = _play(ctx, files, arm)
+        if arm in files.adapters:
+            # First, because the arm's own evaluation is what makes it no longer due.
+            _play_at_training_temperature(ctx, files, arm)
+        _finish(ctx, _play(ctx, files, arm), ctx.folder.evals)
         _keep_time(ctx, _step_of(files, arm), arm)
-        note(ctx.tell, told(summary))
-        played = ctx.folder.evals / summary.key / TRAJECTORIES
-        wrote = {ctx.folder.relative(played): sha256_file(played)}
-        ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote)
         ctx.watch = Stopwatch(time.time())
     return Done(f"{len(due)} arm(s) evaluated")
+
+
+def _finish(ctx: Context, summary: EvalSummary, evals: Path) -> None:
+    """Tell the arm's figures, and journal what was written."""
+    note(ctx.tell, told(summary))
+    played = evals / summary.key / TRAJECTORIES
+    wrote = {ctx.folder.relative(played): sha256_file(played)}
+    ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote)
+
+
+def _play_at_training_temperature(ctx: Context, files: RunFiles, arm: str) -> None:
+    """Play the first held-out tasks at rollout.temperature, where learning shows first."""
+    tasks = ctx.heldout()[: ctx.config.eval.tasks_at_training_temperature]
+    settings = ctx.config.rollout.at(ctx.config.rollout.temperature)
+    if not tasks or settings.temperature == ctx.config.eval.temperature:
+        return
+    name = f"{name_of(files, arm)} at T = {settings.temperature:g}"
+    note(ctx.tell, f"evaluating {name} on {counted(len(tasks), 'held-out task')}")
+    evals = ctx.folder.training_evals
+    chat = renderer(ctx)
+    served = _serve(ctx, files, arm)
+    _finish(ctx, _play_served(ctx, name, served, chat, settings, tasks, evals), evals)
 
 
 def _step_of(files: RunFiles, arm: str) -> int:
@@ -68,7 +94,8 @@ def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
         note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
         return taken
     chat = renderer(ctx)
-    return _play_served(ctx, files, arm, _serve(ctx, files, arm), chat)
+    served = _serve(ctx, files, arm)
+    return _play_served(ctx, name, served, chat, _settings(ctx), ctx.heldout(), ctx.folder.evals)
 
 
 def _settings(ctx: Context) -> EpisodeSettings:
@@ -84,15 +111,17 @@ def _play_yardstick(ctx: Context, name: str) -> EvalSummary:
         load=functools.cache(lambda: renderer(ctx)),
     )
     with ctx.watch.part("eval"):
-        return ctx.run_async(_evaluate(ctx, name, one))
+        return ctx.run_async(_evaluate(ctx, name, one, ctx.heldout(), ctx.folder.evals))
 
 
-async def _evaluate(ctx: Context, name: str, one: Player) -> EvalSummary:
+async def _evaluate(
+    ctx: Context, name: str, one: Player, tasks: Sequence[Task], evals: Path
+) -> EvalSummary:
     return await evaluate_arm(
         name,
-        ctx.heldout(),
+        tasks,
         player=one,
-        evals=ctx.folder.evals,
+        evals=evals,
         samples=ctx.config.eval.samples,
         on_progress=show(ctx),
     )
@@ -114,11 +143,17 @@ def _last_step_of(files: RunFiles, arm: str) -> int:
 
 
 def _play_served(
-    ctx: Context, files: RunFiles, arm: str, served: Served, chat: ChatRenderer
+    ctx: Context,
+    name: str,
+    served: Served,
+    chat: ChatRenderer,
+    settings: EpisodeSettings,
+    tasks: Sequence[Task],
+    evals: Path,
 ) -> EvalSummary:
     async def play() -> EvalSummary:
-        async with player(ctx, served, chat, _settings(ctx)) as one:
-            return await _evaluate(ctx, name_of(files, arm), one)
+        async with player(ctx, served, chat, settings) as one:
+            return await _evaluate(ctx, name, one, tasks, evals)
 
     with ctx.watch.part("eval"):
         return ctx.run_async(play())

@@ -19,9 +19,18 @@ from fieldkit.eval.stats import Estimate
 from fieldkit.records import StepSummary
 from scripts.evidence.collect import Evidence
 from scripts.evidence.played import WARM_START, step_name
-from scripts.evidence.step_figures import StepFigure, by_step, curves
+from scripts.evidence.step_figures import CLIPPED, KL, StepFigure, by_step, curves
 from scripts.report import drawing
-from scripts.report.drawing import BLUE, GREEN, MUTED, ORANGE, RED, SIGNAL_COLOURS, draw_figure
+from scripts.report.drawing import (
+    BLUE,
+    GREEN,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    RED,
+    SIGNAL_COLOURS,
+    draw_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,16 +48,42 @@ FEW_STEPS = 40
 """Up to this many steps, each step has a mark, and its groups are bars."""
 
 _line = partial(draw_figure, few=FEW_STEPS, mark_size=3.5, thin=1.1)
+GROUPS = "Groups by signal"
+
+MEANINGS = {
+    "Reward": "What an attempt earns: assertions that hold, less a price for turns.",
+    "Stops by itself": "Attempts that the model ended, before the turn limit did.",
+    "Passes": "Attempts in which every assertion holds.",
+    "Turns": "Replies of the model in an attempt.",
+    KL.name: "How far the policy has moved from the adapter that the night began with.",
+    GROUPS: "A group is the attempts at one task in a step. Learnable: their rewards differ."
+    " Saturated: all pass. Stuck: all earn the same, and not all pass.",
+    "Weight delta of the step": "How far the step moved the weights; as served: after rounding.",
+    "Gradient norm": "Size of the step's gradient.",
+    "Sampler − trainer": "How much server and trainer differ on the same tokens: rounding.",
+    CLIPPED.name: "Tokens whose importance weight reached trainer.tis_cap.",
+    "Entropy": "How undecided the policy is at a token; near zero it no longer explores.",
+    "Speed": "Tokens that the server samples and the trainer trains on.",
+}
+"""Heading of a curve → its figure in a sentence."""
+
+FIRST = ("Reward", "Stops by itself", "Passes", "Turns", KL.name, GROUPS)
+"""The curves to look at first, in order."""
+
 COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED}
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart with its heading."""
+    """A chart with its heading, and what its figure means."""
 
     title: str
     unit: str
     svg: Markup = field(repr=False)
+
+    @property
+    def meaning(self) -> str:
+        return MEANINGS.get(self.title, "")
 
 
 def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tuple[Drawn, ...]:
@@ -56,8 +91,9 @@ def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tupl
     if not steps:
         return ()
     pictures = [_draw(title, lines, steps, evidence) for title, lines in curves().items()]
-    groups = _draw_groups(steps)
-    return tuple(p for p in (*pictures, groups) if p is not None)
+    found = [p for p in (*pictures, _draw_groups(steps)) if p is not None]
+    order = {title: i for i, title in enumerate(FIRST)}
+    return tuple(sorted(found, key=lambda p: order.get(p.title, len(order))))
 
 
 def _draw(
@@ -96,7 +132,7 @@ def _dots(axes: Axes, points: Sequence[tuple[int, Estimate]], scale: float) -> N
         yerr=(low, high),
         fmt="D",
         markersize=4,
-        color=ORANGE,
+        color=PURPLE,
         capsize=2.5,
         linewidth=1.2,
         label="held-out tasks",
@@ -144,7 +180,7 @@ def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
         _bars(axes, numbers, counts)
     _finish(axes, None, legend=False)
     figure.legend(loc="outside upper center", ncols=3, labelcolor=MUTED)
-    return Drawn("Groups by signal", "a step", drawing.as_svg(figure, "Groups by signal by step"))
+    return Drawn(GROUPS, "a step", drawing.as_svg(figure, "Groups by signal by step"))
 
 
 def _bars(axes: Axes, numbers: Sequence[int], counts: Sequence[Sequence[int]]) -> None:

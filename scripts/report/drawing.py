@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # Placeholder colours, used nowhere else. The page's style sheet gives each its two values.
 INK, MUTED, GRID = "#010203", "#040506", "#070809"
 BLUE, ORANGE, GREEN, RED = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
-PAPER = "#0a0b05"
+PAPER, PURPLE = "#0a0b05", "#0a0b06"
+BAND_LEARNABLE, BAND_SATURATED, BAND_STUCK = "#0a0b07", "#0a0b08", "#0a0b09"
 VARIABLES = {
     INK: "--ink",
     MUTED: "--muted",
@@ -36,9 +37,18 @@ VARIABLES = {
     GREEN: "--green",
     RED: "--red",
     PAPER: "--paper",
+    PURPLE: "--purple",
+    BAND_LEARNABLE: "--band-learnable",
+    BAND_SATURATED: "--band-saturated",
+    BAND_STUCK: "--band-stuck",
 }
 
-SIGNAL_COLOURS = {Signal.LEARNABLE: GREEN, Signal.SATURATED: BLUE, Signal.STUCK: ORANGE}
+SIGNAL_COLOURS = {
+    Signal.LEARNABLE: BAND_LEARNABLE,
+    Signal.SATURATED: BAND_SATURATED,
+    Signal.STUCK: BAND_STUCK,
+}
+"""Colours of bands and marks of groups; no line has one of them."""
 
 SMALL_WIDTH = 4.4
 """Inches of a chart in a row of charts; text sizes are made for it."""

@@ -1,4 +1,4 @@
-"""Writes the findings to evidence.json, evidence.md, curve.png and report.html.
+"""Writes the findings to evidence.json, evidence.md, curve.png, report.html and the step files.
 
 Each file is written atomically and can be written again at any time. A file that was made from
 more than this copy of the run has (a committed night lacks the episodes of training) is kept.
@@ -17,6 +17,7 @@ from scripts.evidence.stored import HELD_OUT
 from scripts.evidence.text_page import markdown, plain_page
 from scripts.report.curve_png import write_curve
 from scripts.report.page import FILE_NAME, render
+from scripts.report.step_files import write_step_files
 
 
 def _to_stderr(line: str) -> None:
@@ -33,7 +34,7 @@ def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[P
 
     def page(path: Path) -> None:
         try:
-            write_text(path, render(f))
+            write_text(path, render(f, write_step_files(f)))
         except FieldkitError as e:
             tell(f"report.html was not written: {e}")
 
@@ -73,7 +74,8 @@ def write_report(f: Findings, out: Path | None = None) -> Path:
             " writes it to another file"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render(f))
+    # Another folder may hold the step files of another run, so a page there links none.
+    write_text(path, render(f, write_step_files(f) if in_run else ()))
     return path
 
 

@@ -1,4 +1,4 @@
-"""The page's first screen: the verdict, four figures with intervals, what got worse, and the cost.
+"""The page's first screen: the verdict, its figures with intervals, what got worse, and the cost.
 
 It must be readable in a minute, so it is a selection. Only proven differences count as worse or
 better.
@@ -12,7 +12,7 @@ from fieldkit.eval.stats import PairedProportions
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import NOT_YET
-from scripts.evidence.verdict import proven
+from scripts.evidence.verdict import PASSES, STOPPED, Verdict
 from scripts.evidence.wall_time import WallTime, duration
 from scripts.words import quantities
 
@@ -37,10 +37,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict as text, and the figures below it."""
+    """The verdict as text, and the figures below it. notes: what no figure shows."""
 
     sentence: str
-    details: tuple[str, ...]
+    notes: tuple[str, ...]
     tiles: tuple[Tile, ...]
     worse: tuple[str, ...]
     worse_note: str
@@ -55,8 +55,8 @@ def headline(m: Findings, wall: WallTime | None) -> Headline:
     worse, n_looked_at = _worse(m.evidence)
     return Headline(
         sentence=verdict.headline,
-        details=verdict.details,
-        tiles=(*_tiles(m.evidence), *cost),
+        notes=verdict.notes,
+        tiles=(*_tiles(m.evidence, verdict), *cost),
         worse=worse,
         worse_note=(
             f"Of {n_looked_at} intervals below, {len(worse) or 'none'} on the worse side of zero;"
@@ -71,20 +71,22 @@ def _why_none(m: Findings) -> str:
     return UNMATCHED if m.summaries else NO_EVIDENCE
 
 
-def _tiles(evidence: Evidence) -> tuple[Tile, ...]:
+def _tiles(evidence: Evidence, verdict: Verdict) -> tuple[Tile, ...]:
     assert evidence.newest is not None
     before, after = evidence.arm(evidence.reference), evidence.arm(evidence.newest)
     change = evidence.against_reference(evidence.newest)
 
-    def counted(name: str, was: int, now: int, tested: PairedProportions) -> Tile:
+    def counted(name: str, was: int, now: int, tested: PairedProportions, more: str = "") -> Tile:
         found = f"{quantities.estimate(tested.difference)} points"
-        p = quantities.p_value(tested.test.p_value, equals=True)
+        test = verdict.test(name)
+        p = quantities.p_value(test.adjusted, equals=True)
         of = f"{now} of {after.n_tasks}"
-        return Tile(name, of, f"{before.name}: {was}", f"{found}, p {p}", proven(tested))
+        return Tile(name, of, f"{before.name}: {was}{more}", f"{found}, p {p}", test.sign)
 
+    ended = f"; {after.stopped_and_passed} of these passed" if after.stopped else ""
     return (
-        counted("ended by itself", before.stopped, after.stopped, change.stopped),
-        counted("tasks passed", before.passed, after.passed, change.passed),
+        counted(PASSES, before.passed, after.passed, change.passed),
+        counted(STOPPED, before.stopped, after.stopped, change.stopped, ended),
         Tile(
             "assertions that hold",
             quantities.percent(after.assertion_rate.value),

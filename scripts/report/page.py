@@ -7,7 +7,7 @@ without a network and text from a model cannot run; the template escapes every v
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,13 +31,15 @@ _AFTER_VALUE = re.compile(r"^(.+?) ([\[(].*)$", re.DOTALL)
 """A cell's value, and the interval or share in brackets after it."""
 
 
-def render(f: Findings) -> str:
-    """Render the page as HTML. The page names every gap."""
+def render(f: Findings, linked: Sequence[str] = ()) -> str:
+    """Render the page as HTML. The page names every gap. linked: data files that lie next to it."""
     env = environment()
     with drawing.style():
         values = sections(f)
     shown = list(_transcripts(f.flips, env))
-    return env.get_template("report.html.j2").render(**values, transcripts=shown, rule=RULE)
+    return env.get_template("report.html.j2").render(
+        **values, transcripts=shown, rule=RULE, data_files=linked
+    )
 
 
 def _transcripts(flips: Flips | None, env: Environment) -> Iterator[Markup]:

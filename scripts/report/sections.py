@@ -19,16 +19,24 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
 from scripts.evidence.findings import Findings, Pool
 from scripts.evidence.flips import Change, Flips
+from scripts.evidence.health import UNSEEN
 from scripts.evidence.played import BASE
 from scripts.evidence.run_tables import POOL_STATES, Section, page_tables
 from scripts.evidence.verdict import proven
 from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
 from scripts.report.charts import Difference
-from scripts.report.curves import draw_curves
+from scripts.report.curves import FIRST, draw_curves
 from scripts.report.headline import headline
 from scripts.report.provenance import used
 from scripts.words.visible import visible
+
+TERMS = (
+    "The habit: the model never says that it is done, so an attempt goes on until its turn limit.",
+    "Held-out tasks are never trained on. The warm start is the adapter that the night began with.",
+    "Brackets are 95 % intervals; a difference whose interval holds zero can be luck.",
+)
+"""What the first screen's words mean."""
 
 CHANGE_WORDS = {
     Change.LOST: "lost",
@@ -41,6 +49,7 @@ def sections(f: Findings) -> dict[str, Any]:
     """All values for the template, except the transcripts' HTML."""
     wall = _wall_time(f)
     end = ending(f)
+    drawn = draw_curves(f.played, f.evidence)
     return {
         "name": f.name,
         "made": time.strftime("%Y-%m-%d %H:%M"),
@@ -49,12 +58,15 @@ def sections(f: Findings) -> dict[str, Any]:
         "headline": headline(f, wall),
         "gaps": f.gaps,
         "warnings": f.warnings,
+        "unseen": UNSEEN,
+        "terms": TERMS,
         "matched": _with_tables(f, Section.MATCHED, _differences_chart),
-        "curves": draw_curves(f.played, f.evidence),
+        "curves": [c for c in drawn if c.title in FIRST],
+        "more_curves": [c for c in drawn if c.title not in FIRST],
         "numbers": page_tables(f, Section.CURVES),
         "milestones": f.milestones.sentences,
         "gains": page_tables(f, Section.MILESTONES),
-        "wall": _waterfall(wall),
+        "wall": _waterfall(wall, end.forecast),
         "splits": _with_tables(f, Section.SPLITS, _splits_chart),
         "stops": _with_tables(f, Section.STOPS, _endings_chart),
         "flipped": _flipped(f.flips),
@@ -101,10 +113,11 @@ def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
     return charts.differences(rows, f"points against {reference}, with 95 % intervals")
 
 
-def _waterfall(wall: WallTime | None) -> dict[str, Any] | None:
+def _waterfall(wall: WallTime | None, forecast: str) -> dict[str, Any] | None:
     if wall is None:
         return None
-    return {"sentences": wall.sentences, "chart": charts.waterfall(wall)}
+    sentences = (*wall.sentences, *([forecast] if forecast else []))
+    return {"sentences": sentences, "chart": charts.waterfall(wall)}
 
 
 # --- where it changed -----------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, plain
-from fieldkit.settings import Change, Choice, Unit, read_tables, retired_keys, settings
+from fieldkit.settings import (
+    Change,
+    Choice,
+    NoCondition,
+    Unit,
+    read_tables,
+    retired_keys,
+    settings,
+)
 from fieldkit.training.advantages import Scale
 from reward.credit import CREDITS
 from reward.pool import PoolSettings
@@ -104,6 +112,9 @@ class EvalSettings:
     """How many tasks of the held-out file, from its first line; 0: all of them."""
     samples: Annotated[PositiveInt, Le(1000)] = 1
     """Attempts at each task. Tables pair the first ones; above 1 there is pass@k beside them."""
+    tasks_at_training_temperature: Annotated[NonNegativeInt, Change.LENGTH, NoCondition] = 16
+    """How many of those tasks, from the first, an adapter also plays at rollout.temperature: there
+    learning shows first. 0: none."""
 
     def of(self, heldout: tuple[Task, ...]) -> tuple[Task, ...]:
         """The tasks of the held-out file that are played."""

@@ -60,6 +60,8 @@ class RunFolder:
     tensorboard = _InRun("tensorboard")
     log = _InRun("log")
     evals = _InRun("evals")
+    training_evals = _InRun("evals/training-temperature")
+    """The few held-out tasks that adapters also play at the training temperature."""
     preflight = _InRun("preflight.json")
     changed = _InRun("changed")
     """Where goes what is not as it was written."""

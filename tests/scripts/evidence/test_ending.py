@@ -6,6 +6,7 @@ from pathlib import Path
 from fieldkit.files.journal import Entry
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings, Plan, read_findings
+from scripts.evidence.verdict import Learning
 from scripts.run.next_phase import Phase
 from tests.scripts.made_night import make_night
 
@@ -27,6 +28,13 @@ def test_a_night_with_nothing_left_to_do_is_complete_and_its_adapter_is_named(
 def test_an_adapter_that_lost_the_work_is_not_recommended(tmp_path: Path) -> None:
     m = findings(tmp_path, lost=14)
     assert next_steps(m, ending(m))[0].startswith("Do not use this adapter")
+
+
+def test_a_night_that_is_under_way_says_how_many_steps_go_on_from_there(tmp_path: Path) -> None:
+    m = findings(tmp_path, lost=0)
+    assert m.verdict is not None
+    m.__dict__["verdict"] = replace(m.verdict, learning=Learning.UNDER_WAY)
+    assert next_steps(m, ending(m)) == (f"More steps: `grpo run {m.typed} --steps 16`.",)
 
 
 def test_a_converged_pool_asks_for_tasks(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_further_table_is_one_function_and_one_entry_and_is_shown_everywhere(
     assert "## Weather" in text
     assert "Weather" in terminal
     splits = page[page.index('<section id="splits">') : page.index('<section id="stops">')]
-    assert "<caption>Weather</caption>" in splits
+    assert "<summary>Weather</summary>" in splits
 
 
 @contextmanager

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fieldkit.records import StepSummary
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
-from scripts.evidence.tables import main_table
+from scripts.evidence.tables import main_table, wide_paired_table
 from scripts.evidence.text_page import markdown, plain_page, rich_page
 from scripts.report.files import write_files
 from scripts.run.folder import RunFolder
@@ -74,6 +75,21 @@ def test_the_difference_carries_its_interval_and_p(evidence: Evidence) -> None:
     assert passed.endswith("p = 0.50")
 
 
+def test_the_main_table_has_median_turns_wall_time_and_the_rewards_spread(
+    evidence: Evidence,
+) -> None:
+    table = main_table(evidence)
+    assert cell(table, "median turns", "warm start") == "12"
+    assert re.fullmatch(
+        r"0\.\d\d \(± 0\.\d\d\)", cell(table, "reward (± its spread)", "warm start")
+    )
+    assert cell(table, "wall time, s", "warm start") == "12.0"
+    assert cell(table, "wall time, s", "step 2 − warm start").startswith("−8.0 [")
+    on_page = wide_paired_table(evidence)
+    assert on_page.columns[-1] == "wall time, s"
+    assert on_page.rows[-1][-1].startswith("−8.0 [")
+
+
 def test_every_comparing_table_has_intervals(found: Findings) -> None:
     for table in text_tables(found):
         if table.title != "Why attempts ended":
@@ -88,7 +104,7 @@ def test_the_page_says_that_the_last_steps_bought_only_turns(found: Findings) ->
 def test_the_markdown_page_opens_with_the_verdict(found: Findings) -> None:
     page = markdown(found)
     assert page.splitlines()[0] == "# Run first-night"
-    assert page.splitlines()[2].startswith("**The habit is gone")
+    assert page.splitlines()[2].startswith("**Done. The habit is gone")
     assert "## Milestones" in page
     assert "## By persona" in page
 

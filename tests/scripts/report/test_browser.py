@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_every_section_can_be_seen(show: Any) -> None:
     page = show()
     for name in SECTIONS:
         assert page.tab.locator(f"#{name}").is_visible(), name
+    page.open_everything()
     for drawn in page.tab.locator("svg").all():
         assert drawn.bounding_box()["height"] > 50
 
@@ -103,6 +105,33 @@ def test_nothing_scrolls_sideways_even_with_everything_open(show: Any, width: in
     page = show(width)
     page.open_everything()
     assert page.width_needed() <= width
+
+
+def test_a_phone_scrolls_through_at_most_ten_screens(show: Any) -> None:
+    height = show(PHONE).tab.evaluate("document.documentElement.scrollHeight")
+    assert height <= 10 * 844
+
+
+def test_lines_and_bands_have_colours_of_their_own(show: Any) -> None:
+    page = show()
+    drawn = page.tab.locator("#curves").inner_html()
+    bands = set(re.findall(r"fill: var\((--band-\w+)\)", drawn))
+    lines = set(re.findall(r"stroke: var\((--\w+)\)", drawn))
+    assert bands
+    assert not bands & lines
+    colours = {
+        n: page.tab.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('{n}')")
+        for n in bands | lines
+    }
+    assert len(set(colours.values())) == len(colours)
+
+
+def test_paper_has_what_a_click_opens_on_a_screen(show: Any) -> None:
+    page = show()
+    table = page.tab.locator("details.more table").first
+    assert not table.is_visible()
+    page.tab.emulate_media(media="print")
+    assert table.is_visible()
 
 
 def test_a_transcript_opens_at_a_click_and_stands_side_by_side(show: Any) -> None:

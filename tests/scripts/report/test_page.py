@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -77,10 +79,51 @@ def test_every_section_is_there_in_the_order_of_one_minutes_reading(page: Page) 
 
 
 def test_the_verdict_is_told_in_a_sentence_with_its_interval(page: Page) -> None:
-    assert "The habit is gone: it stops by itself" in page.text
+    assert "The habit is gone: it ends" in page.text
+    card = re.search(r"tasks passed 12 of 24 warm start: 10 \S+ \[\S+ to \S+\] points", page.text)
+    assert card is not None, "the work is the first card"
+    assert "ended by itself 24 of 24 warm start: 0; 12 of these passed +100.0" in page.text
+
+
+def test_what_a_card_shows_is_not_said_again(page: Page) -> None:
+    assert "Step 8 ended 24 of 24 tasks by itself" not in page.text
+    assert "the warm start 10 (" not in page.text
+    assert "Over 8 steps of training, attempts that end by themselves went from" in page.text
+
+
+def test_the_first_screen_says_what_its_words_mean(page: Page) -> None:
+    assert page.text.index("The habit: the model never says") < page.text.index("tasks passed")
+    assert "NOT_DISTINGUISHABLE" not in page.html
+    assert "How far the policy has moved from the adapter that the night began with." in page.text
+
+
+def test_a_page_without_warnings_says_what_would_have_been_one(page: Page) -> None:
+    assert "more than 5.0 % of the tokens clipped" in page.text
+
+
+def test_every_number_of_every_step_lies_next_to_the_page(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    shown = page_of(night)
+    assert [a for a in shown.addresses if a in ("steps.csv", "steps.json")] == [
+        "steps.csv",
+        "steps.json",
+    ]
+    with open(night.folder.path / "steps.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    stored = json.loads((night.folder.path / "steps.json").read_text())
     assert (
-        "Step 8 ended 24 of 24 tasks by itself, the warm start 0 (+100.0 points, 95 %" in page.text
+        [int(row["step"]) for row in rows] == [s["step"] for s in stored["steps"]] == [*range(1, 9)]
     )
+    assert float(rows[-1]["train/kl"]) == stored["steps"][-1]["train/kl"] == 0.008
+    assert rows[0].keys() == stored["steps"][0].keys()
+    assert rows[0]["groups/learnable"] == "6"
+
+
+def test_a_page_without_a_step_links_no_data(tmp_path: Path) -> None:
+    night = make_night(tmp_path, n_steps=1, evaluated=False)
+    shutil.rmtree(night.folder.step(1))
+    assert not [a for a in page_of(night).addresses if a.startswith("steps")]
+    assert not (night.folder.path / "steps.csv").exists()
 
 
 def test_nothing_is_missing_from_the_page_of_a_whole_night(page: Page) -> None:
@@ -91,7 +134,8 @@ def test_nothing_is_missing_from_the_page_of_a_whole_night(page: Page) -> None:
 def test_the_page_holds_no_script_and_no_address_of_anywhere_else(page: Page) -> None:
     assert "script" not in page.tags
     assert not page.handlers
-    assert [a for a in page.addresses if not a.startswith(("#", "data:"))] == []
+    beside = ("#", "data:", "steps.", "evidence.json")
+    assert [a for a in page.addresses if not a.startswith(beside)] == []
     assert "http://" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page.html)
     assert "https://" not in page.html
     assert "@import" not in page.html

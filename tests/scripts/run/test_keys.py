@@ -83,7 +83,10 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 def test_every_key_is_documented_with_what_may_become_of_it() -> None:
     documented = PAGE.read_text()
     assert all(f"| `{key.name}` |" in documented for key in all_keys())
-    assert dotted_keys(Change.LENGTH) == {"run.steps", "run.minutes", "run.eval_every", "run.wandb"}
+    assert dotted_keys(Change.LENGTH) == {
+        *("run.steps", "run.minutes", "run.eval_every", "run.wandb"),
+        "eval.tasks_at_training_temperature",
+    }
     assert dotted_keys(Change.TYPED) == {"sandbox.kind"}
     machine = dotted_keys(Change.MACHINE)
     assert {"engine.port", "rollout.concurrency", "trainer.gradient_checkpointing"} <= machine

@@ -182,4 +182,4 @@ def test_what_came_in_the_place_of_something_put_aside_is_not_held_against_it(
 def test_every_arm_is_journalled_as_it_ends(night: RunFolder) -> None:
     played = [e for e in Journal(night.journal).read() if e.event == "arm_played"]
     wrote = {path for e in played for path in e.data["wrote"]}
-    assert wrote == {night.relative(p) for p in night.evals.glob("*/trajectories.jsonl")}
+    assert wrote == {night.relative(p) for p in night.evals.rglob("trajectories.jsonl")}

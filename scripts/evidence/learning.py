@@ -1,0 +1,139 @@
+"""Signs of learning at the training temperature, for the verdict.
+
+The held-out arms are sampled at a low temperature. There a habit can look untouched while it
+already gives way at the temperature that the night trains at. So the verdict also reads two other
+facts: how the figures of the steps' rollouts move, and how the starting and the newest adapter play
+a few held-out tasks at the training temperature. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fieldkit.errors import BadInput
+from fieldkit.eval.stats import PairedProportions, paired_proportions
+from fieldkit.records import StepSummary, StopReason, Trajectory
+from scripts.evidence.milestones import SMOOTHING
+from scripts.evidence.played import PlayedArm, finished, read_played
+from scripts.evidence.step_figures import REWARD, STOPS, StepFigure, by_step
+from scripts.evidence.stored import has_episodes
+from scripts.run.folder import RunFolder
+
+FEWEST_STEPS = 5
+"""With fewer steps, no trend can be significant: four in perfect order have p = 0.083."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How a figure of the steps' rollouts moved over the night.
+
+    first, last: means over the first and the last `SMOOTHING` steps. tau: Kendall's τ of step and
+    value. p_value: its two-sided test.
+    """
+
+    figure: str
+    n_steps: int
+    first: float
+    last: float
+    tau: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Of the tasks that an arm played: those it ended by itself, and those that passed."""
+
+    stopped: int
+    passed: int
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The adapters on a few held-out tasks at the training temperature.
+
+    before: the starting adapter; None if it has not played them. stopped: the paired comparison.
+    """
+
+    temperature: float
+    n_tasks: int
+    after: Ended
+    before: Ended | None = None
+    stopped: PairedProportions | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is known at the training temperature. sampled: None if no arm was played there."""
+
+    n_steps: int = 0
+    trends: tuple[Trend, ...] = ()
+    sampled: Sampled | None = None
+
+
+def trends(steps: Sequence[StepSummary]) -> tuple[Trend, ...]:
+    """The trends of stops and of the reward. steps: the steps with rollouts."""
+    found = (_trend(steps, figure) for figure in (STOPS, REWARD))
+    return tuple(t for t in found if t is not None)
+
+
+def _trend(steps: Sequence[StepSummary], figure: StepFigure) -> Trend | None:
+    """Mann and Kendall's test (Mann 1945). Each step is one observation, because the episodes of a
+    step share tasks and policy. None with fewer than `FEWEST_STEPS`."""
+    values = [v for _, v in by_step(steps, figure)]
+    if len(values) < FEWEST_STEPS:
+        return None
+    from scipy.stats import kendalltau
+
+    found = kendalltau(range(len(values)), values)
+    tau, p = float(found.statistic), float(found.pvalue)
+    if math.isnan(tau):  # every step has the same value
+        tau, p = 0.0, 1.0
+    ends = values[:SMOOTHING], values[-SMOOTHING:]
+    first, last = (sum(end) / len(end) for end in ends)
+    return Trend(figure.key, len(values), first, last, tau, p)
+
+
+def read_sampled(folder: RunFolder) -> dict[str, PlayedArm]:
+    """The arms that were played at the training temperature and whose episodes are in this copy of
+    the run, by adapter hash.
+
+    Raises as `read_played`, and `BadInput` if one adapter was played twice.
+    """
+    found: dict[str, PlayedArm] = {}
+    for path in filter(has_episodes, finished(folder.training_evals)):
+        arm = read_played(path)
+        sha = arm.summary.adapter_sha
+        if sha in found:
+            raise BadInput(f"{path}: a second evaluation of {arm.summary.arm}; move one away")
+        found[sha] = arm
+    return found
+
+
+def sampled(arms: Mapping[str, PlayedArm], start: str, newest: str) -> Sampled | None:
+    """Compare two adapters by their hashes; None if `newest` has no arm among `arms`.
+
+    The starting adapter counts only if it played the same tasks under the same settings.
+    """
+    after = arms.get(newest)
+    if after is None:
+        return None
+    mine = after.summary
+    found = Sampled(mine.temperature, mine.n_tasks, _ended(after.trajectories))
+    before = arms.get(start)
+    if before is None or (before.summary.tasks_sha, before.summary.settings_sha) != (
+        mine.tasks_sha,
+        mine.settings_sha,
+    ):
+        return found
+    was, now = ([_stopped(t) for t in arm.trajectories] for arm in (before, after))
+    return replace(found, before=_ended(before.trajectories), stopped=paired_proportions(was, now))
+
+
+def _ended(played: Sequence[Trajectory]) -> Ended:
+    return Ended(sum(map(_stopped, played)), sum(t.grade.passed for t in played))
+
+
+def _stopped(trajectory: Trajectory) -> bool:
+    return trajectory.stop_reason is StopReason.TASK_COMPLETE
