@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Action, ActionKind, Sampling, StopReason, Trajectory, Turn
-from fieldkit.training.replay import replay_messages_from_trajectory
+from fieldkit.training.seen_messages import replay_messages_from_trajectory
 from scripts.prepare.model import build_model
 
 CHATML = None  # SmolLM2's own, which adds a system text of its own
