@@ -152,7 +152,7 @@ class LoraReferenceSnapshot:
         """Give the model the snapshot's values. Raises `AlreadySwapped` (a `RuntimeError`) where a
         snapshot is swapped into any of these parameters, and `BadInput` as the constructor does
         where the model has changed since."""
-        import torch
+        from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
         live = every_parameter(self._model)
         for name, values in self._values.items():
@@ -168,7 +168,7 @@ class LoraReferenceSnapshot:
             name: _Held(
                 parameter := live[name],
                 local_part(parameter.detach()).clone(),
-                torch.autograd._unsafe_preserve_version_counter(parameter),
+                _unsafe_preserve_version_counter(parameter),
             )
             for name in self._values
         }

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 VOCABULARY = 64
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
     "intermediate_size": 24,
@@ -24,8 +24,14 @@ _CONFIGS: dict[str, Any] = {
     "qwen2": transformers.Qwen2Config(**_SIZES),
     "qwen3": transformers.Qwen3Config(**_SIZES),
     "gpt2": transformers.GPT2Config(
-        **{"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2},
-        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+        vocab_size=VOCABULARY,
+        n_positions=64,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
     ),
     "moe": transformers.Qwen3MoeConfig(
         **_SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8
@@ -39,7 +45,8 @@ IDS = torch.arange(12).reshape(2, 6)
 
 def base_model(architecture: str) -> Any:
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(_CONFIGS[architecture])
+    make: Any = transformers.AutoModelForCausalLM.from_config
+    return make(_CONFIGS[architecture])
 
 
 def peft_model(architecture: str = "llama", base: Any = None, **settings: Any) -> Any:

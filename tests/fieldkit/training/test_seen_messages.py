@@ -48,7 +48,7 @@ def played(tokenizer: Any, talk: list[list[dict[str, str]]], eot: str) -> Trajec
     ids: list[int] = tokenizer.apply_chat_template(
         talk[0], add_generation_prompt=True, return_dict=False
     )
-    turns = []
+    turns: list[Turn] = []
     for i, heard in enumerate(talk):
         if i:
             reply = {"role": "assistant", "content": "reply"}

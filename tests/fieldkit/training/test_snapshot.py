@@ -243,7 +243,7 @@ def test_a_trained_parameter_that_the_file_lacks_is_named(tmp_path: Path) -> Non
 
 
 def test_tied_weights_are_one_under_either_name(tmp_path: Path) -> None:
-    model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
+    model: Any = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
     model["b"].weight = model["a"].weight
     assert len(LoraReferenceSnapshot(model)) == 3
     biases = {f"{name}.bias": torch.zeros(2) for name in "ab"}
@@ -281,13 +281,14 @@ def test_a_model_that_accelerate_placed_is_swapped_and_an_offloaded_one_named(
 
 def test_a_sharded_parameter_is_swapped_by_its_own_part(tmp_path: Path) -> None:
     import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = torch.nn.Linear(4, 2, bias=False)
         save_file({"weight": torch.zeros(2, 4)}, tmp_path / FILE)
-        fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
         own: Any = model.weight
         trained = own.to_local().clone()
         with LoraReferenceSnapshot.from_disk(model, tmp_path):

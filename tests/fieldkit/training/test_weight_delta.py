@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -133,7 +134,7 @@ def test_a_step_of_bfloat16_weights_is_measured_without_rounding_it() -> None:
 
 
 def test_what_cannot_be_compared_is_named() -> None:
-    model = torch.nn.Sequential(linear(1.0), linear(1.0).requires_grad_(False))
+    model: Any = torch.nn.Sequential(linear(1.0), linear(1.0).requires_grad_(False))
     tracker = WeightDeltaTracker(model)
     model[1].requires_grad_(True)
     with pytest.raises(BadInput, match=r"1\.weight is trained since; call rebase\(\)"):
