@@ -66,8 +66,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = build(folder)
     venv.create(folder / "env", with_pip=False)
     python = folder / "env" / "bin" / "python"
-    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--no-deps", "--offline"]
-    subprocess.run([*uv, "--python", python, wheel], check=True, capture_output=True)
+    uv = str(Path(sys.executable).with_name("uv"))
+    install = [uv, "pip", "install", "--no-deps", "--offline", "--python", str(python), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
     (site,) = (folder / "env" / "lib").glob("*/site-packages")
     declared = tomllib.loads((PACKAGING / "pyproject.toml").read_text())["project"]
     for needed in closure([Requirement(text).name for text in declared["dependencies"]]):

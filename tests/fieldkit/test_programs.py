@@ -68,7 +68,8 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> No
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(PROGRAMS / "notebook.ipynb", as_version=4)
+    read: Any = nbformat.read
+    notebook = read(PROGRAMS / "notebook.ipynb", as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}}).execute()
     printed = [o.text for c in notebook.cells for o in c.get("outputs", ()) if "text" in o]
     assert any("before," in text and "after" in text for text in printed)

@@ -20,6 +20,7 @@ ORIGINAL = "fieldkit==0.34.1"
 
 
 def main(wheel: str) -> int:
+    """The exit code; prints one line a test."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         outcomes = {
@@ -44,7 +45,15 @@ def _outcomes(python: Path, folder: Path) -> dict[str, str]:
         shutil.copy(test, folder)
     report = folder / "report.xml"
     words = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
-    command = [python, "-P", "-m", "pytest", *words, f"--junitxml={report}", str(folder)]
+    command: list[str | Path] = [
+        python,
+        "-P",
+        "-m",
+        "pytest",
+        *words,
+        f"--junitxml={report}",
+        str(folder),
+    ]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):
         raise SystemExit(f"{python}: {ended.stdout}{ended.stderr}")

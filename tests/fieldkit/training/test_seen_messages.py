@@ -12,6 +12,8 @@ from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Action, ActionKind, Sampling, StopReason, Trajectory, Turn
 from fieldkit.training.seen_messages import replay_messages_from_trajectory
+from rollout.envs.base import Message
+from rollout.transcript import ChatRenderer
 from scripts.prepare.model import build_model
 
 CHATML = None  # SmolLM2's own, which adds a system text of its own
@@ -142,3 +144,34 @@ def test_the_prompt_of_another_model_is_named() -> None:
     trajectory = played(tokenizer("qwen"), [[USERS[0]]], EOT["qwen"])
     with pytest.raises(BadInput, match="task t k=2 turn 0: its prompt does not follow"):
         replay_messages_from_trajectory(trajectory, tokenizer("llama"))
+
+
+def test_what_the_loop_itself_shows_a_policy_is_what_is_read_back() -> None:
+    renderer = ChatRenderer(build_model())
+    heard: list[list[Message]] = [
+        [{"role": "system", "content": "Use bash."}, {"role": "user", "content": "Go <|im_end|>!"}],
+        [{"role": "user", "content": "exit 0\n"}],
+        [{"role": "user", "content": ""}],
+    ]
+    transcript = renderer.start(heard[0])
+    base = played(tokenizer("smollm"), [[USERS[0]]], EOT["smollm"])
+    turns, expected = [], []
+    messages = [{**m, "content": renderer.harmless(m["content"])} for m in heard[0]]
+    for i, observation in enumerate([*heard[1:], None]):
+        reply = renderer.encode_reply(f"```bash\nls {i}\n```")[: -1 if i else None]  # 1, 2: cut
+        expected.append(tuple(messages))
+        turns.append(
+            replace(
+                base.turns[0],
+                prompt_ids=transcript.prompt_ids,
+                completion_ids=reply,
+                logprobs=(0.0,) * len(reply),
+            )
+        )
+        if observation is not None:
+            transcript.add_completion(reply)
+            transcript.add_observation(observation)
+            answer = {"role": "assistant", "content": f"```bash\nls {i}\n```"}
+            messages = [*messages, answer, *map(dict, observation)]
+    seen = replay_messages_from_trajectory(replace(base, turns=tuple(turns)), tokenizer("smollm"))
+    assert seen == tuple(expected)
