@@ -1,5 +1,6 @@
 """What a swap and a delta cost with a 40-million-parameter adapter, on ours and on the original:
-`python -m tests.fieldkit.compat.price WHEEL`. Imports nothing of this repository in the run itself.
+`python -m tests.fieldkit.compat.price WHEEL`. Counts seconds of CPU, so that other programs on the
+machine change little.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Layer(torch.nn.Module):
 def median(work, repeats=7):
     times = []
     for _ in range(repeats):
-        began = time.perf_counter(); work(); times.append(time.perf_counter() - began)
+        began = time.process_time(); work(); times.append(time.process_time() - began)
     return 1000 * statistics.median(times)
 
 torch.set_num_threads(1)
