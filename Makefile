@@ -19,7 +19,7 @@ CODE := fieldkit reward rollout trainer scripts tests
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
 	pyproject.toml scripts/setup/setup.sh
 
-.PHONY: help setup run eval test test-faults test-sandbox chaos price pictures check format system lock doctor clean
+.PHONY: help setup run eval test test-faults test-sandbox test-fieldkit test-compat wheel chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -60,6 +60,16 @@ test-sandbox: $(READY) ## test the sandbox: escapes, exhausted resources, slowed
 	@$(BIN)/pytest tests/rollout/sandbox/test_sandbox.py tests/rollout/sandbox/test_escape.py \
 		tests/rollout/sandbox/test_seccomp.py tests/rollout/sandbox/test_probe.py \
 		tests/scripts/phases/test_unprotected.py -m '' $(ARGS)
+
+wheel: $(READY) ## build fieldkit's own wheel into dist/
+	@$(BIN)/uv build -q --wheel --no-build-isolation --python $(BIN)/python --out-dir dist packaging/fieldkit
+	@rm -rf packaging/fieldkit/build grpo_fieldkit.egg-info; ls dist/grpo_fieldkit-*.whl
+
+test-fieldkit: wheel ## install fieldkit's wheel into an empty environment from the index; run its examples
+	@$(BIN)/python -m tests.fieldkit.installed dist/grpo_fieldkit-*.whl
+
+test-compat: wheel ## run the compatibility tests on ours and on the index's fieldkit, side by side
+	@$(BIN)/python -m tests.fieldkit.compat dist/grpo_fieldkit-*.whl
 
 chaos: $(READY) ## kill nights 240 times and check that nothing is lost (an hour)
 	@scripts/setup/system.sh ensure

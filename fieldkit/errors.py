@@ -16,10 +16,18 @@ class FieldkitError(Exception):
     exit_code = 1
 
 
-class BadInput(FieldkitError):
-    """A file, key or flag is wrong. Nothing was touched."""
+class BadInput(FieldkitError, ValueError):
+    """A file, key, flag or argument is wrong. Nothing was touched."""
 
     exit_code = 2
+
+
+class MissingFile(BadInput, FileNotFoundError):
+    """A file that has to be there is not."""
+
+
+class AlreadySwapped(FieldkitError, RuntimeError):
+    """A snapshot was entered while one is swapped into the same parameters."""
 
 
 class PoolConverged(FieldkitError):

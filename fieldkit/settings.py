@@ -112,7 +112,9 @@ def settings(table: str, retired: Mapping[str, str] | None = None) -> Callable[[
             try:
                 checked_init(self, *args, **values)
             except ValidationError as e:
-                raise BadInput(_refusal(made, e)) from None
+                # What a class's own __post_init__ raised is the error already.
+                own = e.errors()[0].get("ctx", {}).get("error")
+                raise (own if isinstance(own, BadInput) else BadInput(_refusal(made, e))) from None
 
         made.__init__ = __init__
         made.__table__ = table

@@ -86,6 +86,8 @@ def _drawn(line: str, where: str) -> Drawn:
         if value["schema"] != SCHEMA:
             raise BadInput(f"{where}: schema is {value['schema']!r}, this version reads {SCHEMA}")
         return Drawn(int(value["step"]), str(value["task_id"]), Signal(value["signal"]))
+    except BadInput:
+        raise
     except (ValueError, KeyError, TypeError) as e:
         raise BadInput(f"{where}: not a rollout group ({type(e).__name__}: {e})") from None
 

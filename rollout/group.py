@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial as bind
 
+from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.group_signal import group_signal
 from reward.reward import Reward
@@ -60,5 +61,7 @@ def make_group(
             turn_advantages=reward.of_turns(trajectories),
             signal=group_signal([t.reward for t in trajectories], [t.grade for t in trajectories]),
         )
+    except BadInput:
+        raise
     except ValueError as e:
         raise ValueError(f"step {step}, task {task.task_id}: {e}") from e

@@ -30,6 +30,9 @@ LIKE_A_PACKAGE = {
 
 WHOLE = {
     "chaos": "the programs that kill nights are in tests/ only",
+    "fieldkit/compat": "the names that the index's fieldkit has too",
+    "fieldkit/test_programs.py": "docs/fieldkit/programs",
+    "fieldkit/test_distribution.py": "fieldkit as a distribution of its own",
     "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/sandbox/test_escape.py": "every way out of any sandbox",
     "rollout/sandbox/test_probe.py": "what a host forbids",

@@ -49,7 +49,7 @@ def make_canary(
     adapter_sha: str,
     parent_sha: str | None,
 ) -> Canary:
-    """The canary of the live adapter; `previous`: its parent's tensors, None without one.
+    """The canary of the live adapter; `previous`: its parent's values, None without one.
 
     Converts the policy's weights (loaded in `dtype` or float32) to `dtype` in place, adapter
     included, as the server does, and leaves them in float32 or on another attention kernel: the
@@ -62,7 +62,7 @@ def make_canary(
         base = _score(policy, ids)
     before = None
     if previous is not None:
-        with previous.swapped_in(policy.model):
+        with previous.to(dtype):
             before = _score(policy, ids)
     return Canary(
         adapter_sha=adapter_sha,
@@ -98,7 +98,7 @@ def prove_adapter(
     dtype = serving_dtype(serving, model_dir)
     policy = load_policy(model_dir, info, dtype, gradient_checkpointing=False)
     parent = check_adapter(previous, model_dir) if previous else None
-    snapshot = LoraReferenceSnapshot.from_folder(parent.path) if parent else None
+    snapshot = LoraReferenceSnapshot.from_disk(policy.model, parent.path) if parent else None
     parent_sha = parent.sha if parent else None
     canary = make_canary(
         policy, short, snapshot, dtype, adapter_sha=info.sha, parent_sha=parent_sha

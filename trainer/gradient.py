@@ -55,7 +55,7 @@ def reference_logprobs(
 ) -> list[Tensor]:
     """Logprobs of every trained token under the reference: one swap, one no-grad pass."""
     out = []
-    with reference.swapped_in(policy.model), torch.no_grad():
+    with reference, torch.no_grad():
         for done, segments in enumerate(batches, start=1):
             began = time.perf_counter()
             with _naming_the_budget(segments):

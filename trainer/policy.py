@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
-from fieldkit.training.snapshot import live_lora
+from fieldkit.training.live import live_lora
 from trainer.batch import MicroBatch
 from trainer.logprobs import token_logprobs
 from trainer.trainable import check_dtype, check_logits

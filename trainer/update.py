@@ -19,7 +19,7 @@ from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
 from fieldkit.training.canary_record import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from fieldkit.training.tensors import save_tensors
-from fieldkit.training.weight_delta import weight_delta
+from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.batch import micro_batches
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
@@ -61,8 +61,8 @@ def update_adapter(
         )
         check_ids(policy, checked.batch.segments)
         lora = policy.lora()
-        before = LoraReferenceSnapshot(lora, f"{inputs.adapter}")
-        reference = _reference(checked, settings)
+        tracker = WeightDeltaTracker(policy.model)
+        reference = _reference(policy, checked, settings)
         kind = OPTIMIZERS[settings.optimizer]
         optimizer = kind.make(lora.values(), settings.lr)
         if inputs.state is not None:
@@ -85,7 +85,7 @@ def update_adapter(
             raise BadInput(f"step {checked.groups[0].step}: the gradient's norm is {norm}")
         optimizer.step()
     with watch.phase("save"):
-        delta = weight_delta(before.tensors, lora, served)
+        delta = tracker.served(served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
         save_state(build / STATE_DIR, kind, optimizer, lora, steps, sha)
     with watch.phase("canary"):
@@ -93,7 +93,7 @@ def update_adapter(
         canary = make_canary(
             policy,
             canary_ids(checked.groups),
-            before,
+            LoraReferenceSnapshot(policy.model, snapshot=tracker.before),
             served,
             adapter_sha=sha,
             parent_sha=checked.adapter.sha,
@@ -117,10 +117,12 @@ def update_adapter(
     }
 
 
-def _reference(checked: Checked, settings: TrainerSettings) -> LoraReferenceSnapshot | None:
+def _reference(
+    policy: Policy, checked: Checked, settings: TrainerSettings
+) -> LoraReferenceSnapshot | None:
     if checked.reference is None or settings.kl_coef == 0:
         return None
-    return LoraReferenceSnapshot.from_folder(checked.reference.path)
+    return LoraReferenceSnapshot.from_disk(policy.model, checked.reference.path)
 
 
 def _save_adapter(policy: Policy, parent: Path, folder: Path) -> str:

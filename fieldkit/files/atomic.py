@@ -108,6 +108,15 @@ def whole_dir(path: Path) -> Iterator[Path]:
 
     An existing `path` is replaced: the old folder is moved aside first and removed last, so a
     reader never sees a mixture of the two.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "adapter"
+    >>> with whole_dir(folder) as being_written:
+    ...     write_json(being_written / "config.json", {"r": 8})
+    ...     folder.exists()
+    False
+    >>> read_json(folder / "config.json")
+    {'r': 8}
     """
     tmp = _temporary(path)
     shutil.rmtree(tmp, ignore_errors=True)

@@ -34,7 +34,14 @@ class Entry:
 
 
 class Journal:
-    """The journal at `path`; the file is made by the first `append`."""
+    """The journal at `path`; the file is made by the first `append`.
+
+    >>> import tempfile
+    >>> journal = Journal(Path(tempfile.mkdtemp()) / "journal.jsonl")
+    >>> journal.append("trained", step=3, loss=0.25)
+    >>> [(entry.event, entry.data) for entry in journal.read()]
+    [('trained', {'step': 3, 'loss': 0.25})]
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

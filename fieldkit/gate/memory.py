@@ -268,6 +268,10 @@ def wait_until_available(
     Raises `Shortage` that begins with `what` (who needs the memory) and holds the figures, what was
     `ended` and the top holders. With a `gpu` of None, or on a machine without GPU memory of its
     own, nothing is asked of the GPU. `probe` measures.
+
+    >>> now = wait_until_available(64 * 1024**2, None, seconds=5, what="the trainer")
+    >>> now.host >= 64 * 1024**2
+    True
     """
     patience = Patience(seconds, _LONGEST_LOOK_SECONDS)
     while True:

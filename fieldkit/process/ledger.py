@@ -35,7 +35,18 @@ _LEDGER_SCHEMA = 1
 
 
 class Ledger:
-    """One ledger file. One entry a name; safe across processes."""
+    """One ledger file. One entry a name; safe across processes.
+
+    >>> import tempfile
+    >>> from fieldkit.process import is_running, terminate
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> server = Ledger(folder / "ledger.json").launch(
+    ...     "server", ["sleep", "60"], env=os.environ, cwd=folder, log=folder / "log", info={}
+    ... )
+    >>> found = Ledger(folder / "ledger.json").get("server")  # a later program, after a crash
+    >>> is_running(found), terminate(found, grace_seconds=5) == [server.pid], is_running(found)
+    (True, True, False)
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

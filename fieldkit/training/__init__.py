@@ -1,0 +1,37 @@
+"""What a GRPO, PPO or DPO script needs around its own loop.
+
+A reference policy without a second model (`LoraReferenceSnapshot`), how far an update moved the
+weights (`WeightDeltaTracker`), the losses and advantages as pure functions, checks of adapter
+files, and the messages that a policy saw (`replay_messages_from_trajectory`). torch is imported
+when one of them is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fieldkit.lazy import lazily
+
+if TYPE_CHECKING:
+    from fieldkit.training.adapter import AdapterInfo as AdapterInfo
+    from fieldkit.training.adapter import adapter_sha as adapter_sha
+    from fieldkit.training.adapter import check_adapter as check_adapter
+    from fieldkit.training.adapter import read_adapter as read_adapter
+    from fieldkit.training.advantages import group_advantages as group_advantages
+    from fieldkit.training.advantages import group_size_warning as group_size_warning
+    from fieldkit.training.losses import importance_weights as importance_weights
+    from fieldkit.training.losses import k1 as k1
+    from fieldkit.training.losses import k2 as k2
+    from fieldkit.training.losses import k3 as k3
+    from fieldkit.training.losses import kl_loss as kl_loss
+    from fieldkit.training.losses import policy_loss as policy_loss
+    from fieldkit.training.seen_messages import (
+        replay_messages_from_trajectory as replay_messages_from_trajectory,
+    )
+    from fieldkit.training.snapshot import LoraReferenceSnapshot as LoraReferenceSnapshot
+    from fieldkit.training.tensors import load_tensors as load_tensors
+    from fieldkit.training.tensors import save_tensors as save_tensors
+    from fieldkit.training.weight_delta import WeightDelta as WeightDelta
+    from fieldkit.training.weight_delta import WeightDeltaTracker as WeightDeltaTracker
+
+__getattr__, __dir__ = lazily(__name__, __file__)

@@ -51,6 +51,9 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
     "mean": r − μ, which keeps how far apart the rollouts were (Liu et al. 2025, arXiv:2503.20783).
     Equal rewards give exact zeros. At K = 2 "std" erases the spread: every unequal pair gives about
     ±0.71. Raises as `check_rewards`, and `BadInput` for an unknown scale.
+
+    >>> group_advantages([1.0, 0.0, 0.5, 0.5], "mean")
+    (0.5, -0.5, 0.0, 0.0)
     """
     check_rewards(rewards)
     if scale not in ("std", "mean"):

@@ -38,6 +38,22 @@ def policy_loss(
     return -(weights_n * advantages_n * logprobs_n).sum() / n_tokens
 
 
+def k1(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
+    """Schulman's k1 estimator of KL(π‖ref), per token: lp − lp_ref. Unbiased; may be negative.
+
+    Its gradient is ∇lp, whose mean under π is 0, so as a loss it pulls nowhere.
+    """
+    return logprobs_n - reference_logprobs_n
+
+
+def k2(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
+    """Schulman's k2 estimator, per token: (lp − lp_ref)² / 2; biased, and never < 0.
+
+    Its gradient is (lp − lp_ref)·∇lp, whose mean under π is ∇KL(π‖ref), the reverse KL.
+    """
+    return (logprobs_n - reference_logprobs_n).square() / 2
+
+
 def k3(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
     """Schulman's k3 estimator of the KL, per token: exp(d) − d − 1 with d = lp_ref − lp; never < 0.
 

@@ -1,101 +1,223 @@
-"""A reference policy that costs no second model: an adapter's LoRA tensors, kept on the CPU.
+"""A reference policy that costs no second model: an adapter's tensors, kept on the CPU.
 
-For a KL term the same base has to be scored under two adapters. Loading the second one beside the
-first goes through peft's placement heuristics; here its tensors are copied into the live adapter
-for the length of a `with` block, and the live values are put back bit for bit afterwards, whatever
-happens inside. Nothing is skipped: a key, shape or value that does not fit is an error.
+For a KL term the same base is scored under two adapters. Loading the second one next to the first
+goes through peft's placement heuristics; here its tensors are copied into the live adapter for the
+length of a `with` block, and the live values are put back bit for bit afterwards, whatever happens
+inside. Nothing is skipped: a key, shape or value that does not fit is an error that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import AlreadySwapped, BadInput
 from fieldkit.training.adapter import WEIGHTS_FILE
+from fieldkit.training.live import (
+    adapter_parameters,
+    every_parameter,
+    is_sharded,
+    local_part,
+    trained_parameters,
+)
 from fieldkit.training.tensors import load_tensors, require_alike
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from torch.nn import Module, Parameter
 
-_LIVE_NAME = "default"  # the name peft gives an adapter that is loaded without one
+_swapped: set[int] = set()
+"""Ids of the parameters that hold a snapshot's values now. Their snapshots keep them alive."""
 
 
-def live_lora(model: Module, adapter_name: str = _LIVE_NAME) -> dict[str, Parameter]:
-    """The LoRA parameters of a peft model, under the names they have in an adapter file.
+@dataclass(frozen=True)
+class _Held:
+    """A swapped-out parameter: its own values, and what gives it its version number back."""
 
-    peft puts the adapter's name before the last part (`lora_A.default.weight`); files do not.
-    Sorted by name.
-    """
-    marks = tuple(f".lora_{side}.{adapter_name}.weight" for side in "AB")
-    return {
-        name.replace(f".{adapter_name}.weight", ".weight"): parameter
-        for name, parameter in sorted(model.named_parameters())
-        if name.endswith(marks)
-    }
+    parameter: Parameter
+    own: Tensor
+    version: Any
 
 
 class LoraReferenceSnapshot:
-    """LoRA tensors by file name, float as stored, on the CPU.
+    """The values that a model's trained parameters had, and a way to score under them again.
 
-    `source` is what messages call them (a path, "step 3").
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> reference = LoraReferenceSnapshot(model)
+    >>> _ = model.weight.data.zero_()             # training moves the weights
+    >>> with reference, torch.no_grad():
+    ...     under_reference = model(torch.ones(2))
+    >>> model.weight.tolist()                     # training continues from here
+    [[0.0, 0.0]]
+
+    `with` swaps in and back. Parameters stay the same objects, so an optimizer keeps hold of them,
+    and a graph recorded before the block can be backpropagated after it. Score without gradients
+    inside: a graph recorded there raises in `backward` afterwards.
+
+    snapshot: values by parameter name, for some of the model's parameters; None takes every
+    parameter that requires a gradient, as it is now. Raises `BadInput` for a name that the model
+    lacks, another shape, a dtype that loses digits, and values that are not finite.
+
+    On CUDA the values wait in pinned memory and are copied without a stop of the host. Of a
+    parameter that torch shards (DTensor), a rank keeps its own part.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], source: str) -> None:
+    def __init__(self, model: Module, *, snapshot: Mapping[str, Tensor] | None = None) -> None:
+        if snapshot is None:
+            snapshot = trained_parameters(model)
+            if not snapshot:
+                raise BadInput("snapshot: no parameter of the model requires a gradient")
+        self._take(model, snapshot, "snapshot")
+
+    def _take(self, model: Module, snapshot: Mapping[str, Tensor], source: str) -> None:
+        live = every_parameter(model)
+        for name in snapshot:
+            if name not in live:
+                raise BadInput(f"{source}: {name}: the model has no parameter of that name")
+        self.source = source
+        """The file that the values come from, as messages name it; "snapshot" without one."""
+        self._model = model
+        self._held: dict[str, _Held] = {}
+        self._values = {name: self._kept(name, t, live[name]) for name, t in snapshot.items()}
+
+    @classmethod
+    def from_disk(
+        cls,
+        model: Module,
+        adapter_dir: str | Path,
+        *,
+        adapter_name: str = "default",
+        weights_filename: str = WEIGHTS_FILE,
+    ) -> LoraReferenceSnapshot:
+        """The values of an adapter folder, for the live adapter `adapter_name` of `model`.
+
+        The file has to hold exactly what is trained: the adapter's own tensors and every other
+        parameter that requires a gradient. Raises `BadInput` that names file and key otherwise;
+        where there is no file it is a `FileNotFoundError` too.
+        """
+        file = Path(adapter_dir) / weights_filename
+        tensors = load_tensors(file)
+        names = adapter_parameters(model, adapter_name, tensors)
+        live = every_parameter(model)
+        require_alike(tensors, {key: live[name] for key, name in names.items()}, str(file))
+        made = cls.__new__(cls)
+        made._take(model, {name: tensors[key] for key, name in names.items()}, str(file))
+        return made
+
+    def _kept(self, name: str, values: Tensor, live: Parameter) -> Tensor:
+        """A CPU copy of `values` in the dtype of `live`, pinned where `live` is on a GPU."""
         import torch
 
-        self.source = source
-        self._tensors = {
-            name: t.detach().to("cpu", copy=True) for name, t in sorted(tensors.items())
-        }
-        for name, tensor in self._tensors.items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise BadInput(f"{source}: {name} holds NaN or infinite values")
-
-    @classmethod
-    def from_folder(cls, adapter: Path) -> LoraReferenceSnapshot:
-        """Read an adapter folder's weights. Raises `BadInput` for a missing or broken file."""
-        file = adapter / WEIGHTS_FILE
-        return cls(load_tensors(file), str(file))
-
-    @classmethod
-    def from_model(cls, model: Module, source: str = "the live adapter") -> LoraReferenceSnapshot:
-        """Copy the live adapter's present values."""
-        return cls(live_lora(model), source)
+        where = f"{self.source}: {name}"
+        if live.is_meta:
+            raise BadInput(
+                f"{where} has no values here (device meta): the model is offloaded; load it with a "
+                "device_map that keeps the adapter in memory"
+            )
+        with torch.no_grad():
+            part, needed = _part(values, live), local_part(live).shape
+            if part.shape != needed:
+                raise BadInput(f"{where} has shape {list(part.shape)}, {list(needed)} is needed")
+            if not bool(torch.isfinite(part).all()):
+                raise BadInput(f"{where} holds NaN or infinite values")
+            cast = part.to(live.dtype)
+            if cast.dtype != part.dtype and not torch.equal(cast.to(part.dtype), part):
+                raise BadInput(
+                    f"{where} is {part.dtype} and loses digits in the model's {live.dtype}; load "
+                    "the adapter in its own dtype, or pass values rounded to the model's"
+                )
+            pinned = live.device.type == "cuda"
+            kept = torch.empty(part.shape, dtype=live.dtype, device="cpu", pin_memory=pinned)
+            return kept.copy_(cast)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        """How many tensors it holds."""
+        return len(self._values)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Name -> tensor on the CPU; not to be written to."""
-        return self._tensors
+        """Parameter name -> values on the CPU; not to be written to."""
+        return self._values
 
-    @contextmanager
-    def swapped_in(self, model: Module) -> Iterator[None]:
-        """Give the live adapter this snapshot's values inside the block, and its own back after.
+    def to(self, dtype: torch.dtype) -> LoraReferenceSnapshot:
+        """The same values rounded to `dtype`, for a model that was converted to it."""
+        rounded = {name: values.to(dtype) for name, values in self._values.items()}
+        return type(self)(self._model, snapshot=rounded)
 
-        The live parameters stay the same objects (an optimizer keeps hold of them) and get their
-        values back bit for bit. For scoring without gradients: a graph that was recorded before
-        the swap cannot be backpropagated after it (torch notices and raises).
-        """
-        live = live_lora(model)
-        require_alike(self._tensors, live, self.source)
-        own = {name: parameter.detach().to("cpu", copy=True) for name, parameter in live.items()}
+    def __enter__(self) -> LoraReferenceSnapshot:
+        """Give the model the snapshot's values. Raises `AlreadySwapped` (a `RuntimeError`) where a
+        snapshot is swapped into any of these parameters, and `BadInput` as the constructor does
+        where the model has changed since."""
+        from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+        live = every_parameter(self._model)
+        for name, values in self._values.items():
+            if name not in live:
+                raise BadInput(f"{self.source}: {name}: the model has no such parameter any more")
+            if id(live[name]) in _swapped:
+                raise AlreadySwapped(
+                    f"{name}: a snapshot is already active in this model; leave its block first"
+                )
+            if values.dtype != live[name].dtype:
+                self._values[name] = self._kept(name, values, live[name])
+        held = {
+            name: _Held(
+                parameter := live[name],
+                local_part(parameter.detach()).clone(),
+                _unsafe_preserve_version_counter(parameter),
+            )
+            for name in self._values
+        }
         try:
-            copy_into(live, self._tensors)
-            yield
-        finally:
-            copy_into(live, own)
+            self._held = held
+            _swapped.update(id(h.parameter) for h in held.values())
+            for name, values in self._values.items():
+                _put(held[name].parameter, values)
+        except BaseException:
+            self.restore()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Give the model its own values back, bit for bit."""
+        self.restore()
+
+    def restore(self) -> None:
+        """Put the model's own values back where they are swapped out; else without effect.
+
+        `with` does it. A Ctrl-C while values are copied is raised once all of them are back.
+        """
+        interrupt: KeyboardInterrupt | None = None
+        while self._held:
+            try:
+                name, held = next(iter(self._held.items()))
+                _put(held.parameter, held.own)
+                held.version.__exit__()
+                _swapped.discard(id(held.parameter))
+                del self._held[name]
+            except KeyboardInterrupt as e:
+                interrupt = e
+        if interrupt is not None:
+            raise interrupt
 
 
-def copy_into(live: Mapping[str, Parameter], values: Mapping[str, Tensor]) -> None:
-    """Overwrite parameters in place, in their own dtype and on their own device."""
+def _put(parameter: Parameter, values: Tensor) -> None:
     import torch
 
     with torch.no_grad():
-        for name, parameter in live.items():
-            parameter.copy_(values[name])
+        local_part(parameter).copy_(values, non_blocking=True)
+
+
+def _part(values: Tensor, live: Parameter) -> Tensor:
+    """The part of `values` that belongs to this process's part of `live`."""
+    values = values.detach()
+    if is_sharded(live) and not is_sharded(values):
+        from torch.distributed.tensor import distribute_tensor
+
+        sharded: Any = live
+        values = distribute_tensor(values.to(live.device), sharded.device_mesh, sharded.placements)
+    return local_part(values)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, MissingFile
 from fieldkit.files.atomic import naming
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path, device="cpu")
     except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
+        raise MissingFile(f"{path}: no such file") from None
     except SafetensorError as e:
         raise BadInput(f"{path}: not a whole safetensors file ({e})") from None
 

@@ -48,7 +48,7 @@ def run(
     batch = collect(groups, settings)
     batches = micro_batches(batch.segments, settings)
     quiet = Lines(StringIO())
-    snapshot = LoraReferenceSnapshot.from_folder(reference)
+    snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings.temperature, quiet)
     figures = accumulate_gradient(policy, batch, batches, references, settings, quiet)
     gradient = {name: p.grad.clone() for name, p in policy.lora().items() if p.grad is not None}
@@ -61,7 +61,7 @@ def naive(
 ) -> tuple[Gradient, float]:
     """L turn by turn: one forward each, all logits, log_softmax, the formula of the design."""
     policy.model.zero_grad()
-    snapshot = LoraReferenceSnapshot.from_folder(reference)
+    snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     n = sum(len(turn.completion_ids) for g in groups for t in g.trajectories for turn in t.turns)
 
     def score(ids: list[int], prompt: int) -> torch.Tensor:
@@ -77,7 +77,7 @@ def naive(
         for trajectory, advantage in zip(group.trajectories, group.advantages, strict=True):
             for turn in trajectory.turns:
                 ids = [*turn.prompt_ids, *turn.completion_ids]
-                with snapshot.swapped_in(policy.model), torch.no_grad():
+                with snapshot, torch.no_grad():
                     reference_n = score(ids, len(turn.prompt_ids))
                 logprobs_n = score(ids, len(turn.prompt_ids))
                 ratio = (logprobs_n.detach() - torch.tensor(turn.logprobs)).exp()

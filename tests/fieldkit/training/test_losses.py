@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fieldkit.training.losses import importance_weights, k3, kl_loss, policy_loss
+from fieldkit.training.losses import importance_weights, k1, k2, k3, kl_loss, policy_loss
 
 LN2 = math.log(2)
 
@@ -91,3 +91,26 @@ def test_micro_batches_sum_to_the_bundle() -> None:
         for p in parts
     )
     assert torch.allclose(torch.as_tensor(summed), whole)
+
+
+def test_the_estimators_against_the_kl_of_two_distributions_counted_out() -> None:
+    logits = torch.tensor([0.3, -0.8, 1.1], dtype=torch.float64, requires_grad=True)
+    policy = torch.log_softmax(logits, -1)
+    reference = torch.log_softmax(torch.tensor([0.2, -0.5, 0.9], dtype=torch.float64), -1)
+    kl = (policy.exp() * (policy - reference)).sum()
+    forward = (reference.exp() * (reference - policy)).sum()
+
+    def mean(values: torch.Tensor) -> torch.Tensor:
+        """Under the policy; its sampling carries no gradient."""
+        return (policy.exp().detach() * values).sum()
+
+    def gradient(value: torch.Tensor) -> list[float]:
+        (found,) = torch.autograd.grad(value, logits, retain_graph=True)
+        return [float(g) for g in found]
+
+    for estimator in (k1, k3):
+        assert mean(estimator(policy, reference)).item() == pytest.approx(kl.item(), rel=1e-12)
+    assert mean(k2(policy, reference)).item() == pytest.approx(kl.item(), rel=0.15)
+    assert gradient(mean(k1(policy, reference))) == pytest.approx([0.0] * 3, abs=1e-12)
+    assert gradient(mean(k2(policy, reference))) == pytest.approx(gradient(kl), rel=1e-9)
+    assert gradient(mean(k3(policy, reference))) == pytest.approx(gradient(forward), rel=1e-9)

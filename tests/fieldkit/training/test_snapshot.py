@@ -2,123 +2,385 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import nn
+from hypothesis import given
+from hypothesis import settings as budget
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
-from fieldkit.errors import BadInput
-from fieldkit.training.snapshot import LoraReferenceSnapshot, live_lora
-from fieldkit.training.tensors import require_alike
+from fieldkit.errors import AlreadySwapped, BadInput
+from fieldkit.training import snapshot as snapshot_module
+from fieldkit.training.snapshot import LoraReferenceSnapshot
+from tests.fieldkit.peft_models import ARCHITECTURES, logits, move, peft_model, same, values
 
-NAMES = ["layer.lora_A.weight", "layer.lora_B.weight"]
+FILE = "adapter_model.safetensors"
 
 
-def small_model(value: float) -> nn.Module:
-    """The parameter names of a peft model with one LoRA layer and a frozen base weight."""
+@pytest.fixture
+def model() -> Any:
+    return peft_model()
 
-    class Lora(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lora_A = nn.ModuleDict({"default": nn.Linear(3, 2, bias=False)})
-            self.lora_B = nn.ModuleDict({"default": nn.Linear(2, 3, bias=False)})
-            self.base_layer = nn.Linear(3, 3, bias=False)
 
-    model = nn.Module()
-    model.layer = Lora()
+def saved(model: Any, folder: Path, **settings: Any) -> Path:
+    model.save_pretrained(str(folder), save_embedding_layers=False, **settings)
+    return folder
+
+
+def edited(folder: Path, **changes: Any) -> Path:
+    """Rewrite a saved adapter: `remove` a key, `add` one, or `cast` or `reshape` the first."""
+    tensors = load_file(folder / FILE)
+    first = min(tensors)
+    match changes:
+        case {"remove": True}:
+            del tensors[first]
+        case {"add": name}:
+            tensors[name] = torch.zeros(1)
+        case {"value": value}:
+            tensors[first] = value(tensors[first]).contiguous()
+    save_file(tensors, folder / FILE)
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_model_scores_as_the_saved_adapter_inside_and_as_itself_after(
+    architecture: str, tmp_path: Path
+) -> None:
+    model = peft_model(architecture)
+    as_saved = logits(model)
+    saved(model, tmp_path)
+    move(model)
+    as_trained, trained = logits(model), values(model)
+    reference = LoraReferenceSnapshot.from_disk(model, tmp_path)
+    with reference:
+        assert torch.equal(logits(model), as_saved)
+    assert not torch.equal(as_saved, as_trained)
+    assert torch.equal(logits(model), as_trained)
+    assert same(values(model), trained)
+    assert len(reference) == len(load_file(tmp_path / FILE))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"modules_to_save": ["lm_head"]},
+        {"use_dora": True},
+        {"bias": "lora_only"},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"trainable_token_indices": [1, 2]},
+    ],
+    ids=lambda s: next(iter(s)),
+)
+def test_every_kind_of_trained_tensor_is_found_in_pefts_own_file(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    model = peft_model("qwen2", **settings)
+    at_start = values(model)
+    saved(model, tmp_path)
+    move(model)
+    trained = values(model)
+    with LoraReferenceSnapshot.from_disk(model, tmp_path):
+        assert same(values(model), at_start)
+    assert same(values(model), trained)
+
+
+@budget(max_examples=25, deadline=None)
+@given(
+    scale=st.sampled_from([1e-38, 1e-7, 1.0, 1e30]),
+    steps=st.integers(1, 3),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+)
+def test_snapshot_train_swap_restore_is_the_identity_to_the_bit(
+    scale: float, steps: int, dtype: torch.dtype
+) -> None:
+    model = torch.nn.Linear(5, 3).to(dtype)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(value)
-    return model
+        model.weight.mul_(min(scale, torch.finfo(dtype).max / 4)).clamp_(-3e4, 3e4)
+    at_start = values(model)
+    reference = LoraReferenceSnapshot(model)
+    for seed in range(steps):
+        move(model, 1e-3, seed=seed)
+        trained, objects = values(model), dict(model.named_parameters())
+        with reference:
+            assert same(values(model), at_start)
+        assert same(values(model), trained)
+        assert all(p is objects[name] for name, p in model.named_parameters())
 
 
-def snapshot_of(value: float) -> LoraReferenceSnapshot:
-    return LoraReferenceSnapshot.from_model(small_model(value))
+def test_a_graph_from_before_the_block_gives_the_same_gradient_after_it(model: Any) -> None:
+    ids = torch.arange(4)[None]
+    model(ids).logits.sum().backward()
+    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    reference = LoraReferenceSnapshot(model)
+    move(model)
+    move(model, -0.1)  # the same values but for rounding: gradients stay comparable
+    model.zero_grad()
+    loss = model(ids).logits.sum()
+    with reference, torch.no_grad():
+        model(ids)
+    loss.backward()
+    for name, gradient in expected.items():
+        now = model.get_parameter(name).grad
+        assert torch.allclose(now, gradient, rtol=1e-3, atol=1e-5), name
 
 
-def values(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+def test_a_graph_that_the_swap_would_falsify_raises() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    reference = LoraReferenceSnapshot(model)
+    move(model)
+    with reference:
+        inside = model(torch.ones(2, requires_grad=True)).sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        inside.backward()
+    outside = model(torch.ones(2, requires_grad=True)).sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"), reference:
+        outside.backward()
 
 
-def test_only_lora_parameters_are_live_and_they_have_file_names() -> None:
-    assert list(live_lora(small_model(1.0))) == NAMES
-
-
-def test_inside_the_block_the_model_has_the_reference_values_and_its_own_base() -> None:
-    model = small_model(1.0)
-    with snapshot_of(2.0).swapped_in(model):
-        assert all((p == 2.0).all() for p in live_lora(model).values())
-        assert (model.layer.base_layer.weight == 1.0).all()  # type: ignore[union-attr]
-
-
-def test_after_the_block_every_bit_is_back() -> None:
-    model = small_model(1.0)
-    with torch.no_grad():
-        for parameter in live_lora(model).values():
-            parameter.copy_(torch.randn_like(parameter) * 1e-30)
-    before, objects = values(model), live_lora(model)
-    with snapshot_of(2.0).swapped_in(model):
+def test_an_optimizer_keeps_hold_of_its_parameters(model: Any) -> None:
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0)
+    with LoraReferenceSnapshot(model):
         pass
-    assert all(torch.equal(before[name], now) for name, now in values(model).items())
-    assert all(objects[name] is now for name, now in live_lora(model).items())
+    before = values(model)
+    model(torch.arange(4)[None]).logits.sum().backward()
+    optimizer.step()
+    assert not same(values(model), before)
 
 
-def test_an_error_inside_the_block_restores_too() -> None:
-    model = small_model(1.0)
-    with pytest.raises(ZeroDivisionError), snapshot_of(2.0).swapped_in(model):
-        raise ZeroDivisionError
-    assert all((p == 1.0).all() for p in model.parameters())
+def test_nesting_raises_and_the_policy_is_whole(model: Any) -> None:
+    first = LoraReferenceSnapshot(model)
+    move(model)
+    second = LoraReferenceSnapshot(model)
+    move(model)
+    trained = values(model)
+    for outer, inner in ((first, first), (first, second), (second, first)):
+        with (
+            outer,
+            pytest.raises(AlreadySwapped, match=r"lora_A.*already active"),
+            inner,
+        ):
+            pytest.fail("the block must not run")
+        assert same(values(model), trained)
 
 
-def test_a_later_change_of_the_model_does_not_reach_the_snapshot() -> None:
-    model = small_model(1.0)
-    snapshot = LoraReferenceSnapshot.from_model(model)
-    with torch.no_grad():
-        live_lora(model)[NAMES[0]].fill_(9.0)
-    assert (snapshot.tensors[NAMES[0]] == 1.0).all()
+def test_an_error_inside_the_block_restores_too(model: Any) -> None:
+    reference = LoraReferenceSnapshot(model)
+    move(model)
+    trained = values(model)
+    for error in (ZeroDivisionError, KeyboardInterrupt, SystemExit):
+        with pytest.raises(error), reference:
+            raise error
+        assert same(values(model), trained)
 
 
-def test_a_missing_key_is_named_and_nothing_is_swapped() -> None:
-    model = small_model(1.0)
-    tensors = dict(snapshot_of(2.0).tensors)
-    del tensors[NAMES[1]]
-    snapshot = LoraReferenceSnapshot(tensors, "reference")
-    with pytest.raises(BadInput, match=rf"{NAMES[1]} is missing"), snapshot.swapped_in(model):
-        pytest.fail("the block must not run")
-    assert all((p == 1.0).all() for p in model.parameters())
+def test_ctrl_c_at_any_copy_leaves_the_policy_whole(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = LoraReferenceSnapshot(model)
+    move(model)
+    trained = values(model)
+    put, copies = snapshot_module._put, iter(range(0))
+
+    def interrupted(*given: Any) -> None:
+        put(*given)
+        if next(copies) in presses:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(snapshot_module, "_put", interrupted)
+    n = len(reference)
+    ways = [*({press} for press in range(2 * n)), {0, 1, 2}, {n, n + 1}, {n - 1, n + 1, n + 3}]
+    for presses in ways:
+        copies = iter(range(1000))
+        with pytest.raises(KeyboardInterrupt), reference:
+            pass
+        assert same(values(model), trained), presses
+    presses = set()
+    copies = iter(range(1000))
+    with reference:  # it can be used again
+        pass
+    reference.restore()
+    assert same(values(model), trained)
 
 
-def test_an_extra_key_is_named() -> None:
-    tensors = dict(snapshot_of(2.0).tensors) | {"other.lora_A.weight": torch.zeros(1)}
-    with pytest.raises(BadInput, match=r"other\.lora_A"):
-        require_alike(tensors, live_lora(small_model(1.0)), "reference")
+def test_several_adapters_are_kept_apart(tmp_path: Path) -> None:
+    model = peft_model()
+    model.add_adapter("second", model.peft_config["default"])
+    model.set_adapter("second")
+    move(model, seed=7)
+    saved(model, tmp_path, selected_adapters=["second"])
+    at_start = values(model)
+    move(model)
+    with LoraReferenceSnapshot.from_disk(model, tmp_path / "second", adapter_name="second"):
+        assert same(values(model), at_start)
+    with pytest.raises(BadInput, match="no adapter 'third'; it has default, second"):
+        LoraReferenceSnapshot.from_disk(model, tmp_path / "second", adapter_name="third")
+    model.set_adapter("default")
+    assert all("default" in name for name in LoraReferenceSnapshot(model).tensors)
 
 
-def test_another_shape_is_named_with_both_shapes() -> None:
-    tensors = dict(snapshot_of(2.0).tensors) | {NAMES[0]: torch.zeros(4, 3)}
-    with pytest.raises(BadInput, match=r"lora_A.*\[4, 3\].*\[2, 3\]"):
-        require_alike(tensors, live_lora(small_model(1.0)), "reference")
+def test_an_adapter_loaded_for_inference_can_be_swapped_too(tmp_path: Path) -> None:
+    model = peft_model()
+    saved(model, tmp_path)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    assert len(LoraReferenceSnapshot.from_disk(model, tmp_path)) == 8
+    with pytest.raises(BadInput, match="no parameter of the model requires a gradient"):
+        LoraReferenceSnapshot(model)
 
 
-def test_a_nan_in_the_reference_is_named() -> None:
-    tensors = dict(snapshot_of(2.0).tensors) | {NAMES[0]: torch.full((2, 3), torch.nan)}
-    with pytest.raises(BadInput, match=NAMES[0]):
-        LoraReferenceSnapshot(tensors, "reference")
+def test_a_trained_parameter_that_the_file_lacks_is_named(tmp_path: Path) -> None:
+    model = peft_model()
+    saved(model, tmp_path)
+    model.get_parameter("base_model.model.model.norm.weight").requires_grad_(True)
+    assert any("norm" in name for name in LoraReferenceSnapshot(model).tensors)
+    with pytest.raises(BadInput, match=rf"{FILE}: base_model\.model\.model\.norm\.weight is miss"):
+        LoraReferenceSnapshot.from_disk(model, tmp_path)
 
 
-def test_a_folder_is_read_as_it_was_saved(tmp_path: Path) -> None:
-    tensors = dict(snapshot_of(2.5).tensors)
-    save_file(tensors, tmp_path / "adapter_model.safetensors")
-    read = LoraReferenceSnapshot.from_folder(tmp_path)
-    assert len(read) == 2
-    assert all(torch.equal(read.tensors[name], tensors[name]) for name in NAMES)
+def test_tied_weights_are_one_under_either_name(tmp_path: Path) -> None:
+    model: Any = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
+    model["b"].weight = model["a"].weight
+    assert len(LoraReferenceSnapshot(model)) == 3
+    biases = {f"{name}.bias": torch.zeros(2) for name in "ab"}
+    for name in "ab":
+        save_file({f"{name}.weight": torch.zeros(2, 2), **biases}, tmp_path / FILE)
+        with LoraReferenceSnapshot.from_disk(model, tmp_path):
+            assert not model["a"].weight.any()
+            assert not model["b"].weight.any()
+        assert model["a"].weight.all()
 
 
-def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"adapter_model\.safetensors: no such file"):
-        LoraReferenceSnapshot.from_folder(tmp_path)
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"nothing of the kind")
+def test_wrappers_do_not_change_what_a_file_calls_a_parameter(tmp_path: Path) -> None:
+    model = peft_model()
+    saved(model, tmp_path)
+    wrapped = torch.nn.ModuleDict({"module": torch.nn.ModuleDict({"_orig_mod": model})})
+    assert len(LoraReferenceSnapshot.from_disk(wrapped, tmp_path)) == 8
+
+
+def test_a_model_that_accelerate_placed_is_swapped_and_an_offloaded_one_named(
+    tmp_path: Path,
+) -> None:
+    from accelerate import cpu_offload, dispatch_model, infer_auto_device_map
+
+    model = peft_model()
+    saved(model, tmp_path)
+    dispatch_model(model, infer_auto_device_map(model), force_hooks=True)
+    at_start = logits(model)
+    move(model)
+    with LoraReferenceSnapshot.from_disk(model, tmp_path):
+        assert torch.equal(logits(model), at_start)
+    offloaded = cpu_offload(peft_model())
+    with pytest.raises(BadInput, match=r"lora_A.*offloaded"):
+        LoraReferenceSnapshot(offloaded)
+
+
+def test_a_sharded_parameter_is_swapped_by_its_own_part(tmp_path: Path) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(4, 2, bias=False)
+        save_file({"weight": torch.zeros(2, 4)}, tmp_path / FILE)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        own: Any = model.weight
+        trained = own.to_local().clone()
+        with LoraReferenceSnapshot.from_disk(model, tmp_path):
+            assert not own.to_local().any()
+        assert torch.equal(own.to_local(), trained)
+        assert len(LoraReferenceSnapshot(model)) == 1
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"remove": True}, "lora_A.weight is missing"),
+        ({"add": "other.lora_A.weight"}, r"other\.lora_A\.weight does not belong"),
+        ({"value": lambda t: t[:1]}, r"lora_A\.weight has shape \[1, 16\], \[2, 16\] is needed"),
+        ({"value": lambda t: t.double() + 1e-12}, r"lora_A.*torch\.float64 and loses digits"),
+        ({"value": lambda t: t * torch.inf}, "lora_A.*holds NaN or infinite values"),
+    ],
+    ids=["missing", "extra", "shape", "dtype", "not finite"],
+)
+def test_a_file_that_does_not_fit_is_named_and_nothing_is_swapped(
+    change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    model = peft_model()
+    before = values(model)
+    edited(saved(model, tmp_path), **change)
+    with pytest.raises(BadInput, match=named):
+        LoraReferenceSnapshot.from_disk(model, tmp_path)
+    assert same(values(model), before)
+
+
+def test_a_narrower_file_fits_because_no_digit_is_lost(tmp_path: Path) -> None:
+    model = peft_model()
+    edited(saved(model, tmp_path), value=lambda t: t.bfloat16())
+    LoraReferenceSnapshot.from_disk(model, tmp_path)
+
+
+def test_a_missing_or_broken_file_is_named(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors: no such file"):
+        LoraReferenceSnapshot.from_disk(model, tmp_path)
+    (tmp_path / "w.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(BadInput, match="not a whole safetensors file"):
-        LoraReferenceSnapshot.from_folder(tmp_path)
+        LoraReferenceSnapshot.from_disk(model, tmp_path, weights_filename="w.safetensors")
+
+
+def test_chosen_values_may_be_some_but_must_be_known(model: Any) -> None:
+    name, parameter = next((n, p) for n, p in model.named_parameters() if p.requires_grad)
+    chosen = {name: torch.zeros_like(parameter)}
+    trained = values(model)
+    with LoraReferenceSnapshot(model, snapshot=chosen):
+        assert not parameter.any()
+        assert same(values(model), trained | chosen)
+    with pytest.raises(BadInput, match=r"snapshot: nowhere: the model has no parameter"):
+        LoraReferenceSnapshot(model, snapshot={"nowhere": torch.zeros(1)})
+
+
+def test_a_later_change_reaches_neither_a_taken_nor_a_given_snapshot(model: Any) -> None:
+    given = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    snapshots = LoraReferenceSnapshot(model), LoraReferenceSnapshot(model, snapshot=given)
+    before = {name: t.clone() for name, t in given.items()}
+    move(model)
+    for tensor in given.values():
+        tensor.zero_()
+    assert all(same(dict(s.tensors), before) for s in snapshots)
+
+
+def test_a_model_that_changed_since_is_named(model: Any) -> None:
+    reference = LoraReferenceSnapshot(model)
+    move(model, 1e-6)
+    wide = LoraReferenceSnapshot(model)
+    model.to(torch.bfloat16)
+    with pytest.raises(BadInput, match="loses digits"), wide:
+        pytest.fail("the block must not run")
+    with wide.to(torch.bfloat16):
+        pass
+    model.unload()
+    with pytest.raises(BadInput, match="no such parameter any more"), reference:
+        pytest.fail("the block must not run")
+
+
+def test_swapping_ten_thousand_times_keeps_nothing(model: Any) -> None:
+    small = torch.nn.Linear(2, 2)
+    reference = LoraReferenceSnapshot(small)
+    for _ in range(100):
+        with reference:
+            pass
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(10_000):
+        with reference:
+            pass
+    gc.collect()
+    assert len(gc.get_objects()) - before < 50
+    assert snapshot_module._swapped == set()

@@ -1,0 +1,43 @@
+"""`fieldkit procs` shows a process that a ledger started, its children, and no stranger."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldkit.cli.command_line import main
+from fieldkit.process import Ledger, terminate
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        main(["procs", *arguments])
+    return capsys.readouterr().out
+
+
+def test_a_started_process_is_listed_until_it_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.json")
+    owned = ledger.launch(
+        "server",
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={},
+        cwd=tmp_path,
+        log=tmp_path / "log",
+        info={},
+    )
+    try:
+        heading, row = listed(capsys, str(tmp_path)).splitlines()
+        assert heading.split() == ["name", "pid", "age", "holds", "ledger"]
+        assert row.split()[:2] == ["server", str(owned.pid)]
+        (fact,) = json.loads(listed(capsys, str(ledger.path), "--json"))
+        assert (fact["pid"], fact["leader"]) == (owned.pid, True)
+        ledger.path.unlink()
+        assert "in no ledger" in listed(capsys, str(ledger.path))
+    finally:
+        terminate(owned, 5.0)
+    assert json.loads(listed(capsys, str(ledger.path), "--json")) == []
