@@ -24,6 +24,7 @@ def doctor(
     """Check this machine; exit 4 if something would stop a night, 2 if a setting would."""
     from fieldkit.errors import BadInput, Unavailable
     from rollout.sandbox.command import SandboxSettings
+    from scripts.base.invocation import say
     from scripts.doctor import checkup
     from scripts.run.config import RunConfig
 
@@ -40,7 +41,7 @@ def doctor(
         folder = open_run(run)
         findings = [*examine_machine_for(folder, sandbox), *examine_run(folder)]
     for finding in findings:
-        print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
+        say(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]
     if bad:
         kind = BadInput if any(f.is_input for f in findings) else Unavailable

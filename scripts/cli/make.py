@@ -53,6 +53,7 @@ def sft(
 
     from scripts.base.checkout import from_checkout
     from scripts.base.display import progress_bar
+    from scripts.base.invocation import say
     from scripts.prepare.model import build_model
     from scripts.prepare.sft import SftSettings, warm_start
     from scripts.run.config import DataSettings
@@ -64,7 +65,7 @@ def sft(
     with progress_bar() as progress:
         metrics = warm_start(settings, build_model(), avoid, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
-    print(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
+    say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
 
 
 @app.command()

@@ -93,18 +93,20 @@ def next_(run: Run) -> None:
 @app.command()
 def stop(run: Run) -> None:
     """Stop the run's own engine. To stop a running loop, press Ctrl-C in its terminal."""
+    from scripts.base.invocation import say
     from scripts.phases.stop import stop_idle_engine
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    print(stop_idle_engine(folder, read_config(folder.config), print))
+    say(stop_idle_engine(folder, read_config(folder.config), say))
 
 
 @app.command()
 def takeover(run: Run) -> None:
     """Make this host the owner of a run from another host."""
+    from scripts.base.invocation import say
     from scripts.run.folder import open_run
     from scripts.run.takeover import takeover as take
 
-    print(take(open_run(run)))
+    say(take(open_run(run)))
