@@ -53,7 +53,15 @@ def _options(
     pass
 
 
-for family in (night, phases, doctor, look, make):
+for family, panel in (
+    (night, "A night"),
+    (look, "Read a run"),
+    (make, "Model, tasks, settings, adapters"),
+    (doctor, "Checks"),
+    (phases, "Single phases"),
+):
+    for added in (*family.app.registered_commands, *family.app.registered_groups):
+        added.rich_help_panel = panel
     app.add_typer(family.app)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fieldkit.errors import BadInput
+from scripts.cli.arguments import Json, Run
 from trainer.settings import ServingDtype
 
 app = typer.Typer()
@@ -107,13 +109,62 @@ def reward_explain(
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="Use this run's settings.")
     ] = None,
+    json_: Json = False,
 ) -> None:
-    """Print the reward's rules, corner cases included."""
-    from rich.console import Console
+    """Print the reward's rules, corner cases included.
 
+    Example: grpo reward explain tonight
+    """
     from scripts.evidence.replay import explain_table
     from scripts.run.config import RunConfig, read_config
     from scripts.run.folder import open_run
 
     config = read_config(open_run(run).config) if run else RunConfig()
-    Console().print(explain_table(config).rich())
+    explained = explain_table(config)
+    if json_:
+        print(json.dumps(explained.plain(), indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    Console().print(explained.rich())
+
+
+@app.command()
+def keys(
+    word: Annotated[
+        str, typer.Argument(metavar="[WORD]", help="Only keys whose name or meaning holds it.")
+    ] = "",
+    json_: Json = False,
+) -> None:
+    """List the settings of run.toml: default, values, unit, meaning.
+
+    Example: grpo keys temperature
+    """
+    from scripts.run.keys import keys_text, matching_keys, plain_keys
+
+    found = matching_keys(word)
+    print(json.dumps(plain_keys(found), indent=2) if json_ else keys_text(found))
+
+
+@app.command()
+def use(
+    run: Run,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="This step's adapter; default: the newest.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Print the lines that serve, load, merge or convert the run's adapter.
+
+    Example: grpo use tonight --step 20
+    """
+    from dataclasses import asdict
+
+    from scripts.phases.context import find_model
+    from scripts.prepare.use import uses_text, ways_to_use
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    ways = ways_to_use(folder, find_model(read_config(folder.config).model.path), step)
+    print(json.dumps([asdict(way) for way in ways], indent=2) if json_ else uses_text(ways))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -42,6 +42,12 @@ class Table:
         for note in (*self.notes, *([f"**{self.alarm}**"] if self.alarm else [])):
             lines += ["", note]
         return "\n".join(lines) + "\n"
+
+    def plain(self) -> dict[str, Any]:
+        """The same, JSON-ready: one object a row, by column."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        notes = [*self.notes, *([self.alarm] if self.alarm else [])]
+        return {"title": self.title, "rows": rows, "notes": notes}
 
     def rich(self) -> RichTable:
         """The same for the terminal, with the notes as its caption."""
