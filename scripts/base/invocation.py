@@ -6,7 +6,6 @@ message leaves for a terminal, `typeable` turns that into what works in this she
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -40,5 +39,5 @@ def say(text: str) -> None:
 
 def _from_here(path: Path) -> str:
     """A path as short as this folder allows. Symbolic links stay as they are."""
-    here = Path(os.path.abspath("."))
+    here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

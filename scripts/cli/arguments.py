@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+
 def _runs(typed: str) -> list[str]:
     """The runs of this checkout whose names begin as typed: shell completion."""
     from scripts.base.checkout import ROOT

@@ -194,6 +194,7 @@ def show(
     random: Annotated[bool, typer.Option("--random", help="Also play a random policy.")] = False,
     base: Annotated[bool, typer.Option("--base", help="Also play the base model.")] = False,
     sandbox: Sandbox = "bwrap",
+    json_: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """Show one attempt turn by turn as the model saw it, or list all attempts.
 
@@ -201,12 +202,14 @@ def show(
     """
     from rich.console import Console
 
-    from scripts.show.show import Request
+    from scripts.show.show import Request, plain_listing
     from scripts.show.show import show as show_attempt
 
-    show_attempt(
-        Request(run, task, step, arm, k, tokens, random, base, sandbox), Console(highlight=False)
-    )
+    request = Request(run, task, step, arm, k, tokens, random, base, sandbox)
+    if json_:
+        _print_json(plain_listing(request))
+    else:
+        show_attempt(request, Console(highlight=False))
 
 
 @app.command()

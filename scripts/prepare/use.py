@@ -45,12 +45,14 @@ def ways_to_use(folder: RunFolder, model_dir: Path, step: int | None = None) -> 
     if not (path / "adapter_model.safetensors").is_file():
         raise BadInput(
             f"{path}: its weights are not here (a committed run has none); make them by playing the"
-            " run again: docs/running.md, \"The files of a run\""
+            ' run again: docs/running.md, "The files of a run"'
         )
     adapter = read_adapter(path)
-    merged = Path(os.path.abspath("merged")) / f"{folder.name}-{n}"
+    merged = Path.cwd() / "merged" / f"{folder.name}-{n}"
     return [
-        Use("serve", "an OpenAI-compatible server with vLLM", _serve(folder, n, adapter, model_dir)),
+        Use(
+            "serve", "an OpenAI-compatible server with vLLM", _serve(folder, n, adapter, model_dir)
+        ),
         Use("load", "in Python with peft", (_python(_LOAD, model_dir, path),)),
         Use("merge", "into a model folder of its own", (_python(_MERGE, model_dir, path, merged),)),
         Use("convert", "for llama.cpp (--lora FILE)", _convert(model_dir, path, folder.name, n)),
@@ -61,7 +63,9 @@ def _serve(folder: RunFolder, n: int, adapter: AdapterInfo, model_dir: Path) -> 
     name = folder.version(n)
     program = Path(sys.executable).with_name("vllm")
     words = [str(program if program.exists() else "vllm"), "serve", str(model_dir)]
-    words += ["--enable-lora", "--max-lora-rank", str(LoraShape.of([adapter]).rank)]
+    shape = LoraShape.of([adapter])
+    assert shape is not None, "an adapter has one"
+    words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
     words += ["--lora-modules", f"{name}={adapter.path}", "--generation-config", "vllm"]
     words += ["--max-model-len", "4096", "--port", "8000"]
     ask = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'

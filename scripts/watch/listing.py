@@ -1,6 +1,7 @@
 """`grpo ls`: every run of a folder in a line, from its small files.
 
-Reads what each run has stored and judges nothing. A run that cannot be read is a line that says why.
+Reads what each run has stored and judges nothing. A run that cannot be read is a line with the
+reason.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _on_disk(path: Path) -> tuple[int, float]:
     for where, _, names in os.walk(path):
         for name in names:
             try:
-                status = os.lstat(os.path.join(where, name))
+                status = (Path(where) / name).lstat()
             except FileNotFoundError:
                 continue
             size, changed = size + status.st_blocks * 512, max(changed, status.st_mtime)

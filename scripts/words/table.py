@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scripts.base.invocation import typeable
+
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -72,7 +74,7 @@ class Table:
     def _caption(self) -> Text | None:
         from rich.text import Text
 
-        lines = [Text.from_markup(note) for note in self.notes]
+        lines = [Text.from_markup(typeable(note)) for note in self.notes]
         if self.alarm:
             lines.append(Text(self.alarm, "not dim not italic bold red"))
         return Text("\n").join(lines) if lines else None

@@ -67,4 +67,5 @@ def test_the_command_in_an_error_can_be_typed_where_the_error_was_read(tmp_path:
     named = done.stderr.rpartition(";")[2].split("`")[1]
     assert done.returncode == 2
     made = subprocess.run(named, shell=True, cwd=tmp_path, check=False)
-    assert made.returncode == 0 and (tmp_path / "none" / "run.toml").is_file()
+    assert made.returncode == 0
+    assert (tmp_path / "none" / "run.toml").is_file()

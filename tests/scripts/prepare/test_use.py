@@ -116,7 +116,9 @@ def test_the_served_adapter_answers(night: RunFolder, tmp_path: Path) -> None:
     try:
         deadline = time.monotonic() + 600
         while not _answers():
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            late = time.monotonic() > deadline
+            assert server.poll() is None, log.read_text()[-3000:]
+            assert not late, log.read_text()[-3000:]
             time.sleep(1)  # vLLM tells nobody when it is ready
         reply = json.loads(typed(ask, tmp_path))
         assert reply["model"] == night.version(1)

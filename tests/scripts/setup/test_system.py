@@ -19,7 +19,7 @@ NOBODY = 65534
 
 
 class Machine:
-    """A checkout whose PATH is a folder of chosen programs; root and an ordinary user both see it."""
+    """A checkout whose PATH is a folder of chosen programs, for root and an ordinary user."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,9 +95,13 @@ def test_without_a_terminal_a_sudo_that_wants_a_password_is_not_waited_for(
 
 def test_sudo_that_asks_nothing_installs_what_is_missing(machine: Machine) -> None:
     machine.programs.chmod(0o777)
-    machine.has_script("apt-get", f'echo "apt-get $*" >&2; cd {machine.programs}; ln -sf $REAL bwrap')
+    machine.has_script(
+        "apt-get", f'echo "apt-get $*" >&2; cd {machine.programs}; ln -sf $REAL bwrap'
+    )
     machine.has_script("ln", '/bin/ln "$@"')
-    machine.has_script("sudo", f'REAL={shutil.which("bwrap")}; export REAL; [ "$1" = -n ] && exit; "$@"')
+    machine.has_script(
+        "sudo", f'REAL={shutil.which("bwrap")}; export REAL; [ "$1" = -n ] && exit; "$@"'
+    )
     done = machine.type("ensure")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "installing system packages: bubblewrap\n"

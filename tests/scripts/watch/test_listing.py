@@ -46,7 +46,8 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
 
 def test_the_committed_night_is_listed_as_text_and_as_json(tmp_path: Path) -> None:
     shown, plain = grpo("ls"), grpo("ls", "--json")
-    assert shown.returncode == 0 and "first-night" in shown.stdout
+    assert shown.returncode == 0
+    assert "first-night" in shown.stdout
     [night] = [r for r in json.loads(plain.stdout) if r["run"] == "first-night"]
     assert night["steps"] == 20
     stored = json.loads((ROOT / "runs/first-night/evidence.json").read_text())
@@ -55,6 +56,7 @@ def test_the_committed_night_is_listed_as_text_and_as_json(tmp_path: Path) -> No
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
     done = grpo("ls", tmp_path)
-    assert done.returncode == 0 and "`grpo new NAME` makes one" in done.stdout
+    assert done.returncode == 0
+    assert "`grpo new NAME` makes one" in done.stdout
     assert grpo("ls", tmp_path, "--json").stdout.strip() == "[]"
     assert grpo("ls", tmp_path / "none").returncode == 2
