@@ -19,7 +19,8 @@ CODE := fieldkit reward rollout trainer scripts tests
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
 	pyproject.toml scripts/setup/setup.sh
 
-.PHONY: help setup run eval test test-faults test-sandbox test-fieldkit test-compat wheel chaos price pictures check format system lock doctor clean
+.NOTPARALLEL: # prerequisites from left to right: programs, then packages
+.PHONY: help programs setup run eval test test-faults test-sandbox test-fieldkit test-compat wheel chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,31 +33,30 @@ REBUILD := $(if $(GRPO_BUILD),$(if $(filter $(GRPO_BUILD),$(HELD)),,REBUILD))
 $(READY): $(INPUTS) $(REBUILD)
 	@scripts/setup/setup.sh
 
+# Before any download, and not for a run that leaves out the sandbox.
+programs:
+	@$(if $(BARE),,scripts/setup/system.sh ensure)
+
 setup: $(READY) ## make .venv with the pinned requirements (other targets run it if needed)
 
-run: $(READY) ## run a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
-	@scripts/setup/system.sh check
+run: programs $(READY) ## run a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
 	@$(BIN)/grpo doctor $(RUN) $(BARE)
 	@$(BIN)/grpo run $(RUN) $(NIGHT)
 
-eval: $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
-	@scripts/setup/system.sh check
+eval: programs $(READY) ## evaluate a run's newest adapter on the held-out set: make eval RUN=...
 	@$(BIN)/grpo eval $(RUN) $(BARE) && code=0 || code=$$?; $(BIN)/grpo stop $(RUN) || true; exit $$code
 
-test: $(READY) ## run the tests, two side by side: make test [WORKERS=2] [ARGS=...]
-	@scripts/setup/system.sh ensure
+test: programs $(READY) ## run the tests, two side by side: make test [WORKERS=2] [ARGS=...]
 	@$(BIN)/grpo model
 	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
 
-test-faults: $(READY) ## run the tests that docs/FAULTS.md names
-	@scripts/setup/system.sh ensure
+test-faults: programs $(READY) ## run the tests that docs/FAULTS.md names
 	@$(BIN)/grpo model
 	@$(BIN)/pytest $$(grep -oE '[a-z_/]+\.py(::[a-z0-9_]+)?' docs/FAULTS.md | sort -u | sed 's|^|tests/|') -m 'not exhausting' $(ARGS)
 
-test-sandbox: $(READY) ## test the sandbox: escapes, exhausted resources, slowed neighbours
-	@scripts/setup/system.sh ensure
+test-sandbox: programs $(READY) ## test the sandbox: escapes, exhausted resources, slowed neighbours
 	@$(BIN)/pytest tests/rollout/sandbox/test_sandbox.py tests/rollout/sandbox/test_escape.py \
 		tests/rollout/sandbox/test_seccomp.py tests/rollout/sandbox/test_probe.py \
 		tests/scripts/phases/test_unprotected.py -m '' $(ARGS)
@@ -71,8 +71,7 @@ test-fieldkit: wheel ## install fieldkit's wheel into an empty environment from 
 test-compat: wheel ## run the compatibility tests on ours and on the index's fieldkit, side by side
 	@$(BIN)/python -m tests.fieldkit.compat dist/grpo_fieldkit-*.whl
 
-chaos: $(READY) ## kill nights 240 times and check that nothing is lost (an hour)
-	@scripts/setup/system.sh ensure
+chaos: programs $(READY) ## kill nights 240 times and check that nothing is lost (an hour)
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)
 

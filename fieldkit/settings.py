@@ -139,6 +139,8 @@ class Key:
     """Whether evaluations that differ in it cannot be compared."""
     choice: Choice | None
     """The registry whose names it takes."""
+    unit: str | None
+    """Of a number; None without one."""
 
     @property
     def dotted(self) -> str:
@@ -159,6 +161,7 @@ def keys(cls: Any) -> Iterator[Key]:
             follows=next((m.leader for m in said if isinstance(m, Follows)), None),
             condition=change is not Change.MACHINE and NoCondition not in said,
             choice=next((m for m in said if isinstance(m, Choice)), None),
+            unit=next((m.name for m in said if isinstance(m, Unit)), None),
         )
 
 
@@ -285,7 +288,7 @@ def _choices(kind: Any, said: Iterable[Any]) -> list[str]:
 
 def settings_lines(cls: type) -> Iterator[str]:
     """A settings class as a section of a Markdown page. Reads the source, so it is slow."""
-    found, meanings = list(keys(cls)), _documentation(cls)
+    found, meanings = list(keys(cls)), meaning_of_keys(cls)
     yield from (
         "",
         f"## [{found[0].table}]",
@@ -295,9 +298,8 @@ def settings_lines(cls: type) -> Iterator[str]:
     )
     yield from ("| key | default | values | later | meaning |", "|---|---|---|---|---|")
     for key in found:
-        follows = f" Follows `{key.follows}`." if key.follows else ""
         default = "–" if key.default is None else f"`{json.dumps(key.default)}`"
-        row = (f"`{key.name}`", default, key.expected, key.change, meanings[key.name] + follows)
+        row = (f"`{key.name}`", default, key.expected, key.change, meanings[key.name])
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
     for key in found:
         if key.choice:
@@ -306,9 +308,9 @@ def settings_lines(cls: type) -> Iterator[str]:
                 yield f"- `{key.name} = {json.dumps(name)}`: {meaning}"
 
 
-def _documentation(cls: type) -> dict[str, str]:
-    """The strings below the fields, inherited ones among them."""
-    found = {}
+def meaning_of_keys(cls: type) -> dict[str, str]:
+    """What each key means, by name: the string below its field. Reads the source, so it is slow."""
+    found: dict[str, str] = {}
     for owner in reversed([c for c in cls.__mro__ if is_dataclass(c)]):
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(tree, ast.ClassDef)
@@ -316,4 +318,5 @@ def _documentation(cls: type) -> dict[str, str]:
             match field, text:
                 case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
                     found[name] = " ".join(words.split())
-    return found
+    leaders = {key.name: f" Follows `{key.follows}`." for key in keys(cls) if key.follows}
+    return {name: words + leaders.get(name, "") for name, words in found.items()}

@@ -5,10 +5,11 @@
 # Ctrl-C once finishes the step, twice stops now. Exit codes are those of `grpo`.
 set -euo pipefail
 RUN=${1:?usage: grpo_loop.sh RUN [--sandbox none]}
-PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"
+BIN="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin"
+grpo() { "$BIN/grpo" "$@"; }
 if [ "${GRPO_LOOP:-}" != $$ ]; then # start again under the same pid, with the run's lock in hand
     export GRPO_LOOP=$$             # all phases of one loop: their seconds may be added up
-    exec python -P -m scripts.run.lock "$RUN" bash "$0" "$@"
+    exec "$BIN/python" -P -m scripts.run.lock "$RUN" bash "$0" "$@"
 fi
 shift # what is left is said to every phase
 
@@ -35,7 +36,7 @@ while :; do
     [ "$phase" = done ] && break
     case $asked-$phase in 0-* | 1-train) ;; *) exit 130 ;; esac
     # In the background it is deaf to Ctrl-C, and a trap need not wait for its end. It ends with us.
-    setpriv --pdeathsig TERM grpo "$phase" "$RUN" "$@" &
+    setpriv --pdeathsig TERM "$BIN/grpo" "$phase" "$RUN" "$@" &
     phase_pid=$!
     [ "$asked" -lt 2 ] || kill "$phase_pid"
     while kill -0 "$phase_pid" 2> /dev/null; do wait "$phase_pid" || true; done

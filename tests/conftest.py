@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,9 @@ ENGINE_SETTINGS = EngineSettings(
 # Torch threads that wait in a busy loop take the cores from other programs: on two busy cores a
 # training of 4 processor seconds took 30.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# As for a person who has put the checkout's programs on the PATH; messages then say `grpo …`.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 # --- scheduling -----------------------------------------------------------------------------------

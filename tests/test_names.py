@@ -42,6 +42,7 @@ WHOLE = {
     "scripts/doctor/test_doctor_cli.py": "`grpo doctor` as a person types it",
     "scripts/night": "whole nights, and what breaks them",
     "scripts/phases/test_unprotected.py": "every command that plays",
+    "scripts/setup": "the set-up scripts",
     "scripts/report/test_browser.py": "the page in a browser",
     "scripts/report/test_scale.py": "the page of a long night",
     "trainer/test_command_line.py": "`python -m trainer`",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from scripts.base.events import Event, EventKind, progress
+from scripts.base.invocation import typeable
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total)."""
@@ -117,7 +118,7 @@ class PlainDisplay:
 
     def _say(self, text: str, style: str = "") -> None:
         self._spoke = time.monotonic()
-        self._draw(lambda: self._print(text, style))
+        self._draw(lambda: self._print(typeable(text), style))
 
     def _print(self, text: str, style: str = "") -> None:
         print(text, file=self._out, flush=True)

@@ -11,10 +11,12 @@ import shlex
 import signal
 import sys
 from types import FrameType
+from typing import Annotated
 
 import typer
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
+from scripts.base.invocation import typeable
 from scripts.cli import doctor, look, make, night, phases
 from scripts.cli.streams import ending_with_the_pipe, show_any_text
 
@@ -22,12 +24,44 @@ app = typer.Typer(
     name="grpo",
     help="Train a command-line agent with GRPO overnight on one machine; read the evidence.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 _SHOWN = 200  # characters of a command that a message repeats
 
-for family in (night, phases, doctor, look, make):
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from scripts.base.machine import versions
+
+        found = versions()
+        commit = f" (commit {found['commit'][:12]})" if "commit" in found else ""
+        print(f"grpo {found['grpo-loop']}{commit}, Python {found['python']}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+for family, panel in (
+    (night, "A night"),
+    (look, "Read a run"),
+    (make, "Model, tasks, settings, adapters"),
+    (doctor, "Checks"),
+    (phases, "Single phases"),
+):
+    for added in (*family.app.registered_commands, *family.app.registered_groups):
+        added.rich_help_panel = panel
     app.add_typer(family.app)
 
 
@@ -42,7 +76,7 @@ def main() -> None:
     except (FieldkitError, OSError) as e:
         if (known := foreseen(e)) is None:
             raise
-        print(f"error: {_with_next_command(known)}", file=sys.stderr)
+        print(typeable(f"error: {_with_next_command(known)}"), file=sys.stderr)
         raise SystemExit(known.exit_code) from None
 
 

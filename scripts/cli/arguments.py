@@ -6,7 +6,25 @@ from typing import Annotated, Literal
 
 import typer
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A name under runs/, or a path.")]
+
+def _runs(typed: str) -> list[str]:
+    """The runs of this checkout whose names begin as typed: shell completion."""
+    from scripts.base.checkout import ROOT
+
+    return sorted(p.parent.name for p in (ROOT / "runs").glob(f"{typed}*/run.toml"))
+
+
+Run = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A name under runs/, or a path.", autocompletion=_runs),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Write a setting into run.toml; give it once a key."
+    ),
+]
 Sandbox = Annotated[
     Literal["bwrap", "none"],
     typer.Option(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from scripts.cli.arguments import Sandbox
+from scripts.cli.arguments import Json, Sandbox
 
 app = typer.Typer()
 
@@ -20,17 +21,26 @@ def doctor(
         bool, typer.Option("--reclaim", help="End processes that runs left behind.")
     ] = False,
     sandbox: Sandbox = "bwrap",
+    json_: Json = False,
 ) -> None:
-    """Check this machine; exit 4 if something would stop a night, 2 if a setting would."""
+    """Check this machine; exit 4 if something would stop a night, 2 if a setting would.
+
+    Example: grpo doctor tonight
+    """
+    import json
+    from dataclasses import asdict
+
     from fieldkit.errors import BadInput, Unavailable
     from rollout.sandbox.command import SandboxSettings
+    from scripts.base.invocation import say
     from scripts.doctor import checkup
     from scripts.run.config import RunConfig
 
     if reclaim:
         from scripts.doctor import ownership
 
-        print("\n".join(ownership.reclaim()) or "nothing to reclaim")
+        said = "\n".join(ownership.reclaim()) or "nothing to reclaim"
+        print(said, file=sys.stderr if json_ else sys.stdout)
     if run is None:
         findings = checkup.examine(RunConfig(sandbox=SandboxSettings(kind=sandbox)))
     else:
@@ -39,8 +49,10 @@ def doctor(
 
         folder = open_run(run)
         findings = [*examine_machine_for(folder, sandbox), *examine_run(folder)]
-    for finding in findings:
-        print(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
+    if json_:
+        print(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
+    for finding in () if json_ else findings:
+        say(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]
     if bad:
         kind = BadInput if any(f.is_input for f in findings) else Unavailable

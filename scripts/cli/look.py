@@ -6,28 +6,74 @@ None of them trains or changes what a phase reads; all but one are safe while th
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Run, Sandbox
+from scripts.base.invocation import say, typeable
+from scripts.cli.arguments import Json, Run, Sandbox
+
+if TYPE_CHECKING:
+    from scripts.words.table import Table
 
 app = typer.Typer()
 
 
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@app.command("ls")
+def ls(
+    runs: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="Where the runs are; default: runs/.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """List the runs: steps, state, verdict, size.
+
+    Example: grpo ls
+    """
+    from scripts.base.checkout import ROOT
+    from scripts.watch.listing import list_runs, listing_table, plain_listing
+
+    where = runs or ROOT / "runs"
+    if not where.is_dir():
+        raise BadInput(f"{where}: no such folder; `grpo new RUN` makes a run below runs/")
+    found = list_runs(where)
+    if json_:
+        _print_json(plain_listing(found))
+    elif found:
+        print_table(listing_table(found))
+    else:
+        say(f"{where}: no runs; `grpo new NAME` makes one")
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as the terminal, or as wide as it needs to be in a pipe."""
+    from rich.console import Console
+
+    from scripts.words.text import WIDTH
+
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table.rich())
+
+
 @app.command()
-def table(run: Run) -> None:
+def table(run: Run, json_: Json = False) -> None:
     """Print the tables and the verdict; write evidence.json and .md, curve.png and report.html.
 
     A file that was made from more than this copy of the run has is kept.
+
+    Example: grpo table tonight
     """
     from rich.console import Console
 
     from scripts.evidence.findings import read_findings
-    from scripts.evidence.text_page import rich_page
+    from scripts.evidence.text_page import plain_page, rich_page
     from scripts.report.files import write_files
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
@@ -36,6 +82,9 @@ def table(run: Run) -> None:
     folder = open_run(run)
     findings = read_findings(folder, read_config(folder.config))
     findings.require_evidence()
+    if json_:
+        _print_json(plain_page(findings))
+        return
     Console(width=None if sys.stdout.isatty() else WIDTH).print(rich_page(findings))
     for path in write_files(findings):
         print(path)
@@ -54,17 +103,15 @@ def compare(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of tables.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    json_: Json = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a page that needs no network.")
     ] = None,
 ) -> None:
     """Compare arms of any runs on the same held-out tasks, from stored evaluations.
 
-    For example: grpo compare tonight@warm tonight, or grpo compare monday tuesday wednesday@12.
+    Examples: grpo compare tonight@warm tonight, or grpo compare monday tuesday wednesday@12.
     """
-    import json
-
     from rich.console import Console
 
     from scripts.compare import forms
@@ -77,7 +124,7 @@ def compare(
     if markdown:
         print(forms.markdown(comparison), end="")
     elif json_:
-        print(json.dumps(forms.plain(comparison), indent=2, ensure_ascii=False))
+        _print_json(forms.plain(comparison))
     else:
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
         console.print(forms.rich_page(comparison))
@@ -92,7 +139,10 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="Write the page there instead.")
     ] = None,
 ) -> None:
-    """Write report.html, the morning page: one file that opens without a network."""
+    """Write report.html, the morning page: one file that opens without a network.
+
+    Example: grpo report tonight
+    """
     from scripts.evidence.findings import read_findings
     from scripts.report.files import why_kept, write_report
     from scripts.run.config import read_config
@@ -102,7 +152,7 @@ def report(
     findings = read_findings(folder, read_config(folder.config))
     page = folder.path / "report.html"
     if out is None and (why := why_kept(findings, page)):
-        print(f"kept as it was: {why}; --out FILE writes a new page", file=sys.stderr)
+        print(typeable(f"kept as it was: {why}; --out FILE writes a new page"), file=sys.stderr)
     else:
         page = write_report(findings, out)
     print(page)
@@ -110,7 +160,10 @@ def report(
 
 @app.command()
 def pack(run: Run) -> None:
-    """Compress the held-out episodes and print what to commit, so that a clone can read the run."""
+    """Compress the held-out episodes and print what to commit, so that a clone can read the run.
+
+    Example: grpo pack tonight
+    """
     import shlex
 
     from scripts.evidence.pack import pack as write
@@ -141,23 +194,32 @@ def show(
     random: Annotated[bool, typer.Option("--random", help="Also play a random policy.")] = False,
     base: Annotated[bool, typer.Option("--base", help="Also play the base model.")] = False,
     sandbox: Sandbox = "bwrap",
+    json_: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """Show one attempt turn by turn as the model saw it, or list all attempts."""
+    """Show one attempt turn by turn as the model saw it, or list all attempts.
+
+    Examples: grpo show tonight, then grpo show tonight --task TASK --tokens
+    """
     from rich.console import Console
 
-    from scripts.show.show import Request
+    from scripts.show.show import Request, plain_listing
     from scripts.show.show import show as show_attempt
 
-    show_attempt(
-        Request(run, task, step, arm, k, tokens, random, base, sandbox), Console(highlight=False)
-    )
+    request = Request(run, task, step, arm, k, tokens, random, base, sandbox)
+    if json_:
+        _print_json(plain_listing(request))
+    else:
+        show_attempt(request, Console(highlight=False))
 
 
 @app.command()
 def watch(
     run: Run, once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False
 ) -> None:
-    """Watch a run live, from any terminal; Ctrl-C ends only the watch."""
+    """Watch a run live, from any terminal; Ctrl-C ends only the watch.
+
+    Example: grpo watch tonight
+    """
     from scripts.run.folder import open_run
     from scripts.watch.watch import watch as live
 
@@ -166,7 +228,10 @@ def watch(
 
 @app.command()
 def track(run: Run) -> None:
-    """Update every tracker: TensorBoard, and Weights & Biases if run.toml turns it on."""
+    """Update every tracker: TensorBoard, and Weights & Biases if run.toml turns it on.
+
+    Example: grpo track tonight
+    """
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
     from scripts.track.points import read_points
@@ -187,20 +252,23 @@ def replay(
     protocol: Annotated[
         str | None, typer.Option(help="sentinel or literal; default: the run's.")
     ] = None,
+    json_: Json = False,
 ) -> None:
-    """Score the stored trajectories again under another reward or stop protocol."""
-    from rich.console import Console
+    """Score the stored trajectories again under another reward or stop protocol.
 
+    Example: grpo replay tonight --reward binary
+    """
     from scripts.evidence.replay import replay_run
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
-    from scripts.words.text import WIDTH
 
     folder = open_run(run)
     config = read_config(folder.config)
     tables, remarks = replay_run(folder, config, reward, turn_penalty, protocol)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    if json_:
+        _print_json({"tables": [shown.plain() for shown in tables], "remarks": list(remarks)})
+        return
     for shown in tables:
-        console.print(shown.rich())
+        print_table(shown)
     for remark in remarks:
-        print(remark)
+        say(remark)

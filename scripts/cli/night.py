@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli.arguments import Run, Sandbox
+from scripts.cli.arguments import Run, Sandbox, Set
 from scripts.cli.bugs import reporting_bugs
 from scripts.phases.registry import PHASES, SKIP_PREFLIGHT
 
@@ -19,14 +19,19 @@ def new(
     preset: Annotated[
         str, typer.Option(help="smol, spark, or another file of scripts/prepare/presets.")
     ] = "smol",
+    set_: Set = None,
 ) -> None:
-    """Create a run folder with its run.toml."""
+    """Create a run folder with its run.toml.
+
+    Example: grpo new tuesday --set rollout.temperature=0.8 --set run.minutes=60
+    """
+    from scripts.base.invocation import say
     from scripts.prepare.presets import new_run
     from scripts.run.folder import resolve_run
 
     folder = resolve_run(run)
-    new_run(folder, preset)
-    print(f"{folder.config}; `grpo run {folder.typed}` starts it")
+    new_run(folder, preset, assignments=set_ or ())
+    say(f"{folder.config}; `grpo run {folder.typed}` starts it")
 
 
 @app.command("run")
@@ -53,13 +58,19 @@ def run_(
     keep_engine: Annotated[
         bool, typer.Option("--keep-engine", help="Leave the engine running at the end.")
     ] = False,
+    set_: Set = None,
     sandbox: Sandbox = "bwrap",
 ) -> None:
-    """Run a night: start, evaluate, roll out, train, until done. Resume where it stopped."""
+    """Run a night: start, evaluate, roll out, train, until done. Resume where it stopped.
+
+    Examples: grpo run tonight --until 07:00, or grpo run tonight --minutes 90 --detach
+    """
     from scripts.night.loop import LoopOptions, run_loop
+    from scripts.run.assignments import assign
     from scripts.run.folder import open_run
 
     folder = open_run(run)
+    assign(folder, set_ or ())
     options = LoopOptions(steps, minutes, eval_every, until, skip_preflight, keep_engine, sandbox)
     if detach:
         from scripts.night.detach import detach as start_detached
@@ -75,7 +86,10 @@ def run_(
 
 @app.command("next")
 def next_(run: Run) -> None:
-    """Print the next phase, or done; exit 3 if the pool has converged."""
+    """Print the next phase, or done; exit 3 if the pool has converged.
+
+    Example: grpo next tonight
+    """
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
     from scripts.run.next_phase import Phase
@@ -92,19 +106,29 @@ def next_(run: Run) -> None:
 
 @app.command()
 def stop(run: Run) -> None:
-    """Stop the run's own engine. To stop a running loop, press Ctrl-C in its terminal."""
+    """Stop the run's own engine. While a loop runs, name the command that stops the loop.
+
+    Ctrl-C in its terminal stops a loop; a detached one ends by `kill PID`, and can be resumed.
+
+    Example: grpo stop tonight
+    """
+    from scripts.base.invocation import say
     from scripts.phases.stop import stop_idle_engine
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    print(stop_idle_engine(folder, read_config(folder.config), print))
+    say(stop_idle_engine(folder, read_config(folder.config), say))
 
 
 @app.command()
 def takeover(run: Run) -> None:
-    """Make this host the owner of a run from another host."""
+    """Make this host the owner of a run from another host.
+
+    Example: grpo takeover tonight
+    """
+    from scripts.base.invocation import say
     from scripts.run.folder import open_run
     from scripts.run.takeover import takeover as take
 
-    print(take(open_run(run)))
+    say(take(open_run(run)))

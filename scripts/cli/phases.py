@@ -43,7 +43,8 @@ def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
     # Typer reads a command's parameters from its signature.
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    commands.command(phase.name, help=phase.help)(command)
+    example = f"Example: grpo {phase.name} tonight"
+    commands.command(phase.name, help=f"{phase.help}\n\n{example}")(command)
 
 
 def _switch(flag: str, help: str) -> Any:
@@ -78,7 +79,10 @@ for entry in PHASES.values():
 
 @app.command()
 def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
-    """Play four tasks K times each with the newest adapter; show rewards, advantages and stops."""
+    """Play four tasks K times each with the newest adapter; show rewards, advantages and stops.
+
+    Example: grpo preflight tonight
+    """
     from scripts.base.display import make_display
     from scripts.phases.play_preflight import preflight_newest
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.records import SCHEMA, plain
+from scripts.base.invocation import typeable
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
@@ -44,8 +45,10 @@ def rich_page(f: Findings) -> Group:
     from rich.text import Text
 
     v = f.verdict
-    said = [Text(v.headline, style="bold"), *map(Text, v.details)] if v else [Text(NOT_YET)]
-    said += [Text(line, style="bold") for line in _next(f)]
+    said = [Text(NOT_YET)]
+    if v:
+        said = [Text(v.headline, style="bold"), *(Text(typeable(line)) for line in v.details)]
+    said += [Text(typeable(line), style="bold") for line in _next(f)]
     reached = [Text(f"• {s}") for s in f.milestones.sentences]
     shown = [part for t in text_tables(f) for part in (t.rich(), Text())]
     return Group(*shown, *reached, Text(), *said)

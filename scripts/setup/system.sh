@@ -1,40 +1,81 @@
 #!/usr/bin/env bash
-# The programs that no Python package brings. `check`: one line naming what is missing and what
-# installs it, exit 4. `install`: install it (Debian, Ubuntu). `ensure`: install as root without
-# asking, else check.
+# The programs that no Python package brings: the sandbox's, git, and a Python that can make .venv.
+#   ensure   install what is missing, before anything is downloaded: as root, or with sudo where it
+#            asks for no password or can ask for it here; else say what to ask an administrator for
+#   install  the same, and say so when nothing is missing
+#   check    name what is missing
+# Exit 4: something is missing and could not be installed, or this kernel forbids the sandbox.
 set -euo pipefail
+cd "$(dirname "$0")/../.."
 
 # program:package, as Debian and Ubuntu name them
 PROGRAMS=(bwrap:bubblewrap nsenter:util-linux prlimit:util-linux choom:util-linux taskset:util-linux
           setpriv:util-linux mount:mount tar:tar git:git)
 
-missing_programs() { for p in "${PROGRAMS[@]}"; do command -v "${p%%:*}" > /dev/null || echo "$p"; done; }
+missing_programs() {
+    for p in "${PROGRAMS[@]}"; do command -v "${p%%:*}" > /dev/null || echo "$p"; done
+    [ -x "${VENV:-.venv}/bin/python" ] || scripts/setup/python.sh > /dev/null ||
+        printf '%s\n' python3:python3 venv:python3-venv
+}
 words() { sed "s/$1//" <<< "$missing" | sort -u | paste -sd ' '; }
+
+WITHOUT="Without it run: \`make setup\`, what only reads a run (.venv/bin/grpo table, compare, show, watch),
+and \`make run ARGS='--sandbox none'\`, where the model's commands run as you, unprotected."
+
+refuse() { # what to do
+    printf 'missing: %s\n%s\n' "$(words ':.*')" "$1" >&2
+    case $missing in *venv:*) ;; *) echo "$WITHOUT" >&2 ;; esac
+    exit 4
+}
 
 install() {
     local packages sudo=()
     packages=$(words '.*:')
-    command -v apt-get > /dev/null || {
-        echo "missing: $(words ':.*'); this is no Debian or Ubuntu: install the packages that your" \
-             "system calls $packages" >&2
-        exit 4
-    }
-    [ "$(id -u)" = 0 ] || sudo=(sudo)
+    command -v apt-get > /dev/null ||
+        refuse "This is neither Debian nor Ubuntu. Install what your system calls: $packages"
+    if [ "$(id -u)" != 0 ]; then
+        if command -v sudo > /dev/null && { sudo -n true 2> /dev/null || [ -t 0 ]; }; then
+            sudo=(sudo)
+        elif command -v sudo > /dev/null; then
+            refuse "Type \`make system\` in a terminal: sudo asks for your password there."
+        else
+            refuse "Ask an administrator of this machine to type: apt-get install $packages"
+        fi
+    fi
     echo "installing system packages: $packages"
     export DEBIAN_FRONTEND=noninteractive
-    "${sudo[@]}" apt-get update -qq
     # shellcheck disable=SC2086  # a list of words
-    "${sudo[@]}" apt-get install -y -qq --no-install-recommends $packages > /dev/null
+    "${sudo[@]}" apt-get update -qq &&
+        "${sudo[@]}" apt-get install -y -qq --no-install-recommends $packages > /dev/null ||
+        refuse "apt-get could not install it; see above. Once it can: apt-get install $packages"
 }
 
+# A box as simple as can be. Why it may fail is said in full by `grpo doctor`.
+try_box() {
+    local said
+    said=$(bwrap --ro-bind / / --unshare-user --unshare-net true 2>&1) && return
+    local switch=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
+    echo "the sandbox cannot start here: $said" >&2
+    if [ "$(cat $switch 2> /dev/null)" = 1 ]; then
+        echo "AppArmor forbids user namespaces. Ask an administrator to type:" \
+             "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" >&2
+    else
+        echo "In a container, start it with --security-opt seccomp=unconfined" \
+             "--security-opt systempaths=unconfined; else see docs/running.md, \"The sandbox\"." >&2
+    fi
+    echo "$WITHOUT" >&2
+    exit 4
+}
+
+mode=${1:-check}
+case $mode in check | install | ensure) ;; *) echo "usage: system.sh check|install|ensure" >&2; exit 2 ;; esac
 missing=$(missing_programs)
-[ -z "$missing" ] && { [ "${1:-check}" = install ] && echo "every system package is there"; exit 0; }
-case "${1:-check}" in
-    install) install ;;
-    ensure) if [ "$(id -u)" = 0 ]; then install; else exec "$0" check; fi ;;
-    check)
-        echo "missing: $(words ':.*'); \`make system\` installs $(words '.*:')" >&2
-        exit 4
-        ;;
-    *) echo "usage: system.sh check|install|ensure" >&2; exit 2 ;;
-esac
+if [ -n "$missing" ]; then
+    [ "$mode" != check ] || refuse "\`make system\` installs $(words '.*:')"
+    install
+    missing=$(missing_programs)
+    [ -z "$missing" ] || refuse "The packages are installed, but these programs are not on the PATH."
+elif [ "$mode" = install ]; then
+    echo "every system package is there"
+fi
+try_box

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -35,6 +36,7 @@ from rollout.yardsticks import RANDOM, yardstick_player
 from scripts.base.checkout import from_checkout
 from scripts.base.display import PlainDisplay
 from scripts.base.events import note
+from scripts.base.invocation import typeable
 from scripts.base.signals import Wish, listening
 from scripts.evidence.played import BASE
 from scripts.phases.context import DEFAULT_MODEL, Context
@@ -116,9 +118,29 @@ def listing(archive: Archive, place: Place) -> Group:
     return Group(
         Text(f"{archive.folder.name}, {place.name}: {n_tasks}", "bold"),
         table,
-        Text(f"{archive.command(place.option, '--task TASK')} shows one"),
+        Text(typeable(f"`{archive.command(place.option, '--task TASK')}` shows one")),
         Text(f"there are: {archive.contents()}", "dim"),
     )
+
+
+def plain_listing(request: Request) -> list[dict[str, Any]]:
+    """The list of attempts, JSON-ready. Raises `BadInput` for a request of one task."""
+    if request.task is not None:
+        raise BadInput(f"--json prints the list of attempts; leave out --task {request.task}")
+    archive = Archive(open_run(request.run), request.run)
+    return [
+        {
+            "task": played.trajectory.task_id,
+            "k": played.trajectory.k,
+            "passed": played.trajectory.grade.passed,
+            "assertions": [played.trajectory.grade.n_passed, played.trajectory.grade.n_total],
+            "stop": played.trajectory.stop_reason.value,
+            "turns": len(played.trajectory.turns),
+            "reward": played.trajectory.reward,
+            "advantage": played.advantage,
+        }
+        for played in _place(archive, request).attempts
+    ]
 
 
 def _columns(groups: bool, trained: bool) -> tuple[str, ...]:

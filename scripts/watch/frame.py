@@ -21,6 +21,7 @@ from fieldkit.records import Outcome, Signal, StepSummary, StopReason
 from rollout.arm import EvalSummary
 from rollout.yardsticks import YARDSTICKS
 from scripts.base.display import duration
+from scripts.base.invocation import typeable
 from scripts.evidence.step_figures import KL, NOTHING, PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.evidence.transcripts import TurnView, turn_views
 from scripts.evidence.wall_time import duration as roughly
@@ -109,13 +110,14 @@ def _now(sight: Sight) -> Text:
     """One line: elapsed time, time left and host; or why the run is idle and what to type."""
     doing = sight.activity
     if doing.state is State.FRESH:
-        return Text(f"{doing.state.value}; `grpo run {sight.to_play}` starts it")
+        return Text(typeable(f"{doing.state.value}; `grpo run {sight.to_play}` starts it"))
     if doing.state in (State.IDLE, State.STOPPED):
         why = shortened(visible(doing.why), WHY_CHARS) or doing.state.value
         style = "red" if doing.state is State.STOPPED else ""
-        return Text(why, style=style) + Text(f"\n`grpo run {sight.to_play}` goes on")
+        return Text(why, style=style) + Text(typeable(f"\n`grpo run {sight.to_play}` goes on"))
     if sight.is_over:
-        return Text(f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it")
+        said = f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it"
+        return Text(typeable(said))
     parts = []
     if doing.state is State.WORKING:
         # The clock may have been set back since the phase began.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from scripts.base.invocation import typeable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -43,6 +45,12 @@ class Table:
             lines += ["", note]
         return "\n".join(lines) + "\n"
 
+    def plain(self) -> dict[str, Any]:
+        """The same, JSON-ready: one object a row, by column."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        notes = [*self.notes, *([self.alarm] if self.alarm else [])]
+        return {"title": self.title, "rows": rows, "notes": notes}
+
     def rich(self) -> RichTable:
         """The same for the terminal, with the notes as its caption."""
         from rich import box
@@ -66,7 +74,7 @@ class Table:
     def _caption(self) -> Text | None:
         from rich.text import Text
 
-        lines = [Text.from_markup(note) for note in self.notes]
+        lines = [Text.from_markup(typeable(note)) for note in self.notes]
         if self.alarm:
             lines.append(Text(self.alarm, "not dim not italic bold red"))
         return Text("\n").join(lines) if lines else None

@@ -1,0 +1,120 @@
+"""`grpo use`: the lines that put a night's adapter to work outside this project.
+
+Each of them can be typed or piped as it stands: they name this run's model and adapter by their
+paths. Nothing is started or written here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.training.adapter import AdapterInfo, read_adapter
+from rollout.engine.vllm_server import LoraShape
+from scripts.run.folder import RunFolder
+
+CONVERTER = "convert_lora_to_gguf.py"
+"""llama.cpp's tool. It is looked for on the PATH, and in the folder that $LLAMA_CPP names."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One way to use an adapter. commands: shell lines; empty where its tool is not here."""
+
+    name: str
+    what: str
+    commands: tuple[str, ...]
+
+
+def ways_to_use(folder: RunFolder, model_dir: Path, step: int | None = None) -> list[Use]:
+    """The ways to use the adapter of `step`, or the newest one.
+
+    Raises `BadInput` where the run has no such step.
+    """
+    newest = folder.finished_steps() - 1
+    n = newest if step is None else step
+    if not 0 <= n <= newest:
+        there = f"there are 0 to {newest}" if newest >= 0 else "no step is finished yet"
+        raise BadInput(f"{folder.path}: no adapter of step {n}; {there}")
+    path = folder.adapter(n)
+    if not (path / "adapter_model.safetensors").is_file():
+        raise BadInput(
+            f"{path}: its weights are not here (a committed run has none); make them by playing the"
+            ' run again: docs/running.md, "The files of a run"'
+        )
+    adapter = read_adapter(path)
+    merged = Path.cwd() / "merged" / f"{folder.name}-{n}"
+    return [
+        Use(
+            "serve", "an OpenAI-compatible server with vLLM", _serve(folder, n, adapter, model_dir)
+        ),
+        Use("load", "in Python with peft", (_python(_LOAD, model_dir, path),)),
+        Use("merge", "into a model folder of its own", (_python(_MERGE, model_dir, path, merged),)),
+        Use("convert", "for llama.cpp (--lora FILE)", _convert(model_dir, path, folder.name, n)),
+    ]
+
+
+def _serve(folder: RunFolder, n: int, adapter: AdapterInfo, model_dir: Path) -> tuple[str, ...]:
+    name = folder.version(n)
+    program = Path(sys.executable).with_name("vllm")
+    words = [str(program if program.exists() else "vllm"), "serve", str(model_dir)]
+    shape = LoraShape.of([adapter])
+    assert shape is not None, "an adapter has one"
+    words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
+    words += ["--lora-modules", f"{name}={adapter.path}", "--generation-config", "vllm"]
+    words += ["--max-model-len", "4096", "--port", "8000"]
+    ask = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    url = "http://localhost:8000/v1/chat/completions"
+    curl = ["curl", url, "-H", "Content-Type: application/json", "-d", ask]
+    return shlex.join(words), shlex.join(curl)
+
+
+_LOAD = """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({0!r}), {1!r})
+tokenizer = AutoTokenizer.from_pretrained({0!r})
+ids = tokenizer.apply_chat_template([dict(role="user", content="Hello")],
+    add_generation_prompt=True, return_dict=True, return_tensors="pt")
+print(tokenizer.decode(model.generate(**ids, max_new_tokens=32)[0]))
+"""
+
+_MERGE = """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+base = AutoModelForCausalLM.from_pretrained({0!r}, dtype="auto")
+PeftModel.from_pretrained(base, {1!r}).merge_and_unload().save_pretrained({2!r})
+AutoTokenizer.from_pretrained({0!r}).save_pretrained({2!r})
+"""
+
+
+def _python(program: str, *paths: Path) -> str:
+    return shlex.join([sys.executable, "-c", program.format(*map(str, paths))])
+
+
+def _convert(model_dir: Path, adapter: Path, name: str, n: int) -> tuple[str, ...]:
+    tool = shutil.which(CONVERTER)
+    if tool is None and (own := os.environ.get("LLAMA_CPP")):
+        tool = str(Path(own) / CONVERTER) if (Path(own) / CONVERTER).is_file() else None
+    if tool is None:
+        return ()
+    out = f"{name}-{n}.gguf"
+    words = [sys.executable, tool, "--base", str(model_dir), "--outfile", out, str(adapter)]
+    return (shlex.join(words),)
+
+
+def uses_text(ways: list[Use]) -> str:
+    """The ways as shell lines, with a comment above each."""
+    parts = []
+    for way in ways:
+        lines = way.commands or (
+            f"# {CONVERTER} is not on the PATH, and LLAMA_CPP names no folder that has it: clone",
+            "# https://github.com/ggml-org/llama.cpp and set LLAMA_CPP to the clone",
+        )
+        parts.append("\n".join([f"# {way.name}: {way.what}", *lines]))
+    return "\n\n".join(parts)

@@ -1,0 +1,113 @@
+"""`--set table.key=value`: settings that a command writes into run.toml.
+
+run.toml stays the one home of what a person chose, so an assignment is written there, comments
+kept, before anything runs. Nothing is written unless the whole file is sound afterwards and a run
+that has begun may change these keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import write_text
+from fieldkit.registry import nearest
+from fieldkit.settings import Change, read_tables
+from scripts.run.config import RunConfig
+from scripts.run.folder import RunFolder
+from scripts.run.keys import all_keys
+from scripts.run.lock import run_lock
+from scripts.run.manifest import read_manifest, refuse_change
+
+_SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
+_VALUE = r"""(?:"[^"]*"|'[^']*'|[^#"'])*?"""
+
+
+def parse(assignments: Sequence[str]) -> dict[str, Any]:
+    """Values by dotted key. A value is TOML; what is no TOML is a text (`run.steps=auto`).
+
+    Raises `BadInput` for a word that is no assignment, and for an unknown key.
+    """
+    known = {key.dotted: key for key in all_keys()}
+    found = {}
+    for word in assignments:
+        name, equals, text = word.partition("=")
+        name = name.strip()
+        if not equals:
+            raise BadInput(f"--set {word}: write table.key=value, as in rollout.temperature=0.8")
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}? " if near else ""
+            raise BadInput(f"--set {word}: unknown key {name!r}; {hint}`grpo keys` lists them all")
+        if known[name].change is Change.TYPED:
+            raise BadInput(f"--set {word}: no file may hold it; type `--sandbox none` each time")
+        found[name] = _value(text.strip())
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
+    """The text of a run.toml with these values in it. Raises `BadInput` for an unsound value."""
+    lines = text.splitlines()
+    wanted = tomllib.loads(text)
+    for dotted, value in values.items():
+        table, key = dotted.split(".")
+        if not isinstance(wanted.setdefault(table, {}), dict):
+            raise BadInput(f"{where}: {table} must be a table, written [{table}]")
+        wanted[table][key] = value
+        read_tables(RunConfig, wanted, f"--set {dotted}")
+        _put(lines, table, key, json.dumps(value, ensure_ascii=False))
+    changed = "\n".join(lines) + "\n"
+    try:
+        as_wanted = tomllib.loads(changed) == wanted
+    except tomllib.TOMLDecodeError:
+        as_wanted = False
+    if not as_wanted:
+        raise BadInput(f"{where}: its form is too free for --set; write {', '.join(values)} there")
+    return changed
+
+
+def _put(lines: list[str], table: str, key: str, value: str) -> None:
+    """Replace the line of a key, or add one at the end of its table."""
+    inside, end = False, None
+    for i, line in enumerate(lines):
+        if section := _SECTION.fullmatch(line):
+            inside = section[1].strip() == table
+        if inside and line.strip():
+            end = i + 1
+        if inside and (held := re.fullmatch(rf"\s*{key}\s*={_VALUE}(\s*#.*)?", line)):
+            lines[i] = f"{key} = {value}{held[1] or ''}"
+            return
+    if end is None:
+        lines += ["", f"[{table}]"]
+        end = len(lines)
+    lines.insert(end, f"{key} = {value}")
+
+
+def assign(folder: RunFolder, assignments: Sequence[str]) -> None:
+    """Write these into the run's run.toml. Raises `NotOwner` while a loop works on the run, and
+    `BadInput` for a key that a run with finished steps cannot change."""
+    if not assignments:
+        return
+    values = parse(assignments)
+    with run_lock(folder.lock):
+        text = folder.config.read_text(encoding="utf-8")
+        try:
+            changed = assigned(text, values, str(folder.config))
+        except tomllib.TOMLDecodeError as e:
+            raise BadInput(f"{folder.config}: not valid TOML ({e})") from None
+        manifest = read_manifest(folder)
+        if manifest is not None and folder.finished_steps() > 1:
+            config = read_tables(RunConfig, tomllib.loads(changed), str(folder.config))
+            refuse_change(folder, manifest, config)
+        write_text(folder.config, changed)

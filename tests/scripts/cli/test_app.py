@@ -1,0 +1,88 @@
+"""`grpo` itself: version, help and completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from typer.main import get_command
+
+from scripts.base.checkout import ROOT
+from scripts.cli.app import app
+from tests.scripts.typed import BAD_INPUT, grpo
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by the words that a person types."""
+    found: dict[str, click.Command] = {}
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {n}": c for n, c in inner.items()} if inner else {name: command}
+    return found
+
+
+def test_version_and_short_help_end_well() -> None:
+    assert grpo("--version").stdout.startswith("grpo 0.")
+    assert "KEY=VALUE" in grpo("run", "-h").stdout
+
+
+def test_the_help_groups_the_commands() -> None:
+    said = grpo("-h").stdout
+    for panel in ("A night", "Read a run", "Single phases", "Checks"):
+        assert f" {panel} " in said
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_the_help_of_every_command_has_an_example_of_it(name: str) -> None:
+    command = commands()[name]
+    said = command.help or ""
+    assert f"grpo {name}" in said.partition("Example")[2], said
+
+
+def test_a_shell_completes_commands_and_the_names_of_runs() -> None:
+    def completed(*words: str) -> str:
+        line = " ".join(words)
+        env = {
+            "_GRPO_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        script = [str(Path(sys.executable).with_name("grpo"))]
+        return subprocess.run(
+            script,
+            cwd=ROOT,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+
+    assert "watch" in completed("grpo", "wat")
+    assert "first-night" in completed("grpo", "show", "first")
+
+
+def test_settings_are_found_by_a_word_with_default_unit_and_values() -> None:
+    [found] = json.loads(grpo("keys", "start_seconds", "--json").stdout)
+    assert (found["key"], found["unit"]) == ("engine.start_seconds", "seconds")
+    said = grpo("keys", "TURN_PENALTY").stdout
+    assert said.startswith("reward.turn_penalty = 0.2\n")
+    assert len(json.loads(grpo("keys", "--json").stdout)) > 60
+
+
+def test_a_word_that_no_setting_has_names_the_nearest() -> None:
+    done = grpo("keys", "tempratur")
+    assert done.returncode == BAD_INPUT
+    assert "did you mean 'temperature'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("table", "first-night"), ("doctor",), ("reward", "explain"), ("ls",)]
+)
+def test_what_prints_a_table_prints_json(words: tuple[str, ...]) -> None:
+    done = grpo(*words, "--json")
+    assert json.loads(done.stdout), done.stderr

@@ -1,0 +1,135 @@
+"""`grpo use`: its lines are run as they are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fieldkit.files.atomic import write_json
+from scripts.prepare.use import CONVERTER
+from scripts.run.folder import RunFolder
+from tests.scripts.typed import BAD_INPUT, grpo
+
+
+@pytest.fixture
+def night(policy: tuple[Path, Path], tmp_path: Path) -> RunFolder:
+    """A run whose newest adapter is that of step 1."""
+    model_dir, adapter = policy
+    folder = RunFolder(tmp_path / "night")
+    folder.path.mkdir()
+    folder.config.write_text(f"[model]\npath = {json.dumps(str(model_dir))}\n")
+    for n in (0, 1):
+        shutil.copytree(adapter, folder.adapter(n))
+        write_json(folder.summary(n), {})
+    return folder
+
+
+def commands(night: RunFolder, *words: str) -> dict[str, list[str]]:
+    """The printed lines by the way to use the adapter."""
+    done = grpo("use", night.path, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    return {way["name"]: way["commands"] for way in json.loads(done.stdout)}
+
+
+def typed(line: str, cwd: Path) -> str:
+    """What a line prints when it is typed in a folder."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        line, shell=True, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_adapter_is_loaded_and_answers(night: RunFolder, tmp_path: Path) -> None:
+    [line] = commands(night)["load"]
+    assert str(night.adapter(1)) in line
+    assert "Hello" in typed(line, tmp_path)
+
+
+def test_the_merged_model_answers_as_model_and_adapter_do(
+    night: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.chdir(tmp_path)  # the line names a folder below this one
+    ways = commands(night, "--step", "0")
+    typed(ways["merge"][0], tmp_path)
+    merged = AutoModelForCausalLM.from_pretrained(str(tmp_path / "merged" / "night-0"))
+    [path] = [w for w in shlex.split(ways["merge"][0]) if w.startswith("from peft")]
+    assert str(night.adapter(0)) in path
+    model_dir = night.config.read_text().split('"')[1]
+    base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=merged.dtype)
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    alone = base(ids).logits
+    adapted = PeftModel.from_pretrained(base, str(night.adapter(0)))
+    wanted, found = adapted(ids).logits, merged(ids).logits
+    # Rounding of merged weights must stay well below what the adapter changes.
+    assert (found - wanted).abs().max() < 0.2 * (alone - wanted).abs().max()
+
+
+def test_the_conversion_is_printed_where_its_tool_is(
+    night: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLAMA_CPP", raising=False)
+    if shutil.which(CONVERTER) is None:
+        assert commands(night)["convert"] == []
+        assert "set LLAMA_CPP to the clone" in grpo("use", night.path).stdout
+    # Prints what it is given, as the real one converts it.
+    (tmp_path / CONVERTER).write_text("import sys; print(sys.argv[1:])")
+    monkeypatch.setenv("LLAMA_CPP", str(tmp_path))
+    [line] = commands(night)["convert"]
+    assert str(night.adapter(1)) in typed(line, tmp_path)
+
+
+def test_a_step_that_is_not_there_is_bad_input(night: RunFolder) -> None:
+    done = grpo("use", night.path, "--step", "7")
+    assert done.returncode == BAD_INPUT
+    assert "no adapter of step 7; there are 0 to 1" in done.stderr
+
+
+def test_a_committed_run_says_that_its_weights_are_not_here() -> None:
+    done = grpo("use", "first-night")
+    assert done.returncode == BAD_INPUT
+    assert "weights are not here" in done.stderr
+
+
+@pytest.mark.engine
+def test_the_served_adapter_answers(night: RunFolder, tmp_path: Path) -> None:
+    serve, ask = commands(night)["serve"]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        words = shlex.split(serve)
+        server = subprocess.Popen(words, env=env, stdout=out, stderr=out, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 600
+        while not _answers():
+            late = time.monotonic() > deadline
+            assert server.poll() is None, log.read_text()[-3000:]
+            assert not late, log.read_text()[-3000:]
+            time.sleep(1)  # vLLM tells nobody when it is ready
+        reply = json.loads(typed(ask, tmp_path))
+        assert reply["model"] == night.version(1)
+        assert reply["choices"][0]["message"]["content"]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(60)
+
+
+def _answers() -> bool:
+    try:
+        return httpx.get("http://localhost:8000/health").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,140 @@
+"""scripts/setup/system.sh on machines that lack a program: what it installs, or says at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.base.checkout import ROOT
+
+NEEDED = ("nsenter", "prlimit", "choom", "taskset", "setpriv", "mount", "tar", "git")
+SHELL = ("bash", "env", "sh", "cat", "id", "sed", "sort", "paste", "dirname", "true")
+NOBODY = 65534
+
+
+class Machine:
+    """A checkout whose PATH is a folder of chosen programs, for root and an ordinary user."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.programs = folder / "programs"
+        shutil.copytree(ROOT / "scripts/setup", folder / "scripts/setup")
+        (folder / ".venv/bin").mkdir(parents=True)
+        (folder / ".venv/bin/python").symlink_to("/bin/sh")  # it is there: none has to be found
+        self.programs.mkdir()
+        for name in (*NEEDED, *SHELL):
+            self.has(name)
+        for path in (folder, *folder.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755)
+
+    def has(self, name: str) -> None:
+        """Put this machine's program of that name on the PATH."""
+        found = shutil.which(name)
+        assert found, name
+        (self.programs / name).symlink_to(found)
+
+    def has_script(self, name: str, text: str) -> None:
+        """Put a program of our own on the PATH."""
+        file = self.programs / name
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+
+    def type(self, mode: str, *, root: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run system.sh as root, or as somebody who is not."""
+        words = [str(self.folder / "scripts/setup/system.sh"), mode]
+        if not root and os.getuid() == 0:
+            user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+            words = ["/usr/bin/setpriv", *user, *words]
+        env = {"PATH": str(self.programs)}
+        return subprocess.run(
+            words, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False
+        )
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    # Pytest's own folders are closed to other users.
+    with tempfile.TemporaryDirectory(prefix="machine-") as folder:
+        yield Machine(Path(folder))
+
+
+def test_a_machine_that_has_everything_is_left_alone(machine: Machine) -> None:
+    machine.has("bwrap")
+    done = machine.type("ensure")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_root_and_sudo_it_says_what_to_ask_for_and_what_runs_without(
+    machine: Machine,
+) -> None:
+    machine.has_script("apt-get", "exit 100")
+    done = machine.type("ensure")
+    assert done.returncode == 4
+    missing, ask, *without = done.stderr.splitlines()
+    assert missing == "missing: bwrap"
+    assert ask == "Ask an administrator of this machine to type: apt-get install bubblewrap"
+    assert "make run ARGS='--sandbox none'" in " ".join(without)
+
+
+def test_without_a_terminal_a_sudo_that_wants_a_password_is_not_waited_for(
+    machine: Machine,
+) -> None:
+    machine.has_script("apt-get", "exit 100")
+    machine.has_script("sudo", 'echo "sudo: a password is required" >&2; exit 1')
+    done = machine.type("ensure")
+    assert done.returncode == 4
+    assert "Type `make system` in a terminal" in done.stderr
+
+
+def test_sudo_that_asks_nothing_installs_what_is_missing(machine: Machine) -> None:
+    machine.programs.chmod(0o777)
+    machine.has_script(
+        "apt-get", f'echo "apt-get $*" >&2; cd {machine.programs}; ln -sf $REAL bwrap'
+    )
+    machine.has_script("ln", '/bin/ln "$@"')
+    machine.has_script(
+        "sudo", f'REAL={shutil.which("bwrap")}; export REAL; [ "$1" = -n ] && exit; "$@"'
+    )
+    done = machine.type("ensure")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "installing system packages: bubblewrap\n"
+    assert "apt-get install -y -qq --no-install-recommends bubblewrap" in done.stderr
+
+
+def test_a_system_without_apt_is_told_the_names_of_the_packages(machine: Machine) -> None:
+    done = machine.type("ensure")
+    assert done.returncode == 4
+    assert "neither Debian nor Ubuntu. Install what your system calls: bubblewrap" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root installs without asking")
+def test_an_installation_that_fails_ends_with_what_to_type_later(machine: Machine) -> None:
+    machine.has_script("apt-get", 'echo "no network" >&2; exit 100')
+    done = machine.type("ensure", root=True)
+    assert done.returncode == 4
+    assert "no network" in done.stderr
+    assert "Once it can: apt-get install bubblewrap" in done.stderr
+
+
+def test_a_missing_python_is_found_before_anything_is_downloaded(machine: Machine) -> None:
+    machine.has("bwrap")
+    shutil.rmtree(machine.folder / ".venv")
+    done = machine.type("check")
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[0] == "missing: python3 venv"
+    assert "`make system` installs python3 python3-venv" in done.stderr
+
+
+def test_a_kernel_that_forbids_the_sandbox_is_told_before_any_download(machine: Machine) -> None:
+    machine.has_script("bwrap", 'echo "bwrap: No permissions to create new namespace" >&2; exit 1')
+    done = machine.type("ensure")
+    assert done.returncode == 4
+    assert "No permissions to create new namespace" in done.stderr
+    assert "--sandbox none" in done.stderr

@@ -1,0 +1,62 @@
+"""`grpo ls`: every run is a line, also one that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fieldkit.files.atomic import write_json
+from fieldkit.files.journal import Journal
+from scripts.base.checkout import ROOT
+from scripts.run.folder import RunFolder
+from scripts.watch.listing import list_runs, listing_table
+from tests.scripts.typed import grpo
+
+
+def run_below(runs: Path, name: str) -> RunFolder:
+    (runs / name).mkdir(parents=True)
+    (runs / name / "run.toml").write_text("")
+    return RunFolder(runs / name)
+
+
+def test_each_run_says_steps_state_verdict_and_size(tmp_path: Path) -> None:
+    folder = run_below(tmp_path, "tonight")
+    for n in range(3):
+        folder.step(n).mkdir()
+        folder.summary(n).write_text("{}")
+    Journal(folder.journal).append("loop_end", next="done")
+    write_json(folder.path / "evidence.json", {"verdict": {"headline": "The habit is gone."}})
+    (folder.path / "large").write_bytes(b"x" * 3 * 2**20)
+    [listed] = list_runs(tmp_path)
+    assert (listed.steps, listed.state, listed.verdict) == (2, "done", "The habit is gone.")
+    assert 3 * 2**20 <= listed.bytes < 4 * 2**20
+    assert listing_table([listed]).rows[0][2] == "3 MiB"
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    torn = run_below(tmp_path, "torn")
+    torn.step(2).mkdir()
+    torn.summary(2).write_text("{}")
+    run_below(tmp_path, "fresh")
+    listed = {Path(r.run).name: r for r in list_runs(tmp_path)}
+    assert listed["fresh"].state == "not started"
+    assert listed["torn"].steps is None
+    assert "step-002 is finished but step-000 is not" in listed["torn"].state
+
+
+def test_the_committed_night_is_listed_as_text_and_as_json(tmp_path: Path) -> None:
+    shown, plain = grpo("ls"), grpo("ls", "--json")
+    assert shown.returncode == 0
+    assert "first-night" in shown.stdout
+    [night] = [r for r in json.loads(plain.stdout) if r["run"] == "first-night"]
+    assert night["steps"] == 20
+    stored = json.loads((ROOT / "runs/first-night/evidence.json").read_text())
+    assert night["verdict"] == stored["verdict"]["headline"]
+
+
+def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
+    done = grpo("ls", tmp_path)
+    assert done.returncode == 0
+    assert "`grpo new NAME` makes one" in done.stdout
+    assert grpo("ls", tmp_path, "--json").stdout.strip() == "[]"
+    assert grpo("ls", tmp_path / "none").returncode == 2
