@@ -74,9 +74,11 @@ def test_synth_refuses_a_file_for_a_folder_before_any_work(tmp_path: Path) -> No
     (tmp_path / "file").write_text("mine")
     ended = grpo("synth", "--out", tmp_path / "file")
     assert ended.returncode == BAD_INPUT
-    assert f"{tmp_path / 'file'}: file exists" in ended.stderr
-    assert "0/" not in ended.stdout + ended.stderr, "no task was played"
-    assert (tmp_path / "file").read_text() == "mine"
+    file = tmp_path / "file"
+    assert f"{file}: this is a file; name a folder: `grpo synth --out {file}-tasks`" in ended.stderr
+    said = (ended.stdout + ended.stderr).replace(str(tmp_path), "")
+    assert "0/" not in said, "no task was played"
+    assert file.read_text() == "mine"
 
 
 def test_prove_names_the_dtypes_that_a_server_has(tmp_path: Path) -> None:

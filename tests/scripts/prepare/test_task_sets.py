@@ -90,10 +90,3 @@ def test_task_files_with_other_tasks_are_replaced_only_by_force(tmp_path: Path, 
     with pytest.raises(KeyboardInterrupt):
         write_splits(seed, out, tmp_path, progress, force=True)
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
-
-
-def test_task_files_are_not_written_into_a_file(tmp_path: Path) -> None:
-    (tmp_path / "tasks").write_text("mine")
-    with pytest.raises(BadInput, match="this is a file; name a folder: `grpo synth --out "):
-        write_splits(0, tmp_path / "tasks", tmp_path, silent)
-    assert (tmp_path / "tasks").read_text() == "mine"
