@@ -29,9 +29,12 @@ from fieldkit.records import (
 from rollout.arm import read_eval
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
+from scripts.evidence.findings import read_findings
 from scripts.evidence.pack import COMMITTED
 from scripts.evidence.played import read_played
 from scripts.evidence.stored import has_episodes
+from scripts.run.config import read_config
+from scripts.run.folder import RunFolder
 from trainer.batch import by_turn
 
 RUNS = sorted(p.parent for p in (ROOT / "runs").glob("*/run.toml"))
@@ -67,10 +70,13 @@ def test_looking_at_a_committed_run_works_and_changes_no_file_of_it(run: Path) -
     for words in looks:
         said = CliRunner().invoke(app, list(words))
         assert said.exit_code == 0, said.output
-    verdict = json.loads((run / "evidence.json").read_text())["verdict"]
-    assert verdict["headline"] in " ".join(
-        CliRunner().invoke(app, ["table", run.name]).output.split()
-    )
+    stored = json.loads((run / "evidence.json").read_text())["verdict"]
+    folder = RunFolder(run)
+    verdict = read_findings(folder, read_config(folder.config)).verdict
+    assert verdict is not None
+    assert (verdict.habit, verdict.work) == (stored["habit"], stored["work"])
+    shown = CliRunner().invoke(app, ["table", run.name]).output
+    assert verdict.headline in " ".join(shown.split())
     assert contents() == before
 
 
