@@ -72,11 +72,14 @@ def test_looking_at_a_committed_run_works_and_changes_no_file_of_it(run: Path) -
         assert said.exit_code == 0, said.output
     folder = open_run(run.name)
     found = read_findings(folder, read_config(folder.config))
-    assert found.verdict is not None
     stored = json.loads(folder.evidence.read_text())
-    assert found.require_evidence().plain()["n_tasks"] == stored["n_tasks"]
+    verdict = found.verdict
+    assert verdict is not None
+    assert (verdict.habit, verdict.work) == (stored["verdict"]["habit"], stored["verdict"]["work"])
     arms = [(a.name, a.passed, a.stopped) for a in found.require_evidence().arms]
     assert arms == [(a["name"], a["passed"], a["stopped"]) for a in stored["arms"]]
+    shown = CliRunner().invoke(app, ["table", run.name]).output
+    assert verdict.headline in " ".join(shown.split())
     assert contents() == before
 
 
