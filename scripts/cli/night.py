@@ -122,6 +122,28 @@ def stop(run: Run) -> None:
 
 
 @app.command()
+def clean(
+    run: Run,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+    ] = False,
+) -> None:
+    """Remove checkpoints, but for step-000, the best evaluated step and the last two."""
+    from scripts.run.clean import clean as clean_run
+    from scripts.run.folder import open_run
+    from scripts.words.quantities import counted
+
+    folder = open_run(run)
+    done = clean_run(folder, dry_run)
+    for path in done.removed:
+        print(path)
+    steps = counted(len({path.parent for path in done.removed}), "checkpoint")
+    would = "would free" if dry_run else "freed"
+    kept = ", ".join(f"step-{n:03d}" for n in done.kept) or "none"
+    print(f"run {folder.name}: {would} {done.freed / 2**20:.1f} MiB ({steps}); kept: {kept}")
+
+
+@app.command()
 def takeover(run: Run) -> None:
     """Make this host the owner of a run from another host.
 

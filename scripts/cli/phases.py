@@ -26,9 +26,10 @@ Events = Annotated[bool, typer.Option("--events", hidden=True)]
 def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
     """Add the command that runs `phase`."""
 
-    def command(run: str, sandbox: SandboxKind, events: bool, **given: bool) -> None:
-        flags = [name for name, is_given in given.items() if is_given]
-        _do(phase, run, sandbox, events, flags)
+    def command(run: str, sandbox: SandboxKind, events: bool, **given: Any) -> None:
+        flags = [name for name in phase.flags if given[name]]
+        numbers = {name: given[name] for name in phase.numbers if given[name] is not None}
+        _do(phase, run, sandbox, events, flags, numbers)
 
     option = Parameter.KEYWORD_ONLY
     parameters = [
@@ -36,6 +37,10 @@ def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
         *(
             Parameter(flag, option, default=False, annotation=_switch(flag, help))
             for flag, help in phase.flags.items()
+        ),
+        *(
+            Parameter(name, option, default=None, annotation=_number(help))
+            for name, help in phase.numbers.items()
         ),
         Parameter("sandbox", option, default="bwrap", annotation=Sandbox),
         Parameter("events", option, default=False, annotation=Events),
@@ -51,7 +56,18 @@ def _switch(flag: str, help: str) -> Any:
     return Annotated[bool, typer.Option(f"--{flag.replace('_', '-')}", help=help)]
 
 
-def _do(phase: PhaseEntry, run: str, sandbox: SandboxKind, events: bool, flags: list[str]) -> None:
+def _number(help: str) -> Any:
+    return Annotated[int | None, typer.Option(min=0, metavar="N", help=help)]
+
+
+def _do(
+    phase: PhaseEntry,
+    run: str,
+    sandbox: SandboxKind,
+    events: bool,
+    flags: list[str],
+    numbers: dict[str, int],
+) -> None:
     """Run one phase; report to the parent (`--events`) or to the person."""
     from scripts.base.display import make_display
     from scripts.base.events import Event, EventKind, tell_parent
@@ -61,7 +77,7 @@ def _do(phase: PhaseEntry, run: str, sandbox: SandboxKind, events: bool, flags: 
     tell = tell_parent if display is None else display.tell
     try:
         with reporting_bugs(run, display):
-            done = run_phase(phase.name, run, tell, sandbox, flags)
+            done = run_phase(phase.name, run, tell, sandbox, flags, numbers)
             tell(Event(EventKind.FINISHED, done.text))
     except FieldkitError as e:
         if events:

@@ -134,10 +134,9 @@ class _Run:
             return BadInput(f"{what}; `grpo eval {self.to_play}` plays it")
         there = [s.step for s in self.steps if s.adapter_sha in self.evaluated]
         named = dict.fromkeys(WARM if self._is_start(n) else str(n) for n in there)
-        how, name = replay(self.folder, self.folder.adapter(int(arm)), f"{self.folder.name}-{arm}")
         return BadInput(
-            f"{what} (there are: {', '.join(named) or 'none'}), and `grpo eval {self.to_play}`"
-            f" plays the newest step only. To play it: {how}; then its name is {name}"
+            f"{what} (there are: {', '.join(named) or 'none'}); `grpo eval {self.to_play} --step"
+            f" {arm}` plays it"
         )
 
     def _is_start(self, step: int) -> bool:

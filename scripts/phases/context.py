@@ -6,7 +6,7 @@ Each process makes one. It finds files and reads tasks; the phases use them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,7 +43,8 @@ class Done:
 @dataclass
 class Context:
     """The context of one phase. `watch` counts from the start of the process; a phase that times
-    its parts separately replaces it. `flags`: the phase's own flags that the command line gave."""
+    its parts separately replaces it. `flags` and `numbers`: the phase's own flags and numbers that
+    the command line gave."""
 
     folder: RunFolder
     config: RunConfig
@@ -51,6 +52,7 @@ class Context:
     wish: Wish
     watch: Stopwatch
     flags: frozenset[str] = frozenset()
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def journal(self) -> Journal:

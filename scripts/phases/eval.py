@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
 from fieldkit.records import Task
 from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
@@ -23,6 +24,7 @@ from rollout.yardsticks import YARDSTICKS, yardstick_player
 from scripts.base.events import note
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
+from scripts.phases.registry import STEP
 from scripts.phases.rollout import next_step
 from scripts.phases.shared_arms import take_over
 from scripts.run.next_phase import RunFiles, due_arms
@@ -32,12 +34,17 @@ from scripts.words.quantities import counted
 
 
 def evaluate(ctx: Context) -> Done:
-    """Play every missing arm: the start arms and the newest adapter."""
+    """Play every missing arm: the start arms and the newest adapter, or one step's adapter."""
     next_step(ctx)  # refuses a run that was not started
     files = read_files(ctx.folder, ctx.config)
-    due = due_arms(files, steps=files.newest, eval_every=0)
+    step = ctx.numbers.get(STEP)
+    if step is None:
+        due = due_arms(files, steps=files.newest, eval_every=0)
+    else:
+        due = _arm_of_step(ctx, files, step)
     if not due:
-        return Done("every due arm is evaluated already")
+        one = "every due arm is" if step is None else f"step {step} is"
+        return Done(f"{one} evaluated already")
     ctx.about_to_play()
     for arm in due:
         if arm in files.adapters:
@@ -47,6 +54,27 @@ def evaluate(ctx: Context) -> Done:
         _keep_time(ctx, _step_of(files, arm), arm)
         ctx.watch = Stopwatch(time.time())
     return Done(f"{len(due)} arm(s) evaluated")
+
+
+def _arm_of_step(ctx: Context, files: RunFiles, step: int) -> tuple[str, ...]:
+    """The adapter of that step, if it is not evaluated yet. Raises `BadInput` where there is no
+    such step, or where its adapter is gone."""
+    run = ctx.folder.typed
+    if step > files.newest:
+        raise BadInput(
+            f"--step {step}: run {run} has finished steps 0 to {files.newest}; "
+            f"`grpo eval {run}{ctx.config.flags} --step {files.newest}` evaluates the newest"
+        )
+    arm = files.adapters[step]
+    if arm in files.evaluated:
+        return ()
+    adapter = ctx.folder.adapter(_last_step_of(files, arm))
+    if not adapter.is_dir():
+        raise BadInput(
+            f"{adapter}: no such folder; `grpo clean` removes checkpoints, and the training cannot "
+            f"be repeated for one step. `grpo compare {run}@warm {run}` shows what was evaluated"
+        )
+    return (arm,)
 
 
 def _finish(ctx: Context, summary: EvalSummary, evals: Path) -> None:

@@ -24,14 +24,17 @@ class PhaseEntry:
 
     name: the command, the word that `grpo next` prints, and the journal's name. help: one line.
     work: the function, or its "module:function". flags: the command's own flags with their help;
-    the function reads them from `Context.flags`. has_figures: the trackers get the run's figures
-    when the phase ends. shows_table: the phase changes the tables, so they are written and shown.
+    the function reads them from `Context.flags`. numbers: its options that take a number from 0,
+    with their help; the function reads them from `Context.numbers`. has_figures: the trackers get
+    the run's figures when the phase ends. shows_table: the phase changes the tables, so they are
+    written and shown.
     """
 
     name: str
     help: str
     work: str | Callable[[Context], Done]
     flags: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
     has_figures: bool = False
     shows_table: bool = False
 
@@ -44,6 +47,7 @@ class PhaseEntry:
 
 
 SKIP_PREFLIGHT = "skip_preflight"
+STEP = "step"
 
 PHASES: Registry[PhaseEntry] = Registry("phase")
 """By name, in the order in which `grpo --help` lists them."""
@@ -69,6 +73,7 @@ for _entry in (
         "eval",
         "Evaluate the newest adapter and any missing start arm; print the tables.",
         "scripts.phases.eval:evaluate",
+        numbers={STEP: "Evaluate this step's adapter instead."},
         has_figures=True,
         shows_table=True,
     ),

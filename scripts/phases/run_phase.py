@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fieldkit.errors import FieldkitError, foreseen
 from fieldkit.files.journal import Journal
@@ -30,11 +30,13 @@ def run_phase(
     tell: Tell,
     sandbox: SandboxKind = "bwrap",
     flags: Collection[str] = (),
+    numbers: Mapping[str, int] | None = None,
 ) -> Done:
     """Run the named phase on RUN under its lock and journal it. Raises what the phase raises."""
     phase = PHASES[name]
     work = phase.load()
-    with entered(run, tell, sandbox, flags) as ctx:
+    with entered(run, tell, sandbox) as ctx:
+        ctx.flags, ctx.numbers = frozenset(flags), numbers or {}
         if (manifest := read_manifest(ctx.folder)) is not None:
             check_host(ctx.folder, manifest)
         tell(Event(EventKind.PHASE, name))
@@ -49,16 +51,14 @@ def run_phase(
 
 
 @contextlib.contextmanager
-def entered(
-    run: str, tell: Tell, sandbox: SandboxKind, flags: Collection[str] = ()
-) -> Iterator[Context]:
+def entered(run: str, tell: Tell, sandbox: SandboxKind) -> Iterator[Context]:
     """Hold RUN's lock and turn signals into wishes for the duration of the block."""
     folder = open_run(run)
     config = read_config(folder.config, sandbox)
     wish = Wish(lambda text: note(tell, text))
     watch = Stopwatch(process_began())
     with run_lock(folder.lock), listening(wish):
-        yield Context(folder, config, tell, wish, watch, frozenset(flags))
+        yield Context(folder, config, tell, wish, watch)
 
 
 def _journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:

@@ -122,9 +122,7 @@ def test_a_step_on_the_way_that_was_not_evaluated_says_what_there_is_and_how_to_
 ) -> None:
     said = refusal(runs / "a", f"{runs}/b@1")
     assert "there are: warm, 2" in said
-    assert f'adapter = "{runs}/b/step-001/adapter"' in said
-    assert f"`grpo run {runs}/b-1 --steps 0 --skip-preflight`" in said
-    assert f"{runs}/b-1@warm" in said
+    assert f"`grpo eval {runs}/b --step 1` plays it" in said
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The eval phase on the scripted engine: the arms at a run's start."""
+"""The eval phase on the scripted engine: the arms at a run's start, and those of one step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from rollout.arm import read_eval
 from rollout.engine.serve import stop_engine
@@ -21,11 +22,12 @@ from tests.tiny_policy import write_run
 ENV = {**os.environ, "PYTHONPATH": str(SITE)}
 
 
-def grpo(*words: str) -> str:
-    """Run a command of grpo that succeeds; what it said."""
+def grpo(*words: str, exit_code: int = 0) -> str:
+    """Run a command of grpo that ends with this code; what it said."""
     done = subprocess.run([*GRPO_RUN[:-1], *words], env=ENV, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert done.returncode == exit_code, said
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,26 @@ def test_a_kill_between_the_two_leaves_both_to_be_finished(
     assert "1 arm(s) evaluated" in said
     assert (warm.parent / "eval.json").is_file()
     assert len([*cut.training_evals.glob("*/eval.json")]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_step_in_the_middle_is_evaluated_once_and_can_be_compared(
+    policy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    night = RunFolder(write_run(tmp_path / "night", *policy))
+    run = str(night.path)
+    grpo("run", run, "--steps", "2", "--keep-engine")
+    unplayed = grpo("compare", run, f"{run}@1", exit_code=2)
+    assert f"`grpo eval {run} --step 1` plays it" in unplayed
+    try:
+        assert "step 1: passed" in grpo("eval", run, "--step", "1")
+        played = {read_json(p)["arm"] for p in night.evals.glob("*/eval.json")}
+        assert {"step 1", "step 2", "warm start"} <= played
+        assert "step 1 is evaluated already" in grpo("eval", run, "--step", "1")
+        assert "night@1" in grpo("compare", run, f"{run}@1")
+        said = grpo("eval", run, "--step", "9", exit_code=2)
+        assert "has finished steps 0 to 2" in said
+        assert f"`grpo eval {run} --step 2`" in said
+    finally:
+        grpo("stop", run)
