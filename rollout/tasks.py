@@ -7,14 +7,16 @@ the text of the file, by the environment that a task names for what only that on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_raw_lines
-from fieldkit.records import Task, decode, encode
-from rollout.envs.registry import environment_of
+from fieldkit.records import Task, decode, encode, from_plain
+from rollout.envs.registry import ENVIRONMENTS, environment_of
 
 MOST_ID_CHARACTERS = 200
 """A task's id stands in tables, lists and links."""
@@ -28,9 +30,13 @@ class TaskProblem:
     task_id: str
     """Empty where the line could not be read as a task."""
     reason: str
+    fatal: bool = True
+    """The task cannot be used; otherwise it is worth a warning."""
 
     def __str__(self) -> str:
-        return f"{self.where}: {f'{self.task_id}: ' if self.task_id else ''}{self.reason}"
+        kind = "" if self.fatal else "warning: "
+        name = self.task_id.encode(errors="backslashreplace").decode()  # it may be what is wrong
+        return f"{self.where}: {kind}{f'{name}: ' if name else ''}{self.reason}"
 
 
 def read_tasks(path: Path) -> tuple[Task, ...]:
@@ -52,7 +58,8 @@ def decode_tasks(path: Path) -> tuple[Task, ...]:
 
 
 def check_tasks(path: Path) -> tuple[TaskProblem, ...]:
-    """Every problem of a task file, in file order. `BadInput` only where there is no such file."""
+    """Every problem of a task file, in file order, warnings too. `BadInput` only where there is no
+    such file."""
     tasks, problems = _read(path)
     if not tasks and not problems:
         return (TaskProblem(f"{path}:1", "", "there is no task in the file"),)
@@ -90,7 +97,8 @@ def signatures(task: Task) -> list[tuple[str, str]]:
 
 def _sound(path: Path) -> dict[int, Task]:
     """The tasks of a file by line, or `BadInput`."""
-    tasks, problems = _read(path)
+    tasks, found = _read(path)
+    problems = [problem for problem in found if problem.fatal]
     if problems:
         more = f" ({len(problems)} problems in all)" if len(problems) > 1 else ""
         raise BadInput(f"{problems[0]}{more}; `grpo tasks check {path}` lists them all")
@@ -119,7 +127,11 @@ def _read(path: Path) -> tuple[dict[int, Task], list[TaskProblem]]:
             problems.append(TaskProblem(where, task.task_id, reason))
         first_line.setdefault(task.task_id, line)
         tasks[line] = task
-        problems += [TaskProblem(where, task.task_id, r) for r in task_faults(task, where)]
+        faults = task_faults(task, where)
+        problems += [TaskProblem(where, task.task_id, r) for r in faults]
+        if not faults:
+            doubts = environment_of(task).doubts(task)
+            problems += [TaskProblem(where, task.task_id, r, fatal=False) for r in doubts]
     return tasks, problems
 
 
@@ -128,7 +140,20 @@ def _decode(raw: bytes, where: str) -> Task:
         text = raw.decode()
     except UnicodeDecodeError as e:
         raise BadInput(f"{where}: not UTF-8 ({e})") from None
-    return decode(Task, text, where)
+    published = None if '"env"' in text else _published(text)
+    return from_plain(Task, published, where) if published else decode(Task, text, where)
+
+
+def _published(text: str) -> Mapping[str, Any] | None:
+    """A line in the format in which an environment's author publishes tasks; None for another."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None  # `decode` says what is wrong with it
+    if not isinstance(line, dict):
+        return None
+    read = (environment.published(line) for environment in ENVIRONMENTS.values())
+    return next((fields for fields in read if fields is not None), None)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

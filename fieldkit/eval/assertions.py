@@ -9,7 +9,6 @@ none.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import regex
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import AssertionResult, Grade
+from fieldkit.eval.patterns import compile_pattern
 from fieldkit.eval.tree import OF_THE_TREE, Tree, Unmet
 from fieldkit.registry import Registry
 
@@ -69,6 +69,7 @@ class AssertionKind:
 
 
 _NAME_BYTES = 255  # NAME_MAX of every Linux file system
+_STUB_BYTES = 2**28  # far more than a workspace holds
 
 
 # --- reading a task -------------------------------------------------------------------------------
@@ -77,8 +78,8 @@ _NAME_BYTES = 255  # NAME_MAX of every Linux file system
 def parse_assertions(info: Mapping[str, Any], where: str) -> tuple[Assertion, ...]:
     """The assertions of a task's `info`, in order. Raises `BadInput` that begins with `where`."""
     listed = info.get("verifiable_assertions")
-    if not isinstance(listed, list) or not listed:
-        raise BadInput(f"{where}: verifiable_assertions must be a list that is not empty")
+    if not isinstance(listed, list):
+        raise BadInput(f"{where}: verifiable_assertions must be a list")
     seed = parse_seed(info, where)
     return tuple(
         _parse_assertion(value, seed, f"{where}: verifiable_assertions.{i}")
@@ -89,8 +90,8 @@ def parse_assertions(info: Mapping[str, Any], where: str) -> tuple[Assertion, ..
 def parse_seed(info: Mapping[str, Any], where: str) -> dict[str, bytes]:
     """The files a workspace starts with, path -> bytes. Raises `BadInput` beginning with `where`.
 
-    A file is {"path", "kind": "text", "content"}, or {"path", "kind": "binary", "hex"} for a file
-    that is no text.
+    A file is {"path", "kind": "text", "content"}; or, where it is not text, {"path", "kind":
+    "binary", "hex"}, or {"path", "kind": "binary-stub", "content": bytes} for that many zero bytes.
     """
     workspace = info.get("workspace_seed")
     files = workspace.get("files") if isinstance(workspace, dict) else None
@@ -134,12 +135,18 @@ def _parse_file(file: Any, where: str) -> tuple[str, bytes]:
     if not isinstance(file, dict):
         raise BadInput(f"{where}: expected an object, found {type(file).__name__}")
     kind = file.get("kind")
-    value_key = {"text": "content", "binary": "hex"}.get(str(kind))
+    value_key = {"text": "content", "binary": "hex", "binary-stub": "content"}.get(str(kind))
     if value_key is None:
-        raise BadInput(f"{where}.kind: {kind!r} is unknown; known: text, binary")
+        raise BadInput(f"{where}.kind: {kind!r} is unknown; known: text, binary, binary-stub")
     _check_keys(file, {"path", "kind", value_key}, where)
     path = check_path(file["path"], f"{where}.path")
     value = file[value_key]
+    if kind == "binary-stub":
+        if type(value) is not int or not 0 <= value <= _STUB_BYTES:
+            raise BadInput(
+                f"{where}.content: expected a size of 0 to {_STUB_BYTES} bytes, found {value!r:.40}"
+            )
+        return path, bytes(value)
     if not isinstance(value, str):
         raise BadInput(f"{where}.{value_key}: expected text, found {type(value).__name__}")
     if value_key == "content":
@@ -189,11 +196,7 @@ def _parse_regex(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise BadInput(f"{where}: expected a regular expression, found {value!r}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # Tasks are written for `re`; `regex` runs them, because it can be stopped.
-            re.compile(value)
-            regex.compile(value)
+        compile_pattern(value)
     except (re.error, regex.error, OverflowError, RecursionError) as e:
         raise BadInput(f"{where}: {value!r} is no valid regular expression ({e})") from None
     return value
@@ -207,7 +210,7 @@ def _contains(needles: Sequence[str], text: str, limits: GraderLimits) -> None:
 
 def _matches(pattern: str, text: str, limits: GraderLimits) -> None:
     try:
-        found = regex.search(pattern, text, timeout=limits.regex_seconds)
+        found = compile_pattern(pattern).search(text, timeout=limits.regex_seconds)
     except TimeoutError:
         raise Unmet(f"the search took over {limits.regex_seconds:g} s") from None
     if found is None:
@@ -224,8 +227,8 @@ FILE_CONTENTS_MATCH_REGEX = "file_contents_match_regex"
 
 ASSERTION_KINDS: Registry[AssertionKind] = Registry("assertion kind")
 """By the name that tasks give in `kind`."""
-# There is a regular file of that name.
-ASSERTION_KINDS.register("file_exists", AssertionKind(of_tree=Tree.need_file))
+# There is a regular file or a folder of that name.
+ASSERTION_KINDS.register("file_exists", AssertionKind(of_tree=Tree.need_present))
 # Nothing of that name is there, not even a link or a folder.
 ASSERTION_KINDS.register(FILE_NOT_EXISTS, AssertionKind(of_tree=Tree.need_absent, absent=True))
 # The text holds every string of `must_contain`.

@@ -102,9 +102,11 @@ class Tree:
             return
         raise Unmet("is still there")
 
-    def need_file(self, path: str) -> None:
-        """Raise `Unmet` where there is no regular file of that name."""
-        _need_regular(self._status(path).st_mode)
+    def need_present(self, path: str) -> None:
+        """Raise `Unmet` where there is neither a regular file nor a folder of that name."""
+        mode = self._status(path).st_mode
+        if not stat.S_ISDIR(mode):
+            _need_regular(mode)
 
     def _status(self, path: str) -> os.stat_result:
         folder_fd, name = _descend(self._root_fd, path)

@@ -121,6 +121,13 @@ class Environment:
     faults: Callable[[Task, str], Sequence[str]] = lambda task, where: ()
     """What is wrong with a task's `info`, as reasons; may raise `BadInput` that begins with the
     given place (file:line)."""
+    doubts: Callable[[Task], Sequence[str]] = lambda task: ()
+    """What is unusual about a sound task, as reasons; it can be played all the same."""
+    fits: Callable[[Task, SandboxSettings], Sequence[str]] = lambda task, settings: ()
+    """What of a sound task a sandbox of these settings cannot hold, as reasons."""
+    published: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda line: None
+    """A line of a task file as this world's author publishes it, as the fields of a `Task`; None
+    for a line in another format."""
     marks: Callable[[Task], Sequence[tuple[str, str]]] = lambda task: ()
     """What two tasks of different splits may not share, beside id and prompt: (name, value)."""
     oracle: Callable[[Task], Sequence[str]] | None = None

@@ -16,7 +16,13 @@ from fieldkit.records import ActionKind, StopReason, Task, Turn
 from rollout.envs.base import Environment, Message, Opening, Reply, Site, Step
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION, PROTOCOLS, block
 from rollout.envs.shell_random import random_reply
-from rollout.envs.shell_tasks import shell_faults, shell_marks
+from rollout.envs.shell_tasks import (
+    published_task,
+    shell_doubts,
+    shell_faults,
+    shell_fits,
+    shell_marks,
+)
 from rollout.sandbox.base import make_sandbox
 from rollout.sandbox.command import TIMED_OUT_CODE, CommandResult, SandboxSettings
 
@@ -125,6 +131,9 @@ SHELL = Environment(
     make=ShellWorld,
     opening=shell_opening,
     faults=shell_faults,
+    doubts=shell_doubts,
+    fits=shell_fits,
+    published=lambda line: published_task(line, SHELL_ENV),
     marks=shell_marks,
     oracle=oracle_replies,
     random_reply=random_reply,

@@ -23,11 +23,15 @@ from fieldkit.eval.assertions import (
     parse_assertions,
     parse_seed,
 )
-from fieldkit.eval.tree import Unmet
+from fieldkit.eval.patterns import only_texts
+from fieldkit.eval.tree import Tree, Unmet
 from fieldkit.records import Task
-from rollout.envs.regex_check import only_texts, regex_fault
+from rollout.sandbox.command import SandboxSettings
 
 DIFFICULTIES = ("easy", "middle", "hard")
+_PAGE = 4096  # a tmpfs counts whole pages
+_OWN_INODES = 4  # the tmpfs's root, workspace, scratch, and one to work with
+_ALL_DIFFICULTIES = (*DIFFICULTIES, "medium")  # ClawGym's files say medium
 
 
 def shell_faults(task: Task, where: str) -> list[str]:
@@ -35,6 +39,52 @@ def shell_faults(task: Task, where: str) -> list[str]:
     _check_info(task.info)
     seed = parse_seed(task.info, where)
     return assertion_faults(parse_assertions(task.info, where), seed, _binary_paths(task.info))
+
+
+def shell_doubts(task: Task) -> list[str]:
+    """Whether a sound task says nothing about a policy: no assertion, or none that needs work."""
+    assertions = parse_assertions(task.info, task.task_id)
+    if not assertions:
+        return ["it has no assertion, so no episode passes and every one earns a rate of 0"]
+    seed = parse_seed(task.info, task.task_id)
+    if all(_holds_in_seed(a, seed) for a in assertions):
+        return ["every assertion holds in the seed, so doing nothing passes"]
+    return []
+
+
+def _holds_in_seed(claim: Assertion, seed: Mapping[str, bytes]) -> bool:
+    kind, data = ASSERTION_KINDS[claim.kind], seed.get(claim.path)
+    there = data is not None or any(path.startswith(f"{claim.path}/") for path in seed)
+    if kind.of_tree is not None:
+        return kind.of_tree in (Tree.need_present, Tree.need_absent) and there is not kind.absent
+    return data is not None and (kind.of_bytes is not None or _holds(claim, data))
+
+
+def shell_fits(task: Task, settings: SandboxSettings) -> list[str]:
+    """Whether the workspace holds the seed: in whole pages, and with a folder for each path."""
+    seed = parse_seed(task.info, task.task_id)
+    held = sum(-(-len(data) // _PAGE) * _PAGE for data in seed.values())
+    names = {str(p) for path in seed for p in (Path(path), *Path(path).parents)}
+    faults = []
+    if held > settings.workspace_bytes:
+        faults.append(
+            f"workspace_seed.files take {held} bytes, more than sandbox.workspace_bytes ="
+            f" {settings.workspace_bytes}"
+        )
+    if len(names) + _OWN_INODES > settings.workspace_inodes:
+        faults.append(
+            f"workspace_seed.files are {len(names)} files and folders, more than"
+            f" sandbox.workspace_inodes = {settings.workspace_inodes} hold"
+        )
+    return faults
+
+
+def published_task(line: Mapping[str, Any], env: str) -> dict[str, Any] | None:
+    """A line of ClawGym's own files: `intent` is the prompt, and all keys stand on one level."""
+    if "intent" not in line or not line.keys().isdisjoint({"env", "prompt", "info"}):
+        return None
+    info = {key: value for key, value in line.items() if key != "task_id"}
+    return {"task_id": line.get("task_id"), "env": env, "prompt": line["intent"], "info": info}
 
 
 def shell_marks(task: Task) -> list[tuple[str, str]]:
@@ -48,8 +98,8 @@ def _canonical(items: Sequence[Any]) -> str:
     return json.dumps(sorted({json.dumps(item, sort_keys=True) for item in items}))
 
 
-_TYPES: Mapping[str, type] = {
-    "persona": str,
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "persona": (str, dict),  # in ClawGym's files {"role", "context"}
     "intent": str,
     "skills_required": list,
     "difficulty": str,
@@ -62,28 +112,27 @@ def _check_info(info: Mapping[str, Any]) -> None:
         if key not in info:
             raise BadInput(f"info.{key} is missing")
         if not isinstance(info[key], kind):
-            raise BadInput(f"info.{key}: expected {kind.__name__}, found {info[key]!r:.60}")
-    if info["difficulty"] not in DIFFICULTIES:
-        known = ", ".join(DIFFICULTIES)
+            names = [k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,))]
+            raise BadInput(f"info.{key}: expected {' or '.join(names)}, found {info[key]!r:.60}")
+    if info["difficulty"] not in _ALL_DIFFICULTIES:
+        known = ", ".join(_ALL_DIFFICULTIES)
         raise BadInput(f"info.difficulty: {info['difficulty']!r} is unknown; known: {known}")
 
 
 def _binary_paths(info: Mapping[str, Any]) -> set[str]:
-    return {f["path"] for f in info["workspace_seed"]["files"] if f["kind"] == "binary"}
+    return {f["path"] for f in info["workspace_seed"]["files"] if f["kind"] != "text"}
 
 
 def assertion_faults(
     assertions: Sequence[Assertion], seed: Mapping[str, bytes], binary: set[str]
 ) -> list[str]:
-    """Assertions that nothing can make true, alone or together, and patterns that must not run.
+    """Assertions that nothing can make true, alone or together.
 
     seed: the workspace's files, path -> bytes; binary: those of them that are no text.
     """
     faults: list[str] = []
     for a in assertions:
         faults += _binary_fault(a, binary)
-        if a.kind == FILE_CONTENTS_MATCH_REGEX and (fault := regex_fault(a.wanted)):
-            faults.append(f"{a.path}: {fault}")
     faults += _existence_faults(assertions)
     faults += _unchanged_faults(assertions, seed)
     faults += _contents_faults(assertions)
@@ -113,7 +162,7 @@ def _existence_faults(assertions: Sequence[Assertion]) -> list[str]:
                 faults.append(
                     f"nothing can make it true: {kind} of {path}, but file_not_exists of {parent}"
                 )
-            if parent in needed:
+            if parent in needed and ASSERTION_KINDS[needed[parent]].of_tree is None:
                 faults.append(
                     f"nothing can make it true: {parent} must be a file and the folder of {path}"
                 )
@@ -154,10 +203,9 @@ def _contents_faults(assertions: Sequence[Assertion]) -> list[str]:
 
 
 def _holds(claim: Assertion, content: bytes) -> bool:
-    """Whether a claim about text holds; claims of other kinds are not judged here, and a pattern
-    that must not run is reported by itself."""
+    """Whether a claim about text holds; claims of other kinds are not judged here."""
     of_text = ASSERTION_KINDS[claim.kind].of_text
-    if of_text is None or (claim.kind == FILE_CONTENTS_MATCH_REGEX and regex_fault(claim.wanted)):
+    if of_text is None:
         return True
     try:
         of_text(claim.wanted, content.decode(errors="replace"), GraderLimits())

@@ -197,7 +197,9 @@ def arm_of(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
 
 def tags_of(task: Task) -> dict[str, str]:
     """The task's tags by which tables are split."""
-    tags = {k: str(task.info[k]) for k in ("persona", "difficulty") if task.info.get(k)}
+    persona = task.info.get("persona")  # ClawGym's own files have {"role", "context"}
+    named = {**task.info, "persona": persona.get("role") if isinstance(persona, dict) else persona}
+    tags = {k: str(named[k]) for k in ("persona", "difficulty") if named.get(k)}
     if isinstance(task.info.get("unseen_template"), bool):
         tags["template"] = "unseen" if task.info["unseen_template"] else "seen"
     return tags

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Task, encode
-from rollout.tasks import check_disjoint, check_tasks, read_tasks
+from fieldkit.records import Task, encode, plain
+from rollout.envs.registry import environment_of
+from rollout.sandbox.command import SandboxSettings
+from rollout.tasks import check_disjoint, check_tasks, decode_tasks, read_tasks
 from tests.rollout.scripted import write_task
 
 
@@ -67,15 +69,17 @@ def test_a_last_line_without_its_newline_is_a_task(tmp_path: Path) -> None:
         (with_assertions(exists("/etc/passwd")), "absolute"),
         (with_assertions(exists("a/../../b")), "'..'"),
         (with_assertions(exists("")), "path"),
-        (with_assertions(), "verifiable_assertions"),
+        (write_task("a", verifiable_assertions=None), "verifiable_assertions must be a list"),
         (with_assertions(matches("a", "(")), "no valid regular expression"),
-        (with_assertions(matches("a", "^(a+)+$")), "catastrophic regex"),
         (with_assertions(matches("logo.png", "PNG"), files=BINARY), "binary stub logo.png"),
         (with_assertions(contains("logo.png", "PNG"), files=BINARY), "binary stub logo.png"),
         (with_assertions(exists("a"), absent("a")), "file_exists and file_not_exists of a"),
         (with_assertions(contains("a", "x"), absent("a")), "file_not_exists of a"),
         (with_assertions(exists("a/b"), absent("a")), "file_exists of a/b, but file_not_exists"),
-        (with_assertions(exists("a/b/c"), exists("a")), "a must be a file and the folder of a/b/c"),
+        (
+            with_assertions(exists("a/b/c"), contains("a", "x")),
+            "a must be a file and the folder of a/b/c",
+        ),
         (with_assertions(unchanged("nowhere.txt")), "not in workspace_seed"),
         (with_assertions(unchanged("notes.txt"), contains("notes.txt", "x!")), "stay unchanged"),
         (with_assertions(matches("notes.txt", "^x"), unchanged("notes.txt")), "stay unchanged"),
@@ -108,8 +112,9 @@ def test_a_bad_task_is_reported_with_its_line_and_the_reason(
 @pytest.mark.parametrize(
     "assertions",
     [
-        [unchanged("notes.txt"), contains("notes.txt", "about")],
-        [unchanged("notes.txt"), matches("notes.txt", r"^about \w+$")],
+        [unchanged("notes.txt"), contains("notes.txt", "about"), exists("a")],
+        [unchanged("notes.txt"), matches("notes.txt", r"^about \w+$"), exists("a")],
+        [exists("a/b/c"), exists("a")],
         [exists("a/b"), exists("a/c"), absent("a/d")],
         [absent("a"), exists("ab")],
         [matches("a", r"^(\d+,)*\d+\n$"), contains("a", "1,2")],
@@ -123,6 +128,100 @@ def test_assertions_that_can_hold_together_are_let_through(
     tmp_path: Path, assertions: list[dict[str, Any]]
 ) -> None:
     assert check_tasks(write(tmp_path / "t.jsonl", with_assertions(*assertions))) == ()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        replace(write_task("a"), prompt="half \ud83d"),
+        replace(write_task("a"), task_id="\ud83d"),
+        with_assertions(contains("a", "half \ud83d")),
+    ],
+)
+def test_half_a_character_is_reported_and_not_met_in_the_night(tmp_path: Path, task: Task) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps({"schema": 1, **plain(task)}) + "\n")
+    (problem,) = check_tasks(path)
+    assert "\\ud83d, half of a surrogate pair" in problem.reason
+    str(problem).encode()  # it can be printed
+
+
+PUBLISHED = {
+    "task_id": "synth-ml-engineer-04",
+    "persona": {"role": "ml-engineer", "context": "trains models"},
+    "intent": "Put the logs in order.",
+    "workspace_seed": {
+        "files": [
+            {"path": "a.log", "kind": "text", "content": "x\n"},
+            {"path": "model.bin", "kind": "binary-stub", "content": 5000},
+        ]
+    },
+    "skills_required": ["file.move"],
+    "verifiable_assertions": [
+        {"kind": "file_exists", "path": "logs"},
+        {"kind": "file_unchanged", "path": "model.bin"},
+    ],
+    "difficulty": "medium",
+    "estimated_steps": 2,
+}
+
+
+def test_a_file_as_clawgym_publishes_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "clawgym.jsonl"
+    path.write_text(json.dumps(PUBLISHED) + "\n")
+    assert check_tasks(path) == ()
+    (task,) = read_tasks(path)
+    assert (task.task_id, task.env) == ("synth-ml-engineer-04", "clawgym")
+    assert task.prompt == "Put the logs in order."
+    assert task.info == {k: v for k, v in PUBLISHED.items() if k != "task_id"}
+    assert decode_tasks(path) == (task,)
+    assert read_tasks(write(tmp_path / "again.jsonl", task)) == (task,)
+
+
+@pytest.mark.parametrize("size", [-1, 2**40, True, "12", None])
+def test_a_binary_stub_of_no_possible_size_is_refused(tmp_path: Path, size: Any) -> None:
+    stub = {"path": "a.bin", "kind": "binary-stub", "content": size}
+    (problem,) = check_tasks(
+        write(tmp_path / "t.jsonl", with_assertions(exists("b"), files=[stub]))
+    )
+    assert "content: expected a size" in problem.reason
+
+
+@pytest.mark.parametrize(
+    ("assertions", "why"),
+    [
+        ([], "no assertion"),
+        ([unchanged("notes.txt")], "doing nothing passes"),
+        ([unchanged("notes.txt"), absent("a"), contains("notes.txt", "about")], "doing nothing"),
+        ([exists("notes.txt"), matches("notes.txt", "about")], "doing nothing passes"),
+    ],
+)
+def test_a_task_that_tells_nothing_of_a_policy_is_read_with_a_warning(
+    tmp_path: Path, assertions: list[dict[str, Any]], why: str
+) -> None:
+    path = write(tmp_path / "tasks.jsonl", with_assertions(*assertions))
+    (problem,) = check_tasks(path)
+    assert not problem.fatal
+    assert why in problem.reason
+    assert str(problem).startswith(f"{path}:1: warning: a: ")
+    assert len(read_tasks(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ([{"path": "big", "kind": "binary-stub", "content": 60_000_000}], "workspace_bytes"),
+        ([{"path": f"f{i}", "kind": "text", "content": "x"} for i in range(2100)], "inodes"),
+        ([{"path": f"d{i}/f", "kind": "text", "content": "x"} for i in range(1000)], "inodes"),
+    ],
+)
+def test_a_seed_that_no_workspace_holds_is_found_without_one(files: list[Any], why: str) -> None:
+    task = with_assertions(exists("b"), files=files)
+    (reason,) = environment_of(task).fits(task, SandboxSettings())
+    assert why in reason
+    assert not environment_of(task).fits(
+        task, SandboxSettings(workspace_bytes=2**26, workspace_inodes=5000)
+    )
 
 
 def test_every_bad_line_is_reported(tmp_path: Path) -> None:

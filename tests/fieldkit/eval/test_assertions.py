@@ -96,7 +96,7 @@ def test_each_kind_holds_where_it_is_true(tree: Path) -> None:
         (exists("c.txt"), "no such file"),
         (exists("missing/c.txt"), "no such file"),
         (exists("b.csv/c.txt"), "not a folder"),
-        (exists("notes"), "a folder"),
+        (contains("notes", "x"), "a folder"),
         (not_exists("b.csv"), "still there"),
         (not_exists("notes"), "still there"),
         (contains("b.csv", "x,y", "9", "8"), "'9', '8'"),
@@ -519,8 +519,19 @@ def test_a_malformed_seed_names_its_place(files: Any, says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("listed", [None, [], "file_exists"])
-def test_a_task_without_assertions_is_refused(listed: Any) -> None:
+def test_a_folder_exists_as_a_file_does(tree: Path) -> None:
+    assert verdict(tree, exists("notes")) == (True, "")
+    assert not verdict(tree, not_exists("notes"))[0]
+
+
+def test_an_empty_list_of_assertions_is_read_and_passes_nothing(tree: Path) -> None:
+    none = parse_assertions({**info(), "verifiable_assertions": []}, "t1")
+    grade = AssertionGrader(none, {}).grade(tree)
+    assert (none, grade.passed, grade.rate) == ((), False, 0.0)
+
+
+@pytest.mark.parametrize("listed", [None, {}, "file_exists"])
+def test_assertions_that_are_no_list_are_refused(listed: Any) -> None:
     with pytest.raises(BadInput, match="t1: verifiable_assertions must be a list"):
         parse_assertions({**info(), "verifiable_assertions": listed}, "t1")
 
