@@ -4,9 +4,10 @@ The policy and the environment share nothing but text, so what counts as an acti
 and nowhere else; stored replies can be read again under another protocol of `PROTOCOLS`. A reader
 looks at the reply alone: it must not run anything or know what came before.
 
-Fences are CommonMark's, at any indentation: a line of three or more backticks and a language opens
-a block, a line of at least as many backticks and nothing else closes it. A block that is never
-closed (a reply cut at its length limit) is not run: half a command can do what the whole would not.
+Fences are CommonMark's, at any indentation, in list items and quotes too: a line of three or more
+backticks and a language opens a block, a line of at least as many backticks and nothing else closes
+it. A block that is never closed (a reply cut at its length limit) is not run: half a command can do
+what the whole would not. What a reply thinks (`<think>`) neither runs nor stops anything.
 """
 
 from __future__ import annotations
@@ -27,12 +28,21 @@ NO_ACTION_OBSERVATION = (
 )
 """What a reply without a command or a stop is answered with. It names the expected form."""
 
-# The word on its own: not a part of TASK_COMPLETED, but markdown's underscores may surround it.
-_SAID_DONE = re.compile(r"(?<!\w)_*TASK_COMPLETE_*(?!\w)")
+# The word on a line of its own, in markdown's marks or not: "Not TASK_COMPLETE yet." says no such
+# thing. TASK_COMPLETED is what models write in its place; a sentence is prose and stops nothing.
+_WORD_LINE = r"[*_`#\s]*TASK_COMPLETE{}[*_`.!\s]*"
+_LITERAL_LINE = re.compile(_WORD_LINE.format(""))
+_SENTINEL_LINE = re.compile(_WORD_LINE.format("D?"))
+
+# What a quote and a list item put before their first line.
+_CONTAINER = re.compile(r"(?:[ \t]*(?:>|(?:[-*+]|\d{1,9}[.)])(?=[ \t])))*")
+_QUOTE = re.compile(r"(?:[ \t]*>)*[ ]?")
+
+_THINKS, _THOUGHT_ENDS = re.compile(r"\s*<think>"), re.compile(r"(?m)^[ \t]*</think>|</think>$")
 
 # The prose sentinel: an echo of the phrase and nothing else. A redirection, a pipe or a second
 # command changes the world (or reads it), so those stay commands.
-_PHRASE = r"task(?:\s+|_)complete(?:\s*[.!])?"
+_PHRASE = r"task(?:\s+|_)completed?(?:\s*[.!])?"
 _BARE_ECHO = re.compile(
     rf"""echo (?:\s+-[neE]+)* \s+
     (?: "\s*{_PHRASE}\s*" | '\s*{_PHRASE}\s*' | {_PHRASE} )
@@ -56,55 +66,96 @@ def _fence(line: str) -> tuple[int, str]:
     return (ticks, rest.strip()) if ticks >= _FENCE and "`" not in rest else (0, "")
 
 
-def _split(text: str) -> tuple[list[_Block], str]:
-    """A reply's closed blocks in order, and the text outside every block."""
+def _split(text: str) -> tuple[list[_Block], list[str]]:
+    """A reply's closed blocks in order, and the lines outside every block."""
     blocks: list[_Block] = []
     outside: list[str] = []
     body: list[str] = []
-    opened_with, language = 0, ""
-    for line in text.replace("\r\n", "\n").split("\n"):
-        ticks, label = _fence(line)
+    opened_with, language, before = 0, "", ""
+    for raw in _after_thoughts(text).split("\n"):
         if not opened_with:
-            opened_with, language = ticks, label.partition(" ")[0]
-            if not ticks:
+            before = _prefix(_CONTAINER, raw)
+            line = raw[len(before) :]
+            opened_with, label = _fence(line)
+            language = label.partition(" ")[0]
+            if not opened_with:
                 outside.append(line)
-        elif ticks >= opened_with and not label:
+            continue
+        line = _in_container(raw, before)
+        ticks, label = _fence(line)
+        if ticks >= opened_with and not label:
             blocks.append(_Block(language, "\n".join(body)))
             opened_with, body = 0, []
         else:
             body.append(line)
-    return blocks, "\n".join(outside)
+    return blocks, outside
+
+
+def _after_thoughts(text: str) -> str:
+    """The reply without its thoughts: up to `</think>` at the start or the end of a line, whether
+    the reply or its prompt began them. Thoughts without an end are all that there is."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    start = 0
+    for end in _THOUGHT_ENDS.finditer(text):
+        start = end.end()
+    said = text[start:]
+    return "" if _THINKS.match(said) else said
+
+
+def _prefix(pattern: re.Pattern[str], line: str) -> str:
+    found = pattern.match(line)
+    return found[0] if found else ""
+
+
+def _in_container(line: str, before: str) -> str:
+    """A line of a block whose first line began with `before`, without the quote's marks or the
+    indentation of a list item."""
+    if ">" in before:
+        return line[len(_prefix(_QUOTE, line)) :]
+    indented = len(line) - len(line.lstrip(" "))
+    return line[min(indented, len(before) + 1) :] if before else line
+
+
+def _commands(block: str) -> list[str]:
+    """The lines that are neither blank nor comments."""
+    stripped = [line.strip() for line in block.split("\n")]
+    return [line for line in stripped if line and not line.startswith("#")]
 
 
 def is_bare_echo(command: str) -> bool:
     """Whether the command is only an echo of the phrase; blank lines and comments do not count."""
-    stripped = [line.strip() for line in command.split("\n")]
-    lines = [line for line in stripped if line and not line.startswith("#")]
+    lines = _commands(command)
     return len(lines) == 1 and _BARE_ECHO.fullmatch(lines[0]) is not None
 
 
 def parse_literal(text: str) -> Action:
-    """The protocol without the prose sentinel: only TASK_COMPLETE outside a block stops.
+    """The protocol without the prose sentinel: only TASK_COMPLETE, on a line of its own outside a
+    block, stops.
 
-    Of several bash blocks the first is the command. DONE may carry a command too: a reply that
-    holds a block and says TASK_COMPLETE outside of it runs the block and stops then.
+    Of several bash blocks the first that holds more than comments is the command. DONE may carry a
+    command too: a reply that holds a block and says TASK_COMPLETE outside of it runs the block and
+    stops then.
     """
+    return _parse(text, _LITERAL_LINE)
+
+
+def _parse(text: str, done: re.Pattern[str]) -> Action:
     blocks, outside = _split(text)
-    command = next((b.body.strip("\n") for b in blocks if b.language.lower() == "bash"), "")
-    if not command.strip():
-        command = ""
-    if _SAID_DONE.search(outside):
+    bash = (b.body.strip("\n") for b in blocks if b.language.lower() == "bash")
+    command = next(filter(_commands, bash), "")
+    if any(map(done.fullmatch, outside)):
         return Action(ActionKind.DONE, command)
     return Action(ActionKind.RUN, command) if command else Action(ActionKind.NONE, "")
 
 
 def parse_action(text: str) -> Action:
-    """The default protocol: as `parse_literal`, and a block that only echoes "Task complete" stops.
+    """The default protocol: as `parse_literal`, and TASK_COMPLETED stops too, and a block that only
+    echoes "Task complete" or "Task completed".
 
     The phrase may be quoted or not, in any case, with a space or an underscore, a full stop, a
     trailing semicolon or comment. The echo itself is not run: it would change nothing.
     """
-    action = parse_literal(text)
+    action = _parse(text, _SENTINEL_LINE)
     if is_bare_echo(action.command):
         return Action(ActionKind.DONE, "")
     return action

@@ -78,12 +78,17 @@ BLOCKS: list[tuple[str, ActionKind]] = [
     ("cat <<EOF\nTask complete.\nEOF", RUN),
     ("cat > status.txt <<'EOF'\nTASK_COMPLETE\nEOF", RUN),
     ("TASK_COMPLETE", RUN),
-    ("# TASK_COMPLETE", RUN),
+    ("# TASK_COMPLETE", NONE),
+    ("# nothing is left to do\n\n  # at all", NONE),
+    ("# list them\nls", RUN),
     ('/bin/echo "Task complete."', RUN),
     ('$ echo "Task complete."', RUN),
     ("exit 0", RUN),
     # other things to say
-    ('echo "Task completed."', RUN),
+    ('echo "Task completed."', DONE),
+    ("echo TASK_COMPLETED", DONE),
+    ('echo "Task completed." > status.txt', RUN),
+    ('echo "Task completely done."', RUN),
     ('echo "Task is complete."', RUN),
     ('echo "The task complete."', RUN),
     ('echo "Task complete: 3 files"', RUN),
@@ -107,10 +112,10 @@ def test_the_table_has_at_least_forty_different_forms() -> None:
 def test_only_a_bare_echo_of_the_phrase_stops(block: str, kind: ActionKind) -> None:
     action = parse_action(f"```bash\n{block}\n```")
     assert action.kind is kind
-    assert action.command == ("" if kind is DONE else block.strip("\n"))
+    assert action.command == (block.strip("\n") if kind is RUN else "")
 
 
-@pytest.mark.parametrize("block", [block for block, _ in BLOCKS])
+@pytest.mark.parametrize("block", [block for block, kind in BLOCKS if kind is not NONE])
 def test_the_literal_protocol_runs_every_block(block: str) -> None:
     assert parse_literal(f"```bash\n{block}\n```").kind is RUN
 
@@ -121,12 +126,42 @@ NOTHING = Action(NONE, "")
 
 REPLIES: list[tuple[str, str, Action]] = [
     ("the word alone", "TASK_COMPLETE", STOP),
-    ("the word in a sentence", "I am finished, so TASK_COMPLETE.", STOP),
+    ("the word in a sentence", "I am finished, so TASK_COMPLETE.", NOTHING),
+    ("not yet", "Not TASK_COMPLETE yet.", NOTHING),
+    ("the word after a sentence", "All files are there.\n\nTASK_COMPLETE.", STOP),
+    ("the word as a heading", "## TASK_COMPLETE", STOP),
+    ("the word in a list", "1. ls\n2. TASK_COMPLETE", STOP),
+    ("the word in a quote", "> TASK_COMPLETE", STOP),
+    ("the word with spaces around it", "  TASK_COMPLETE  \n", STOP),
+    ("the word after a byte order mark", "\ufeffTASK_COMPLETE", STOP),
+    ("the word in thoughts", "<think>\nTASK_COMPLETE\n</think>\nLet me look.", NOTHING),
+    ("the word after thoughts", "<think>Is it done?</think>\nTASK_COMPLETE", STOP),
+    ("the word right after thoughts", "<think>\ndone\n</think> TASK_COMPLETE", STOP),
+    ("the word in thoughts without an end", "<think>\nTASK_COMPLETE\n", NOTHING),
+    ("thoughts that the prompt began", "TASK_COMPLETE?\nTASK_COMPLETE\n</think>\nls", NOTHING),
+    ("a command in thoughts", "<think>\n```bash\nrm a\n```\n</think>\n```bash\nls\n```", LS),
+    ("thoughts in a command", "```bash\necho '<think>'\n```", Action(RUN, "echo '<think>'")),
+    (
+        "the end of thoughts in a command",
+        "```bash\necho '</think>' > a\n```",
+        Action(RUN, "echo '</think>' > a"),
+    ),
+    ("a command after a byte order mark", "\ufeff```bash\nls\n```", LS),
+    ("a block of comments, then another", "```bash\n# look\n```\n```bash\nls\n```", LS),
+    ("a block in a list", "1. ```bash\n   ls\n   ```\n2. then", LS),
+    ("a block in a dash list", "- ```bash\n  ls\n  ```", LS),
+    ("a block below a list item", "- Look:\n\n  ```bash\n  ls\n  ```", Action(RUN, "  ls")),
+    ("a block in a quote", "> ```bash\n> ls\n> ```", LS),
+    ("a block in a nested quote", "> > ```bash\n> > ls\n> > ```\n", LS),
+    ("a redirection at a line's start", "```bash\n> a.txt\n```", Action(RUN, "> a.txt")),
     ("the word in bold", "**TASK_COMPLETE**", STOP),
     ("the word in underscores", "__TASK_COMPLETE__", STOP),
     ("the word as inline code", "`TASK_COMPLETE`", STOP),
     ("the word in another case", "Task_Complete", NOTHING),
-    ("a longer word", "TASK_COMPLETED", NOTHING),
+    ("what models write in its place", "TASK_COMPLETED", STOP),
+    ("the same with a full stop", "TASK_COMPLETED.", STOP),
+    ("a longer word", "TASK_COMPLETENESS", NOTHING),
+    ("the participle in prose", "Task completed.", NOTHING),
     ("a part of a name", "MY_TASK_COMPLETE=1", NOTHING),
     ("the phrase in prose", "Task complete.", NOTHING),
     ("an echo in prose", 'echo "Task complete."', NOTHING),
@@ -185,6 +220,13 @@ def test_a_command_of_several_lines_stays_whole() -> None:
         "```" + " " * 50_000 + "`",
         "`" * 50_000 + "\n" + "_" * 50_000,
         "```bash\n" * 10_000,
+        "> " * 50_000 + "x",
+        "1. " * 50_000 + "x",
+        "</think>x" * 10_000,
+        "</think>\n" * 10_000,
+        "<think>" * 10_000,
+        "* " * 50_000,
+        " " * 100_000 + "x",
     ],
 )
 def test_reading_a_hostile_reply_takes_no_time(reply: str) -> None:
@@ -193,8 +235,13 @@ def test_reading_a_hostile_reply_takes_no_time(reply: str) -> None:
     assert time.process_time() - began < 0.5
 
 
+def test_the_literal_protocol_knows_no_other_word() -> None:
+    assert parse_literal("TASK_COMPLETED") == NOTHING
+    assert parse_literal("TASK_COMPLETE") == STOP
+
+
 def test_the_observation_without_an_action_shows_a_form_that_works() -> None:
-    assert parse_literal(NO_ACTION_OBSERVATION) == Action(DONE, "COMMAND")
+    assert parse_literal(NO_ACTION_OBSERVATION) == Action(RUN, "COMMAND")
 
 
 def test_an_unknown_protocol_names_the_nearest() -> None:
