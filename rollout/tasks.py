@@ -45,7 +45,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     Raises `BadInput` naming file and line for the first problem, and how many there are; also for a
     file without tasks.
     """
-    return tuple(_sound(path).values())
+    return tuple(tasks_by_line(path).values())
 
 
 def decode_tasks(path: Path) -> tuple[Task, ...]:
@@ -75,10 +75,10 @@ def check_disjoint(pool: Path, held_out: Path) -> None:
     """
     known = {
         sign: (f"{held_out}:{line}", task)
-        for line, task in _sound(held_out).items()
+        for line, task in tasks_by_line(held_out).items()
         for sign in signatures(task)
     }
-    for line, task in _sound(pool).items():
+    for line, task in tasks_by_line(pool).items():
         for sign in signatures(task):
             if sign in known:
                 where, other = known[sign]
@@ -95,8 +95,8 @@ def signatures(task: Task) -> list[tuple[str, str]]:
     return [("task_id", task.task_id), ("prompt", prompt), *environment_of(task).marks(task)]
 
 
-def _sound(path: Path) -> dict[int, Task]:
-    """The tasks of a file by line, or `BadInput`."""
+def tasks_by_line(path: Path) -> dict[int, Task]:
+    """As `read_tasks`, by line number."""
     tasks, found = _read(path)
     problems = [problem for problem in found if problem.fatal]
     if problems:

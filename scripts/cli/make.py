@@ -104,19 +104,40 @@ def prove(
 @tasks_app.command("check")
 def tasks_check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Tasks, one JSON record per line.")],
+    play: Annotated[
+        bool, typer.Option("--play", help="Play do-nothing and, where there is one, the oracle.")
+    ] = False,
 ) -> None:
     """Report every bad task as file:line with the reason; exit 2 if there is one.
 
-    Example: grpo tasks check data/pool.jsonl
+    Example: grpo tasks check data/pool.jsonl --play
     """
-    from rollout.tasks import check_tasks
+    import tempfile
 
-    problems = check_tasks(file)
+
+    from rollout.sandbox.command import SandboxSettings
+    from rollout.tasks import check_tasks, tasks_by_line
+    from scripts.base.display import progress_bar
+    from scripts.prepare.task_check import misfits
+    from scripts.prepare.task_check import play as play_tasks
+
+    problems, said = list(check_tasks(file)), ""
+    if not any(p.fatal for p in problems):
+        tasks = tasks_by_line(file)
+        problems += misfits(file, tasks, SandboxSettings())
+        if play and not any(p.fatal for p in problems):
+            with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
+                found, said = play_tasks(file, tasks, Path(scratch), progress)
+            problems += found
     for problem in problems:
         print(problem)
-    if problems:
-        raise BadInput(f"{file}: {len(problems)} problem(s)")
-    print(f"{file}: every task is sound")
+    if said:
+        print(f"{file}: {said}")
+    n_fatal = sum(p.fatal for p in problems)
+    if n_fatal:
+        raise BadInput(f"{file}: {n_fatal} problem(s)")
+    n_warnings = len(problems)
+    print(f"{file}: every task is sound{f' ({n_warnings} warnings)' if n_warnings else ''}")
 
 
 @reward_app.command("explain")

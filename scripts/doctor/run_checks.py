@@ -21,6 +21,7 @@ from scripts.doctor.checkup import Finding, examine, finding
 from scripts.phases.checks import (
     check_disk,
     check_model,
+    check_prompts,
     check_start_adapter,
     check_tasks,
     disk_needed,
@@ -45,6 +46,7 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         "tasks": _tasks,
         "adapter": _adapter,
         "training": _training,
+        "prompts": _prompts,
         "run's disk": _disk,
         "port": _port,
         "forecast": _forecast,
@@ -80,6 +82,11 @@ def _adapter(ctx: Context) -> str:
 def _training(ctx: Context) -> str:
     check_model(ctx)
     return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
+
+
+def _prompts(ctx: Context) -> str:
+    longest, limits = check_prompts(ctx), ctx.config.rollout
+    return f"the longest takes {longest} of {limits.max_model_len} tokens"
 
 
 def _installed(tracker: Tracker, ctx: Context) -> str:

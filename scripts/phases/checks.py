@@ -13,6 +13,8 @@ from pathlib import Path
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.gate.memory import GIB
 from fieldkit.training.adapter import CONFIG_FILE, AdapterInfo, base_name, check_adapter, other_base
+from rollout.envs.registry import environment_of
+from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.sandbox.base import probe
 from rollout.tasks import check_disjoint
 from rollout.transcript import ChatRenderer
@@ -39,6 +41,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
     check_model(ctx)
+    check_prompts(ctx)
     check_disk(ctx, adapter)
     probe(ctx.config.sandbox)
     return adapter
@@ -57,7 +60,33 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
             "tasks; lower it, or grow the pool"
         )
     check_disjoint(ctx.pool_file, ctx.heldout_file)
+    for file, tasks in ((ctx.pool_file, pool), (ctx.heldout_file, heldout)):
+        for task in tasks:
+            for reason in environment_of(task).fits(task, ctx.config.sandbox):
+                raise BadInput(
+                    f"{file}: task {task.task_id}: {reason}; raise it or shorten the seed"
+                )
     return len(pool), len(heldout)
+
+
+def check_prompts(ctx: Context) -> int:
+    """Return the tokens of the longest opening prompt. Raises `BadInput` naming the first task
+    whose prompt leaves no room for a reply in the context."""
+    renderer, settings = ChatRenderer(ctx.model_dir()), ctx.config.rollout
+    silent = WrittenSampler(lambda seed: "", renderer)
+    longest = 0
+    for file, tasks in ((ctx.pool_file, ctx.pool()), (ctx.heldout_file, ctx.heldout())):
+        for task in tasks:
+            opening = environment_of(task).opening
+            if opening is None:  # only the world itself knows it
+                continue
+            policy = SampledPolicy(silent, renderer, settings)
+            try:
+                policy.begin(task, opening(task))
+            except BadInput as e:
+                raise BadInput(f"{file}: {e}") from None
+            longest = max(longest, len(policy.prompt_ids))
+    return longest
 
 
 def check_model(ctx: Context) -> None:

@@ -18,7 +18,7 @@ from fieldkit.records import Task, Trajectory, encode
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
-from rollout.flight import Attempt, OnProgress, RolloutProgress, fly
+from rollout.flight import Attempt, RolloutProgress, fly
 from rollout.player import TurnSeeds
 from rollout.sandbox.command import SandboxSettings
 from rollout.seeds import eval_seed
@@ -41,7 +41,15 @@ class Checked:
     total: int
 
 
-def _play(name: str, tasks: Sequence[Task], scratch: Path, tell: OnProgress) -> list[Trajectory]:
+def play_yardstick(
+    name: str, tasks: Sequence[Task], scratch: Path, what: str, progress: Progress
+) -> list[Trajectory]:
+    """One episode of every task by the yardstick of that name, in the default sandbox. Raises
+    `Unavailable` where there is none."""
+
+    def tell(p: RolloutProgress) -> None:
+        progress(what, p.finished, p.total)
+
     player = yardstick_player(
         name,
         worlds=functools.partial(make_world, site=Site(SandboxSettings(), scratch)),
@@ -61,11 +69,9 @@ def check_tasks(
 ) -> list[Checked]:
     """What doing nothing and the oracle reach on every task. Raises `BadInput` naming the first
     task where either is wrong."""
-
-    def tell(p: RolloutProgress) -> None:
-        progress(what, p.finished, p.total)
-
-    nothing, oracle = (_play(name, tasks, scratch, tell) for name in (DO_NOTHING, ORACLE))
+    nothing, oracle = (
+        play_yardstick(name, tasks, scratch, what, progress) for name in (DO_NOTHING, ORACLE)
+    )
     checked = []
     for task, idle, solved in zip(tasks, nothing, oracle, strict=True):
         if idle.grade.passed:

@@ -1,0 +1,63 @@
+"""`grpo tasks check`: what a task file would do to a night, told from the file or by playing it.
+
+What makes a task unplayable is found by `rollout.tasks` from its text. Here the seed is held
+against the sandbox, and with `--play` do-nothing and the oracle are played: a task that is passed
+by doing nothing, or not by its own solution, teaches nothing and shows only in the morning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task
+from rollout.envs.registry import environment_of
+from rollout.sandbox.command import SandboxSettings
+from rollout.tasks import TaskProblem
+from rollout.yardsticks import DO_NOTHING, ORACLE, oracle_replies
+from scripts.base.display import Progress
+from scripts.prepare.task_sets import play_yardstick
+
+
+def misfits(path: Path, tasks: Mapping[int, Task], sandbox: SandboxSettings) -> list[TaskProblem]:
+    """The tasks, by line, whose seed the sandbox cannot hold."""
+    return [
+        TaskProblem(f"{path}:{line}", task.task_id, reason)
+        for line, task in tasks.items()
+        for reason in environment_of(task).fits(task, sandbox)
+    ]
+
+
+def play(
+    path: Path, tasks: Mapping[int, Task], scratch: Path, progress: Progress
+) -> tuple[list[TaskProblem], str]:
+    """Play do-nothing on every task, and the oracle where there is one; return the tasks in which
+    either is wrong, and one line that sums both up. Raises `Unavailable` without a sandbox."""
+    solved = {line: task for line, task in tasks.items() if _has_oracle(task)}
+    problems = []
+    n_passed = {}
+    for name, played in ((DO_NOTHING, tasks), (ORACLE, solved)):
+        trajectories = play_yardstick(name, list(played.values()), scratch, name, progress)
+        for line, trajectory in zip(played, trajectories, strict=True):
+            grade = trajectory.grade
+            why = ""
+            if name == DO_NOTHING and grade.passed:
+                why = "doing nothing passes it"
+            elif name == ORACLE and not grade.passed:
+                failed = [f"{r.kind} {r.path}: {r.detail}" for r in grade.results if not r.passed]
+                why = f"its oracle does not pass ({'; '.join(failed) or 'it has no assertion'})"
+            if why:
+                problems.append(TaskProblem(f"{path}:{line}", trajectory.task_id, why))
+        n_passed[name] = sum(t.grade.passed for t in trajectories)
+    said = f"do-nothing passes {n_passed[DO_NOTHING]} of {len(tasks)}, "
+    said += f"the oracle {n_passed[ORACLE]} of {len(solved)}"
+    without = len(tasks) - len(solved)
+    return problems, said + (f"; {without} tasks have no oracle" if without else "")
+
+
+def _has_oracle(task: Task) -> bool:
+    try:
+        return bool(oracle_replies(task))
+    except BadInput:
+        return False

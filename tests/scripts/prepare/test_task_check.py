@@ -1,0 +1,61 @@
+"""`grpo tasks check`: the tasks that a night would stumble over are found by playing them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task, encode
+from scripts.cli.make import app
+from tests.rollout.scripted import write_task
+
+DONE = {"kind": "file_exists", "path": "done.txt"}
+
+
+def check(folder: Path, *tasks: Task, play: bool = True) -> tuple[str, BaseException | None]:
+    file = folder / "tasks.jsonl"
+    file.write_text("".join(encode(t) + "\n" for t in tasks))
+    ended = CliRunner().invoke(app, ["tasks", "check", str(file), *(["--play"] if play else [])])
+    return ended.output.replace(str(file), "FILE"), ended.exception
+
+
+def without_oracle(task: Task) -> Task:
+    return replace(task, info={k: v for k, v in task.info.items() if k != "oracle"})
+
+
+def test_tasks_that_the_oracle_alone_passes_are_sound(tmp_path: Path) -> None:
+    other = without_oracle(write_task("b"))
+    assert check(tmp_path, write_task("a"), other) == (
+        "FILE: do-nothing passes 0 of 2, the oracle 1 of 1; 1 tasks have no oracle\n"
+        "FILE: every task is sound\n",
+        None,
+    )
+
+
+def test_an_oracle_that_misses_an_assertion_is_named_with_what_it_missed(tmp_path: Path) -> None:
+    bad = write_task("bad", verifiable_assertions=[DONE])
+    said, error = check(tmp_path, write_task("a"), bad)
+    assert "FILE:2: bad: its oracle does not pass (file_exists done.txt: no such file)" in said
+    assert isinstance(error, BadInput)
+
+
+def test_a_task_that_is_done_before_it_begins_is_named(tmp_path: Path) -> None:
+    kept = {"kind": "file_unchanged", "path": "notes.txt"}
+    said, error = check(tmp_path, write_task("idle", verifiable_assertions=[kept], oracle=["ls"]))
+    assert "FILE:1: warning: idle: every assertion holds in the seed" in said
+    assert "FILE:1: idle: doing nothing passes it" in said
+    assert isinstance(error, BadInput)
+
+
+@pytest.mark.parametrize("play", [False, True])
+def test_a_seed_that_no_workspace_holds_is_named_and_not_played(tmp_path: Path, play: bool) -> None:
+    stub: dict[str, Any] = {"path": "disk.img", "kind": "binary-stub", "content": 60_000_000}
+    task = write_task("big", workspace_seed={"files": [stub]}, verifiable_assertions=[DONE])
+    said, error = check(tmp_path, task, play=play)
+    assert said.startswith("FILE:1: big: workspace_seed.files take 60002304 bytes, more than")
+    assert isinstance(error, BadInput)
