@@ -129,8 +129,7 @@ def is_bare_echo(command: str) -> bool:
 
 
 def parse_literal(text: str) -> Action:
-    """The protocol without the prose sentinel: only TASK_COMPLETE, on a line of its own outside a
-    block, stops.
+    """The protocol without the prose sentinel: only a line TASK_COMPLETE outside a block stops.
 
     Of several bash blocks the first that holds more than comments is the command. DONE may carry a
     command too: a reply that holds a block and says TASK_COMPLETE outside of it runs the block and
@@ -149,11 +148,11 @@ def _parse(text: str, done: re.Pattern[str]) -> Action:
 
 
 def parse_action(text: str) -> Action:
-    """The default protocol: as `parse_literal`, and TASK_COMPLETED stops too, and a block that only
-    echoes "Task complete" or "Task completed".
+    """The default protocol: as `parse_literal`, and a block that only echoes "Task complete" stops.
 
-    The phrase may be quoted or not, in any case, with a space or an underscore, a full stop, a
-    trailing semicolon or comment. The echo itself is not run: it would change nothing.
+    TASK_COMPLETED and an echo of "Task completed" stop as well. The phrase may be quoted or not, in
+    any case, with a space or an underscore, a full stop, a trailing semicolon or comment. The echo
+    itself is not run: it would change nothing.
     """
     action = _parse(text, _SENTINEL_LINE)
     if is_bare_echo(action.command):

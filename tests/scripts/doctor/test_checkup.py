@@ -57,6 +57,27 @@ def test_a_model_that_cannot_be_trained_is_told_in_the_evening(
     assert "logits_scaling in its config.json" in bad["training"]
 
 
+def test_a_prompt_beyond_the_context_and_a_seed_beyond_the_workspace_are_told_in_the_evening(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "nights" / "r", *parts)
+    pool = tmp_path / "nights" / "pool.jsonl"
+    first, *others = pool.read_text().splitlines()
+    task = json.loads(first)
+    task["prompt"] = "word " * 5000
+    pool.write_text("\n".join([json.dumps(task), *others]) + "\n")
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert list(bad) == ["prompts"]
+    assert f"{pool}: task {task['task_id']}: its opening prompt has" in bad["prompts"]
+    task["prompt"] = "word"
+    stub = {"path": "disk.img", "kind": "binary-stub", "content": 60_000_000}
+    task["info"]["workspace_seed"]["files"].append(stub)
+    pool.write_text("\n".join([json.dumps(task), *others]) + "\n")
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert list(bad) == ["tasks"]
+    assert "more than sandbox.workspace_bytes" in bad["tasks"]
+
+
 def test_settings_that_cannot_be_read_are_all_there_is_to_say(
     parts: tuple[Path, Path], tmp_path: Path
 ) -> None:
