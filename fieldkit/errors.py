@@ -16,7 +16,7 @@ class FieldkitError(Exception):
     exit_code = 1
 
 
-class BadInput(FieldkitError):
+class BadInput(FieldkitError, ValueError):
     """A file, key or flag is wrong. Nothing was touched."""
 
     exit_code = 2

@@ -30,6 +30,7 @@ LIKE_A_PACKAGE = {
 
 WHOLE = {
     "chaos": "the programs that kill nights are in tests/ only",
+    "fieldkit/compat": "names of fieldkit that a script for the index's 0.34.1 imports",
     "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/sandbox/test_escape.py": "every way out of any sandbox",
     "rollout/sandbox/test_probe.py": "what a host forbids",
