@@ -156,7 +156,9 @@ class LineageStore:
 
 def _line(cells: tuple[str, ...] | list[str]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, delimiter="\t", lineterminator="\n").writerow(cells)
+    # A carriage return ends a row where csv reads it, but csv does not quote it of itself.
+    quoting = csv.QUOTE_ALL if any("\r" in cell for cell in cells) else csv.QUOTE_MINIMAL
+    csv.writer(text, delimiter="\t", lineterminator="\n", quoting=quoting).writerow(cells)
     return text.getvalue().encode()
 
 
