@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import FieldkitError
+from fieldkit.files.json_text import parse_json
 
 if TYPE_CHECKING:
     import httpx
@@ -134,7 +135,7 @@ class ChatClient:
                 body=response.text,
             )
         try:
-            answer = response.json()
+            answer = parse_json(response.content, url)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.eval.timed_calls import summarize_metric
 from fieldkit.files.atomic import read_raw_lines
+from fieldkit.files.json_text import parse_json
 
 _TURN_KEYS = frozenset(
     ("turn", "action", "duration", "duration_s", "input_tokens", "output_tokens")
@@ -102,12 +102,12 @@ class AgentRun:
         for number, line in read_raw_lines(Path(path)):
             if not line.strip():
                 continue
+            record = parse_json(line, f"{path}:{number}")
             try:
-                record = json.loads(line)
                 if not isinstance(record, dict):
                     raise BadInput(f"expected an object, found {type(record).__name__}")
                 runs.append(parse(record))
-            except (ValueError, BadInput) as e:
+            except ValueError as e:
                 raise BadInput(f"{path}:{number}: {e}") from None
         return runs
 

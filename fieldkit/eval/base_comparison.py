@@ -7,7 +7,6 @@ or lists of plain dicts, as a script has them. The statistics are the same (`fie
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from fieldkit.errors import BadInput
 from fieldkit.eval import stats
 from fieldkit.eval.stats import Estimate, PairedProportions
 from fieldkit.files.atomic import read_raw_lines
+from fieldkit.files.json_text import parse_json
 
 Rows = Iterable[Mapping[str, Any]] | str | Path
 """Records of one policy, one a task: dicts, or the path of a JSONL file."""
@@ -274,10 +274,7 @@ def _read(rows: Rows) -> Iterable[_Record]:
         for number, line in read_raw_lines(Path(rows)):
             if line.strip():
                 where = f"{rows}:{number}"
-                try:
-                    yield _record(json.loads(line), where)
-                except ValueError as e:
-                    raise BadInput(str(e) if where in str(e) else f"{where}: {e}") from None
+                yield _record(parse_json(line, where), where)
         return
     for i, row in enumerate(rows):
         yield _record(row, f"record {i}")

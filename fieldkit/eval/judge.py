@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from fieldkit.client.chat import ChatError, ChatHTTPError
 from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.atomic import append_line, read_lines
+from fieldkit.files.json_text import parse_json
 
 _FORM = 'Answer with one JSON object and nothing else: {"score": <number>, "rationale": "<why>"}'
 
@@ -140,7 +141,7 @@ class Judge:
         """The score and rationale of a reply: of the JSON object in it, else of "score: N"."""
         start, end = raw.find("{"), raw.rfind("}")
         try:
-            found = json.loads(raw[start : end + 1]) if start >= 0 else None
+            found = parse_json(raw[start : end + 1], "reply") if start >= 0 else None
         except ValueError:
             found = None
         found = found if isinstance(found, dict) else {}
@@ -203,8 +204,8 @@ class Judge:
 def _cached(path: Path) -> Mapping[str, str]:
     found = {}
     for number, line in read_lines(path):
+        value = parse_json(line, f"{path}:{number}")
         try:
-            value = json.loads(line)
             found[str(value["key"])] = str(value["reply"])
         except (ValueError, KeyError, TypeError) as e:
             raise BadInput(f"{path}:{number}: not a judge's reply ({e!r})") from None

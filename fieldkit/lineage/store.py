@@ -11,6 +11,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import fsync_dir, locked
@@ -157,7 +158,8 @@ class LineageStore:
 def _line(cells: tuple[str, ...] | list[str]) -> bytes:
     text = io.StringIO()
     # A carriage return ends a row where csv reads it, but csv does not quote it of itself.
-    quoting = csv.QUOTE_ALL if any("\r" in cell for cell in cells) else csv.QUOTE_MINIMAL
+    returns = any("\r" in cell for cell in cells)
+    quoting: Literal[0, 1] = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
     csv.writer(text, delimiter="\t", lineterminator="\n", quoting=quoting).writerow(cells)
     return text.getvalue().encode()
 

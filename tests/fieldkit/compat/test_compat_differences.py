@@ -169,7 +169,7 @@ def test_a_judges_score_off_the_scale() -> None:
 
 
 def trial(exp_id: str, parent: str = "", **more: Any) -> Trial:
-    empty = Trial(*[""] * 8, FailureLabel.KEEP, *[None] * 5, *[""] * 3)  # type: ignore[arg-type]
+    empty = Trial(*[""] * 8, FailureLabel.KEEP, *[None] * 5, *[""] * 3)  # type: ignore[arg-type, call-arg]
     return replace(empty, exp_id=exp_id, parent_exp=parent, **more)
 
 
