@@ -77,9 +77,7 @@ def compare_arms(names: Sequence[str]) -> Comparison:
     reference, first = next(iter(arms.items()))
     tasks, missing_tags = _tasks(arms)
     played = {label: arm.played for label, arm in arms.items()}
-    matched = MatchedArms(
-        [arm_of(label, p, tasks) for label, p in played.items()], reference
-    )
+    matched = MatchedArms([arm_of(label, p, tasks) for label, p in played.items()], reference)
     return Comparison(
         arms=arms,
         n_tasks=len(tasks),

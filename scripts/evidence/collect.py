@@ -147,9 +147,7 @@ def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:
     if not on_the_way:
         return ()
     chosen = [a for a in arms if a.name in trained]
-    return tuple(
-        MatchedArms(chosen, reference).paired(trained[-1]) for reference in on_the_way
-    )
+    return tuple(MatchedArms(chosen, reference).paired(trained[-1]) for reference in on_the_way)
 
 
 def outcome(trajectory: Trajectory) -> TaskOutcome:
@@ -213,9 +211,7 @@ def _split(comparison: MatchedArms, tag: str, newest: str | None) -> tuple[Split
     return _rows_of({value: parts[value] for value in in_order}, newest)
 
 
-def _rows_of(
-    parts: Mapping[str, MatchedArms], newest: str | None
-) -> tuple[SplitRow, ...]:
+def _rows_of(parts: Mapping[str, MatchedArms], newest: str | None) -> tuple[SplitRow, ...]:
     paired = {value: part.paired(newest) if newest else None for value, part in parts.items()}
     p_values = [p.passed.test.p_value for p in paired.values() if p is not None]
     adjusted: Sequence[float | None] = stats.holm(p_values) if newest else [None] * len(parts)
