@@ -6,7 +6,8 @@ records only. See `fieldkit.eval.assertions` for the grader of file assertions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,11 @@ class AssertionResult:
     kind: str
     path: str
     passed: bool
-    detail: str
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class PairedRow:
     """None in evidence that was stored before it was counted."""
 
 
-class MatchedBaseComparison:
+class MatchedArms:
     """Arms over the same tasks, and their paired differences to one of them.
 
     tags: task id → {tag: value}, such as persona or difficulty, for `split`. Raises `BadInput`
@@ -200,7 +200,7 @@ class MatchedBaseComparison:
         """Every other arm against the reference, in the given order."""
         return tuple(self.paired(name) for name in self.names if name != self.reference)
 
-    def split(self, tag: str) -> dict[str, MatchedBaseComparison]:
+    def split(self, tag: str) -> dict[str, MatchedArms]:
         """One comparison for each value of a tag, values sorted; every task must carry the tag."""
         by_value: dict[str, list[str]] = {}
         for task_id in self.task_ids:
@@ -210,13 +210,13 @@ class MatchedBaseComparison:
             by_value.setdefault(value, []).append(task_id)
         return {value: self.subset(by_value[value]) for value in sorted(by_value)}
 
-    def subset(self, task_ids: Sequence[str]) -> MatchedBaseComparison:
+    def subset(self, task_ids: Sequence[str]) -> MatchedArms:
         """The same arms over some of the tasks, which must be among `task_ids`."""
         arms = [replace(a, outcomes={t: a.outcomes[t] for t in task_ids}) for a in self.arms]
         tags = {t: self.tags[t] for t in task_ids if t in self.tags}
-        return MatchedBaseComparison(arms, self.reference, tags, self.seed)
+        return MatchedArms(arms, self.reference, tags, self.seed)
 
-    def kinds(self) -> dict[str, MatchedBaseComparison]:
+    def kinds(self) -> dict[str, MatchedArms]:
         """One comparison for each assertion kind, sorted: its assertions alone are counted.
 
         Tasks without that kind are left out. Only the assertion columns of its rows mean something.
@@ -224,7 +224,7 @@ class MatchedBaseComparison:
         kinds = sorted({k for arm in self.arms for o in arm.outcomes.values() for k in o.by_kind})
         return {kind: self._only_kind(kind) for kind in kinds}
 
-    def _only_kind(self, kind: str) -> MatchedBaseComparison:
+    def _only_kind(self, kind: str) -> MatchedArms:
         arms = [
             replace(
                 a,
@@ -240,7 +240,7 @@ class MatchedBaseComparison:
         ]
         task_ids = arms[0].outcomes
         tags = {t: self.tags[t] for t in task_ids if t in self.tags}
-        return MatchedBaseComparison(arms, self.reference, tags, self.seed)
+        return MatchedArms(arms, self.reference, tags, self.seed)
 
 
 def _check_names(arms: Sequence[Arm], reference: str) -> None:

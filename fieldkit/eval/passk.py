@@ -2,12 +2,15 @@
 
 Taking the best of the first k attempts wastes the rest and is noisy; the estimator of Chen et al.
 (2021), arXiv:2107.03374, equation 1, uses all n. This module only counts; it plays nothing.
+`PassAtK` is the same for samples that a caller holds as text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
@@ -53,3 +56,98 @@ def pass_at_k_difference(
         [pass_at_k(len(second[t]), sum(second[t]), k) for t in first],
         seed=seed,
     )
+
+
+def pass_at_k_estimator(n: int, c: int, k: int) -> float:
+    """`pass_at_k` by the names of the paper: n samples, c of them correct.
+
+    >>> pass_at_k_estimator(4, 1, 2)
+    0.5
+    """
+    return pass_at_k(n, c, k)
+
+
+@dataclass(frozen=True, slots=True)
+class PassAtKResult:
+    """pass@k of one policy on one set of problems.
+
+    per_task: {"task_id", "n", "passed"} of each problem, with what `extras_fn` added; pass_at: k →
+    the mean over problems.
+    """
+
+    n_problems: int
+    samples_per_problem: int
+    per_task: list[dict[str, Any]]
+    pass_at: dict[int, float]
+
+    def estimate(self, k: int, *, seed: int = 0) -> Estimate:
+        """pass@k with a 95 % bootstrap interval that resamples problems."""
+        values = [pass_at_k(int(r["n"]), int(r["passed"]), k) for r in self.per_task]
+        return stats.mean(values, seed=seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values; pass@k to four decimals."""
+        return {
+            "n_problems": self.n_problems,
+            "samples_per_problem": self.samples_per_problem,
+            "pass_at": {f"pass@{k}": round(v, 4) for k, v in self.pass_at.items()},
+            "per_task": list(self.per_task),
+        }
+
+
+@dataclass
+class PassAtK:
+    """pass@k for each k of `ks`.
+
+    >>> problems = [{"task_id": "a"}, {"task_id": "b"}]
+    >>> samples = [["1", "2"], ["2", "2"]]
+    >>> PassAtK([1, 2]).score(problems, samples, lambda text, problem: text == "2").pass_at
+    {1: 0.75, 2: 1.0}
+    """
+
+    ks: Sequence[int] = (1,)
+
+    def score(
+        self,
+        problems: Sequence[Mapping[str, Any]],
+        samples: Sequence[Sequence[str]],
+        grader: Callable[[str, Any], bool],
+        *,
+        extras_fn: Callable[[Any, Sequence[str]], Mapping[str, Any]] | None = None,
+        task_id_field: str = "task_id",
+    ) -> PassAtKResult:
+        """Grade `samples[i]`, the same number for every problem, against `problems[i]`.
+
+        grader: of (sample, problem), whether it passes. extras_fn: of (problem, its samples), what
+        else to keep in the problem's row. Raises `BadInput` where the lengths do not agree.
+        """
+        if len(problems) != len(samples):
+            raise BadInput(f"{len(problems)} problems but samples for {len(samples)}")
+        rows = []
+        for problem, texts in zip(problems, samples, strict=True):
+            passed = sum(bool(grader(text, problem)) for text in texts)
+            row = {"task_id": str(problem.get(task_id_field, "")), "n": len(texts)}
+            extras = extras_fn(problem, texts) if extras_fn else {}
+            rows.append({**row, "passed": passed, **extras})
+        return self.from_rows(rows)
+
+    def from_rows(self, rows: Sequence[Mapping[str, Any]]) -> PassAtKResult:
+        """The same from problems that are graded already: {"task_id", "n", "passed"} of each.
+
+        Raises `BadInput` where the problems differ in n, a k is above it, or a row lacks a key.
+        """
+        if not self.ks:
+            raise BadInput("ks is empty: there is no k to estimate pass@k for")
+        for i, row in enumerate(rows):
+            for key in sorted({"n", "passed"} - row.keys()):
+                raise BadInput(f"row {i}: the key {key!r} is missing")
+        if not rows:
+            return PassAtKResult(0, 0, [], dict.fromkeys(self.ks, 0.0))
+        counts = sorted({int(r["n"]) for r in rows})
+        if len(counts) > 1:
+            raise BadInput(f"every problem needs as many samples as the others; found {counts}")
+        pass_at = {
+            k: sum(pass_at_k(int(r["n"]), int(r["passed"]), k) for r in rows) / len(rows)
+            for k in self.ks
+        }
+        return PassAtKResult(len(rows), counts[0], [dict(r) for r in rows], pass_at)

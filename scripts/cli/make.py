@@ -114,7 +114,6 @@ def tasks_check(
     """
     import tempfile
 
-
     from rollout.sandbox.command import SandboxSettings
     from rollout.tasks import check_tasks, tasks_by_line
     from scripts.base.display import progress_bar

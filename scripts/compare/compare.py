@@ -12,7 +12,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
-from fieldkit.eval.matched import ArmRow, MatchedBaseComparison, PairedRow
+from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow
 from fieldkit.records import Task
 from rollout.arm import tasks_sha
 from rollout.tasks import decode_tasks
@@ -77,9 +77,7 @@ def compare_arms(names: Sequence[str]) -> Comparison:
     reference, first = next(iter(arms.items()))
     tasks, missing_tags = _tasks(arms)
     played = {label: arm.played for label, arm in arms.items()}
-    matched = MatchedBaseComparison(
-        [arm_of(label, p, tasks) for label, p in played.items()], reference
-    )
+    matched = MatchedArms([arm_of(label, p, tasks) for label, p in played.items()], reference)
     return Comparison(
         arms=arms,
         n_tasks=len(tasks),
@@ -142,7 +140,7 @@ def _tasks(arms: Mapping[str, StoredArm]) -> tuple[tuple[Task, ...], tuple[str, 
     )
 
 
-def _compared(matched: MatchedBaseComparison) -> tuple[Compared, ...]:
+def _compared(matched: MatchedArms) -> tuple[Compared, ...]:
     rows = matched.paired_rows()
     passed = stats.holm([row.passed.test.p_value for row in rows])
     stopped = stats.holm([row.stopped.test.p_value for row in rows])

@@ -13,7 +13,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
-from fieldkit.eval.matched import Arm, ArmRow, MatchedBaseComparison, PairedRow, TaskOutcome
+from fieldkit.eval.matched import Arm, ArmRow, MatchedArms, PairedRow, TaskOutcome
 from fieldkit.eval.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Entry
@@ -119,7 +119,7 @@ def compare(
 ) -> Evidence:
     """Compute the evidence from arms by name, in reading order; the last trained arm is newest."""
     arms = [arm_of(name, p, tasks) for name, p in played.items()]
-    comparison = MatchedBaseComparison(arms, reference, {t.task_id: tags_of(t) for t in tasks})
+    comparison = MatchedArms(arms, reference, {t.task_id: tags_of(t) for t in tasks})
     trained = [n for n in played if n not in (*YARDSTICKS, BASE, reference)]
     newest = trained[-1] if trained else None
     summary = played[reference].summary
@@ -147,9 +147,7 @@ def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:
     if not on_the_way:
         return ()
     chosen = [a for a in arms if a.name in trained]
-    return tuple(
-        MatchedBaseComparison(chosen, reference).paired(trained[-1]) for reference in on_the_way
-    )
+    return tuple(MatchedArms(chosen, reference).paired(trained[-1]) for reference in on_the_way)
 
 
 def outcome(trajectory: Trajectory) -> TaskOutcome:
@@ -209,15 +207,13 @@ def _has_tag(tasks: Sequence[Task], tag: str) -> bool:
     return all(tag in tags_of(t) for t in tasks)
 
 
-def _split(comparison: MatchedBaseComparison, tag: str, newest: str | None) -> tuple[SplitRow, ...]:
+def _split(comparison: MatchedArms, tag: str, newest: str | None) -> tuple[SplitRow, ...]:
     parts = comparison.split(tag)
     in_order = sorted(parts, key=lambda v: (ORDER.index(v) if v in ORDER else 0, v))
     return _rows_of({value: parts[value] for value in in_order}, newest)
 
 
-def _rows_of(
-    parts: Mapping[str, MatchedBaseComparison], newest: str | None
-) -> tuple[SplitRow, ...]:
+def _rows_of(parts: Mapping[str, MatchedArms], newest: str | None) -> tuple[SplitRow, ...]:
     paired = {value: part.paired(newest) if newest else None for value, part in parts.items()}
     p_values = [p.passed.test.p_value for p in paired.values() if p is not None]
     adjusted: Sequence[float | None] = stats.holm(p_values) if newest else [None] * len(parts)

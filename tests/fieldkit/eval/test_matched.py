@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.matched import Arm, MatchedBaseComparison, TaskOutcome
+from fieldkit.eval.matched import Arm, MatchedArms, TaskOutcome
 
 SETTINGS = {"temperature": 0.2, "max_tokens": 96}
 
@@ -43,8 +43,8 @@ def new() -> Arm:
 TAGS = {"a": {"level": "easy"}, "b": {"level": "easy"}, "c": {"level": "hard"}}
 
 
-def compare(*arms: Arm) -> MatchedBaseComparison:
-    return MatchedBaseComparison(arms or (warm(), new()), "warm", TAGS)
+def compare(*arms: Arm) -> MatchedArms:
+    return MatchedArms(arms or (warm(), new()), "warm", TAGS)
 
 
 def test_an_arms_own_numbers_are_counted() -> None:
@@ -130,23 +130,23 @@ def test_arms_with_one_name_are_refused() -> None:
 
 def test_an_unknown_reference_or_arm_names_the_known_ones() -> None:
     with pytest.raises(BadInput, match="warm, new"):
-        MatchedBaseComparison([warm(), new()], "base")
+        MatchedArms([warm(), new()], "base")
     with pytest.raises(BadInput, match="warm, new"):
         compare().row("base")
 
 
 def test_an_empty_comparison_is_refused() -> None:
     with pytest.raises(BadInput, match="no arm"):
-        MatchedBaseComparison([], "warm")
+        MatchedArms([], "warm")
     with pytest.raises(BadInput, match="no outcome"):
-        MatchedBaseComparison([Arm("warm", {})], "warm")
+        MatchedArms([Arm("warm", {})], "warm")
 
 
 def test_a_task_without_assertions_is_refused() -> None:
     with pytest.raises(BadInput, match="task a has no assertion"):
-        MatchedBaseComparison([Arm("warm", {"a": outcome(0, total=0)})], "warm")
+        MatchedArms([Arm("warm", {"a": outcome(0, total=0)})], "warm")
 
 
 def test_tags_of_a_task_that_was_not_played_are_refused() -> None:
     with pytest.raises(BadInput, match="zzz"):
-        MatchedBaseComparison([warm()], "warm", {"zzz": {"level": "easy"}})
+        MatchedArms([warm()], "warm", {"zzz": {"level": "easy"}})

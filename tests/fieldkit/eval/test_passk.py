@@ -3,9 +3,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.passk import mean_pass_at_k, pass_at_k, pass_at_k_difference
+from fieldkit.eval.passk import (
+    PassAtK,
+    mean_pass_at_k,
+    pass_at_k,
+    pass_at_k_difference,
+    pass_at_k_estimator,
+)
 
 
 @pytest.mark.parametrize(("n", "passed", "k"), [(5, 2, 1), (5, 2, 3), (6, 1, 2), (4, 0, 4)])
@@ -47,3 +55,31 @@ def test_the_difference_is_paired_by_task_whatever_the_order() -> None:
 def test_a_difference_over_other_tasks_is_refused() -> None:
     with pytest.raises(BadInput, match="b is in one only"):
         pass_at_k_difference({"a": [True]}, {"a": [True], "b": [True]}, 1)
+
+
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
+def test_the_estimator_is_the_mean_over_every_subset(counts: tuple[int, int]) -> None:
+    n, c = counts
+    samples = [True] * c + [False] * (n - c)
+    for k in range(1, n + 1):
+        every = [any(chosen) for chosen in itertools.combinations(samples, k)]
+        assert pass_at_k_estimator(n, c, k) == pytest.approx(sum(every) / len(every))
+
+
+def test_a_k_above_the_samples_is_an_error_and_not_one() -> None:
+    with pytest.raises(BadInput, match="pass@5 needs at least 5 attempts"):
+        pass_at_k_estimator(3, 0, 5)
+
+
+def test_a_result_has_an_interval_over_problems() -> None:
+    rows = [{"task_id": str(i), "n": 4, "passed": i % 5} for i in range(20)]
+    result = PassAtK((1, 2)).from_rows(rows)
+    found = result.estimate(2)
+    assert found.value == pytest.approx(result.pass_at[2])
+    assert found.interval is not None
+    assert found.interval.low < found.value < found.interval.high
+
+
+def test_a_row_without_its_counts_is_named() -> None:
+    with pytest.raises(BadInput, match="row 1: the key 'passed' is missing"):
+        PassAtK((1,)).from_rows([{"n": 1, "passed": 1}, {"n": 1}])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fieldkit.eval.assertions import ASSERTION_KINDS, AssertionKind, GraderLimits
-from fieldkit.eval.matched import MatchedBaseComparison
+from fieldkit.eval.matched import MatchedArms
 from fieldkit.eval.tree import Unmet
 from rollout.arm import evaluate_arm
 from rollout.tasks import task_faults
@@ -59,5 +59,5 @@ def test_it_is_played_graded_and_split_in_the_evidence(tmp_path: Path) -> None:
     summary = asyncio.run(evaluate_arm("policy", tasks, player=one, evals=tmp_path / "evals"))
     assert summary.n_passed == 2
     arm = arm_of("policy", read_played(tmp_path / "evals" / summary.key), tasks)
-    kinds = MatchedBaseComparison([arm], "policy", {}).kinds()
+    kinds = MatchedArms([arm], "policy", {}).kinds()
     assert [*kinds] == ["file_shouts"]

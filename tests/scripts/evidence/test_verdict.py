@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldkit.eval.matched import Arm, MatchedBaseComparison, TaskOutcome
+from fieldkit.eval.matched import Arm, MatchedArms, TaskOutcome
 from fieldkit.eval.stats import holm, paired_proportions
 from scripts.evidence.learning import Ended, Sampled, Training, trends
 from scripts.evidence.verdict import PASSES, STOPPED, Habit, Learning, Verdict, Work, judge
@@ -29,7 +29,7 @@ def arm(name: str, passed: set[int], stopped: set[int], held: int, turns: int, n
 
 
 def verdict(before: Arm, after: Arm, training: Training | None = None) -> Verdict:
-    comparison = MatchedBaseComparison([before, after], before.name)
+    comparison = MatchedArms([before, after], before.name)
     return judge(
         comparison.row(before.name),
         comparison.row(after.name),

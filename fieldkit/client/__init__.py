@@ -1,0 +1,16 @@
+"""A client of any server that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fieldkit.lazy import lazily
+
+if TYPE_CHECKING:
+    from fieldkit.client.chat import ChatClient as ChatClient
+    from fieldkit.client.chat import ChatError as ChatError
+    from fieldkit.client.chat import ChatHTTPError as ChatHTTPError
+    from fieldkit.client.chat import ChatTimeout as ChatTimeout
+    from fieldkit.client.chat import wait_for_warm as wait_for_warm
+
+__getattr__, __dir__ = lazily(__name__, __file__)

@@ -1,0 +1,62 @@
+"""A real HTTP server on this machine that answers chats as told, and keeps what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Endpoint:
+    """base_url, and every chat request in order with its headers."""
+
+    base_url: str
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+
+
+def said(text: str) -> tuple[int, str]:
+    """The answer of a model that says `text`."""
+    return 200, json.dumps({"choices": [{"message": {"content": text}}]})
+
+
+@contextmanager
+def answering(answers: Sequence[tuple[int, str]], models: int = 200) -> Iterator[Endpoint]:
+    """Serves `answers` (status, body) in order, the last one again and again."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send(models if self.path == "/v1/models" else 404, "{}")
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            endpoint.asked.append(json.loads(body))
+            endpoint.keys.append(self.headers["Authorization"])
+            self._send(*answers[min(len(endpoint.asked), len(answers)) - 1])
+
+        def _send(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keeps the test's output quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/v1")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield endpoint
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

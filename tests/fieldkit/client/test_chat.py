@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from fieldkit.client import ChatClient, ChatError, ChatHTTPError, ChatTimeout, wait_for_warm
+from tests.fieldkit.answering import Endpoint, answering, said
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def client(endpoint: Endpoint, retries: int = 2) -> ChatClient:
+    return ChatClient(endpoint.base_url + "/", "m", "key", max_retries=retries, backoff=0.001)
+
+
+def nobody() -> str:
+    """The address of a port that nothing listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{s.getsockname()[1]}/v1"
+
+
+def test_a_chat_carries_its_options_and_gives_the_whole_answer() -> None:
+    with answering([said("hi")]) as endpoint, client(endpoint) as chat:
+        answer = chat.chat(HELLO, max_tokens=7, temperature=0.5, seed=3)
+    assert answer["choices"][0]["message"]["content"] == "hi"
+    expected = {"model": "m", "messages": HELLO, "max_tokens": 7, "temperature": 0.5, "seed": 3}
+    assert endpoint.asked == [expected]
+    assert endpoint.keys == ["Bearer key"]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(status: int) -> None:
+    with answering([(status, "busy")] * 2 + [said("hi")]) as endpoint, client(endpoint) as chat:
+        assert chat.chat(HELLO)["choices"]
+    assert len(endpoint.asked) == 3
+
+
+def test_a_server_that_stays_busy_is_an_error_with_its_status() -> None:
+    with (
+        answering([(503, "still loading")]) as endpoint,
+        client(endpoint) as chat,
+        pytest.raises(ChatHTTPError, match="HTTP 503: still loading") as e,
+    ):
+        chat.chat(HELLO)
+    assert (e.value.status_code, e.value.body, len(endpoint.asked)) == (503, "still loading", 3)
+
+
+def test_a_wrong_request_is_not_sent_again() -> None:
+    with (
+        answering([(400, "too long")]) as endpoint,
+        client(endpoint) as chat,
+        pytest.raises(ChatHTTPError, match="too long"),
+    ):
+        chat.chat(HELLO)
+    assert len(endpoint.asked) == 1
+
+
+def test_a_server_that_is_not_there_is_a_timeout_that_names_it() -> None:
+    url = nobody()
+    with (
+        ChatClient(url, "m", max_retries=1, backoff=0.001) as chat,
+        pytest.raises(ChatTimeout, match=f"{url}/chat/completions: no answer in 2 tries"),
+    ):
+        chat.chat(HELLO)
+
+
+@pytest.mark.parametrize("body", ["<html>", "[1]"])
+def test_an_answer_that_is_no_json_object_is_an_error(body: str) -> None:
+    with (
+        answering([(200, body)]) as endpoint,
+        client(endpoint) as chat,
+        pytest.raises(ChatError, match="not a JSON object"),
+    ):
+        chat.chat(HELLO)
+
+
+def test_a_closed_client_says_so() -> None:
+    chat = ChatClient("http://127.0.0.1:9/v1", "m")
+    chat.close()
+    chat.close()
+    with pytest.raises(ChatError, match="is closed"):
+        chat.chat(HELLO)
+
+
+def test_a_key_is_not_printed() -> None:
+    assert "secret" not in repr(ChatClient("http://127.0.0.1:9/v1", "m", "secret"))
+
+
+def test_a_warm_server_is_seen_at_once_and_a_cold_one_is_not_waited_for_forever() -> None:
+    with answering([said("hi")]) as warm:
+        assert wait_for_warm(warm.base_url, timeout=0)
+    with answering([said("hi")], models=503) as cold:
+        assert not wait_for_warm(cold.base_url, timeout=0.05, poll_interval=0.01)
+    assert not wait_for_warm(nobody(), timeout=0)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from fieldkit.errors import BadInput
+from fieldkit.eval import MatchedBaseComparison
+
+COMPARE = MatchedBaseComparison().compare
+
+
+def record(task_id: str, passed: bool, held: int = 0, total: int = 2) -> dict[str, Any]:
+    grade = {"passed": passed, "n_passed": held, "n_total": total}
+    return {"task_id": task_id, "final_grade": grade, "n_turns": 3, "wall_seconds": 1.5}
+
+
+def arm(passes: list[bool]) -> list[dict[str, Any]]:
+    return [record(f"synth-a-{i:02}", p, 2 * p) for i, p in enumerate(passes)]
+
+
+@settings(deadline=None)  # the first call imports SciPy
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
+def test_the_test_is_scipys_binomial_over_the_tasks_that_differ(
+    pairs: list[tuple[bool, bool]],
+) -> None:
+    result = COMPARE(arm([a for a, _ in pairs]), arm([b for _, b in pairs]))
+    won, lost = sum(b > a for a, b in pairs), sum(a > b for a, b in pairs)
+    expected = binomtest(won, won + lost).pvalue if won + lost else 1.0
+    assert result.task_test.test.p_value == pytest.approx(expected)
+    delta = result.task_test.difference
+    assert 100 * delta.value == pytest.approx(result.overall_delta["delta_task_pp"])
+    assert delta.interval is not None
+    assert delta.interval.low <= delta.value <= delta.interval.high
+
+
+def test_the_order_of_the_records_does_not_matter() -> None:
+    before, after = arm([True, False, False, True]), arm([True, True, False, True])
+    assert COMPARE(before, after[::-1]).to_dict() == COMPARE(before, after).to_dict()
+
+
+def test_the_report_says_how_sure_the_differences_are() -> None:
+    report = COMPARE(arm([False] * 6), arm([True] * 6)).report()
+    assert "only the candidate passed: 6; only the baseline: 0" in report
+    assert "p 0.0312" in report
+    assert "| +100.0 pp | +" in report
+
+
+def test_the_result_is_json() -> None:
+    result = COMPARE(arm([False, True]), arm([True, True]))
+    assert json.loads(json.dumps(result.to_dict()))["paired"]["task"]["test"]["second_only"] == 1
+
+
+def test_other_tasks_are_refused_and_named() -> None:
+    with pytest.raises(BadInput, match="synth-a-01 is in the baseline only"):
+        COMPARE(arm([True, True]), arm([True]))
+
+
+def test_a_task_played_twice_is_refused() -> None:
+    with pytest.raises(BadInput, match="the candidate has task synth-a-00 more than once"):
+        COMPARE(arm([True]), arm([True]) * 2)
+
+
+def test_a_task_that_changed_is_refused() -> None:
+    with pytest.raises(BadInput, match="2 assertions in the baseline and 3 in the candidate"):
+        COMPARE([record("a", True)], [record("a", True, total=3)])
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(BadInput, match="nothing to compare"):
+        COMPARE([], [])
+
+
+def test_tasks_without_assertions_have_no_interval_for_them() -> None:
+    result = COMPARE([record("a", True, total=0)], [record("a", True, total=0)])
+    assert result.assertion_delta is None
+    assert "| +0.0 pp | — |" in result.report()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{torn", "base.jsonl:2: "),
+        ("[1]", "base.jsonl:2: expected an object, found list"),
+        ('{"task_id": "b"}', "base.jsonl:2: a record needs task_id and final_grade"),
+        ('{"task_id": "b", "final_grade": {}}', "base.jsonl:2: final_grade: the key 'passed'"),
+        (
+            '{"task_id": "b", "final_grade": {"passed": 1, "n_passed": "x", "n_total": 1}}',
+            "base.jsonl:2: not a record",
+        ),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "base.jsonl"
+    path.write_text(json.dumps(record("a", True)) + f"\n{line}\n")
+    with pytest.raises(BadInput, match=said):
+        COMPARE(path, path)

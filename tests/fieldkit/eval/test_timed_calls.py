@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.eval import Bench, summarize_metric
+
+
+def test_a_number_that_is_not_finite_is_an_error() -> None:
+    with pytest.raises(BadInput, match="nan is not a finite number"):
+        summarize_metric([1.0, math.nan])
+
+
+def test_a_bench_that_cannot_be_written_whole_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text("old")
+    bench = Bench("b")
+    bench.record(input={("a", "tuple"): "key"}, latency_ms=1.0)
+    with pytest.raises(TypeError):
+        bench.dump(path)
+    assert path.read_text() == "old"
+
+
+def test_inputs_that_json_lacks_are_written_all_the_same(tmp_path: Path) -> None:
+    bench = Bench("b").run(lambda path: {"seen": {path}}, [Path("a/b")])
+    calls = json.loads(bench.dump(tmp_path / "b.json", include_outputs=True).read_text())["calls"]
+    assert calls[0]["input"] == "a/b"

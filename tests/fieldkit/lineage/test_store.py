@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fieldkit.errors import BadInput
+from fieldkit.lineage import FailureLabel, LineageStore, Trial
+from tests.fieldkit.compat.test_compat_lineage import trial
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5), st.data())
+def test_a_write_torn_anywhere_loses_no_row_before_it(
+    texts: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = LineageStore(folder)
+        ends, trials = [], []
+        for i, (hypothesis, notes) in enumerate(texts):
+            trials.append(trial(str(i), hypothesis=hypothesis, notes=notes))
+            store.append(trials[-1])
+            ends.append(store.results_path.stat().st_size)
+        whole = store.results_path.read_bytes()
+        cut = data.draw(st.integers(0, len(whole)))
+        store.results_path.write_bytes(whole[:cut])
+        kept = [t for t, end in zip(trials, ends, strict=True) if end <= cut]
+        assert store.all_trials() == kept
+        store.append(trial("after"))
+        assert store.all_trials() == [*kept, trial("after")]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from fieldkit.lineage import LineageStore
+from tests.fieldkit.compat.test_compat_lineage import trial
+store = LineageStore(Path(sys.argv[1]))
+for i in range(40):
+    store.append(trial(f"{sys.argv[2]}{i}", notes="two\\nlines " + "x" * 5000))
+"""
+
+
+def test_two_processes_lose_no_row_and_mix_none(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name]) for name in "ab"
+    ]
+    assert [w.wait(60) for w in writers] == [0, 0]
+    trials = LineageStore(tmp_path).all_trials()
+    for name in "ab":
+        mine = [t.exp_id for t in trials if t.exp_id.startswith(name)]
+        assert mine == [f"{name}{i}" for i in range(40)]
+    assert {len(t.notes) for t in trials} == {5010}
+
+
+def test_a_row_that_is_no_trial_is_named(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    store.append(trial("0"))
+    whole = store.results_path.read_text()
+    store.results_path.write_text(whole + "one\ttwo\n")
+    with pytest.raises(BadInput, match=r"results\.tsv:3: 2 cells, a row has 17"):
+        store.all_trials()
+    store.results_path.write_text(whole.replace("keep", "kept"))
+    with pytest.raises(BadInput, match=r"results\.tsv:2: status: 'kept' is unknown"):
+        store.all_trials()
+    store.results_path.write_text(whole.replace("1.5", "fast"))
+    with pytest.raises(BadInput, match=r"results\.tsv:2: train_s: 'fast' is not a finite number"):
+        store.all_trials()
+    store.results_path.write_text("a\tb\n")
+    with pytest.raises(BadInput, match=r"results\.tsv:1: the columns are not those"):
+        store.all_trials()
+
+
+def test_a_trial_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    with pytest.raises(BadInput, match="core_metric: 'nan'"):
+        store.append(trial("0", metric=float("nan")))
+    assert store.all_trials() == []
+
+
+def test_a_trial_that_is_its_own_ancestor_is_named(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    store.append(trial("a", "b"))
+    store.append(trial("b", "a"))
+    with pytest.raises(BadInput, match="b is its own ancestor"):
+        store.chain_to("b")
+    assert store.tree() == "(2 trials are their own ancestors)"
+
+
+def test_a_tree_shows_who_came_from_whom(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    plain = replace(trial("0", metric=1.0), hypothesis="", status=FailureLabel.BASELINE)
+    for t in (plain, trial("1", "0", 0.5), trial("1a", "1"), trial("2", "0"), trial("z", "gone")):
+        store.append(t)
+    assert store.tree().splitlines() == [
+        "0 baseline 1.000000",
+        "├─ 1 keep 0.500000: h",
+        "│  └─ 1a keep —: h",
+        "└─ 2 keep —: h",
+        "z keep —: h",
+    ]
+
+
+def test_a_column_that_is_missing_is_named() -> None:
+    with pytest.raises(BadInput, match="the column 'exp_id' is missing"):
+        Trial.from_row({})
