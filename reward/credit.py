@@ -3,12 +3,13 @@
 One advantage for a whole episode credits the turn that says "done" with the work before it.
 `turn_advantages` credits a turn with what followed it, compared with what followed the same turn in
 the group: the policy gradient with rewards-to-go and a baseline by time (Sutton et al. 2000,
-theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`. Nothing here plays
-or trains.
+theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`. `state_advantages`
+compares turns in the same state instead. Nothing here plays or trains.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -21,9 +22,20 @@ from fieldkit.training.advantages import (
     group_advantages,
 )
 
+Rows = Sequence[Sequence[float]]
+"""A number for every turn of each of a group's K episodes."""
+
+_STATE_DIGITS = 9  # progress is a sum of shares such as 1/3; below this it differs by rounding
+
+
+def states_of(progress: Sequence[float | None]) -> tuple[float, ...]:
+    """The state before each turn: the sum of the progress (`Turn.reward`) made so far."""
+    sums = itertools.accumulate((p or 0.0 for p in progress[:-1]), initial=0.0)
+    return tuple(round(s, _STATE_DIGITS) for s in sums) if progress else ()
+
 
 def turn_advantages(
-    rewards: Sequence[float], earned: Sequence[Sequence[float]], scale: Scale = "std"
+    rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
     """K rewards, and what each turn earned → an advantage for every turn of the K rollouts.
 
@@ -43,6 +55,38 @@ def turn_advantages(
         [row[t] - baselines[t] for t in range(len(turns))]
         for row, turns in zip(to_go, earned, strict=True)
     ]
+    return _scaled(centred, scale)
+
+
+def state_advantages(
+    rewards: Sequence[float], earned: Rows, states: Rows, scale: Scale = "std"
+) -> tuple[tuple[float, ...], ...]:
+    """K rewards, and what each turn earned in which state → an advantage for every turn.
+
+    As `turn_advantages`, but the baseline of a turn is the mean reward-to-go over all turns of the
+    group in its state, however often an episode was there: the step-level advantage of GiGPO (Feng
+    et al. 2025, arXiv 2505.10978, equations 6 and 7) without discount and without the episode's
+    term. A turn that is alone in its state has 0. Every episode begins in one state, so unequal
+    rewards always give some turn an advantage.
+    """
+    check_rewards(rewards)
+    if all_equal(rewards):
+        return tuple((0.0,) * len(turns) for turns in earned)
+    to_go = [_to_go(r, turns, len(turns)) for r, turns in zip(rewards, earned, strict=True)]
+    found: dict[float, list[float]] = {}
+    for row, visited in zip(to_go, states, strict=True):
+        for value, state in zip(row, visited, strict=True):
+            found.setdefault(state, []).append(value)
+    baselines = {state: statistics.fmean(values) for state, values in found.items()}
+    centred = [
+        [value - baselines[state] for value, state in zip(row, visited, strict=True)]
+        for row, visited in zip(to_go, states, strict=True)
+    ]
+    return _scaled(centred, scale)
+
+
+def _scaled(centred: Rows, scale: Scale) -> tuple[tuple[float, ...], ...]:
+    """ "std" divides by the root mean square over all turns, "mean" by nothing."""
     divisor = 1.0
     if scale == "std":
         divisor = statistics.fmean(a * a for row in centred for a in row) ** 0.5 + ADVANTAGE_EPS
@@ -58,20 +102,20 @@ def _to_go(reward: float, earned: Sequence[float], longest: int) -> list[float]:
 
 
 def episode_advantages(
-    rewards: Sequence[float], earned: Sequence[Sequence[float]], scale: Scale = "std"
+    rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
     """GRPO as published: every turn has the advantage of its episode."""
     advantages = group_advantages(rewards, scale)
     return tuple((a,) * len(turns) for a, turns in zip(advantages, earned, strict=True))
 
 
-CreditRule = Callable[
-    [Sequence[float], Sequence[Sequence[float]], Scale], tuple[tuple[float, ...], ...]
-]
-"""K rewards, what each turn earned, and the scale → an advantage for every turn. Equal rewards have
-to give zeros: a group without signal must not train."""
+CreditRule = Callable[[Sequence[float], Rows, Rows, Scale], tuple[tuple[float, ...], ...]]
+"""K rewards, what each turn earned, the state before each turn (`states_of`) and the scale → an
+advantage for every turn. Equal rewards have to give zeros: a group without signal must not train.
+"""
 
 CREDITS: Registry[CreditRule] = Registry("credit rule")
 """By the name that `advantages.credit` gives."""
 CREDITS.register("episode", episode_advantages)
 CREDITS.register("turn", turn_advantages)
+CREDITS.register("state", state_advantages)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Trajectory
 from fieldkit.training.advantages import Scale, group_advantages
-from reward.credit import CREDITS
+from reward.credit import CREDITS, states_of
 from reward.shaping import REWARDS, RewardSettings, reward
 
 
@@ -37,4 +37,5 @@ class Reward:
         """An advantage for each turn of a group's K episodes."""
         of_turns = REWARDS[self.settings.kind].of_turns
         earned = [of_turns(t.turns, self.settings) for t in trajectories]
-        return CREDITS[self.credit]([t.reward for t in trajectories], earned, self.scale)
+        states = [states_of([turn.reward for turn in t.turns]) for t in trajectories]
+        return CREDITS[self.credit]([t.reward for t in trajectories], earned, states, self.scale)

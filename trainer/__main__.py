@@ -39,7 +39,11 @@ def _with_flags_of_settings(command: T) -> T:
             key.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[type(key.default) | None, typer.Option(help=key.expected)],
+            # A key without a default is a whole number.
+            annotation=Annotated[
+                (int if key.default is None else type(key.default)) | None,
+                typer.Option(help=key.expected),
+            ],
         )
         for key in keys(TrainerSettings)
     ]

@@ -228,9 +228,10 @@ def micro_batches(
             "or roll out with fewer turns or a smaller max_model_len"
         )
     out: list[list[Segment]] = []
+    tokens = settings.microbatch_tokens
     for segment in ordered:
         width = out[-1][0].n_inputs if out else 0
-        if out and (len(out[-1]) + 1) * width <= settings.tokens_per_microbatch:
+        if out and (len(out[-1]) + 1) * width <= tokens:
             out[-1].append(segment)
         else:
             out.append([segment])

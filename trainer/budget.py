@@ -113,7 +113,7 @@ def forecast(
 ) -> int:
     """Bytes that a step needs with the largest micro-batch that any bundle can have."""
     fixed, per_token = _needs(model_dir, settings, item_bytes)
-    return fixed + max(settings.tokens_per_microbatch, longest_segment) * per_token
+    return fixed + max(settings.microbatch_tokens, longest_segment) * per_token
 
 
 def _needs(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> tuple[int, int]:

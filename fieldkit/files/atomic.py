@@ -22,7 +22,8 @@ from typing import IO, Any
 from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json
 
-_TMP_MARK = ".tmp-"
+TMP_MARK = ".tmp-"
+"""In the name of a file or folder that is still being written."""
 
 PACKED = ".xz"
 """The suffix of a compressed file: `read_lines` reads it as the file that was compressed."""
@@ -60,7 +61,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f"{path.name}{_TMP_MARK}{os.getpid()}")
+    return path.with_name(f"{path.name}{TMP_MARK}{os.getpid()}")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -125,7 +126,7 @@ def whole_dir(path: Path) -> Iterator[Path]:
         yield tmp
         fsync_tree(tmp)
         if path.exists():
-            aside = path.with_name(f"{path.name}{_TMP_MARK}old-{os.getpid()}")
+            aside = path.with_name(f"{path.name}{TMP_MARK}old-{os.getpid()}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
             os.rename(tmp, path)
@@ -140,7 +141,7 @@ def whole_dir(path: Path) -> Iterator[Path]:
 
 def sweep_temporaries(folder: Path) -> list[Path]:
     """Remove a killed writer's temporaries from `folder` itself; return what was removed."""
-    left = [p for p in folder.iterdir() if _TMP_MARK in p.name]
+    left = [p for p in folder.iterdir() if TMP_MARK in p.name]
     for p in left:
         shutil.rmtree(p) if p.is_dir() and not p.is_symlink() else p.unlink()
     return left

@@ -19,7 +19,7 @@ from fieldkit.gate.patience import Patience
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, environment, family, is_running, terminate, wait_ended
 from fieldkit.process.shared_memory import shared_files
-from rollout.engine import vllm_server
+from rollout.engine import kernel_cache, vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
@@ -29,7 +29,7 @@ from rollout.engine.lifecycle import LIFECYCLES, Lifecycle, decide
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Proof, prove
 from rollout.engine.target import Target
-from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, LoraShape
+from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, KERNELS, LoraShape
 
 ENGINE = "engine"
 """The name of its entry in the ledger."""
@@ -158,6 +158,7 @@ class Server:
         self._require_memory()
         port = free_port(self.settings.port)
         scratch = new_scratch()
+        self._with_kernels(lambda: kernel_cache.fill(scratch / KERNELS))
         target, shape = self.target, self.target.shape
         owned = self.ledger.launch(
             ENGINE,
@@ -181,11 +182,21 @@ class Server:
                 raise Unavailable(f"the server does not list {', '.join(missing)}")
             self._decide()
             self._note_held()
+            self._with_kernels(lambda: kernel_cache.keep(scratch / KERNELS))
         except FieldkitError as e:
+            kernel_cache.forget()
             tail = vllm_server.last_error(Path(owned.log))
             self.stop()
             raise Unavailable(f"vLLM did not start: {e}. {tail}Its log: {owned.log}") from e
         self.say(f"engine: ready after {time.monotonic() - began:.0f} s")
+
+    def _with_kernels(self, do: Callable[[], None]) -> None:
+        """Fill or keep the compiled kernels. A full disk costs the next start some time only."""
+        try:
+            if vllm_server.is_cpu_build():
+                do()
+        except OSError as e:
+            self.say(f"engine: the compiled kernels are not kept: {e}")
 
     def _require_memory(self) -> None:
         gpu_total = memory.gpu_total()

@@ -21,7 +21,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from fieldkit.training.adapter import AdapterInfo
-from rollout.engine import vllm_plugin
+from rollout.engine import kernel_cache, vllm_plugin
 from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
@@ -37,10 +37,15 @@ _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # Without chunked prefill every prompt must fit one batch; 16,384 held some 3,000 requests.
 _MIN_BATCHED_TOKENS = 16_384
 
+KERNELS = "kernels"
+"""The folder of compiled kernels in a server's scratch folder."""
+
 _SECRET = re.compile(
     r"(^|_)(TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)(_|$)"
 )
 """In the name of an environment variable: its value is kept from the server."""
+
+_BF16_FEATURES = {"avx512_bf16", "amx_bf16", "bf16"}
 
 _LOG_TAIL_BYTES = 20_000
 _ERROR_LINES = 3
@@ -95,19 +100,11 @@ def serving_dtype(
     """
     if settings.dtype != "auto":
         return settings.dtype
-    if is_cpu_build() and not _cpu_has_bf16():
+    if is_cpu_build() and kernel_cache.cpu_features().isdisjoint(_BF16_FEATURES):
         return "float32"
     config = read_json(model_dir / "config.json")
     own = config.get("dtype") or config.get("torch_dtype")
     return "float16" if own == "float16" else "bfloat16"
-
-
-def _cpu_has_bf16() -> bool:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    # x86 calls the line `flags`, Arm calls it `Features`.
-    named = (line for line in lines if line.startswith(("flags", "Features")))
-    flags = {word for line in named for word in line.split()}
-    return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
@@ -198,6 +195,7 @@ def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[s
     if is_cpu_build():
         env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings)
         env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
+        env |= kernel_cache.environment(scratch / KERNELS)
         # Would override --kv-cache-memory-bytes.
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     return env

@@ -20,7 +20,7 @@ from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
 from scripts.run.config import UNPROTECTED, RunConfig
 from scripts.run.folder import RunFolder
-from scripts.run.manifest import check_sandbox
+from scripts.run.manifest import check_sandbox, read_manifest
 from scripts.run.timings import Stopwatch
 
 if TYPE_CHECKING:
@@ -82,14 +82,19 @@ class Context:
             return engine
         served = serving_dtype(engine, model)
         item_bytes = 2 if served == "bfloat16" and self.config.trainer.dtype != "fp32" else 4
-        need = forecast(model, self.config.trainer, item_bytes, engine.max_model_len)
+        need = forecast(model, self.trainer(), item_bytes, engine.max_model_len)
         return replace(engine, trainer_gib=need / GIB)
 
     def trainer(self) -> TrainerSettings:
-        """[trainer], with the server's dtype where run.toml does not set it."""
+        """[trainer], with the server's dtype and the micro-batch's tokens where run.toml does not
+        set them. A run that has a manifest keeps the tokens that it began with."""
         from rollout.engine.vllm_server import serving_dtype
 
         trainer = self.config.trainer
+        if trainer.tokens_per_microbatch is None:
+            began = (read_manifest(self.folder) or {}).get("config", {}).get("trainer", {})
+            tokens = began.get("tokens_per_microbatch") or trainer.microbatch_tokens
+            trainer = replace(trainer, tokens_per_microbatch=tokens)
         if trainer.serving_dtype != "auto":
             return trainer
         return replace(trainer, serving_dtype=serving_dtype(self.config.engine, self.model_dir()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,10 @@ def start(ctx: Context) -> Done:
     with _all_or_nothing(ctx.folder, before):
         with ctx.watch.part("manifest"):
             identity = evaluation_identity(ctx)
-            now = new_manifest(ctx.folder, ctx.config, ctx.model_dir(), adapter, identity)
+            tokens = ctx.trainer().tokens_per_microbatch
+            resolved = replace(ctx.config.trainer, tokens_per_microbatch=tokens)
+            config = replace(ctx.config, trainer=resolved)
+            now = new_manifest(ctx.folder, config, ctx.model_dir(), adapter, identity)
             _drop_evaluations_of_other_conditions(ctx, before, now)
             write_json(ctx.folder.manifest, now)
             _write_step_zero(ctx, adapter)

@@ -154,7 +154,7 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
         return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
     batches = micro_batches(segments, settings)
     budget = smaller_budget(ctx.model_dir(), batches, settings, _item_bytes(settings))
-    return told_budget(budget, settings.tokens_per_microbatch, other)
+    return told_budget(budget, settings.microbatch_tokens, other)
 
 
 def told_budget(budget: Budget, present: int, other: str) -> str:

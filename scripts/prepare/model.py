@@ -14,17 +14,11 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import whole_dir
+from fieldkit.files.user_cache import cache_dir
 from fieldkit.training.tensors import save_tensors
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "SmolLM2-135M-Instruct"
-
-
-def cache_dir() -> Path:
-    """Where built models live: $GRPO_CACHE, or grpo-loop below the user's cache folder."""
-    if own := os.environ.get("GRPO_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "grpo-loop"
 
 
 def default_model_dir() -> Path:

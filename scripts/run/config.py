@@ -99,7 +99,8 @@ class AdvantageSettings:
     scale: Scale = "std"
     """"std" divides by the group's standard deviation; "mean" keeps how far apart rewards were."""
     credit: Annotated[str, Choice(CREDITS)] = "turn"
-    """"turn" credits each turn with what came of it; "episode" gives all turns of one the same."""
+    """"turn" credits each turn with what came of it; "episode" gives all turns of one the same;
+    "state" compares turns in which the same share of the work was done."""
 
 
 @settings("eval")

@@ -32,6 +32,9 @@ FREE_KEYS = dotted_keys(Change.LENGTH, Change.MACHINE)
 """The keys of run.toml that may change after the first step. What a message about too little
 memory, too few files or a busy port tells a person to set is among them."""
 
+KEPT_KEYS = ("trainer.tokens_per_microbatch",)
+"""The keys that a run.toml may leave to the machine and that the manifest then holds as chosen."""
+
 
 def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
     """The manifest, or None where the run was not started. Raises `BadInput` for another schema."""
@@ -136,10 +139,12 @@ def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[A
     """The dotted keys that differ from the manifest, with (old, new).
 
     A key that this version knows and the manifest does not hold is unchanged: its default is what
-    an older version did.
+    an older version did. So is one of `KEPT_KEYS` that run.toml leaves out.
     """
     old, new = flat(manifest["config"]), flat(config.plain())
-    return {k: (was, new.get(k)) for k, was in old.items() if k not in new or was != new[k]}
+    kept = {k for k in KEPT_KEYS if new.get(k) is None}
+    found = {k: (was, new.get(k)) for k, was in old.items() if k not in new or was != new[k]}
+    return {k: pair for k, pair in found.items() if k not in kept}
 
 
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -11,7 +11,14 @@ import pytest
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, Trajectory
 from fieldkit.training.advantages import Scale, group_advantages
-from reward.credit import CREDITS, episode_advantages, turn_advantages
+from reward.credit import (
+    CREDITS,
+    Rows,
+    episode_advantages,
+    state_advantages,
+    states_of,
+    turn_advantages,
+)
 from reward.reward import Reward
 from reward.shaping import REWARDS, RewardSettings
 from rollout.group import make_group
@@ -81,7 +88,66 @@ def test_std_brings_every_group_to_the_same_size() -> None:
 
 def test_equal_rewards_teach_no_turn_anything() -> None:
     """Signal is decided by rewards; a group without it must not train through its turns."""
-    assert turn_advantages((0.8, 0.8), (paid(1, 0), paid(0, 1))) == ((0.0, 0.0), (0.0, 0.0))
+    turns = (paid(1, 0), paid(0, 1))
+    assert turn_advantages((0.8, 0.8), turns) == ((0.0, 0.0), (0.0, 0.0))
+    assert state_advantages((0.8, 0.8), turns, ((0, 1), (0, 0))) == ((0.0, 0.0), (0.0, 0.0))
+
+
+# --- by state -------------------------------------------------------------------------------------
+
+
+def by_state(*progress: tuple[float, ...], scale: Scale = "mean") -> tuple[tuple[float, ...], ...]:
+    """Advantages of episodes whose turns make this progress and whose reward is what they earn."""
+    turns = [paid(*p) for p in progress]
+    return state_advantages([sum(t) for t in turns], turns, [states_of(p) for p in progress], scale)
+
+
+def test_the_state_before_a_turn_is_the_progress_so_far() -> None:
+    assert states_of((0.5, None, 0.25, 0.25)) == (0, 0.5, 0.5, 0.75)
+    assert states_of((0.3,)) == (0,)
+    assert states_of(()) == ()
+    assert states_of((0.1, 0.2, 0))[2] == states_of((0.3, 0))[1], "rounding makes no state"
+
+
+def test_a_group_by_state_worked_out_by_hand() -> None:
+    """Both do the work in turn 1; the first stops in turn 2, the second in turn 3.
+
+    Rewards to go: 0.8, -0.1 and 0.7, -0.2, -0.1. State 0: 0.8, 0.7, mean 0.75. State 1: -0.1, -0.2
+    and -0.1, mean -0.4/3. So both turns that stop are better than going on, whenever they come.
+    """
+    first, second = by_state((1, 0), (1, 0, 0))
+    assert first == pytest.approx((0.05, 0.1 / 3))
+    assert second == pytest.approx((-0.05, -0.2 / 3, 0.1 / 3))
+
+
+def test_stopping_with_half_the_work_is_compared_with_going_on_from_there() -> None:
+    """The first stops at a half; the second gets there a turn later and does the rest.
+
+    Rewards to go: 0.3, -0.1 and 0.6, 0.7, 0.3, -0.1. State 0: 0.3, 0.6, 0.7, mean 1.6/3. State
+    0.5: -0.1, 0.3, mean 0.1. State 1: alone, so 0.
+    """
+    stopped, went_on = by_state((0.5, 0), (0, 0.5, 0.5, 0))
+    assert stopped == pytest.approx((0.3 - 1.6 / 3, -0.2))
+    assert went_on == pytest.approx((0.6 - 1.6 / 3, 0.7 - 1.6 / 3, 0.2, 0.0))
+
+
+def test_by_state_std_brings_every_group_to_the_same_size() -> None:
+    flat = [a for row in by_state((1, 0), (0.5, 0, 0.25), (0,), scale="std") for a in row]
+    assert math.sqrt(sum(a * a for a in flat) / len(flat)) == pytest.approx(1, rel=1e-3)
+
+
+def test_unequal_rewards_always_give_some_turn_an_advantage() -> None:
+    """Where no turn makes progress, all are in one state, and turns differ by their price."""
+    flat = [a for row in by_state((0, 0, 0), (0,)) for a in row]
+    assert max(flat) > 0 > min(flat)
+
+
+def test_a_run_can_credit_by_state() -> None:
+    paid_by = Reward(scale="mean", credit=AdvantageSettings(credit="state").credit)
+    group = [replace(played(1.0, None), reward=0.8), replace(played(1.0, 0, None, k=1), reward=0.7)]
+    of_turns = make_group(1, TASK, group, paid_by).turn_advantages
+    assert of_turns is not None
+    assert of_turns[0][0] > 0 > of_turns[1][0]
 
 
 def test_a_reward_that_is_not_finite_is_an_error() -> None:
@@ -104,9 +170,9 @@ def test_a_binary_reward_pays_for_the_end_alone() -> None:
 
 def test_a_rule_from_outside_credits_the_turns_of_a_run() -> None:
     def last_turn_takes_all(
-        rewards: Sequence[float], earned: Sequence[Sequence[float]], scale: Scale
+        rewards: Sequence[float], earned: Rows, states: Rows, scale: Scale
     ) -> tuple[tuple[float, ...], ...]:
-        rows = episode_advantages(rewards, earned, scale)
+        rows = episode_advantages(rewards, earned, states, scale)
         return tuple((*(0.0 for _ in row[1:]), row[-1]) for row in rows)
 
     CREDITS.register("last", last_turn_takes_all)
@@ -117,7 +183,9 @@ def test_a_rule_from_outside_credits_the_turns_of_a_run() -> None:
         assert make_group(1, TASK, group, paid_by).turn_advantages == ((0.0, 0.5), (-0.5,))
     finally:
         CREDITS.remove("last")
-    with pytest.raises(BadInput, match=r"advantages\.credit: expected one of 'episode', 'turn'"):
+    with pytest.raises(
+        BadInput, match=r"advantages\.credit: expected one of 'episode', 'turn', 'state'"
+    ):
         AdvantageSettings(credit="last")
 
 

@@ -125,7 +125,7 @@ def test_what_was_killed_although_it_should_have_fitted_gets_half_of_what_it_use
     assert found.fits == 10**6
     assert found.smaller == found.largest // 2
     assert found.longest < found.largest // 2
-    assert found.largest <= SETTINGS.tokens_per_microbatch
+    assert found.largest <= SETTINGS.microbatch_tokens
 
 
 def test_there_is_no_smaller_budget_where_the_longest_segment_does_not_fit(

@@ -33,6 +33,15 @@ def test_an_impossible_value_is_named(name: str, value: Any) -> None:
         TrainerSettings(**{name: value})
 
 
+@pytest.mark.parametrize(("gpus", "tokens"), [([], 1024), (["GB10"], 4096)])
+def test_the_default_micro_batch_follows_the_device(
+    gpus: list[str], tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.settings.gpu_names", lambda: gpus)
+    assert TrainerSettings().microbatch_tokens == tokens
+    assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
+
+
 def test_a_file_gives_values_and_a_flag_wins(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"lr": 1e-3, "kl_coef": 1}))

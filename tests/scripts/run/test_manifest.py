@@ -12,6 +12,8 @@ import pytest
 from fieldkit.errors import BadInput, NotOwner
 from rollout.sandbox.command import SandboxKind
 from scripts.base import machine
+from scripts.base.signals import Wish
+from scripts.phases.context import Context
 from scripts.run.config import RunConfig, changed_keys
 from scripts.run.manifest import (
     bound_changes,
@@ -21,6 +23,7 @@ from scripts.run.manifest import (
     read_manifest,
 )
 from scripts.run.takeover import takeover
+from scripts.run.timings import Stopwatch
 from tests.scripts.made_night import Night, make_night
 
 
@@ -138,11 +141,26 @@ def test_a_key_that_the_manifest_does_not_know_is_no_change(night: Night) -> Non
     assert bound_changes(edit(night, config=then), now) == {}
 
 
+def test_a_run_keeps_the_micro_batch_that_it_began_with(night: Night) -> None:
+    """A run of an older version began with 4,096, whatever this version would choose."""
+    now = config(night, "bwrap")
+    assert now.trainer.tokens_per_microbatch is None
+    then = now.plain()
+    then["trainer"]["tokens_per_microbatch"] = 4096
+    edit(night, config=then)
+    ctx = Context(night.folder, now, lambda event: None, Wish(), Stopwatch(0.0))
+    now = replace(now, trainer=replace(now.trainer, serving_dtype="bfloat16"))
+    assert replace(ctx, config=now).trainer().tokens_per_microbatch == 4096
+    said = replace(now, trainer=replace(now.trainer, tokens_per_microbatch=512))
+    assert replace(ctx, config=said).trainer().tokens_per_microbatch == 512
+
+
 def test_what_may_change_and_what_may_not_is_told_apart(night: Night) -> None:
     now = config(night, "bwrap")
     then = now.plain()
     then["trainer"] |= {"lr": 0.5, "tokens_per_microbatch": 7}
     manifest = edit(night, config=then)
     assert bound_changes(manifest, now) == {"trainer.lr": (0.5, now.trainer.lr)}
-    tokens = now.trainer.tokens_per_microbatch
-    assert free_changes(manifest, now) == {"trainer.tokens_per_microbatch": (7, tokens)}
+    assert free_changes(manifest, now) == {}, "run.toml leaves it out, so the run keeps its 7"
+    now = replace(now, trainer=replace(now.trainer, tokens_per_microbatch=9))
+    assert free_changes(manifest, now) == {"trainer.tokens_per_microbatch": (7, 9)}
