@@ -201,5 +201,7 @@ def use(
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    ways = ways_to_use(folder, find_model(read_config(folder.config).model.path), step)
+    config = read_config(folder.config)
+    model_dir, context = find_model(config.model.path), config.engine.max_model_len
+    ways = ways_to_use(folder, model_dir, context, step)
     print(json.dumps([asdict(way) for way in ways], indent=2) if json_ else uses_text(ways))

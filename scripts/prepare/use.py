@@ -31,8 +31,12 @@ class Use:
     commands: tuple[str, ...]
 
 
-def ways_to_use(folder: RunFolder, model_dir: Path, step: int | None = None) -> list[Use]:
+def ways_to_use(
+    folder: RunFolder, model_dir: Path, context: int, step: int | None = None
+) -> list[Use]:
     """The ways to use the adapter of `step`, or the newest one.
+
+    context: tokens that the server takes, as the run's own engine does.
 
     Raises `BadInput` where the run has no such step.
     """
@@ -51,7 +55,9 @@ def ways_to_use(folder: RunFolder, model_dir: Path, step: int | None = None) -> 
     merged = Path.cwd() / "merged" / f"{folder.name}-{n}"
     return [
         Use(
-            "serve", "an OpenAI-compatible server with vLLM", _serve(folder, n, adapter, model_dir)
+            "serve",
+            "an OpenAI-compatible server with vLLM",
+            _serve(folder.version(n), adapter, model_dir, context),
         ),
         Use("load", "in Python with peft", (_python(_LOAD, model_dir, path),)),
         Use("merge", "into a model folder of its own", (_python(_MERGE, model_dir, path, merged),)),
@@ -59,15 +65,14 @@ def ways_to_use(folder: RunFolder, model_dir: Path, step: int | None = None) -> 
     ]
 
 
-def _serve(folder: RunFolder, n: int, adapter: AdapterInfo, model_dir: Path) -> tuple[str, ...]:
-    name = folder.version(n)
-    program = Path(sys.executable).with_name("vllm")
-    words = [str(program if program.exists() else "vllm"), "serve", str(model_dir)]
+def _serve(name: str, adapter: AdapterInfo, model_dir: Path, context: int) -> tuple[str, ...]:
+    # Not `vllm serve`: the CPU build's program looks for a distribution called vllm and ends.
+    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir)]
     shape = LoraShape.of([adapter])
     assert shape is not None, "an adapter has one"
     words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
     words += ["--lora-modules", f"{name}={adapter.path}", "--generation-config", "vllm"]
-    words += ["--max-model-len", "4096", "--port", "8000"]
+    words += ["--max-model-len", str(context), "--port", "8000"]
     ask = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     url = "http://localhost:8000/v1/chat/completions"
     curl = ["curl", url, "-H", "Content-Type: application/json", "-d", ask]

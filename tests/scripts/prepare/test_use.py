@@ -26,7 +26,9 @@ def night(policy: tuple[Path, Path], tmp_path: Path) -> RunFolder:
     model_dir, adapter = policy
     folder = RunFolder(tmp_path / "night")
     folder.path.mkdir()
-    folder.config.write_text(f"[model]\npath = {json.dumps(str(model_dir))}\n")
+    folder.config.write_text(
+        f"[model]\npath = {json.dumps(str(model_dir))}\n[engine]\nmax_model_len = 1024\n"
+    )
     for n in (0, 1):
         shutil.copytree(adapter, folder.adapter(n))
         write_json(folder.summary(n), {})
@@ -124,8 +126,9 @@ def test_the_served_adapter_answers(night: RunFolder, tmp_path: Path) -> None:
         assert reply["model"] == night.version(1)
         assert reply["choices"][0]["message"]["content"]
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(60)
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(60)
 
 
 def _answers() -> bool:
