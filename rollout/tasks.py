@@ -7,7 +7,6 @@ the text of the file, by the environment that a task names for what only that on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_raw_lines
+from fieldkit.files.json_text import parse_json
 from fieldkit.records import Task, decode, encode, from_plain
 from rollout.envs.registry import ENVIRONMENTS, environment_of
 
@@ -147,8 +147,8 @@ def _decode(raw: bytes, where: str) -> Task:
 def _published(text: str) -> Mapping[str, Any] | None:
     """A line in the format in which an environment's author publishes tasks; None for another."""
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text, "")
+    except BadInput:
         return None  # `decode` says what is wrong with it
     if not isinstance(line, dict):
         return None

@@ -64,7 +64,7 @@ def test_looking_at_a_committed_run_works_and_changes_no_file_of_it(run: Path) -
 
     before = contents()
     looks = [("table", run.name), ("report", run.name), ("watch", run.name, "--once")]
-    if all(has_episodes(arm) for arm in run.glob("evals/*/")):
+    if all(has_episodes(file.parent) for file in run.glob("evals/**/eval.json")):
         looks += [("show", run.name), ("replay", run.name)]
         looks.append(("compare", f"{run.name}@base", f"{run.name}@warm", run.name))
     for words in looks:

@@ -73,5 +73,7 @@ def _entry(line: str, where: str) -> Entry:
             event=str(value.pop("event")),
             data=value,
         )
+    except BadInput:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise BadInput(f"{where}: not a journal line ({e!r})") from None

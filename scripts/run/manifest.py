@@ -171,7 +171,26 @@ def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunCon
             "what fits the night to the machine (micro-batches, concurrency, the engine's memory). "
             "Put it back, or start another run with `grpo new`"
         )
+    _refuse_other_program(folder, manifest)
     _refuse_other_data(folder, manifest, config)
+
+
+def _refuse_other_program(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
+    """A version of the program stands for its worlds, its protocol and its graders: arms that two
+    versions played cannot be compared."""
+    from scripts.base.machine import PROGRAM, versions
+
+    made = manifest.get("versions", {})
+    then, now = made.get(PROGRAM), versions().get(PROGRAM)
+    if then not in (None, now):
+        commit = made.get("commit", "").removesuffix("+")
+        raise BadInput(
+            f"{folder.manifest}: the run was begun with {PROGRAM} {then}, and this is {now}, which"
+            " reads replies or grades files otherwise: its arms could not be compared with the"
+            " run's. Commands that only read work. To go on, "
+            + (f"`git checkout {commit}`; to begin again" if commit else "begin again")
+            + " with this version, `grpo new`"
+        )
 
 
 def _refuse_other_data(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:

@@ -103,7 +103,7 @@ def test_packing_prints_the_command_that_commits_the_run(original: Night) -> Non
     assert said.exit_code == 0, said.output
     assert "5 arms packed" in said.output
     assert f"git -C {original.folder.path} add -f -- run.toml manifest.json" in said.output
-    assert f"'evals/*/{PACKED_TRAJECTORIES}'" in said.output
+    assert f"'evals/**/{PACKED_TRAJECTORIES}'" in said.output
 
 
 def test_a_clone_has_the_same_numbers_flips_and_verdict(original: Night, clone: Night) -> None:

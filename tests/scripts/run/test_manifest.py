@@ -13,6 +13,7 @@ from fieldkit.errors import BadInput, NotOwner
 from rollout.sandbox.command import SandboxKind
 from scripts.base import machine
 from scripts.base.signals import Wish
+from scripts.evidence.findings import read_findings
 from scripts.phases.context import Context
 from scripts.run.config import RunConfig, changed_keys
 from scripts.run.manifest import (
@@ -21,6 +22,7 @@ from scripts.run.manifest import (
     check_sandbox,
     free_changes,
     read_manifest,
+    refuse_change,
 )
 from scripts.run.takeover import takeover
 from scripts.run.timings import Stopwatch
@@ -164,3 +166,14 @@ def test_what_may_change_and_what_may_not_is_told_apart(night: Night) -> None:
     assert free_changes(manifest, now) == {}, "run.toml leaves it out, so the run keeps its 7"
     now = replace(now, trainer=replace(now.trainer, tokens_per_microbatch=9))
     assert free_changes(manifest, now) == {"trainer.tokens_per_microbatch": (7, 9)}
+
+
+def test_a_run_of_another_version_is_read_and_not_gone_on_with(night: Night) -> None:
+    """A version stands for worlds, protocol and graders."""
+    now = config(night, "bwrap")
+    here = machine.versions()
+    refuse_change(night.folder, edit(night, config=now.plain(), versions=here), now)
+    old = edit(night, versions=here | {machine.PROGRAM: "0.0.1"})
+    with pytest.raises(BadInput, match=r"begun with grpo-loop 0\.0\.1.*`grpo new`"):
+        refuse_change(night.folder, old, now)
+    assert read_findings(night.folder, now).steps
