@@ -93,8 +93,7 @@ class WeightDeltaTracker:
     def _moved(self) -> Iterator[tuple[str, float, float]]:
         now = self._now()
         for name, old in self._before.items():
-            step = (now[name].to("cpu").double() - old.double()).abs()
-            yield name, *_size(name, step)
+            yield name, *_moved(name, old, now[name].to("cpu"))
 
     def _now(self) -> dict[str, Tensor]:
         live = dict(self._model.named_parameters())
@@ -137,6 +136,26 @@ def weight_delta(
         served_changed=survived / moved if moved else 0.0,
         n_elements=elements,
     )
+
+
+_BLOCK = 1 << 16
+"""Elements that are in float64 at once: half a megabyte, which stays in a core's cache."""
+
+
+def _moved(name: str, old: Tensor, new: Tensor) -> tuple[float, float]:
+    """Sum of squares and maximum of |new - old|, block by block."""
+    import torch
+
+    square = largest = 0.0
+    blocks = (torch.split(tensor.reshape(-1), _BLOCK) for tensor in (old, new))
+    for before, after in zip(*blocks, strict=True) if old.numel() else ():
+        step = after.to(torch.float64, copy=True).sub_(before)
+        square += torch.dot(step, step).item()
+        low, high = torch.aminmax(step)
+        largest = max(largest, -low.item(), high.item())
+    if not math.isfinite(square):
+        raise BadInput(f"weight delta: {name} holds NaN or infinite values")
+    return square, largest
 
 
 def _size(name: str, step: Tensor) -> tuple[float, float]:
