@@ -27,7 +27,8 @@ CHUNK_ELEMENTS = 16_000_000
 
 
 CPU_TOKENS, GPU_TOKENS = 1024, 4096
-"""Default micro-batches. On two cores 1,024 took the gradient of a step from 42 to 33 s."""
+"""Default micro-batches. A default step's gradient took 33 s at 1,024 and 42 s at 4,096 on two
+cores of an EPYC; `tests/trainer/microbatch_price.py` measures both."""
 
 
 @settings("trainer", retired={"seed": "run.seed"})
