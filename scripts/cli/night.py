@@ -128,7 +128,10 @@ def clean(
         bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
     ] = False,
 ) -> None:
-    """Remove checkpoints, but for step-000, the best evaluated step and the last two."""
+    """Remove checkpoints, but for step-000, the best evaluated step and the last two.
+
+    Example: grpo clean tonight --dry-run
+    """
     from scripts.run.clean import clean as clean_run
     from scripts.run.folder import open_run
     from scripts.words.quantities import counted

@@ -11,7 +11,7 @@ from rollout.settings import RolloutSettings
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"group_size": 1}, "rollout.group_size: expected a whole number of at least 2, found 1"),
+        ({"group_size": 1}, "rollout.group_size: expected a whole number of at least 2 and"),
         ({"tasks_per_step": 0}, "rollout.tasks_per_step"),
         ({"temperature": 0.0}, "rollout.temperature"),
         ({"temperature": float("nan")}, "rollout.temperature"),

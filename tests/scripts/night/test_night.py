@@ -150,7 +150,8 @@ def test_in_float32_trainer_and_sampler_agree(night: Night) -> None:
 def test_the_seconds_of_the_phases_add_up_to_the_wall_of_the_step(night: Night) -> None:
     for n in range(1, STEPS + 1):
         timings = night.json(f"step-{n:03d}/timings.json")
-        assert sum(timings["seconds"].values()) == pytest.approx(timings["wall"], rel=0.05)
+        # A second: between two phases a process ends and another starts, on a machine that tests.
+        assert sum(timings["seconds"].values()) == pytest.approx(timings["wall"], rel=0.05, abs=1.0)
 
 
 def test_the_morning_has_a_table_a_verdict_and_a_curve(night: Night) -> None:
