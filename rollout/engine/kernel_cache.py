@@ -1,10 +1,11 @@
-"""The C++ kernels that torch compiles at a server's start, kept from one server to the next.
+"""The C++ kernels that torch compiles for a server, kept from one server to the next.
 
-torch's inductor calls g++ at every start (15-20 s on two cores) and keeps the libraries in a folder
-below TMPDIR, which is a server's own and is removed with it. It writes them in place, so a killed
-server leaves torn ones in a folder that it shares. Hence each server compiles in its own folder;
-kept files are copied there before its start, and new ones are kept, each by rename, once it is
-ready. Nothing here decides whether a kernel fits: inductor names files by a hash of their source.
+torch's inductor calls g++ when a server computes its first request, after it is ready, and keeps
+the libraries in a folder below TMPDIR, which is a server's own and is removed with it. It writes
+them in place, so a killed server leaves torn ones in a folder that it shares. Hence each server
+compiles in its own folder; kept files are copied there before its start, and new ones are kept,
+each by rename, once it has proven an adapter. Nothing here decides whether a kernel fits: inductor
+names files by a hash of their source.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def fill(folder: Path) -> None:
 
 
 def keep(folder: Path) -> None:
-    """Keep what a server has compiled. Call it when the server is ready, so that every file is
+    """Keep what a server has compiled. Call it when a request is answered, so that every file is
     whole. Two servers that keep the same file write the same bytes. Raises `OSError`."""
     kept = kept_folder()
     for file in _files(folder):
@@ -70,7 +71,7 @@ def keep(folder: Path) -> None:
 
 
 def forget() -> None:
-    """Remove the kept kernels: a start failed, and one of them may be the reason."""
+    """Remove the kept kernels: a start or a proof failed, and one of them may be the reason."""
     shutil.rmtree(kept_folder(), ignore_errors=True)
 
 

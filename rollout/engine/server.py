@@ -182,7 +182,6 @@ class Server:
                 raise Unavailable(f"the server does not list {', '.join(missing)}")
             self._decide()
             self._note_held()
-            self._with_kernels(lambda: kernel_cache.keep(scratch / KERNELS))
         except FieldkitError as e:
             kernel_cache.forget()
             tail = vllm_server.last_error(Path(owned.log))
@@ -261,8 +260,11 @@ class Server:
         try:
             proof = prove(client, info.path, info.sha)
         except FieldkitError:
+            kernel_cache.forget()
             self.stop()
             raise
+        kernels = Path(owned.info["scratch"]) / KERNELS
+        self._with_kernels(lambda: kernel_cache.keep(kernels))
         self.note(proven=[*proven, target.name])
         self.say(f"engine: {target.name} {proof.verdict}: {proof.detail}")
         return proof

@@ -40,7 +40,7 @@ def test_the_next_server_finds_what_the_one_before_compiled(tmp_path: Path) -> N
 
 
 def test_a_server_that_is_killed_while_it_compiles_leaves_nothing_torn(tmp_path: Path) -> None:
-    compiled(tmp_path / "killed", abc=b"to")  # it is never ready, so nothing of it is kept
+    compiled(tmp_path / "killed", abc=b"to")  # it proves no adapter, so nothing of it is kept
     fill(tmp_path / "next")
     assert list((tmp_path / "next").iterdir()) == []
 

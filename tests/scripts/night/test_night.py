@@ -8,6 +8,7 @@ one by `grpo run`), and the tests read what it left.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,10 +51,16 @@ GRPO_LOOP = ("nohup", str(ROOT / "scripts" / "grpo_loop.sh"))
 
 
 @contextmanager
-def running(folder: Path, loop_of: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
-    """A loop over `folder`, its lines readable as they come; ended at the latest on leaving."""
+def running(
+    folder: Path, loop_of: tuple[str, ...], cache: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A loop over `folder`, its lines readable as they come; ended at the latest on leaving.
+
+    cache: a cache folder of its own.
+    """
     loop = subprocess.Popen(
         [*loop_of, str(folder)],
+        env={**os.environ, **({"GRPO_CACHE": str(cache)} if cache else {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -68,9 +75,11 @@ def running(folder: Path, loop_of: tuple[str, ...]) -> Iterator[subprocess.Popen
         loop.stdout.close()
 
 
-def run_through(folder: Path, loop_of: tuple[str, ...] = GRPO_RUN) -> Night:
+def run_through(
+    folder: Path, loop_of: tuple[str, ...] = GRPO_RUN, cache: Path | None = None
+) -> Night:
     """Run the night to its end."""
-    with running(folder, loop_of) as loop:
+    with running(folder, loop_of, cache) as loop:
         said, _ = loop.communicate()
     assert loop.returncode == 0, said
     return Night(folder, said)
@@ -103,7 +112,7 @@ def restarted(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("nights") / "restarted"
     engine = {"lifecycle": "restart", "kv_cache_gib": 0.25, "max_model_len": 512}
     write_run(folder, *policy, engine={**engine, "dtype": "float32"})
-    return run_through(folder, GRPO_LOOP)
+    return run_through(folder, GRPO_LOOP, folder.parent / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +177,12 @@ def test_nothing_is_left_behind(night: Night) -> None:
 
 def test_no_step_is_trained_twice(night: Night) -> None:
     assert trained_twice(night.folder) == []
+
+
+def test_what_a_server_compiled_is_kept_for_the_next_one(restarted: Night) -> None:
+    kept = restarted.folder.parent / "cache" / "kernels"
+    assert any(file.stat().st_size for file in kept.rglob("*.so"))
+    assert "not kept" not in restarted.said
 
 
 def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted: Night) -> None:
