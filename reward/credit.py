@@ -65,9 +65,9 @@ def state_advantages(
 
     As `turn_advantages`, but the baseline of a turn is the mean reward-to-go over all turns of the
     group in its state, however often an episode was there: the step-level advantage of GiGPO (Feng
-    et al. 2025, arXiv 2505.10978) without discount and without the episode's
-    term. A turn that is alone in its state has 0. Every episode begins in one state, so unequal
-    rewards always give some turn an advantage.
+    et al. 2025, arXiv 2505.10978) without discount and without the episode's term. A turn that is
+    alone in its state has 0. Every episode begins in one state, so unequal rewards always give some
+    turn an advantage.
     """
     check_rewards(rewards)
     if all_equal(rewards):

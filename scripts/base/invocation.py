@@ -26,8 +26,9 @@ def called() -> str:
 
 def typeable(text: str) -> str:
     """`text` with each `grpo …` and `make …` in backticks as it can be typed here."""
-    text = text.replace("`grpo ", f"`{called()} ")
-    if Path.cwd() != ROOT:
+    if "`grpo " in text:
+        text = text.replace("`grpo ", f"`{called()} ")
+    if "`make " in text and Path.cwd() != ROOT:
         text = re.sub("`make (?!-C )", f"`make -C {shlex.quote(str(ROOT))} ", text)
     return text
 

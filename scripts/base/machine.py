@@ -42,14 +42,18 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def version(package: str = PROGRAM) -> str | None:
+    """The installed version of a package; None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions() -> dict[str, str]:
     """Python, kernel, the packages that results depend on, and the checkout's commit."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found |= {name: v for name in PACKAGES if (v := version(name)) is not None}
     if commit := _commit():
         found["commit"] = commit
     return found

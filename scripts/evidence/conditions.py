@@ -14,12 +14,12 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from rollout.settings import EpisodeSettings
-from scripts.base.machine import PROGRAM, versions
+from scripts.base.machine import PROGRAM, version
 from scripts.evidence.played import BASE
 from scripts.evidence.stored_arm import StoredArm, replay
 from scripts.run.config import RunConfig
 from scripts.run.keys import all_keys
-from scripts.run.manifest import model_identity, typed_to_play
+from scripts.run.manifest import model_identity, program_version, typed_to_play
 
 TABLES = ("engine", "sandbox")
 """The tables of run.toml on which an arm depends besides tasks, limits, model and adapter."""
@@ -154,12 +154,6 @@ def _version(arm: StoredArm) -> str | None:
     return program_version(arm.played_by or {})
 
 
-def program_version(manifest: Mapping[str, Any]) -> str | None:
-    """The version of worlds, protocol and graders; None if the manifest has none."""
-    found: str | None = manifest.get("versions", {}).get(PROGRAM)
-    return found
-
-
 # --- hints: how to make arms match ----------------------------------------------------------------
 
 
@@ -169,7 +163,7 @@ def _hints(
     """Yield the commands that make the arms match: play the other arm again as the first was, and
     the first arm again too if the program has changed since."""
     by_version = any(m.key == VERSION_KEY for m in differing)
-    now = versions().get(PROGRAM)
+    now = version()
     again = []
     if by_version and _version(first) != now:
         again.append(first)

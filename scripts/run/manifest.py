@@ -122,6 +122,14 @@ def check_sandbox(folder: RunFolder, config: RunConfig) -> None:
     )
 
 
+def program_version(manifest: Mapping[str, Any]) -> str | None:
+    """The version of worlds, protocol and graders; None if the manifest has none."""
+    from scripts.base.machine import PROGRAM
+
+    found: str | None = manifest.get("versions", {}).get(PROGRAM)
+    return found
+
+
 def sandbox_kind(manifest: Mapping[str, Any]) -> str:
     """The kind of sandbox that a run is played in; "none" is none."""
     return str(manifest.get("sandbox", "bwrap"))
@@ -178,16 +186,15 @@ def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunCon
 def _refuse_other_program(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
     """A version of the program stands for its worlds, its protocol and its graders: arms that two
     versions played cannot be compared."""
-    from scripts.base.machine import PROGRAM, versions
+    from scripts.base import machine
 
-    made = manifest.get("versions", {})
-    then, now = made.get(PROGRAM), versions().get(PROGRAM)
+    then, now = program_version(manifest), machine.version()
     if then not in (None, now):
-        commit = made.get("commit", "").removesuffix("+")
+        commit = manifest["versions"].get("commit", "").removesuffix("+")
         raise BadInput(
-            f"{folder.manifest}: the run was begun with {PROGRAM} {then}, and this is {now}, which"
-            " reads replies or grades files otherwise: its arms could not be compared with the"
-            " run's. Commands that only read work. To go on, "
+            f"{folder.manifest}: the run was begun with {machine.PROGRAM} {then}, and this is"
+            f" {now}, which reads replies or grades files otherwise: its arms could not be"
+            " compared with the run's. Commands that only read work. To go on, "
             + (f"`git checkout {commit}`; to begin again" if commit else "begin again")
             + " with this version, `grpo new`"
         )
