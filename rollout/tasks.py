@@ -8,7 +8,7 @@ the text of the file, by the environment that a task names for what only that on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,14 @@ def check_disjoint(pool: Path, held_out: Path) -> None:
     training on one would be practising for the other. A row that both files repeat is shared by
     neither: it stands for as many seeds, and those differ.
     """
-    seeded = _repeated(pool) & _repeated(held_out)
+    theirs, ours = tasks_by_line(held_out), tasks_by_line(pool)
+    seeded = _repeated(ours.values()) & _repeated(theirs.values())
     known = {
         sign: (f"{held_out}:{line}", task)
-        for line, task in tasks_by_line(held_out).items()
+        for line, task in theirs.items()
         for sign in signatures(task)
     }
-    for line, task in tasks_by_line(pool).items():
+    for line, task in ours.items():
         for sign in signatures(task):
             if sign in known and sign not in seeded:
                 where, other = known[sign]
@@ -92,9 +93,9 @@ def check_disjoint(pool: Path, held_out: Path) -> None:
                 )
 
 
-def _repeated(path: Path) -> set[tuple[str, str]]:
+def _repeated(tasks: Iterable[Task]) -> set[tuple[str, str]]:
     """The marks that several rows of a file share."""
-    rows = [t for t in tasks_by_line(path).values() if environment_of(t).from_rows]
+    rows = [t for t in tasks if environment_of(t).from_rows]
     counts = Counter(mark for task in rows for mark in environment_of(task).marks(task))
     return {mark for mark, n in counts.items() if n > 1}
 

@@ -60,11 +60,6 @@ class ChatRenderer:
         self.prefix_preserving = self.preserves_prefixes()
         """`preserves_prefixes` without tools."""
 
-    @property
-    def template(self) -> str:
-        """The chat template's text."""
-        return str(self._tokenizer.chat_template)
-
     def preserves_prefixes(self, tools: Tools = None) -> bool:
         """Whether a finished turn stays as it was when the conversation goes on."""
         before = self._render(_BEGINNING, tools)

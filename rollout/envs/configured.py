@@ -14,11 +14,8 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_text
-from rollout.envs import trl_class, verifiers_world  # noqa: F401 - they register their styles
 from rollout.envs.base import Environment
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings
-from rollout.envs.openenv import openenv_style  # noqa: F401 - registers its style
-from rollout.envs.registry import ENVIRONMENTS
 from rollout.envs.tool_world import row_of
 
 _ours: dict[str, tuple[EnvSettings, Path]] = {}
@@ -29,17 +26,19 @@ def register_environments(settings: Mapping[str, EnvSettings], root: Path) -> No
 
     root: what relative paths start at. Raises `BadInput` for a name that is taken.
     """
-    for name in list(_ours):
-        if _ours[name] != (settings.get(name), root):
-            ENVIRONMENTS.remove(name)
-            del _ours[name]
-    for name, asked in settings.items():
-        if name in _ours:
-            continue
+    wanted = {name: (asked, root) for name, asked in settings.items()}
+    if wanted == _ours:  # most runs have none, and most commands have no use for a world
+        return
+    from rollout.envs.registry import ENVIRONMENTS
+
+    for name in [n for n, known in _ours.items() if known != wanted.get(n)]:
+        ENVIRONMENTS.remove(name)
+        del _ours[name]
+    for name in [n for n in wanted if n not in _ours]:
         if name in ENVIRONMENTS:
             raise BadInput(f"envs.{name}: the environment {name!r} is there already; rename yours")
-        ENVIRONMENTS.register(name, environment(name, asked, root))
-        _ours[name] = (asked, root)
+        ENVIRONMENTS.register(name, environment(name, *wanted[name]))
+        _ours[name] = wanted[name]
 
 
 def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
@@ -47,7 +46,7 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
 
     @functools.cache
     def made() -> Environment:
-        return ENV_STYLES.named(settings.style).make(name, settings, root)
+        return ENV_STYLES.named(settings.style).environment(name, settings, root)
 
     return Environment(
         make=lambda site: made().make(site),
@@ -61,7 +60,7 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
 def environment_hashes(settings: Mapping[str, EnvSettings], root: Path) -> dict[str, str]:
     """A hash of the code of each environment, by name: another one is another environment."""
     return {
-        name: ENV_STYLES.named(asked.style).identity(name, asked, root)
+        name: ENV_STYLES.named(asked.style).code_hash(name, asked, root)
         for name, asked in settings.items()
     }
 

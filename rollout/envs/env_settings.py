@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 from pydantic import PositiveFloat, PositiveInt
@@ -25,19 +26,58 @@ from rollout.envs.base import Environment
 
 @dataclass(frozen=True)
 class EnvStyle:
-    """Whose interface an environment's code has."""
+    """Whose interface an environment's code has.
+
+    meaning: in a line. make, identity: the functions behind `environment` and `code_hash`, or their
+    "module:function", which is imported when it is used: every command reads the settings, and few
+    play an environment.
+    """
 
     meaning: str
-    """In a line."""
-    make: Callable[[str, EnvSettings, Path], Environment]
-    """Of (name, settings, folder that relative paths start at). Raises `BadInput` for code that
-    cannot be found or does not have the interface."""
-    identity: Callable[[str, EnvSettings, Path], str]
-    """A hash of the code: another one is another environment. Raises as `make`."""
+    make: str | Callable[[str, EnvSettings, Path], Environment]
+    identity: str | Callable[[str, EnvSettings, Path], str]
+
+    def environment(self, name: str, settings: EnvSettings, root: Path) -> Environment:
+        """What the settings describe. root: the folder that relative paths start at. Raises
+        `BadInput` for code that cannot be found or does not have the interface."""
+        make = resolve_name(self.make) if isinstance(self.make, str) else self.make
+        made: Environment = make(name, settings, root)
+        return made
+
+    def code_hash(self, name: str, settings: EnvSettings, root: Path) -> str:
+        """A hash of the code: another one is another environment. Raises as `environment`."""
+        identity = resolve_name(self.identity) if isinstance(self.identity, str) else self.identity
+        found: str = identity(name, settings, root)
+        return found
 
 
 ENV_STYLES: Registry[EnvStyle] = Registry("style")
 """By the name that `style` gives."""
+ENV_STYLES.register(
+    "trl",
+    EnvStyle(
+        "a class for TRL's `environment_factory`, or functions for its `tools`",
+        "rollout.envs.trl_class:trl_environment",
+        "rollout.envs.trl_class:trl_identity",
+    ),
+)
+ENV_STYLES.register(
+    "verifiers",
+    EnvStyle(
+        "a verifiers (v0) package or file with `load_environment`, in a virtual environment of its"
+        " own",
+        "rollout.envs.verifiers_world:verifiers_environment",
+        "rollout.envs.verifiers_world:verifiers_identity",
+    ),
+)
+ENV_STYLES.register(
+    "openenv",
+    EnvStyle(
+        "a server of OpenEnv's protocol",
+        "rollout.envs.openenv.openenv_style:openenv_environment",
+        "rollout.envs.openenv.openenv_style:identity",
+    ),
+)
 
 
 @settings("envs.NAME")

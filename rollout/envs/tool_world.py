@@ -16,7 +16,7 @@ from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import Action, ActionKind, StopReason, Task
 from rollout.envs.base import Message, Opening, Reply, Site, Step
 from rollout.envs.env_settings import graded
-from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
+from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall, ToolForm
 from rollout.seeds import world_seed
 
 MOST_CHARACTERS = 65_536
@@ -102,10 +102,7 @@ class ToolWorld:
         self._prompt = with_text(messages_of(self._row["prompt"], self._where), said)
         if not any(m["content"].strip() for m in self._prompt):
             raise BadInput(f"{self._where}: neither the row nor reset() gives a prompt")
-        schemas = tuple(self._toolbox.schemas)
-        if self._form.tell is None:
-            return Opening(tuple(self._prompt), schemas or None)
-        return Opening(with_system(self._prompt, self._form.tell(schemas) if schemas else ""))
+        return opening(self._form, self._prompt, self._toolbox.schemas)
 
     async def step(self, reply: Reply) -> Step:
         """Run the reply's calls, in order."""
@@ -171,6 +168,14 @@ def with_text(messages: Sequence[Message], text: str | None) -> list[Message]:
         return [*messages, {"role": "user", "content": text}]
     last = messages[-1]
     return [*messages[:-1], {**last, "content": last["content"] + text}]
+
+
+def opening(form: ToolForm, messages: Sequence[Message], tools: Sequence[Schema]) -> Opening:
+    """The messages, and the tools where the form has the chat template or the system message tell
+    of them."""
+    if form.tell is None:
+        return Opening(tuple(messages), tuple(tools) or None)
+    return Opening(with_system(messages, form.tell(tools) if tools else ""))
 
 
 def with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:

@@ -13,7 +13,7 @@ import inspect
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,18 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import RewardPart
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, Site
-from rollout.envs.env_settings import ENV_STYLES, EnvSettings, EnvStyle
+from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, in_thread
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
 from rollout.envs.tool_calls import Schema, ToolCall
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
-from rollout.envs.user_code import identity, load
+from rollout.envs.user_code import identity, load, place_of
 
 OWN_PART = "reward"
 """The name of the part that `get_reward()` gives."""
 
-_NO_TOOLS = ("reset", "configure", OWN)
+NO_TOOLS = frozenset(("reset", "configure", OWN))
+"""Public methods that are no tools."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     return Environment(make=make, faults=lambda task, where: _row_faults(found, task))
 
 
+def trl_identity(name: str, settings: EnvSettings, root: Path) -> str:
+    """A hash of the class or the functions. Raises as `trl_environment`."""
+    return identity(settings.use, root, f"envs.{name}")
+
+
 def _of_class(
     name: str, cls: type, rewards: tuple[RewardFunction, ...], settings: EnvSettings
 ) -> TrlCode:
@@ -105,8 +111,7 @@ def _of_class(
     if settings.config and not callable(getattr(cls, "configure", None)):
         raise BadInput(f"{where}.config: {_place(cls)}: {cls.__name__} has no method configure")
     _check_constructor(cls, where)
-    functions = inspect.getmembers(cls, inspect.isfunction)  # in alphabetical order, as in TRL
-    tools = [f for n, f in functions if not n.startswith("_") and n not in _NO_TOOLS]
+    tools = list(tools_of(cls).values())
     if not tools:
         raise BadInput(f"{where}: {_place(cls)}: {cls.__name__} has no public method to be a tool")
     schemas = tuple(_schema(tool, where) for tool in tools)
@@ -127,6 +132,19 @@ def _of_functions(
     return TrlCode(name, None, by_name, schemas, rewards, settings, _coroutines(tools))
 
 
+def tools_of(cls: type) -> dict[str, Callable[..., Any]]:
+    """The class's tools by name, in the order in which a policy is told of them: alphabetical, as
+    in TRL."""
+    found = inspect.getmembers(cls, inspect.isfunction)
+    return {n: f for n, f in found if not n.startswith("_") and n not in NO_TOOLS}
+
+
+def needed(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """The names of the parameters that a caller has to give."""
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in starred]
+
+
 def _coroutines(tools: Sequence[Callable[..., Any]]) -> frozenset[str]:
     return frozenset(t.__name__ for t in tools if inspect.iscoroutinefunction(t))
 
@@ -144,14 +162,10 @@ def _check_rewards(code: TrlCode, found: Any) -> None:
 
 
 def _check_constructor(cls: type, where: str) -> None:
-    needed = [
-        p.name
-        for p in inspect.signature(cls).parameters.values()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if needed:
+    given = needed(inspect.signature(cls).parameters.values())
+    if given:
         raise BadInput(
-            f"{where}: {_place(cls)}: {cls.__name__} takes arguments ({', '.join(needed)}); as in"
+            f"{where}: {_place(cls)}: {cls.__name__} takes arguments ({', '.join(given)}); as in"
             " TRL it is made without any: give them defaults, or a method configure(**config)"
         )
 
@@ -168,25 +182,29 @@ def _made(make: Callable[[], Any], settings: EnvSettings, where: str) -> Any:
     return thing
 
 
-def _schema(tool: Callable[..., Any], where: str) -> Schema:
+def schema_of(tool: Callable[..., Any]) -> tuple[Schema | None, str]:
+    """The tool's JSON schema, or None and why its type hints and docstring give none."""
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         schema: Schema = get_json_schema(tool)
-    except Exception as e:
-        said = " ".join(str(e).split())
+    except Exception as e:  # whatever an author's annotations raise when they are read
+        return None, " ".join(str(e).split())
+    return schema, ""
+
+
+def _schema(tool: Callable[..., Any], where: str) -> Schema:
+    schema, why = schema_of(tool)
+    if schema is None:
         raise BadInput(
-            f"{where}: {_place(tool)}: the tool {tool.__name__} cannot be described: {said}"
-        ) from None
+            f"{where}: {_place(tool)}: the tool {tool.__name__} cannot be described: {why}"
+        )
     return schema
 
 
 def _place(thing: Any) -> str:
-    """file:line of a class or a function."""
-    try:
-        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    except (OSError, TypeError):
-        return str(getattr(thing, "__qualname__", thing))
+    """file:line of a class or a function; its name where no file holds it."""
+    return place_of(thing) or str(getattr(thing, "__qualname__", thing))
 
 
 def _row_faults(found: Any, task: Task) -> list[str]:
@@ -308,10 +326,15 @@ process's, and draws of another episode in between would make two equal episodes
 
 def _seeded(seed: int, reset: Callable[..., Any], row: Mapping[str, Any]) -> Any:
     with _SEEDING:
-        random.seed(seed)
-        if (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed(seed % 2**32)
+        seed_generators(seed)
         return reset(**row)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's generator, and NumPy's where it is imported."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 def _text(result: Any, what: str) -> str:
@@ -325,13 +348,3 @@ def _text(result: Any, what: str) -> str:
     if kinds - {"text"}:
         raise BadInput(f"{what}: gave {', '.join(sorted(kinds))}; only text can be played")
     return "".join(str(block["text"]) for block in result)
-
-
-ENV_STYLES.register(
-    "trl",
-    EnvStyle(
-        "a class for TRL's `environment_factory`, or functions for its `tools`",
-        trl_environment,
-        lambda name, settings, root: identity(settings.use, root, f"envs.{name}"),
-    ),
-)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -55,6 +56,21 @@ def identity(use: str, root: Path, where: str) -> str:
     of = packages_distributions().get(top, [])
     lines = [f"{d} {version(d)}" for d in of] + [f"{f.name} {sha256_file(f)}" for f in beside]
     return sha256_text("\n".join(lines))
+
+
+def installed_packages(python: Path) -> list[str]:
+    """What is installed in the virtual environment of this Python, each with its version."""
+    found = python.parents[1].glob("lib/python*/site-packages/*.dist-info")
+    return sorted(path.name for path in found)
+
+
+def place_of(thing: Any) -> str:
+    """file:line where a function or class is defined; empty where no file holds it."""
+    try:
+        thing = inspect.unwrap(thing)
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):
+        return ""
 
 
 def _module(name: str, where: str) -> ModuleType:

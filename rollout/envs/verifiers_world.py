@@ -21,11 +21,12 @@ from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.files.atomic import sha256_file, sha256_text
 from fieldkit.records import Action, ActionKind, StopReason, Task
 from rollout.envs.base import Environment, Message, Opening, Reply, Site, Step
-from rollout.envs.env_settings import ENV_STYLES, EnvSettings, EnvStyle, graded
+from rollout.envs.env_settings import EnvSettings, graded
 from rollout.envs.foreign_process import ForeignProcess
 from rollout.envs.reward_functions import checked
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
-from rollout.envs.tool_world import as_user, row_of, shortened, with_system
+from rollout.envs.tool_world import as_user, opening, row_of, shortened
+from rollout.envs.user_code import installed_packages
 from rollout.seeds import world_seed
 
 _WORKER = Path(__file__).with_name("verifiers_worker.py")
@@ -123,10 +124,7 @@ class VerifiersWorld:
             raise BadInput(f"{self._where}: its rollout ends before anything is asked")
         asked = answer["ask"]
         self._tools = tuple(asked["tools"] or ())
-        messages = self._told(asked["messages"])
-        if self._form.tell is None:
-            return Opening(messages, self._tools or None)
-        return Opening(with_system(messages, self._form.tell(self._tools) if self._tools else ""))
+        return opening(self._form, self._told(asked["messages"]), self._tools)
 
     async def step(self, reply: Reply) -> Step:
         calls = self._form.read(reply.text, self._tools) if self._tools else ()
@@ -226,22 +224,10 @@ def verifiers_environment(name: str, settings: EnvSettings, root: Path) -> Envir
     return Environment(make=lambda site: VerifiersWorld(site, program))
 
 
-def _identity(name: str, settings: EnvSettings, root: Path) -> str:
+def verifiers_identity(name: str, settings: EnvSettings, root: Path) -> str:
     """Of a file its contents; and what is installed in the virtual environment."""
     program = VerifiersProgram(name, settings, root)  # checks that both are there
     code = root / Path(settings.use).expanduser()
     python = root / Path(settings.python).expanduser()
-    installed = sorted(p.name for p in python.parents[1].glob("lib/*/site-packages/*.dist-info"))
-    lines = [program.where, sha256_file(code) if code.is_file() else settings.use, *installed]
-    return sha256_text("\n".join(lines))
-
-
-ENV_STYLES.register(
-    "verifiers",
-    EnvStyle(
-        "a verifiers (v0) package or file with `load_environment`, in a virtual environment of its"
-        " own",
-        verifiers_environment,
-        _identity,
-    ),
-)
+    lines = [program.where, sha256_file(code) if code.is_file() else settings.use]
+    return sha256_text("\n".join([*lines, *installed_packages(python)]))

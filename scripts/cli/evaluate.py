@@ -140,12 +140,11 @@ def _require_context(
 ) -> None:
     import tomllib
 
-    from fieldkit.settings import read_tables
     from scripts.prepare.presets import run_text
-    from scripts.run.config import RunConfig
+    from scripts.run.config import config_of
 
     text = run_text(preset, assignments=settings)
-    wanted = read_tables(RunConfig, tomllib.loads(text), "--set").rollout.max_model_len
+    wanted = config_of(tomllib.loads(text), "--set").rollout.max_model_len
     if context is not None and context < wanted:
         raise BadInput(
             f"{endpoint.url}: {endpoint.model} has a context of {context} tokens, and an episode"

@@ -20,7 +20,8 @@ from typing import Any
 
 from fieldkit.errors import FieldkitError
 from fieldkit.files.json_text import parse_json
-from scripts.environments.contract import Finding, Level, broken_promises, place_of, schemas_of
+from rollout.envs.user_code import place_of
+from scripts.environments.contract import Finding, Level, broken_promises, schemas_of
 from scripts.environments.endpoint import play_model
 from scripts.environments.order import Order, class_of, trials_of
 from scripts.environments.tryout import Broken, run_trials

@@ -8,16 +8,14 @@ with type hints and docstrings, and perhaps `get_reward()`. Each thing that brea
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-Schema = Mapping[str, Any]
-"""A tool as a chat template is told of it."""
-
-NO_TOOLS = frozenset(("reset", "get_reward", "configure"))
-"""Public methods that are no tools."""
+from rollout.envs.tool_calls import Schema
+from rollout.envs.trl_class import needed, schema_of, tools_of
+from rollout.envs.user_code import place_of
 
 HELPERS = frozenset(("close", "done", "render", "seed", "setup", "state", "observe"))
 """Names under which authors keep helpers; public, each of them is a tool."""
@@ -50,27 +48,9 @@ class Finding:
         return {"level": self.level.value, "where": self.where, "text": self.text}
 
 
-def tool_names(kind: type) -> list[str]:
-    """The class's tools in the order in which a policy is shown them."""
-    return [
-        name
-        for name, _ in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_") and name not in NO_TOOLS
-    ]
-
-
-def place_of(thing: Any) -> str:
-    """file:line where a function or class is defined; empty where no file holds it."""
-    try:
-        thing = inspect.unwrap(thing)
-        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    except (OSError, TypeError):
-        return ""
-
-
 def schemas_of(kind: type) -> list[Schema]:
     """The schemas of the tools whose signature and docstring give one."""
-    return [schema for name in tool_names(kind) if (schema := _schema(getattr(kind, name))[0])]
+    return [schema for tool in tools_of(kind).values() if (schema := schema_of(tool)[0])]
 
 
 def broken_promises(kind: type, row: Mapping[str, Any]) -> list[Finding]:
@@ -79,31 +59,31 @@ def broken_promises(kind: type, row: Mapping[str, Any]) -> list[Finding]:
     row: what `reset` is going to be given.
     """
     found = [*_constructor(kind), *_reset(kind, row), *_get_reward(kind), *_shared(kind)]
-    names = tool_names(kind)
-    if not names:
+    tools = tools_of(kind)
+    if not tools:
         text = f"{kind.__name__} has no tools: its public methods are the tools of a policy"
         found.append(Finding(Level.ERROR, place_of(kind), text))
-    for name in names:
-        found += _tool(getattr(kind, name))
-    if len(names) == 1 and _is_step(getattr(kind, names[0])):
+    for tool in tools.values():
+        found += _tool(tool)
+    if len(tools) == 1 and _is_step(only := next(iter(tools.values()))):
         text = (
-            f"its one tool is {names[0]}(action): give every action a method of its own, with"
+            f"its one tool is {only.__name__}(action): give every action a method of its own, with"
             " arguments that have types, so that the policy is told what it can do"
         )
-        found.append(Finding(Level.WARNING, place_of(getattr(kind, names[0])), text))
+        found.append(Finding(Level.WARNING, place_of(only), text))
     return found
 
 
 def _constructor(kind: type) -> list[Finding]:
     make: Callable[..., object] = inspect.getattr_static(kind, "__init__")
     try:
-        needed = _needed(list(inspect.signature(make).parameters.values())[1:])
+        missing = _given(make)
     except (TypeError, ValueError):  # object's own
         return []
-    if not needed:
+    if not missing:
         return []
     text = (
-        f"{kind.__name__}() needs {', '.join(needed)}: instances are made without arguments, so"
+        f"{kind.__name__}() needs {', '.join(missing)}: instances are made without arguments, so"
         " give each a default, or take them in `configure(**config)`"
     )
     return [Finding(Level.ERROR, place_of(make), text)]
@@ -116,7 +96,7 @@ def _reset(kind: type, row: Mapping[str, Any]) -> list[Finding]:
         return [Finding(Level.ERROR, place_of(kind), text)]
     parameters = list(inspect.signature(reset).parameters.values())[1:]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        missing = [n for n in _needed(parameters) if n not in row]
+        missing = [n for n in needed(parameters) if n not in row]
         if not missing:
             return []
         text = (
@@ -136,10 +116,10 @@ def _get_reward(kind: type) -> list[Finding]:
     pay = getattr(kind, "get_reward", None)
     if not inspect.isfunction(pay):
         return []
-    needed = _needed(list(inspect.signature(pay).parameters.values())[1:])
-    if not needed:
+    missing = _given(pay)
+    if not missing:
         return []
-    text = f"get_reward needs {', '.join(needed)}: it is called without arguments"
+    text = f"get_reward needs {', '.join(missing)}: it is called without arguments"
     return [Finding(Level.ERROR, place_of(pay), text)]
 
 
@@ -171,10 +151,10 @@ def _line_of(kind: type, name: str) -> str:
 
 def _tool(tool: Callable[..., object]) -> list[Finding]:
     place, name = place_of(tool), tool.__name__
-    schema, why = _schema(tool)
+    schema, why = schema_of(tool)
     if schema is None:
-        text = f"tool {name}: {why}. A tool needs a type hint for each argument and a docstring"
-        return [Finding(Level.ERROR, place, f"{text} that describes each under `Args:`")]
+        text = f"tool {name}: {why.rstrip('.!')}. A tool needs a type hint for each argument and a"
+        return [Finding(Level.ERROR, place, f"{text} docstring that describes each under `Args:`")]
     found = []
     starred = [
         str(p)
@@ -190,26 +170,11 @@ def _tool(tool: Callable[..., object]) -> list[Finding]:
     return found
 
 
-def _schema(tool: Callable[..., object]) -> tuple[Schema | None, str]:
-    """The tool's schema, or None and the reason."""
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    try:
-        schema: Schema = get_json_schema(tool)
-    except Exception as e:  # whatever an author's annotations raise when they are read
-        return None, " ".join(str(e).split()).rstrip(".!")
-    return schema, ""
+def _given(method: Callable[..., object]) -> list[str]:
+    """What a caller has to give a method besides the object."""
+    return needed(list(inspect.signature(method).parameters.values())[1:])
 
 
 def _is_step(tool: Callable[..., object]) -> bool:
     arguments = list(inspect.signature(tool).parameters)[1:]
     return tool.__name__ in ("step", "act", "action") or arguments == ["action"]
-
-
-def _needed(parameters: Sequence[inspect.Parameter]) -> list[str]:
-    """The names of the parameters that a caller has to give."""
-    return [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]

@@ -8,8 +8,6 @@ told of the tools in text, so that any server of chat completions will do.
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +15,9 @@ from fieldkit.client.chat import ChatClient, ChatError
 from fieldkit.errors import Unavailable
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS
-from scripts.environments.contract import Finding, Level, place_of
-from scripts.environments.tryout import Instance, Played, Row, Trials
+from rollout.envs.user_code import place_of
+from scripts.environments.contract import Finding, Level
+from scripts.environments.tryout import Instance, Played, Row, Trials, earned, many
 
 REPLY_SECONDS = 120.0
 """For one answer of the model."""
@@ -40,26 +39,17 @@ def play_model(
     by_chance: what `run_trials` found. Raises `Broken`, and `Unavailable` where the endpoint does
     not answer.
     """
-    stop_at = time.monotonic() + trials.seconds
-    played: list[Played] = []
     instance = Instance(trials, tell)
     key = os.environ.get(KEY, "local")
     with ChatClient(endpoint, model, key, timeout=REPLY_SECONDS, max_retries=1) as client:
-        for seed in range(episodes):
-            if played and time.monotonic() > stop_at:
-                break
-            row = trials.rows[seed % len(trials.rows)]
-            played.append(_episode(trials, instance, client, row, seed, tell))
-            progress("episodes of the model", len(played), episodes)
-    rewards = [p.reward for p in played if p.reward is not None]
-    passes = [trials.passed(p.parts) for p in played] if trials.passed else None
-    figures: dict[str, Any] = {
-        "episodes": len(played),
-        "mean": statistics.fmean(rewards) if rewards else None,
-        "sd": statistics.stdev(rewards) if len(rewards) > 1 else None,
-        "passed": statistics.fmean(passes) if passes else None,
-        "calls": statistics.fmean(len(p.calls) for p in played),
-    }
+
+        def play(row: Row, seed: int) -> Played:
+            return _episode(trials, instance, client, row, seed, tell)
+
+        played = many(
+            trials, episodes, play, lambda n: progress("episodes of the model", n, episodes)
+        )
+    figures = earned(trials, played)
     chance = by_chance["random"]["mean"]
     findings = []
     if not any(p.calls for p in played):

@@ -10,15 +10,14 @@ import ast
 import functools
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import RewardPart
-from fieldkit.files.atomic import read_raw_lines
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.atomic import read_objects
 from rollout.envs.env_settings import graded
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
 from rollout.envs.trl_class import OWN_PART
@@ -106,10 +105,10 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     Raises `BadInput` with file and line.
     """
     rows = []
-    for number, row in _objects(file):
+    for where, row in _objects(file):
         if {"task_id", "env", "info"} <= row.keys():
             if not isinstance(row["info"], dict):
-                raise BadInput(f"{file}:{number}: info is no object")
+                raise BadInput(f"{where}: info is no object")
             row = {"prompt": row.get("prompt", ""), **row["info"]}
         rows.append(row)
     if not rows:
@@ -120,30 +119,19 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 def read_calls(file: Path) -> list[Call]:
     """Calls of tools, one {"name": …, "arguments": {…}} a line. Raises `BadInput`."""
     calls: list[Call] = []
-    for number, line in _objects(file):
+    for where, line in _objects(file):
         match line:
             case {"name": str(name), "arguments": dict(arguments)}:
                 calls.append((name, arguments))
             case _:
-                raise BadInput(
-                    f'{file}:{number}: expected a call, {{"name": "guess", "arguments": {{…}}}}'
-                )
+                raise BadInput(f'{where}: expected a call, {{"name": "guess", "arguments": {{…}}}}')
     return calls
 
 
-def _objects(file: Path) -> list[tuple[int, dict[str, Any]]]:
+def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not file.is_file():
         raise BadInput(f"{file}: no such file; give a file with one JSON object a line")
-    found = []
-    for number, raw in read_raw_lines(file):
-        try:
-            value = parse_json(raw.decode(), f"{file}:{number}")
-        except UnicodeDecodeError as e:
-            raise BadInput(f"{file}:{number}: not UTF-8 ({e})") from None
-        if not isinstance(value, dict):
-            raise BadInput(f"{file}:{number}: this line is no JSON object")
-        found.append((number, value))
-    return found
+    return read_objects(file)
 
 
 async def _judge(

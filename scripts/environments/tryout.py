@@ -12,7 +12,6 @@ import asyncio
 import inspect
 import random
 import statistics
-import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +23,9 @@ from fieldkit.eval.grade import Grade, RewardPart
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
 from rollout.envs.tool_world import assistant
-from scripts.environments.contract import Finding, Level, place_of, schemas_of
+from rollout.envs.trl_class import seed_generators
+from rollout.envs.user_code import place_of
+from scripts.environments.contract import Finding, Level, schemas_of
 from scripts.environments.random_calls import random_call
 
 Call = tuple[str, Mapping[str, Any]]
@@ -96,9 +97,7 @@ class Instance:
     def begin(self, row: Row, seed: int) -> Played:
         """Reset it. Raises `Broken`."""
         self._tell(f"reset, seed {seed}")
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed)
+        seed_generators(seed)
         began = time.perf_counter()
         with _Blamed("reset", self.env.reset):
             said = self._finish(self.env.reset(**row))
@@ -312,30 +311,53 @@ def _apart(trials: Trials, once: Played, one: Instance, other: Instance) -> list
     )
 
 
+def many(
+    trials: Trials,
+    n: int,
+    play: Callable[[Row, int], Played],
+    told: Callable[[int], None],
+) -> list[Played]:
+    """Up to `n` episodes of the rows in turn, each with its own seed; none begins once the trials'
+    seconds are over."""
+    stop_at = time.monotonic() + trials.seconds
+    played: list[Played] = []
+    for seed in range(n):
+        if played and time.monotonic() > stop_at:
+            break
+        played.append(play(trials.rows[seed % len(trials.rows)], seed))
+        told(len(played))
+    return played
+
+
+def earned(trials: Trials, played: Sequence[Played]) -> dict[str, Any]:
+    """What a policy's episodes were worth. passed: a share; None where nothing is declared."""
+    rewards = [p.reward for p in played if p.reward is not None]
+    passes = [trials.passed(p.parts) for p in played] if trials.passed else None
+    return {
+        "episodes": len(played),
+        "mean": statistics.fmean(rewards) if rewards else None,
+        "sd": statistics.stdev(rewards) if len(rewards) > 1 else None,
+        "passed": statistics.fmean(passes) if passes else None,
+        "calls": statistics.fmean(len(p.calls) for p in played),
+    }
+
+
 def _random(
     trials: Trials, instance: Instance, progress: Callable[[str, int, int], None]
 ) -> tuple[list[Finding], dict[str, Any], list[Played]]:
     """Episodes of a policy without skill, each with its own seed."""
-    stop_at = time.monotonic() + trials.seconds
-    played: list[Played] = []
-    for seed in range(trials.episodes):
-        if played and time.monotonic() > stop_at:
-            break
-        row = trials.rows[seed % len(trials.rows)]
-        played.append(instance.play(row, seed, chance(instance.schemas, seed), trials.turns))
-        progress("random episodes", len(played), trials.episodes)
+
+    def play(row: Row, seed: int) -> Played:
+        return instance.play(row, seed, chance(instance.schemas, seed), trials.turns)
+
+    played = many(
+        trials, trials.episodes, play, lambda n: progress("random episodes", n, trials.episodes)
+    )
     rewards = [p.reward for p in played if p.reward is not None]
-    passes = [trials.passed(p.parts) for p in played] if trials.passed else None
-    figures: dict[str, Any] = {
-        "episodes": len(played),
-        "mean": statistics.fmean(rewards) if rewards else None,
-        "sd": statistics.stdev(rewards) if len(rewards) > 1 else None,
-        "lowest": min(rewards, default=None),
-        "highest": max(rewards, default=None),
-        "passed": statistics.fmean(passes) if passes else None,
-        "calls": statistics.fmean(len(p.calls) for p in played),
-        "raised": sum(len(p.raised) for p in played),
-    }
+    figures = earned(trials, played)
+    figures["lowest"] = min(rewards, default=None)
+    figures["highest"] = max(rewards, default=None)
+    figures["raised"] = sum(len(p.raised) for p in played)
     findings = []
     if not rewards:
         text = "no episode of a random policy had a reward: every part was None, or there is none"
@@ -344,8 +366,8 @@ def _random(
         text = f"every episode of a random policy is worth {rewards[0]:g}: a group of equals"
         text += " teaches nothing, so a first reward has to be within reach of the policy"
         findings.append(Finding(Level.WARNING, _pays(trials.kind), text))
-    if passes and statistics.fmean(passes) > 0.5:
-        text = f"a random policy passes {statistics.fmean(passes):.0%} of its episodes"
+    if figures["passed"] is not None and figures["passed"] > 0.5:
+        text = f"a random policy passes {figures['passed']:.0%} of its episodes"
         findings.append(Finding(Level.WARNING, _pays(trials.kind), text))
     lines = [line for p in played for line in p.raised]
     if lines and len(lines) == sum(len(p.calls) for p in played):

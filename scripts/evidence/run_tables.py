@@ -12,9 +12,11 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from rollout.yardsticks import YARDSTICKS
 from scripts.evidence import tables
 from scripts.evidence.collect import TAGS, Evidence
 from scripts.evidence.findings import Findings
+from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import FIGURES, NOTHING
 from scripts.words import quantities
 from scripts.words.table import Table
@@ -102,6 +104,37 @@ def _history(drawn: Sequence[tuple[int, Any]]) -> str:
     return ", ".join(f"{step}: {signal.value.lower()}" for step, signal in drawn) or NOTHING
 
 
+def parts_table(evidence: Evidence) -> Table | None:
+    """The parts of the reward, by environment: at the start, at the best arm and at the last. None
+    where no environment gives rewards."""
+    rows = evidence.reward_parts
+    if not rows:
+        return None
+    arms = _start_best_last(evidence)
+    return Table(
+        "Parts of the reward",
+        ("environment", "part", "weight", *arms),
+        tuple(
+            (row.env, row.name, f"{row.weight:g}", *(_mean_cell(row.means.get(a)) for a in arms))
+            for row in rows
+        ),
+        ("Means over the attempts to which a part applies. Nothing is learned from weight 0.",),
+    )
+
+
+def _start_best_last(evidence: Evidence) -> list[str]:
+    """Yardsticks and base, the reference, the trained arm that passes most, and the newest."""
+    untrained = {*YARDSTICKS, BASE, evidence.reference}
+    trained = [a for a in evidence.arms if a.name not in untrained]
+    best = max(trained, key=lambda a: a.pass_rate.value, default=None)
+    wanted = {*untrained, evidence.newest, best.name if best else None}
+    return [a.name for a in evidence.arms if a.name in wanted]
+
+
+def _mean_cell(mean: float | None) -> str:
+    return NOTHING if mean is None else f"{mean:.3f}".replace("-", quantities.MINUS)
+
+
 # --- the list -------------------------------------------------------------------------------------
 
 
@@ -153,7 +186,7 @@ TABLES: list[Shown] = [
     Shown(gains_table, Section.MILESTONES, in_text=False),
     Shown(of_evidence(tables.late_table), Section.MILESTONES),
     *[Shown(of_evidence(partial(tables.split_table, tag=tag)), Section.SPLITS) for tag in TAGS],
-    Shown(of_evidence(tables.parts_table), Section.SPLITS),
+    Shown(of_evidence(parts_table), Section.SPLITS),
     Shown(of_evidence(tables.kind_table), Section.SPLITS),
     Shown(of_evidence(tables.stops_table), Section.STOPS),
     Shown(pool_table, Section.POOL, in_text=False),

@@ -282,37 +282,6 @@ def _split_notes(tag: str) -> tuple[str, ...]:
     return (HOLM_NOTE,)
 
 
-def parts_table(evidence: Evidence) -> Table | None:
-    """The parts of the reward, by environment: at the start, at the best arm and at the last. None
-    where no environment gives rewards."""
-    rows = evidence.reward_parts
-    if not rows:
-        return None
-    arms = _start_best_last(evidence)
-    return Table(
-        "Parts of the reward",
-        ("environment", "part", "weight", *arms),
-        tuple(
-            (row.env, row.name, f"{row.weight:g}", *(_mean_cell(row.means.get(a)) for a in arms))
-            for row in rows
-        ),
-        ("Means over the attempts to which a part applies. Nothing is learned from weight 0.",),
-    )
-
-
-def _start_best_last(evidence: Evidence) -> list[str]:
-    """Yardsticks and base, the reference, the trained arm that passes most, and the newest."""
-    untrained = {*YARDSTICKS, BASE, evidence.reference}
-    trained = [a for a in evidence.arms if a.name not in untrained]
-    best = max(trained, key=lambda a: a.pass_rate.value, default=None)
-    wanted = {*untrained, evidence.newest, best.name if best else None}
-    return [a.name for a in evidence.arms if a.name in wanted]
-
-
-def _mean_cell(mean: float | None) -> str:
-    return NOTHING if mean is None else f"{mean:.3f}".replace("-", quantities.MINUS)
-
-
 def kind_table(evidence: Evidence) -> Table:
     """Assertions by kind."""
     return _change_table(evidence, "By assertion kind", "kind", evidence.kinds, (), tasks=False)

@@ -25,8 +25,8 @@ def rollout(ctx: Context) -> Done:
     n = next_step(ctx)
     if ctx.folder.bundle(n).is_file():
         return Done(f"step {n}: the bundle is there already")
-    # The start has checked this; the pool may have grown since, and an arm of its own has no start.
-    check_disjoint(ctx.pool_file, ctx.heldout_file)
+    if not _checked_at_start(ctx):
+        check_disjoint(ctx.pool_file, ctx.heldout_file)
     ctx.about_to_play()
     ctx.folder.step(n).mkdir(exist_ok=True)
     groups = _play(ctx, n)
@@ -78,6 +78,14 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
 
     with ctx.watch.part("rollout"):
         return ctx.run_async(play())
+
+
+def _checked_at_start(ctx: Context) -> bool:
+    """Whether the pool is still the one that the start held against the held-out tasks. It may have
+    grown since, and an arm of its own, whose pool is the held-out file, has no start."""
+    started = (read_manifest(ctx.folder) or {}).get("data", {}).get("pool", {}).get("sha256")
+    now = sha256_file(ctx.pool_file)
+    return now == started and now != sha256_file(ctx.heldout_file)
 
 
 def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import Task, Trajectory
 from reward.part_means import part_rows
-from scripts.evidence.tables import parts_table, split_table
+from scripts.evidence.run_tables import parts_table
+from scripts.evidence.tables import split_table
 from tests.scripts.evals import arm, collect, step, tasks, write_eval
 
 ON = [replace(t, env="game" if i < 4 else "clawgym") for i, t in enumerate(tasks(8))]

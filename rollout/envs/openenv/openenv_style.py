@@ -15,11 +15,12 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file, sha256_text
 from rollout.envs.base import Environment, Site
-from rollout.envs.env_settings import ENV_STYLES, EnvSettings, EnvStyle
+from rollout.envs.env_settings import EnvSettings
 from rollout.envs.openenv.openenv_client import Limits
 from rollout.envs.openenv.openenv_toolbox import REWARD, OpenEnv, OpenEnvToolbox, Source
 from rollout.envs.reward_functions import reward_functions
 from rollout.envs.tool_world import ToolWorld
+from rollout.envs.user_code import installed_packages
 
 
 def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environment:
@@ -73,8 +74,7 @@ def identity(name: str, settings: EnvSettings, root: Path) -> str:
     files = sorted(_imported(program, set())) if program.is_file() else []
     lines = [source.serve, *(f"{f.name} {sha256_file(f)}" for f in files)]
     assert source.python is not None  # `source_of` has checked it
-    venv = source.python.parent.parent
-    lines += sorted(p.name for p in venv.glob("lib/python*/site-packages/*.dist-info"))
+    lines += installed_packages(source.python)
     return sha256_text("\n".join(lines))
 
 
@@ -100,9 +100,3 @@ def _modules(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
             yield from (f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names)
-
-
-ENV_STYLES.register(
-    "openenv",
-    EnvStyle("a server of OpenEnv's protocol", openenv_environment, identity),
-)
