@@ -2,10 +2,10 @@
 
 `LockedDatabase(path).ask(sql)` gives at most 20 rows within 5 seconds. Three walls: SQLite opened
 read-only, with an authorizer and its own limits (`sql_worker`); a step limit, which ends a query
-the same way on every machine; and a process bounded by the kernel and killed where a single function
-call outlasts its time, which no step limit sees. Workers are few, shared by all databases of this
-process and replaced when killed; they end with this process, even by SIGKILL. This module must not
-show a policy a file name or a time.
+the same way on every machine; and a process bounded by the kernel and killed where a single
+function call outlasts its time, which no step limit sees. Workers are few, shared by all databases
+of this process and replaced when killed; they end with this process, even by SIGKILL. This module
+must not show a policy a file name or a time.
 """
 
 from __future__ import annotations

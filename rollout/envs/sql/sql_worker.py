@@ -116,10 +116,9 @@ def _plain(value: Any, cell: int) -> Any:
         return f"<{len(value)} bytes>"
     if isinstance(value, str) and len(value) > cell:
         return value[:cell] + "…"
-    # JSON has no infinity and no NaN; SQLite has the first.
-    return (
-        str(value) if isinstance(value, float) and value in (float("inf"), -float("inf")) else value
-    )
+    if isinstance(value, float) and math.isinf(value):  # JSON has none, and SQLite has no NaN
+        return str(value)
+    return value
 
 
 def answer(path: str, sql: str, limits: Mapping[str, int]) -> dict[str, Any]:
