@@ -414,7 +414,7 @@ _CINEMA = Database(
                 award Tc kind of award
                 actor Tc actor
                 movie Tl movie
-                age Im age of the actor
+                age Im age
                 """
             ),
         ),
@@ -436,7 +436,7 @@ _FASTFOOD = Database(
                 """
                 restaurant Tc restaurant
                 item Tl name
-                calories Im calories
+                calories Im number of calories
                 fat Im amount of fat
                 sodium Im amount of sodium
                 sugar Im amount of sugar

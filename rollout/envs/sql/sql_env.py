@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rollout.envs.sql.locked_db import LockedDatabase, Result
-from rollout.envs.sql.sql_rewards import Call, Record
 from rollout.envs.sql.sql_catalog import database_dir
+from rollout.envs.sql.sql_rewards import Call, Record
 
 OVER = "The episode is over."
 SHOWN_ROWS = 3

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout.envs.sql.locked_db import Result
-from rollout.envs.sql.sql_answers import bare_text, closeness, elements_of, gives, is_right, looks_like
+from rollout.envs.sql.sql_answers import (
+    bare_text,
+    closeness,
+    elements_of,
+    gives,
+    is_right,
+    looks_like,
+)
 
 STEP, FAILED, REPEATED = -0.005, -0.01, -0.01
 """Every step; one that the database or the environment refused; one that was taken before."""

