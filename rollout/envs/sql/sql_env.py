@@ -1,4 +1,4 @@
-"""A database that a policy explores to answer a question, as a class for TRL's `environment_factory`.
+"""A database that a policy explores to answer a question: a class for TRL's environment_factory.
 
 Four tools: describe, sample, query, answer. It imports nothing but its siblings, so that it runs in
 TRL's trainer as it does here. An episode is over after an answer or 15 steps. What a policy does
@@ -51,7 +51,7 @@ class SqlEnv:
     db_dir: str | None = None
     step_budget: int = 15
     fallback_tool = "query"
-    """A reply that asks for no tool is a query, in loops that read this (TRL's ends the episode)."""
+    """A reply that asks for no tool is a query, in loops that read this; TRL's ends the episode."""
 
     @classmethod
     def configure(
