@@ -6,7 +6,7 @@ next header) is tokenised. So training sees exactly what sampling saw. Where a c
 not let a conversation grow that way, the conversation is rendered anew and the trajectory gets a
 new segment; that is decided once, by looking at the template, and never in silence.
 
-Messages come from the world and may spell the model's control tokens.
+Messages and tools come from the world and may spell the model's control tokens.
 They are broken up before they are tokenised, so that no text can end its turn and speak for
 another.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,14 @@ _GENERIC = "TokenizersBackend"  # what transformers calls a tokenizer that is al
 
 # Stand-ins that a template passes through unchanged; their text appears in no template.
 _USER, _REPLY = "\x02user\x03", "\x02reply\x03"
-_NEXT = "\x02next {}\x03"
+_NEXT = "what the world says next"  # plain, because some templates quote the answers of tools
+
+Switch = bool | int | str
+"""A variable of a chat template."""
+
+_TODAY = datetime(2024, 7, 26)
+"""What templates are told that tell the policy the date, which is what Llama 3 falls back to:
+what is sampled must not depend on the day, and arms of two days could not be compared."""
 
 _BEGINNING: tuple[Message, ...] = (
     {"role": "system", "content": "s"},
@@ -44,45 +52,39 @@ class ChatRenderer:
         self,
         model_dir: Path,
         template: str | None = None,
-        switches: Mapping[str, bool] | None = None,
+        switches: Mapping[str, Switch] | None = None,
     ) -> None:
         """template: one that replaces the model's own. switches: more variables for it."""
         if not (model_dir / "tokenizer_config.json").is_file():
             raise BadInput(f"{model_dir}: no tokenizer there; `grpo model` builds the default one")
         self._tokenizer: Any = _load_tokenizer(model_dir)
-        self._switches = dict(switches or {})
+        self._switches = {"strftime_now": _TODAY.strftime, **(switches or {})}
         if template is not None:
             self._tokenizer.chat_template = template
         if self._tokenizer.chat_template is None:
             raise BadInput(f"{model_dir}: the tokenizer has no chat template")
         self._control = _control_tokens(self._tokenizer)
-        self.eot_id = self._end_of_turn(self._after_reply([{"role": "user", "content": ""}])[0])
+        self.eot_id = self._end_of_turn(self._after_reply([{"role": "user", "content": ""}]))
         self.prefix_preserving = self.preserves_prefixes()
-        """`preserves_prefixes` without tools."""
+        """`preserves_prefixes` without tools, when a user speaks next."""
 
-    def preserves_prefixes(self, tools: Tools = None) -> bool:
-        """Whether a finished turn stays as it was when the conversation goes on."""
+    def preserves_prefixes(self, tools: Tools = None, role: str = "user") -> bool:
+        """Whether a finished turn stays as it was when the conversation goes on with a message of
+        `role`: templates of reasoning models keep a reply's reasoning while tools answer."""
         before = self._render(_BEGINNING, tools)
+        told = {"role": role, "name": "tool", "content": _NEXT}
         # Some templates cut the reasoning out of earlier replies: probe with and without.
         for reply in (_REPLY, f"<think>\nx\n</think>\n\n{_REPLY}"):
-            talk = [{"role": "assistant", "content": reply}, {"role": "user", "content": _NEXT}]
+            talk = [{"role": "assistant", "content": reply}, told]
             whole = self._render([*_BEGINNING, *talk], tools)
             if not whole.startswith(before + reply) or _NEXT not in whole:
                 return False
         return True
 
-    def _after_reply(self, told: Sequence[Message], tools: Tools = None) -> list[str]:
-        """What the template puts after a reply, cut where the contents of `told` stand: one text
-        before each, and the header of the next reply."""
-        slots = [_NEXT.format(i) for i in range(len(told))]
-        framed = [{**m, "content": slot} for m, slot in zip(told, slots, strict=True)]
+    def _after_reply(self, told: Sequence[Message], tools: Tools = None) -> str:
+        """What the template puts after a reply: its end, `told`, the header of the next reply."""
         reply = {"role": "assistant", "content": _REPLY}
-        rest = self._render([*_BEGINNING, reply, *framed], tools).partition(_REPLY)[2]
-        texts = []
-        for slot in slots:
-            text, _, rest = rest.partition(slot)
-            texts.append(text)
-        return [*texts, rest]
+        return self._render([*_BEGINNING, reply, *told], tools).partition(_REPLY)[2]
 
     def _end_of_turn(self, after_reply: str) -> int:
         ids = self._encode(after_reply)
@@ -90,7 +92,8 @@ class ChatRenderer:
             raise BadInput(
                 f"{self._tokenizer.name_or_path}: the chat template closes a reply with "
                 f"{after_reply[:20]!r}, which is no special token, so an end of turn cannot be "
-                "recognised; use a model whose template has one (ChatML, Llama 3, Qwen)"
+                "recognised; use a template of the model's own family, or a model whose template "
+                "has one (ChatML, Llama 3, Qwen)"
             )
         return ids[0]
 
@@ -113,9 +116,17 @@ class ChatRenderer:
             ) from None
         return text
 
-    def harmless(self, text: str) -> str:
-        """Text from outside with a blank in every control token, which makes it ordinary text."""
-        return self._control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
+    def harmless(self, outside: Any) -> Any:
+        """A text from outside with a blank in every control token, which makes it ordinary text;
+        of a list or a mapping all texts."""
+        match outside:
+            case str():
+                return self._control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", outside)
+            case Mapping():
+                return {self.harmless(key): self.harmless(v) for key, v in outside.items()}
+            case [*values]:
+                return [self.harmless(value) for value in values]
+        return outside
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
@@ -142,9 +153,7 @@ class ChatRenderer:
         self, told: Sequence[Message], closed: bool, tools: Tools = None
     ) -> tuple[int, ...]:
         """The ids between a reply and the next one. `closed`: the reply ended its own turn."""
-        *before, after = self._after_reply(told, tools)
-        texts = [text + m["content"] for text, m in zip(before, told, strict=True)]
-        ids = self._encode("".join([*texts, after]))
+        ids = self._encode(self._after_reply(told, tools))
         return tuple(ids[1:] if closed else ids)
 
 
@@ -177,16 +186,17 @@ class Transcript:
 
     def __init__(self, renderer: ChatRenderer, messages: Sequence[Message], tools: Tools) -> None:
         self._renderer = renderer
-        self._tools = tools
-        self._messages = self._harmless(messages)
-        self._grows = (
-            renderer.prefix_preserving if tools is None else renderer.preserves_prefixes(tools)
-        )
+        self._tools: Tools = renderer.harmless(tools)
+        self._messages: list[Message] = renderer.harmless(list(messages))
+        self._preserving = {} if tools else {"user": renderer.prefix_preserving}
         self._completion: tuple[int, ...] | None = None
-        self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages, tools)
+        self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages, self._tools)
 
-    def _harmless(self, messages: Sequence[Message]) -> list[Message]:
-        return [{**m, "content": self._renderer.harmless(m["content"])} for m in messages]
+    def _grows(self, told: Sequence[Message]) -> bool:
+        """Whether the conversation may go on with these messages without being rendered anew."""
+        for role in {m["role"] for m in told} - self._preserving.keys():
+            self._preserving[role] = self._renderer.preserves_prefixes(self._tools, role)
+        return all(self._preserving[m["role"]] for m in told)
 
     def add_completion(self, ids: Sequence[int]) -> None:
         """Append the sampled ids, exactly as they came."""
@@ -200,9 +210,9 @@ class Transcript:
         """Append the world's answer, at least one message, and the header of the next reply."""
         if self._completion is None:
             raise ValueError("an observation must follow a completion")
-        told = self._harmless(messages)
+        told: list[Message] = self._renderer.harmless(list(messages))
         self._messages += told
-        if self._grows:
+        if self._grows(told):
             closed = self._completion[-1:] == (self._renderer.eot_id,)
             bridge = self._renderer.bridge_ids(told, closed, self._tools)
             self.prompt_ids = self.prompt_ids + self._completion + bridge

@@ -8,7 +8,6 @@ and must not keep the process from ending. Coroutines run on the event loop. Bot
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import queue
 import threading
@@ -76,7 +75,8 @@ async def in_thread(
         return await _limited(call(**arguments), seconds, what)
     runs_in = thread or PinnedThread(getattr(call, "__name__", "call"))
     try:
-        result = await runs_in.call(functools.partial(call, **arguments), seconds)
+        # No partial: what Python says of arguments that do not fit would not name the function.
+        result = await runs_in.call(lambda: call(**arguments), seconds)
     except TimeoutError:
         if not runs_in.hung:
             raise  # the function's own

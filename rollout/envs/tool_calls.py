@@ -3,15 +3,20 @@
 Models are trained on one form of tool calls each, which their chat template shows. Where a template
 knows no tools, the text form describes them in the system message. A form reads text only: whether
 a tool exists and what it does is the world's business.
+
+The forms of chat templates are read as TRL reads them, by the same parser of transformers, so that
+what is a call there is a call here. Where vLLM's parsers differ is listed in
+tests/rollout/envs/test_tool_calls.py.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json
@@ -27,7 +32,17 @@ class ToolCall:
     """One call that a reply asks for."""
 
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Any
+    """A mapping, unless the policy wrote something else: the call then fails as in TRL."""
+
+
+class ReadCalls(Protocol):
+    """The calls of a reply, in order; none where it asks for nothing."""
+
+    def __call__(
+        self, text: str, tools: Sequence[Schema], whole: bool = True
+    ) -> tuple[ToolCall, ...]:
+        """whole: the policy ended its turn; False where the reply was cut off at a limit."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +51,7 @@ class ToolForm:
 
     meaning: str
     """What it looks like, in a line."""
-    read: Callable[[str, Sequence[Schema]], tuple[ToolCall, ...]]
-    """The calls of a reply, in order; none where it asks for nothing."""
+    read: ReadCalls
     write: Callable[[ToolCall], str]
     """A call as a policy writes it."""
     tell: Callable[[Sequence[Schema]], str] | None = None
@@ -45,13 +59,7 @@ class ToolForm:
 
 
 TOOL_FORMS: Registry[ToolForm] = Registry("tool form")
-"""By the name that `rollout.tool_form` gives."""
-
-
-def form_of(template: str) -> str:
-    """The form that a chat template asks for: "text" where it knows no tools, or where it shows
-    them in a form that is not among `TOOL_FORMS`."""
-    return "hermes" if "tools" in template and "<tool_call>" in template else "text"
+"""By the name that `model.tool_form` gives."""
 
 
 def name_of(schema: Schema) -> str:
@@ -64,51 +72,163 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
     return found
 
 
-# --- hermes ---------------------------------------------------------------------------------------
+# --- what a chat template shows -------------------------------------------------------------------
 
-_HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_CALL = ToolCall("a_tool_of_ours", {"an_argument": "its value"})
+_TOOL: Schema = {
+    "type": "function",
+    "function": {
+        "name": _CALL.name,
+        "description": "What it does.",
+        "parameters": {
+            "type": "object",
+            "properties": {"an_argument": {"type": "string", "description": "Which."}},
+            "required": ["an_argument"],
+        },
+    },
+}
+_ASKED, _ANSWER = "what the user asked", "what the tool answered"
 
 
-def _read_hermes(text: str, tools: Sequence[Schema]) -> tuple[ToolCall, ...]:
-    """A call that is not closed is plain text, as in TRL 1.16 (vLLM's parser runs it); where one of
-    several is malformed the whole reply is."""
-    calls = [_call(body) for body in _HERMES.findall(text)]
-    return tuple(c for c in calls if c is not None) if None not in calls else ()
+def form_of(template: str) -> str:
+    """The form that a chat template asks for.
+
+    It is told a tool, a call and an answer; the form that reads the call back from the turn in
+    which the template wrote it is the one. "text" where the template leaves out one of the three,
+    refuses them, or writes calls in a form that is not among `TOOL_FORMS`.
+    """
+    asked = {"type": "function", "function": {"name": _CALL.name, "arguments": _CALL.arguments}}
+    shown = _rendered(
+        template,
+        {"role": "user", "content": _ASKED},
+        {"role": "assistant", "content": "", "tool_calls": [asked]},
+        {"role": "tool", "name": _CALL.name, "content": _ANSWER},
+    )
+    # Some templates put their instructions, with an example of a call, before the user's text.
+    told, _, turn = shown.partition(_ASKED)
+    if _CALL.name not in told or _ANSWER not in turn:
+        return "text"
+    for name, form in TOOL_FORMS.items():
+        if form.tell is None and form.read(turn, ()) == (_CALL,):
+            return name
+    return "text"
 
 
-def _call(body: str) -> ToolCall | None:
+def shows_tools(template: str) -> bool:
+    """Whether a chat template tells the policy of its tools, in whatever form."""
+    return _CALL.name in _rendered(template, {"role": "user", "content": _ASKED})
+
+
+def _rendered(template: str, *messages: Mapping[str, Any]) -> str:
+    """A conversation with `_TOOL`; "" where the template refuses it."""
+    from jinja2 import TemplateError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     try:
-        read = parse_json(body, "")
-    except BadInput:
-        return None
-    match read:
-        case {"name": str(name), "arguments": dict(arguments)}:
-            return ToolCall(name, arguments)
-    return None
+        rendered: Any = render_jinja_template(
+            [[dict(m) for m in messages]],
+            tools=[dict(_TOOL)],
+            chat_template=template,
+            bos_token="",
+            eos_token="",
+        )
+    except (TemplateError, TypeError, ValueError):  # the last two of a template's own expressions
+        return ""
+    [text], _ = rendered
+    return str(text)
+
+
+# --- the forms of chat templates ------------------------------------------------------------------
+
+_OVER = "<|over|>"
+"""Stands for the end-of-turn token, which a reply's text leaves out. It is no JSON, so a call that
+the policy ended without closing it is malformed."""
+
+
+@functools.cache
+def _response_template(calls: str) -> Any:
+    """How transformers finds the calls; `calls` is a key of `_FIELDS`."""
+    from transformers.utils.chat_parsing.response_templates import load_response_template
+
+    fields = {**_FIELDS[calls], "content": {"close": _OVER, "content": "text"}}
+    return load_response_template({"start_anchor": "\x02", "fields": fields})
+
+
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "hermes": {
+        # What a policy only thinks of calling is no call.
+        "reasoning": {"open": "<think>", "close_pattern": r"</think>\s*", "content": "text"},
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close_pattern": r"</tool_call>\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"function": "{content}"},
+        },
+    },
+    "llama3_json": {
+        "tool_calls": {
+            "open_pattern": r'\{"name":\s*"(?P<name>[^"]+)",\s*"parameters":\s*',
+            "close_pattern": rf"\}}(?:{re.escape(_OVER)}|<\|eot_id\|>)\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+        },
+    },
+}
+
+
+def _read_parsed(
+    text: str, tools: Sequence[Schema], whole: bool = True, *, form: str
+) -> tuple[ToolCall, ...]:
+    """The calls that transformers' parser finds, their texts cast to what the tool's schema asks
+    for. Where one is malformed the whole reply is plain text; one without arguments has an empty
+    mapping of them."""
+    from transformers.utils.chat_parsing import parse_response
+
+    said = text + _OVER * whole
+    known: list[Any] = [dict(tool) for tool in tools]
+    try:
+        message = parse_response(said, _response_template(form), prefix="", tools=known)
+    except (ValueError, RecursionError):  # what json raises
+        return ()
+    calls = []
+    for found in (call["function"] for call in message.get("tool_calls", ())):
+        if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+            return ()
+        arguments = found.get("arguments")
+        calls.append(ToolCall(found["name"], {} if arguments is None else arguments))
+    return tuple(calls)
 
 
 def _write_hermes(call: ToolCall) -> str:
-    body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def _write_llama3_json(call: ToolCall) -> str:
+    return json.dumps({"name": call.name, "parameters": call.arguments}, ensure_ascii=False)
 
 
 # --- text -----------------------------------------------------------------------------------------
 
 
-def _read_text(text: str, tools: Sequence[Schema]) -> tuple[ToolCall, ...]:
-    """Every line that begins with a tool's name and holds its arguments is a call."""
+def _read_text(text: str, tools: Sequence[Schema], whole: bool = True) -> tuple[ToolCall, ...]:
+    """Every line that begins with a tool's name and holds its arguments is a call. Of a reply that
+    was cut off the last line counts only where its JSON is complete."""
     by_name = {name_of(tool): tool for tool in tools}
     found = []
-    for line in text.splitlines():
+    for line in text.splitlines(keepends=True):
         start = re.match(r"\s*([A-Za-z_]\w*)\s*(:|(?=\{))\s*(.*?)\s*$", line)
         tool = by_name.get(start[1]) if start else None
-        call = _of_line(tool, start[2] == ":", start[3]) if start and tool else None
+        as_text = start is not None and start[2] == ":" and (whole or line != line.rstrip("\r\n"))
+        call = _of_line(tool, as_text, start[3]) if start and tool else None
         if call is not None:
             found.append(call)
     return tuple(found)
 
 
-def _of_line(tool: Schema, colon: bool, rest: str) -> ToolCall | None:
+def _of_line(tool: Schema, as_text: bool, rest: str) -> ToolCall | None:
     if rest.startswith("{"):
         try:
             read = parse_json(rest, "")
@@ -116,7 +236,7 @@ def _of_line(tool: Schema, colon: bool, rest: str) -> ToolCall | None:
             read = None
         if isinstance(read, dict):
             return ToolCall(name_of(tool), read)
-    if not colon:
+    if not as_text:
         return None
     parameters = _parameters(tool)
     if not parameters:
@@ -167,7 +287,15 @@ TOOL_FORMS.register(
     "hermes",
     ToolForm(
         "<tool_call>{json}</tool_call>, as Qwen 2.5, Qwen 3 and Hermes write it",
-        _read_hermes,
+        functools.partial(_read_parsed, form="hermes"),
         _write_hermes,
+    ),
+)
+TOOL_FORMS.register(
+    "llama3_json",
+    ToolForm(
+        '`{"name": …, "parameters": {…}}`, one call a reply, as Llama 3.1 and 3.2 write it',
+        functools.partial(_read_parsed, form="llama3_json"),
+        _write_llama3_json,
     ),
 )

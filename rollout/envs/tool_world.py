@@ -106,10 +106,11 @@ class ToolWorld:
 
     async def step(self, reply: Reply) -> Step:
         """Run the reply's calls, in order."""
-        calls = self._form.read(reply.text, self._toolbox.schemas)
+        whole = reply.finish_reason != "length"
+        calls = self._form.read(reply.text, self._toolbox.schemas, whole)
         self._completion.append(assistant(reply.text, calls))
         if not calls:
-            if reply.finish_reason == "length":  # it did not say that it is done
+            if not whole:  # it did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.ENV_DONE)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
         answered = [await self._answer(c) for c in calls if c.name not in self._together]
@@ -191,8 +192,7 @@ def with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
 def assistant(text: str, calls: Sequence[ToolCall]) -> Message:
     """A reply as reward functions are given it."""
     asked = [
-        {"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}}
-        for c in calls
+        {"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
     ]
     return {"role": "assistant", "content": text, **({"tool_calls": asked} if asked else {})}
 

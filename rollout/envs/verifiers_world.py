@@ -127,11 +127,12 @@ class VerifiersWorld:
         return opening(self._form, self._told(asked["messages"]), self._tools)
 
     async def step(self, reply: Reply) -> Step:
-        calls = self._form.read(reply.text, self._tools) if self._tools else ()
+        whole = reply.finish_reason != "length"
+        calls = self._form.read(reply.text, self._tools, whole) if self._tools else ()
         answer = await self._ask(
             "reply",
             text=reply.text,
-            calls=[{"name": c.name, "arguments": dict(c.arguments)} for c in calls],
+            calls=[{"name": c.name, "arguments": c.arguments} for c in calls],
             finish_reason=reply.finish_reason,
         )
         stop = None

@@ -38,6 +38,7 @@ from scripts.run.manifest import (
 )
 from scripts.run.memory_account import FORECAST
 from scripts.run.state import as_told
+from scripts.run.template import untold_tools
 from scripts.run.timings import StepTimings, write_timings
 from scripts.words.quantities import counted
 
@@ -51,6 +52,9 @@ def start(ctx: Context) -> Done:
         adapter = check_run(ctx)
         if (about_the_base := doubt(ctx, adapter)) is not None:
             alarm(ctx.tell, about_the_base)
+        model = ctx.config.model
+        if ctx.config.envs and (about := untold_tools(model, ctx.model_dir())) is not None:
+            alarm(ctx.tell, about)
     _journal_memory(ctx)
     _drop_what_was_started_otherwise(ctx)
     before = read_manifest(ctx.folder)

@@ -107,8 +107,8 @@ class ModelSettings:
     """The LoRA adapter that the run starts from; it stays the reference of the KL."""
     chat_template: str = ""
     """A file with another chat template than the model's own, such as one that knows tools."""
-    chat_template_kwargs: dict[str, bool] = field(default_factory=dict)
-    """Switches of the chat template, such as `{ enable_thinking = false }`."""
+    chat_template_kwargs: dict[str, bool | int | str] = field(default_factory=dict)
+    """Variables of the chat template, such as `{ enable_thinking = false }`."""
     tool_form: Annotated[str, Choice(_ToolForms())] = "auto"
     """How tools are called, in worlds that have tools; "auto": as the chat template shows it."""
 

@@ -5,25 +5,41 @@ Both are settings of [model], and both may be the model folder's own.
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_text
-from rollout.envs.tool_calls import form_of
-from scripts.base.checkout import from_checkout
+from rollout.envs.tool_calls import TOOL_FORMS, form_of, shows_tools
+from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import ModelSettings
 
 if TYPE_CHECKING:  # its import takes seconds
     from rollout.transcript import ChatRenderer
 
+_OURS = ("messages", "tools", "documents", "add_generation_prompt", "strftime_now")
+"""Variables of a chat template that are not a person's to set."""
+
+_IN_TRL = {"hermes": ("qwen2_5", "qwen3_training"), "llama3_json": ("llama3_1",)}
+"""Templates of TRL's package that show tools in a form."""
+
 
 def chat_renderer(model: ModelSettings, model_dir: Path) -> ChatRenderer:
     """The model's tokenizer with the run's chat template. Raises `BadInput` for a template that
-    cannot be used."""
+    cannot be used, and for a variable that it does not have."""
     from rollout.transcript import ChatRenderer
 
     template = _given_template(model)
+    text = template or _own_template(model_dir)
+    for name in model.chat_template_kwargs:
+        if name in _OURS or re.search(rf"\b{re.escape(name)}\b", text) is None:
+            raise BadInput(
+                f"model.chat_template_kwargs: {name} is no variable of"
+                f" {model.chat_template or 'the chat template of ' + str(model_dir)} that can be"
+                " set; take it out, or look up its name there"
+            )
     return ChatRenderer(model_dir, template, model.chat_template_kwargs)
 
 
@@ -32,14 +48,52 @@ def tool_form(model: ModelSettings, model_dir: Path) -> str:
 
     Raises `BadInput` for a form that needs a template with tools, where the template has none.
     """
-    shown = form_of(_given_template(model) or _own_template(model_dir))
+    template = _given_template(model) or _own_template(model_dir)
+    shown = form_of(template)
     if model.tool_form in ("auto", shown, "text"):
         return shown if model.tool_form == "auto" else model.tool_form
+    does = f"shows tools in the form {shown}"
+    if shown == "text":
+        does = "shows tools in another form" if shows_tools(template) else "ignores tools"
     raise BadInput(
-        f"model.tool_form is {model.tool_form!r}, but the chat template shows no tools in that"
-        ' form; leave it out, set tool_form = "text", or give a template that does in'
-        " model.chat_template (TRL's package has some under trl/chat_templates/)"
+        f"model.tool_form is {model.tool_form!r}, but the chat template"
+        f" {model.chat_template or 'of ' + str(model_dir)} {does}. Leave tool_form out, or"
+        f" {_remedy(model, model_dir)}"
     )
+
+
+def untold_tools(model: ModelSettings, model_dir: Path) -> str | None:
+    """What a person should know where the chat template shows tools in a form that we do not read,
+    so that the text form takes its place; None where it does not."""
+    template = _given_template(model) or _own_template(model_dir)
+    if model.tool_form != "auto" or form_of(template) != "text" or not shows_tools(template):
+        return None
+    known = ", ".join(name for name, form in TOOL_FORMS.items() if form.tell is None)
+    return (
+        "the chat template shows tools in a form that is not read here (known:"
+        f" {known}); they are told in the text form, which the model was not trained on"
+    )
+
+
+def _remedy(model: ModelSettings, model_dir: Path) -> str:
+    """A template with the form that is asked for, as one would type it."""
+    from rollout.transcript import ChatRenderer
+
+    found = find_spec("trl")
+    folder = Path(found.origin or "").parent / "chat_templates" if found else Path()
+    for name in _IN_TRL.get(model.tool_form, ()):
+        file = folder / f"{name}.jinja"
+        if not file.is_file():
+            continue
+        try:
+            ChatRenderer(model_dir, file.read_text(encoding="utf-8"))
+        except BadInput:  # its turns end with a token that this model does not have
+            continue
+        return (
+            f'give the model a template that shows them so: chat_template = "{in_checkout(file)}"'
+            f" under [model] (others lie beside it)"
+        )
+    return "use a model whose own template shows tools so"
 
 
 def template_hash(model: ModelSettings) -> dict[str, str]:
@@ -55,7 +109,9 @@ def _given_template(model: ModelSettings) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise BadInput(f"model.chat_template: {path}: no such file") from None
+        raise BadInput(
+            f"model.chat_template: {path}: no such file; relative paths start at the checkout"
+        ) from None
     except (OSError, UnicodeDecodeError) as e:
         raise BadInput(f"model.chat_template: {path}: cannot be read ({e})") from None
 
@@ -64,5 +120,8 @@ def _own_template(model_dir: Path) -> str:
     file, config = model_dir / "chat_template.jinja", model_dir / "tokenizer_config.json"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    found = read_json(config).get("chat_template", "") if config.is_file() else ""
-    return found if isinstance(found, str) else str(found)  # several templates by name
+    found = read_json(config).get("chat_template") if config.is_file() else None
+    if isinstance(found, list):  # several by name, of which transformers takes the one for tools
+        named = {one["name"]: one["template"] for one in found}
+        found = named.get("tool_use", named.get("default"))
+    return found or ""

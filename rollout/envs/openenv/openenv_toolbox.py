@@ -220,6 +220,8 @@ class OpenEnvToolbox:
             raise ToolFailure(f"Tool {call.name} not found.")
         if self.done:
             raise ToolFailure("The episode is over.")
+        if not isinstance(call.arguments, Mapping):
+            raise ToolFailure(f"The arguments of {call.name} must be an object.")
         if self._session is None:
             raise Unavailable(f"envs.{self._of.source.name}: {call.name}: the session is closed")
         try:

@@ -15,9 +15,10 @@ from scripts.base import machine
 from scripts.base.signals import Wish
 from scripts.evidence.findings import read_findings
 from scripts.phases.context import Context
-from scripts.run.config import RunConfig, changed_keys
+from scripts.run.config import ModelSettings, RunConfig, changed_keys
 from scripts.run.manifest import (
     bound_changes,
+    check_environments,
     check_host,
     check_sandbox,
     free_changes,
@@ -25,6 +26,7 @@ from scripts.run.manifest import (
     refuse_change,
 )
 from scripts.run.takeover import takeover
+from scripts.run.template import template_hash
 from scripts.run.timings import Stopwatch
 from tests.scripts.made_night import Night, make_night
 
@@ -179,3 +181,31 @@ def test_a_run_of_another_version_is_read_and_not_gone_on_with(night: Night) -> 
     with pytest.raises(BadInput, match=r"begun with grpo-loop 0\.0\.1.*`grpo new`"):
         refuse_change(night.folder, old, now)
     assert read_findings(night.folder, now).steps
+
+
+# --- the chat template ----------------------------------------------------------------------------
+
+
+def test_a_chat_template_that_changed_under_a_run_is_refused(night: Night, tmp_path: Path) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text("{{ messages }}")
+    model = ModelSettings(chat_template=str(file))
+    config = replace(night.config, model=model)
+    edit(night, model={"dir": "/models/smol", "files": template_hash(model)})
+    check_environments(night.folder, config)
+    file.write_text("{{ messages }} ")
+    with pytest.raises(
+        BadInput, match=r"own\.jinja changed since the run started\. Put it back, or"
+    ):
+        check_environments(night.folder, config)
+
+
+def test_what_a_policy_is_shown_binds_a_run(night: Night) -> None:
+    manifest = edit(night)
+    for name, model in (
+        ("chat_template", ModelSettings(chat_template="own.jinja")),
+        ("chat_template_kwargs", ModelSettings(chat_template_kwargs={"enable_thinking": False})),
+        ("tool_form", ModelSettings(tool_form="hermes")),
+    ):
+        config = replace(night.config, model=model)
+        assert list(bound_changes(manifest, config)) == [f"model.{name}"]

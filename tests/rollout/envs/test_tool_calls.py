@@ -1,0 +1,316 @@
+"""Replies are read as TRL reads them; where vLLM's parsers read otherwise is listed here."""
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools
+from tests.rollout.envs.trl_templates import templates, tokenizer
+
+TEMPLATE_OF = {"hermes": "qwen2_5", "llama3_json": "llama3_1"}
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"To {name}.",
+            "parameters": {"type": "object", "properties": properties, "required": []},
+        },
+    }
+    for name, properties in {
+        "add": {"amount": {"type": "integer", "description": "How much."}},
+        "say": {"text": {"type": "string"}, "loud": {"type": "boolean"}},
+        "stop": {},
+    }.items()
+]
+
+
+@cache
+def speaker(form: str) -> Any:
+    """The tokenizer with which TRL parses this form."""
+    from trl.chat_template_utils import add_response_schema
+
+    return add_response_schema(tokenizer(TEMPLATE_OF[form]))
+
+
+def ours(form: str, reply: str, whole: bool = True) -> list[tuple[str, str]]:
+    return [(c.name, json.dumps(c.arguments)) for c in TOOL_FORMS[form].read(reply, TOOLS, whole)]
+
+
+def trl(form: str, reply: str, whole: bool = True) -> list[tuple[str, str]]:
+    """What TRL makes of the reply's ids, which end with the end of turn where it is whole."""
+    from trl.chat_template_utils import parse_response
+
+    tok = speaker(form)
+    prefix = tok.apply_chat_template(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=True, return_dict=False
+    )
+    ids = tok.encode(reply, add_special_tokens=False) + [tok.eos_token_id] * whole
+    found = parse_response(tok, ids, prefix=prefix, tools=TOOLS) if ids else {}
+    return [
+        (c["function"]["name"], json.dumps(c["function"]["arguments"]))
+        for c in found.get("tool_calls", ())
+    ]
+
+
+def vllm(form: str, reply: str) -> list[tuple[str, str]]:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.tool_parsers import ToolParserManager
+
+    parser = ToolParserManager.get_tool_parser(form)(speaker(form))
+    request = ChatCompletionRequest(messages=[], model="m", seed=0)
+    found = parser.extract_tool_calls(reply, request).tool_calls
+    return [(c.function.name, json.dumps(json.loads(c.function.arguments))) for c in found]
+
+
+def hermes(body: str, close: str = "</tool_call>") -> str:
+    return f"<tool_call>\n{body}\n{close}"
+
+
+ADD = '{"name": "add", "arguments": {"amount": 1}}'
+SAY = '{"name": "say", "arguments": {"text": "a {b} </x>"}}'
+L_ADD = '{"name": "add", "parameters": {"amount": 1}}'
+
+SAME_AS_VLLM = {
+    "hermes": {
+        "one call": hermes(ADD),
+        "text before it": f"I add.\n{hermes(ADD)}",
+        "text after it": f"{hermes(ADD)}\nThat is all.",
+        "two calls": f"{hermes(ADD)}\n{hermes(SAY)}",
+        "no line breaks": f"<tool_call>{ADD}</tool_call>",
+        "an unknown tool": hermes('{"name": "fly", "arguments": {}}'),
+        "an unknown argument": hermes('{"name": "add", "arguments": {"size": [1, {"a": null}]}}'),
+        "more keys": hermes('{"id": 3, "name": "stop", "arguments": {}}'),
+        "no call": "I cannot.",
+        "malformed JSON": hermes("{name: add}"),
+        "one of two malformed": f"{hermes(ADD)}\n{hermes('{')}",
+        "an empty call": "<tool_call></tool_call>",
+        "no name": hermes('{"arguments": {}}'),
+        "a name that is no text": hermes('{"name": 3, "arguments": {}}'),
+        "a list": hermes(f"[{ADD}]"),
+        "a number": hermes("3"),
+        "a call in a call": hermes(hermes(ADD)),
+        "only the end": f"{ADD}\n</tool_call>",
+        "nothing": "",
+    },
+    "llama3_json": {
+        "one call": L_ADD,
+        "text before it": f"I add. {L_ADD}",
+        "no arguments": '{"name": "stop", "parameters": {}}',
+        "an argument with braces": '{"name": "say", "parameters": {"text": "{\\"a\\"}"}}',
+        "an unknown tool": '{"name": "fly", "parameters": {}}',
+        "no call": "I cannot.",
+        "malformed JSON": '{"name": "add", "parameters": {amount: 1}}',
+        "no parameters": '{"name": "add"}',
+        "nothing": "",
+    },
+}
+
+
+@pytest.mark.parametrize(("form", "case"), [(f, c) for f in SAME_AS_VLLM for c in SAME_AS_VLLM[f]])
+def test_a_reply_is_read_as_trl_and_vllm_read_it(form: str, case: str) -> None:
+    reply = SAME_AS_VLLM[form][case]
+    assert ours(form, reply) == trl(form, reply) == vllm(form, reply)
+
+
+# Where TRL and vLLM differ we read as TRL does: (reply, ours, vLLM's).
+ADDED, SAID = ("add", '{"amount": 1}'), ("say", '{"text": "a {b} </x>"}')
+OTHER_IN_VLLM = {
+    "hermes": {
+        "a call that is only thought of": (f"<think>{hermes(ADD)}</think>no", [], [ADDED]),
+        "an unclosed call": (hermes(ADD, ""), [], [ADDED]),
+        "the second unclosed": (f"{hermes(ADD)}{hermes(SAY, '')}", [], [ADDED, SAID]),
+        "no arguments": (hermes('{"name": "stop"}'), [("stop", "{}")], []),
+        "null arguments": (
+            hermes('{"name": "stop", "arguments": null}'),
+            [("stop", "{}")],
+            [("stop", "null")],
+        ),
+        "an integer as a text": (
+            hermes('{"name": "add", "arguments": {"amount": "1"}}'),
+            [ADDED],
+            [("add", '{"amount": "1"}')],
+        ),
+        "a boolean as a text": (
+            hermes('{"name": "say", "arguments": {"loud": "true"}}'),
+            [("say", '{"loud": true}')],
+            [("say", '{"loud": "true"}')],
+        ),
+    },
+    "llama3_json": {
+        "two calls": (f"{L_ADD}; {L_ADD}", [], [ADDED, ADDED]),
+        "text after the call": (f"{L_ADD} That is all.", [], [ADDED]),
+        "other spaces": ('{ "name": "add", "parameters": {"amount": 1} }', [], [ADDED]),
+        "another order": ('{"parameters": {"amount": 1}, "name": "add"}', [], [ADDED]),
+        "arguments for parameters": (ADD, [], [ADDED]),
+        "an integer as a text": (
+            '{"name": "add", "parameters": {"amount": "1"}}',
+            [ADDED],
+            [("add", '{"amount": "1"}')],
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "case"), [(f, c) for f in OTHER_IN_VLLM for c in OTHER_IN_VLLM[f]]
+)
+def test_where_vllm_reads_otherwise_ours_is_what_trl_reads(form: str, case: str) -> None:
+    reply, wanted, theirs = OTHER_IN_VLLM[form][case]
+    assert ours(form, reply) == trl(form, reply) == wanted
+    assert vllm(form, reply) == theirs
+
+
+CUT = {
+    "hermes": {
+        "unclosed, its JSON complete": (hermes(ADD, ""), [ADDED]),
+        "unclosed, the end tag begun": (hermes(ADD, "</tool"), []),
+        "unclosed, its JSON begun": ('<tool_call>\n{"name": "add", "argu', []),
+        "closed": (hermes(ADD), [ADDED]),
+    },
+    "llama3_json": {
+        "whole": (L_ADD, []),  # its end is the end of turn
+        "a brace left out": (L_ADD[:-1], [ADDED]),
+    },
+}
+
+
+@pytest.mark.parametrize(("form", "case"), [(f, c) for f in CUT for c in CUT[f]])
+def test_a_reply_that_was_cut_off_is_read_as_trl_reads_it(form: str, case: str) -> None:
+    reply, wanted = CUT[form][case]
+    assert ours(form, reply, whole=False) == trl(form, reply, whole=False) == wanted
+
+
+_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('ab{}"\\<>/é\n', max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["amount", "text", "loud"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+_BODY = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["add", "say", "stop", "fly", 1, None]),
+        "arguments": _VALUE,
+        "parameters": _VALUE,
+    },
+).map(json.dumps)
+_PIECE = (
+    st.sampled_from(
+        [
+            "<tool_call>",
+            "</tool_call>",
+            "<think>",
+            "</think>",
+            "\n",
+            " ",
+            "{",
+            "}",
+            "; ",
+            "Yes.",
+            ADD,
+        ]
+    )
+    | _BODY
+    | _BODY.map(hermes)
+    | st.text(max_size=6)
+)
+
+
+@given(st.lists(_PIECE, max_size=5).map("".join), st.booleans())
+@pytest.mark.parametrize("form", ["hermes", "llama3_json"])
+def test_whatever_a_policy_writes_is_read_as_trl_reads_it(
+    form: str, reply: str, whole: bool
+) -> None:
+    assert ours(form, reply, whole) == trl(form, reply, whole)
+
+
+@given(
+    st.sampled_from(["add", "say", "fly", "é"]),
+    st.dictionaries(st.sampled_from(["amount", "of", "é"]), st.integers() | st.booleans()),
+)
+@pytest.mark.parametrize("form", sorted(TOOL_FORMS))
+def test_what_a_form_writes_it_reads_back(form: str, name: str, arguments: dict[str, Any]) -> None:
+    call = ToolCall(name, arguments)
+    known = [{"type": "function", "function": {"name": name}}]
+    if form == "text" and name == "é":  # Python's own names only
+        known = []
+    assert TOOL_FORMS[form].read(TOOL_FORMS[form].write(call), known) == ((call,) if known else ())
+
+
+def test_nesting_without_end_is_plain_text() -> None:
+    deep = "[" * 100_000
+    assert TOOL_FORMS["hermes"].read(f"<tool_call>{deep}", (), whole=False) == ()
+
+
+def test_arguments_that_are_no_object_are_left_to_the_tool() -> None:
+    [call] = TOOL_FORMS["hermes"].read(hermes('{"name": "add", "arguments": [1]}'), TOOLS)
+    assert call == ToolCall("add", [1])
+
+
+# --- the text form --------------------------------------------------------------------------------
+
+
+def test_a_line_with_a_name_is_a_call_and_any_other_line_is_text() -> None:
+    reply = 'I think:\nadd: 2\nsay {"text": "a", "loud": true}\nfly: 3\nadd\nstop:'
+    assert ours("text", reply) == [
+        ("add", '{"amount": 2}'),
+        ("say", '{"text": "a", "loud": true}'),
+        ("stop", "{}"),
+    ]
+
+
+def test_of_a_reply_that_was_cut_off_half_an_argument_is_not_run() -> None:
+    assert ours("text", "say: one\nsay: tw", whole=False) == [("say", '{"text": "one"}')]
+    assert ours("text", "say: one\n", whole=False) == [("say", '{"text": "one"}')]
+    assert ours("text", 'add {"amount": 1}', whole=False) == [ADDED]
+    assert ours("text", 'add {"amount": 1', whole=False) == []
+
+
+# --- which form a template asks for ---------------------------------------------------------------
+
+READ = {
+    "hermes": {
+        "qwen2_5",
+        "qwen2_5_training",
+        "qwen3",
+        "qwen3_training",
+        "qwen3_instruct_2507",
+        "qwen3_instruct_2507_training",
+        "qwen3_vl",
+        "qwen3_vl_training",
+    },
+    "llama3_json": {"llama3_1", "llama3_2"},
+}
+FAMILIES_WITH_OTHER_FORMS = {
+    "diffusion_gemma",
+    "gemma4",
+    "glm4moe",
+    "gptoss",
+    "lfm2",
+    "muse_glimmer",
+    "nemotron_3",
+    "qwen3_5",
+    "qwen3_6",
+    "qwen3_8",
+}
+
+
+@pytest.mark.parametrize("name", templates())
+def test_the_form_of_every_template_of_trl(name: str) -> None:
+    template = templates()[name]
+    wanted = next((form for form, names in READ.items() if name in names), "text")
+    assert form_of(template) == wanted
+    in_another_form = any(name.startswith(family) for family in FAMILIES_WITH_OTHER_FORMS)
+    assert shows_tools(template) == (wanted != "text" or in_another_form)
+
+
+def test_a_template_that_is_no_template_has_the_text_form() -> None:
+    assert form_of("{% for %}") == form_of("") == "text"
