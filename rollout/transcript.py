@@ -68,11 +68,6 @@ class ChatRenderer:
         self.prefix_preserving = self.preserves_prefixes()
         """`preserves_prefixes` without tools, when a user speaks next."""
 
-    @property
-    def template(self) -> str:
-        """The chat template's text."""
-        return str(self._tokenizer.chat_template)
-
     def preserves_prefixes(self, tools: Tools = None, role: str = "user") -> bool:
         """Whether a finished turn stays as it was when the conversation goes on with a message of
         `role`: templates of reasoning models keep a reply's reasoning while tools answer."""

@@ -31,15 +31,16 @@ def chat_renderer(model: ModelSettings, model_dir: Path) -> ChatRenderer:
     cannot be used, and for a variable that it does not have."""
     from rollout.transcript import ChatRenderer
 
-    renderer = ChatRenderer(model_dir, _given_template(model), model.chat_template_kwargs)
+    template = _given_template(model)
+    text = template or _own_template(model_dir)
     for name in model.chat_template_kwargs:
-        if name in _OURS or re.search(rf"\b{re.escape(name)}\b", renderer.template) is None:
+        if name in _OURS or re.search(rf"\b{re.escape(name)}\b", text) is None:
             raise BadInput(
                 f"model.chat_template_kwargs: {name} is no variable of"
                 f" {model.chat_template or 'the chat template of ' + str(model_dir)} that can be"
                 " set; take it out, or look up its name there"
             )
-    return renderer
+    return ChatRenderer(model_dir, template, model.chat_template_kwargs)
 
 
 def tool_form(model: ModelSettings, model_dir: Path) -> str:

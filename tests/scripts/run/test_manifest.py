@@ -202,10 +202,10 @@ def test_a_chat_template_that_changed_under_a_run_is_refused(night: Night, tmp_p
 
 def test_what_a_policy_is_shown_binds_a_run(night: Night) -> None:
     manifest = edit(night)
-    for name, value in (
-        ("chat_template", "own.jinja"),
-        ("chat_template_kwargs", {"enable_thinking": False}),
-        ("tool_form", "hermes"),
+    for name, model in (
+        ("chat_template", ModelSettings(chat_template="own.jinja")),
+        ("chat_template_kwargs", ModelSettings(chat_template_kwargs={"enable_thinking": False})),
+        ("tool_form", ModelSettings(tool_form="hermes")),
     ):
-        config = replace(night.config, model=ModelSettings(**{name: value}))
+        config = replace(night.config, model=model)
         assert list(bound_changes(manifest, config)) == [f"model.{name}"]

@@ -88,7 +88,7 @@ def test_tools_in_a_form_that_is_not_read_are_told_as_text_and_a_person_is_told(
     said = untold_tools(model, smol)
     assert said is not None
     assert "known: hermes, llama3_json" in said
-    with pytest.raises(BadInput, match="gemma4.jinja shows tools in another form"):
+    with pytest.raises(BadInput, match=r"gemma4\.jinja shows tools in another form"):
         tool_form(given("gemma4", tmp_path, tool_form="hermes"), smol)
     assert untold_tools(given("gemma4", tmp_path, tool_form="text"), smol) is None
 
