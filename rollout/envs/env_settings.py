@@ -105,6 +105,9 @@ class EnvSettings:
     ends: str = ""
     """An attribute of the environment that is true once the episode is over. By default it is over
     when a reply asks for no tool."""
+    fallback: str = ""
+    """Of style "trl": a tool of one text argument that is called with a reply that calls none. By
+    default such a reply ends the episode."""
     url: str = ""
     """Of style "openenv": where a server answers that runs already; with `serve` the port of this
     machine that ours takes."""

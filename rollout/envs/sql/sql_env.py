@@ -50,8 +50,6 @@ class SqlEnv:
     questions_path: str | None = None
     db_dir: str | None = None
     step_budget: int = 15
-    fallback_tool = "query"
-    """A reply that asks for no tool is a query, in loops that read this; TRL's ends the episode."""
 
     @classmethod
     def configure(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -417,7 +417,9 @@ def _task(database: Database, name: str, number: int, question: Question, answer
     )
 
 
-def write_questions(use: Use, count: int, folder: Path | None = None) -> list[Task]:
+def write_questions(
+    use: Use, count: int, folder: Path | None = None, catalog: Sequence[Database] = CATALOG
+) -> list[Task]:
     """`count` questions of a split, as evenly over its databases and templates as they allow.
 
     folder: where the databases are. Equal databases give equal questions. Raises `BadInput` where
@@ -426,7 +428,7 @@ def write_questions(use: Use, count: int, folder: Path | None = None) -> list[Ta
     folder = folder or database_dir()
     waiting = [
         questions
-        for database in CATALOG
+        for database in catalog
         if database.use is use
         for questions in _tasks(database, folder, TEMPLATES_OF[use]).values()
     ]
