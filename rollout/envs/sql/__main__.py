@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +10,12 @@ from typing import Annotated
 import typer
 
 from fieldkit.errors import FieldkitError
-from fieldkit.files.atomic import write_text
-from fieldkit.records import encode
+from fieldkit.files.atomic import read_objects, write_text
+from fieldkit.records import Task, decode, encode
 from rollout.envs.sql.sql_build import build_databases
 from rollout.envs.sql.sql_catalog import CATALOG, Use, database_dir
 from rollout.envs.sql.sql_questions import write_questions
 from rollout.envs.sql.sql_worth import worth_table
-from rollout.tasks import decode_tasks
 
 COUNTS = {Use.POOL: 240, Use.DEVELOPMENT: 60, Use.HELDOUT: 120}
 """Questions of each committed file."""
@@ -36,7 +36,8 @@ def main(
         build_databases(tell=lambda line: print(line, file=sys.stderr))
     print(f"{len(CATALOG)} databases in {folder}")
     if worth is not None:
-        print(worth_table(decode_tasks(worth)))
+        rows = read_objects(worth)
+        print(worth_table([decode(Task, json.dumps(row), where) for where, row in rows]))
     if tasks is None:
         return
     for use, count in COUNTS.items():
