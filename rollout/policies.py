@@ -231,10 +231,10 @@ def _read_chat(answer: Mapping[str, Any], where: str) -> tuple[str, str, int]:
 
 
 class WrittenSampler:
-    """Stands where an engine does: a seed in, the ids of a written reply out. The prompt is not
-    read. A written id has logprob 0."""
+    """Stands where an engine does: a seed and a prompt in, the ids of a written reply out. A
+    written id has logprob 0."""
 
-    def __init__(self, write: Callable[[int], str], renderer: ChatRenderer) -> None:
+    def __init__(self, write: Callable[[int, Sequence[int]], str], renderer: ChatRenderer) -> None:
         self._write = write
         self._renderer = renderer
 
@@ -242,7 +242,7 @@ class WrittenSampler:
         """The next reply, cut at the length of a turn as an engine cuts it."""
         from rollout.engine.client import Completion
 
-        whole = self._renderer.encode_reply(self._write(seed))
+        whole = self._renderer.encode_reply(self._write(seed, prompt_ids))
         ids = whole[: sampling.max_tokens]
         return Completion(ids, (0.0,) * len(ids), "stop" if ids == whole else "length")
 

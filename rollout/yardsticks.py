@@ -48,18 +48,22 @@ def _environment(task: Task) -> Environment:
 
 
 def oracle_replies(task: Task) -> Sequence[str]:
-    """The replies that solve the task. Raises `BadInput` where nobody knows any."""
+    """The replies that solve the task. Raises `MissingOracle` where nobody knows any."""
     oracle = _environment(task).oracle
     if oracle is None:
-        raise BadInput(f"task {task.task_id}: env {task.env!r} has no oracle")
+        from rollout.envs.base import MissingOracle
+
+        raise MissingOracle(f"task {task.task_id}: env {task.env!r} has no oracle")
     return oracle(task)
 
 
 def has_oracle(task: Task) -> bool:
     """Whether there are replies that are known to solve the task."""
+    from rollout.envs.base import MissingOracle
+
     try:
         return bool(oracle_replies(task))
-    except BadInput:
+    except MissingOracle:
         return False
 
 
@@ -68,13 +72,18 @@ def _random(task: Task, settings: EpisodeSettings, load: Callable[[], ChatRender
     if draw is None:
         raise BadInput(f"task {task.task_id}: env {task.env!r} knows no random replies")
     renderer = load()
-    sampler = WrittenSampler(lambda seed: draw(task, random.Random(seed)), renderer)
+    sampler = WrittenSampler(
+        lambda seed, ids: draw(task, renderer.decode(ids), random.Random(seed)), renderer
+    )
     return SampledPolicy(sampler, renderer, settings)
 
 
 def _no_tokenizer() -> ChatRenderer:
     raise RuntimeError("this yardstick has ids, so whoever plays it has to give a tokenizer")
 
+
+YARDSTICK_FORM = "text"
+"""How a yardstick writes tool calls, whatever form the run's template shows."""
 
 DO_NOTHING, ORACLE, RANDOM = "do-nothing", "oracle", "random"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Action, StopReason, Task, Turn
 from rollout.sandbox.command import SandboxSettings
@@ -70,6 +71,10 @@ class Step:
     def said(self) -> str | None:
         """The observation as one text, for the record; None where nothing was said."""
         return "\n".join(m["content"] for m in self.observation) if self.observation else None
+
+
+class MissingOracle(BadInput):
+    """Nobody knows replies that solve a task."""
 
 
 class World(Protocol):
@@ -140,9 +145,11 @@ class Environment:
     marks: Callable[[Task], Sequence[tuple[str, str]]] = lambda task: ()
     """What two tasks of different splits may not share, beside id and prompt: (name, value)."""
     oracle: Callable[[Task], Sequence[str]] | None = None
-    """The replies that solve a task, in order. Raises `BadInput` for a task without a solution."""
-    random_reply: Callable[[Task, random.Random], str] | None = None
-    """A reply of a policy without skill: drawn from what the policy is shown, never the grader."""
+    """The replies that solve a task, in order. Raises `MissingOracle` for a task without a
+    solution, and `BadInput` for what gives it and is broken."""
+    random_reply: Callable[[Task, str, random.Random], str] | None = None
+    """A reply of a policy without skill: drawn from the text that it was shown so far, never from
+    the grader."""
     timed_out: Callable[[Turn], bool] = lambda turn: False
     """Whether what a turn asked for was ended because it took too long: played again where the
     time passed while this machine stood still."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_text
+from fieldkit.records import Task
 from rollout.envs.base import Environment
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings
 from rollout.envs.tool_world import row_of
+from rollout.envs.tool_yardsticks import drawn_replies, oracle_replies
 
 _ours: dict[str, tuple[EnvSettings, Path]] = {}
 
@@ -48,9 +51,22 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
     def made() -> Environment:
         return ENV_STYLES.named(settings.style).environment(name, settings, root)
 
+    def by_chance(task: Task, shown: str, rng: random.Random) -> str:
+        own = made().random_reply
+        if own is None:
+            raise BadInput(
+                f"{where}: style {settings.style!r} shows its tools when an episode begins, so no"
+                f" call can be drawn before; give a function in {where}.chance"
+            )
+        return own(task, shown, rng)
+
+    where = f"envs.{name}"
+    oracle, chance = settings.oracle, settings.chance
     return Environment(
         make=lambda site: made().make(site),
         faults=lambda task, where: made().faults(task, where),
+        oracle=oracle_replies(oracle, root, f"{where}.oracle") if oracle else None,
+        random_reply=drawn_replies(chance, root, f"{where}.chance") if chance else by_chance,
         published=lambda line: published_row(line, name),
         marks=lambda task: [("row", json.dumps(row_of(task), sort_keys=True))],
         from_rows=True,

@@ -96,9 +96,18 @@ class EnvSettings:
     0 is shown, and nothing is learned from it."""
     config: dict[str, Any] = field(default_factory=dict)
     """What the code is configured with."""
+    oracle: str = ""
+    """A function (`module:function`) of a row's columns that gives the calls that solve it, as
+    (tool, arguments) pairs: an arm to hold others against, and demonstrations."""
+    chance: str = ""
+    """A function of a generator, the text shown so far and a row's columns that gives a call of a
+    policy without skill; by default a tool and arguments are drawn."""
     ends: str = ""
     """An attribute of the environment that is true once the episode is over. By default it is over
     when a reply asks for no tool."""
+    fallback: str = ""
+    """Of style "trl": a tool of one text argument that is called with a reply that calls none. By
+    default such a reply ends the episode."""
     url: str = ""
     """Of style "openenv": where a server answers that runs already; with `serve` the port of this
     machine that ours takes."""

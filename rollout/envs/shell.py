@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import Unavailable
 from fieldkit.eval.assertions import TreeGrader, parse_assertions, parse_seed
 from fieldkit.eval.grade import Grade
 from fieldkit.records import ActionKind, StopReason, Task, Turn
-from rollout.envs.base import Environment, Message, Opening, Reply, Site, Step
+from rollout.envs.base import Environment, Message, MissingOracle, Opening, Reply, Site, Step
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION, PROTOCOLS, block
 from rollout.envs.shell_random import random_reply
 from rollout.envs.shell_tasks import (
@@ -114,10 +114,10 @@ def observe(result: CommandResult, settings: SandboxSettings) -> str:
 
 
 def oracle_replies(task: Task) -> tuple[str, ...]:
-    """The commands that solve the task, a reply each. Raises `BadInput` where it has none."""
+    """The commands that solve the task, a reply each. Raises `MissingOracle` where it has none."""
     commands = task.info.get("oracle")
     if not isinstance(commands, list) or not all(isinstance(c, str) for c in commands):
-        raise BadInput(
+        raise MissingOracle(
             f"task {task.task_id}: info.oracle must be a list of commands, found {commands!r:.60}"
         )
     return tuple(map(block, commands))

@@ -60,6 +60,6 @@ class Grammar:
         return block(command)
 
 
-def random_reply(task: Task, rng: random.Random) -> str:
-    """One reply at `task`."""
+def random_reply(task: Task, shown: str, rng: random.Random) -> str:
+    """One reply at `task`; what its commands printed is of no use to them."""
     return Grammar.of(task).reply(rng)

@@ -54,8 +54,9 @@ class ToolForm:
     read: ReadCalls
     write: Callable[[ToolCall], str]
     """A call as a policy writes it."""
-    tell: Callable[[Sequence[Schema]], str] | None = None
-    """The tools as text for the system message; None where the chat template shows them."""
+    tell: Callable[[Sequence[Schema], str], str] | None = None
+    """The tools, and the one that takes replies without a call (empty: none does), as text for the
+    system message; None where the chat template shows them."""
 
 
 TOOL_FORMS: Registry[ToolForm] = Registry("tool form")
@@ -210,6 +211,18 @@ def _write_llama3_json(call: ToolCall) -> str:
     return json.dumps({"name": call.name, "parameters": call.arguments}, ensure_ascii=False)
 
 
+def taken_as(tool: Schema, text: str) -> ToolCall | None:
+    """A reply without a call, as a call of a tool with one text for an argument; the fence of a
+    code block is not part of it. None for a reply that says nothing."""
+    (key,) = _parameters(tool)
+    block = _FENCED.search(text)
+    said = (block[1] if block else text).strip()
+    return ToolCall(name_of(tool), {key: said}) if said else None
+
+
+_FENCED = re.compile(r"```\w*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -263,14 +276,15 @@ def _write_text(call: ToolCall) -> str:
     return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
 
 
-def _tell_text(tools: Sequence[Schema]) -> str:
+def _tell_text(tools: Sequence[Schema], fallback: str) -> str:
     lines = ["You have tools. To use one, write a line with its name and its arguments:"]
     for tool in tools:
         arguments = {key: kind.get("type", "any") for key, kind in _parameters(tool).items()}
         shown = ", ".join(f'"{key}": {kind}' for key, kind in arguments.items())
         described = " ".join(str(tool["function"].get("description", "")).split())
         lines.append(f"{name_of(tool)} {{{shown}}}: {described}")
-    lines.append("A reply without such a line ends the task.")
+    ends = f"is given to {fallback}, as it is" if fallback else "ends the task"
+    lines.append(f"A reply without such a line {ends}.")
     return "\n".join(lines)
 
 

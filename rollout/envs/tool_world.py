@@ -16,7 +16,7 @@ from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import Action, ActionKind, StopReason, Task
 from rollout.envs.base import Message, Opening, Reply, Site, Step
 from rollout.envs.env_settings import graded
-from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall, ToolForm
+from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall, ToolForm, name_of, taken_as
 from rollout.seeds import world_seed
 
 MOST_CHARACTERS = 65_536
@@ -75,13 +75,20 @@ class ToolWorld:
     """One episode with a toolbox.
 
     passes: which part of the reward means passed. together: tools whose calls of one turn run
-    together, after the others, as coroutines do in TRL.
+    together, after the others, as coroutines do in TRL. fallback: the name of a tool of one text
+    argument that takes the replies that call none; empty: such a reply ends the episode.
     """
 
     def __init__(
-        self, site: Site, toolbox: Toolbox, passes: str, together: Container[str] = ()
+        self,
+        site: Site,
+        toolbox: Toolbox,
+        passes: str,
+        together: Container[str] = (),
+        fallback: str = "",
     ) -> None:
         self._together = together
+        self._fallback = fallback
         self._form = TOOL_FORMS.named(site.tool_form)
         self._toolbox = toolbox
         self._passes = passes
@@ -102,12 +109,12 @@ class ToolWorld:
         self._prompt = with_text(messages_of(self._row["prompt"], self._where), said)
         if not any(m["content"].strip() for m in self._prompt):
             raise BadInput(f"{self._where}: neither the row nor reset() gives a prompt")
-        return opening(self._form, self._prompt, self._toolbox.schemas)
+        return opening(self._form, self._prompt, self._toolbox.schemas, self._fallback)
 
     async def step(self, reply: Reply) -> Step:
         """Run the reply's calls, in order."""
         whole = reply.finish_reason != "length"
-        calls = self._form.read(reply.text, self._toolbox.schemas, whole)
+        calls = self._form.read(reply.text, self._toolbox.schemas, whole) or self._instead(reply)
         self._completion.append(assistant(reply.text, calls))
         if not calls:
             if not whole:  # it did not say that it is done
@@ -126,6 +133,15 @@ class ToolWorld:
             parts=_parts(self._toolbox),
             stop=StopReason.ENV_DONE if self._toolbox.done else None,
         )
+
+    def _instead(self, reply: Reply) -> tuple[ToolCall, ...]:
+        """What a reply without a call is taken as."""
+        taken = (
+            taken_as(tool, reply.text)
+            for tool in self._toolbox.schemas
+            if name_of(tool) == self._fallback
+        )
+        return tuple(call for call in taken if call is not None)
 
     async def _answer(self, call: ToolCall) -> tuple[Message, bool]:
         """What a call returns as the policy is told it, and whether it failed."""
@@ -171,12 +187,14 @@ def with_text(messages: Sequence[Message], text: str | None) -> list[Message]:
     return [*messages[:-1], {**last, "content": last["content"] + text}]
 
 
-def opening(form: ToolForm, messages: Sequence[Message], tools: Sequence[Schema]) -> Opening:
+def opening(
+    form: ToolForm, messages: Sequence[Message], tools: Sequence[Schema], fallback: str = ""
+) -> Opening:
     """The messages, and the tools where the form has the chat template or the system message tell
-    of them."""
+    of them. fallback: as `ToolWorld` takes it."""
     if form.tell is None:
         return Opening(tuple(messages), tuple(tools) or None)
-    return Opening(with_system(messages, form.tell(tools) if tools else ""))
+    return Opening(with_system(messages, form.tell(tools, fallback) if tools else ""))
 
 
 def with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:

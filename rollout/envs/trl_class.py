@@ -25,8 +25,9 @@ from rollout.envs.base import Environment, Message, Site
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, in_thread
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
-from rollout.envs.tool_calls import Schema, ToolCall
+from rollout.envs.tool_calls import Schema, ToolCall, name_of
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
+from rollout.envs.tool_yardsticks import random_replies
 from rollout.envs.user_code import identity, load, place_of
 
 OWN_PART = "reward"
@@ -90,11 +91,18 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     else:
         code = _of_functions(name, found, rewards, settings)
     _check_rewards(code, found)
+    _check_fallback(code)
 
     def make(site: Site) -> ToolWorld:
-        return ToolWorld(site, TrlToolbox(code), settings.passes, code.coroutines)
+        return ToolWorld(
+            site, TrlToolbox(code), settings.passes, code.coroutines, settings.fallback
+        )
 
-    return Environment(make=make, faults=lambda task, where: _row_faults(found, task))
+    return Environment(
+        make=make,
+        faults=lambda task, where: _row_faults(found, task),
+        random_reply=random_replies(code.schemas),
+    )
 
 
 def trl_identity(name: str, settings: EnvSettings, root: Path) -> str:
@@ -159,6 +167,23 @@ def _check_rewards(code: TrlCode, found: Any) -> None:
         )
     if OWN in code.settings.rewards and not own:
         raise BadInput(f"{code.where}.rewards: {_place(found)}: there is no method {OWN}")
+
+
+def _check_fallback(code: TrlCode) -> None:
+    wanted = code.settings.fallback
+    if not wanted:
+        return
+    tools = {name_of(schema): schema for schema in code.schemas}
+    if wanted not in tools:
+        raise BadInput(
+            f"{code.where}.fallback: there is no tool {wanted!r}; known: {', '.join(tools)}"
+        )
+    arguments = tools[wanted]["function"]["parameters"]["properties"]
+    if [kind.get("type") for kind in arguments.values()] != ["string"]:
+        raise BadInput(
+            f"{code.where}.fallback: the tool {wanted} has the arguments"
+            f" {', '.join(arguments) or 'none'}; a reply can only be given to one of type str"
+        )
 
 
 def _check_constructor(cls: type, where: str) -> None:

@@ -72,7 +72,7 @@ async def demonstrate(
 
     def policy(task: Task, limits: EpisodeSettings) -> Policy:
         left = iter(replies)
-        return SampledPolicy(WrittenSampler(lambda seed: next(left), renderer), renderer, limits)
+        return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
 
     player = Player(
         policy=policy,

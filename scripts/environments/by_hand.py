@@ -24,7 +24,7 @@ def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) 
     instance = Instance(trials, lambda what: None)
     row = trials.rows[0]
     played = instance.begin(row, seed)
-    say(f"{form.tell(instance.schemas)}\n\n{played.opening}\n")
+    say(f"{form.tell(instance.schemas, '')}\n\n{played.opening}\n")
     names = ", ".join(schema["function"]["name"] for schema in instance.schemas)
     for line in typed:
         calls = form.read(line, instance.schemas)

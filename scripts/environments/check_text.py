@@ -19,7 +19,7 @@ def check_text(checked: Checked) -> str:
         tell = TOOL_FORMS["text"].tell
         assert tell is not None
         lines += [f"tools, as a policy without a tool template is told of them ({len(tools)}):"]
-        lines += [f"  {line}" for line in tell(tools).splitlines()[1:-1]]
+        lines += [f"  {line}" for line in tell(tools, "").splitlines()[1:-1]]
     for key, name in _ROWS.items():
         if key in figures:
             lines.append(f"{name}: {_episodes(figures[key])}")

@@ -74,7 +74,7 @@ def _episode(
     assert form.tell is not None
     played = instance.begin(row, seed)
     talk: list[Message] = [
-        {"role": "system", "content": form.tell(instance.schemas)},
+        {"role": "system", "content": form.tell(instance.schemas, "")},
         {"role": "user", "content": played.opening},
     ]
     while len(played.calls) < trials.turns and not instance.done:

@@ -23,10 +23,10 @@ from fieldkit.eval.grade import Grade, RewardPart
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
 from rollout.envs.tool_world import assistant
+from rollout.envs.tool_yardsticks import random_call
 from rollout.envs.trl_class import seed_generators
 from rollout.envs.user_code import place_of
 from scripts.environments.contract import Finding, Level, schemas_of
-from scripts.environments.random_calls import random_call
 
 Call = tuple[str, Mapping[str, Any]]
 Row = Mapping[str, Any]

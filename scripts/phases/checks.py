@@ -85,7 +85,7 @@ def check_prompts(ctx: Context) -> int:
     whose prompt leaves no room for a reply in the context."""
     renderer = chat_renderer(ctx.config.model, ctx.model_dir())
     settings = ctx.config.rollout
-    silent = WrittenSampler(lambda seed: "", renderer)
+    silent = WrittenSampler(lambda *_: "", renderer)
     longest = 0
     for file, tasks in ((ctx.pool_file, ctx.pool()), (ctx.heldout_file, ctx.heldout())):
         for task in tasks:

@@ -20,7 +20,7 @@ from rollout.engine.serve import Served
 from rollout.player import Player
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
-from rollout.yardsticks import YARDSTICKS, yardstick_player
+from rollout.yardsticks import YARDSTICK_FORM, YARDSTICKS, yardstick_player
 from scripts.base.events import alarm, note
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
@@ -149,7 +149,7 @@ def _settings(ctx: Context) -> EpisodeSettings:
 def _play_yardstick(ctx: Context, name: str) -> EvalSummary:
     one = yardstick_player(
         name,
-        worlds=worlds(ctx),
+        worlds=worlds(ctx, YARDSTICK_FORM),
         settings=_settings(ctx),
         reward=reward(ctx),
         load=functools.cache(lambda: renderer(ctx)),

@@ -31,7 +31,7 @@ from rollout.envs.shell import SHELL_ENV
 from rollout.sandbox.command import SandboxKind
 from rollout.seeds import eval_seed
 from rollout.tasks import decode_tasks
-from rollout.yardsticks import RANDOM, yardstick_player
+from rollout.yardsticks import RANDOM, YARDSTICK_FORM, yardstick_player
 from scripts.base.checkout import from_checkout
 from scripts.base.display import PlainDisplay
 from scripts.base.events import note
@@ -45,7 +45,7 @@ from scripts.run.config import UNPROTECTED, RunConfig, read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.lock import run_lock
 from scripts.run.manifest import check_host, read_manifest
-from scripts.run.template import chat_renderer, tool_form
+from scripts.run.template import chat_renderer
 from scripts.run.timings import Stopwatch, process_began
 from scripts.show.attempts import Archive, Place, Played
 from scripts.show.conversation import Exhibit, conversation
@@ -273,8 +273,7 @@ def play_random(config: RunConfig, model: Path, task: Task, k: int) -> Trajector
     """Play one attempt of the random policy under the run's limits. With the evaluation's seeds it
     is always the same. model: its tokenizer counts the context's tokens."""
     with tempfile.TemporaryDirectory() as scratch:
-        form = tool_form(config.model, model)
-        site = Site(config.sandbox, Path(scratch), config.rollout.protocol, form)
+        site = Site(config.sandbox, Path(scratch), config.rollout.protocol, YARDSTICK_FORM)
         player = yardstick_player(
             RANDOM,
             worlds=functools.partial(make_world, site=site),

@@ -65,7 +65,7 @@ GUESSING = Environment(
     opening=opening,
     faults=lambda task, where: [] if task.info.get("secret") else ["info.secret is missing"],
     oracle=lambda task: [str(task.info["secret"])],
-    random_reply=lambda task, rng: str(rng.randint(1, HIGHEST)),
+    random_reply=lambda task, shown, rng: str(rng.randint(1, HIGHEST)),
 )
 
 

@@ -95,7 +95,7 @@ async def test_a_file_name_that_looks_like_a_command_is_only_a_name(tmp_path: Pa
 
 async def test_a_reply_longer_than_a_turn_is_cut_as_an_engine_cuts_it() -> None:
     grammar = Grammar(("a-rather-long-file-name.txt",), ("word",))
-    sampler = WrittenSampler(lambda seed: grammar.reply(random.Random(seed)), renderer())
+    sampler = WrittenSampler(lambda seed, _: grammar.reply(random.Random(seed)), renderer())
     sampling = replace(LIMITS.sampling, max_tokens=6)
     cut = [await sampler.sample((), sampling, seed) for seed in range(20)]
     assert {len(c.ids) for c in cut if c.finish_reason == "length"} == {6}
@@ -104,4 +104,4 @@ async def test_a_reply_longer_than_a_turn_is_cut_as_an_engine_cuts_it() -> None:
 
 def test_a_task_without_files_or_words_can_be_played_too() -> None:
     bare = replace(TASK, prompt="…", info={"workspace_seed": {"files": []}})
-    assert all(parse_action(random_reply(bare, random.Random(n))) for n in range(30))
+    assert all(parse_action(random_reply(bare, "", random.Random(n))) for n in range(30))

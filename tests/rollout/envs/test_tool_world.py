@@ -145,7 +145,7 @@ def ours(replies: Sequence[str], renderer: ChatRenderer) -> Seen:
     left = list(replies)
     site = Site(SandboxSettings(), HERE, tool_form="hermes")
     player = Player(
-        policy=sampled(WrittenSampler(lambda seed: left.pop(0), renderer), renderer),
+        policy=sampled(WrittenSampler(lambda *_: left.pop(0), renderer), renderer),
         worlds=lambda t: make_world(t, site),
         settings=EpisodeSettings(max_turns=MOST_TURNS, max_new_tokens=256, max_model_len=4096),
         adapter_sha="written",

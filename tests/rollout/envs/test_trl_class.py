@@ -12,7 +12,7 @@ import pytest
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
-from fieldkit.records import Signal, StopReason, Task, Trajectory
+from fieldkit.records import ActionKind, Signal, StopReason, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Environment, Opening, Reply, Site, Step
 from rollout.envs.configured import register_environments
@@ -145,6 +145,46 @@ def test_a_tool_that_raises_and_one_that_is_unknown_are_told_as_in_trl() -> None
         "{'error': 'Tool fly not found.'}\n"
         "{'error': \"Counter.add() got an unexpected keyword argument 'size'\"}"
     )
+
+
+def test_a_reply_without_a_call_goes_to_the_tool_that_takes_such_replies(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(
+        "class Asks:\n"
+        "    def reset(self, **row): return None\n"
+        "    def look(self, text: str) -> str:\n"
+        '        """Look.\n\n        Args:\n            text: what\n        """\n'
+        "        self.over = text == 'SELECT 2'\n"
+        "        return text\n"
+        "    def add(self, a: int) -> str:\n"
+        '        """Add.\n\n        Args:\n            a: what\n        """\n'
+        "        return str(a)\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    settings = EnvSettings("asks.py:Asks", "reward >= 1", ends="over", fallback="look")
+    register(settings, tmp_path)
+    replies = ["SELECT 1", "look: x", "Look:\n```sql\nSELECT 2\n```\nI hope.", "never said"]
+    played = play(replies)
+    assert [turn.action.command for turn in played.turns] == [
+        "look: SELECT 1",
+        "look: x",
+        "look: SELECT 2",
+    ]
+    assert played.stop_reason is StopReason.ENV_DONE
+    assert [turn.action.kind for turn in play(["  \n"]).turns] == [ActionKind.DONE]
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("ad", r"envs\.counter\.fallback: there is no tool 'ad'; known: add, peek"),
+        ("add", r"envs\.counter\.fallback: the tool add has the arguments amount; a reply can"),
+        ("peek", r"envs\.counter\.fallback: the tool peek has the arguments none; a reply can"),
+    ],
+)
+def test_a_fallback_that_can_take_no_reply_is_refused(tool: str, said: str) -> None:
+    register(replace(COUNTER, fallback=tool))
+    with pytest.raises(BadInput, match=said):
+        play(["add: 1"])
 
 
 def test_the_environment_ends_the_episode_where_it_is_asked_to() -> None:

@@ -1,0 +1,126 @@
+"""Yardsticks of worlds with tools: the calls that solve a row, and calls by chance.
+
+Their replies are in the text form, `rollout.yardsticks.YARDSTICK_FORM`. Arguments by chance are
+drawn from what the policy was shown (numbers and words of prompt and observations) and from the
+tool's schema, never from the environment's state: what such a policy earns is the floor that a
+trained one has to leave. An environment may bring a better one of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task
+from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
+from rollout.envs.tool_world import row_of
+from rollout.envs.user_code import load
+
+_INTEGER = re.compile(r"(?<![\w.])-?\d{1,9}(?![\w.])")
+_WORD = re.compile(r"[A-Za-z_][\w'-]*")
+_SMALL = range(-1, 11)
+_FEW = 3
+"""The longest list that is drawn."""
+
+
+def random_call(
+    schemas: Sequence[Schema], shown: str, rng: random.Random
+) -> tuple[str, dict[str, Any]]:
+    """A tool's name and its arguments. `shown`: all that the policy has read so far."""
+    tool = rng.choice(schemas)["function"]
+    wanted = tool.get("parameters", {})
+    required = wanted.get("required", ())
+    arguments = {
+        name: _value(schema, shown, rng)
+        for name, schema in wanted.get("properties", {}).items()
+        if name in required or rng.random() < 0.5
+    }
+    return tool["name"], arguments
+
+
+def _value(schema: Schema, shown: str, rng: random.Random) -> Any:
+    if "enum" in schema:
+        return rng.choice(list(schema["enum"]))
+    if "anyOf" in schema:
+        return _value(rng.choice(list(schema["anyOf"])), shown, rng)
+    kind = schema.get("type", "string")
+    kind = rng.choice(kind) if isinstance(kind, list) else kind
+    match kind:
+        case "integer":
+            return _integer(schema, shown, rng)
+        case "number":
+            return float(_integer(schema, shown, rng)) + round(rng.random(), 2)
+        case "boolean":
+            return rng.random() < 0.5
+        case "array":
+            item = schema.get("items", {})
+            return [_value(item, shown, rng) for _ in range(rng.randint(0, _FEW))]
+        case "object":
+            inner = schema.get("properties", {})
+            return {name: _value(one, shown, rng) for name, one in inner.items()}
+        case "null":
+            return None
+    words = _WORD.findall(shown) or ["x"]
+    return " ".join(rng.choice(words) for _ in range(rng.choice((1, 1, 1, 2, 3))))
+
+
+def _integer(schema: Schema, shown: str, rng: random.Random) -> int:
+    if "minimum" in schema and "maximum" in schema:
+        return rng.randint(int(schema["minimum"]), int(schema["maximum"]))
+    seen = [int(n) for n in _INTEGER.findall(shown)]
+    if seen and rng.random() < 0.5:
+        return rng.randint(min(seen), max(seen))
+    near: list[int] = [*_SMALL, *seen]
+    return rng.choice(near)
+
+
+# --- as replies -----------------------------------------------------------------------------------
+
+
+def _written(call: Any, what: str) -> str:
+    """A call as a reply. Raises `BadInput` that begins with `what` for what is no call."""
+    match call:
+        case (str(name), Mapping() as arguments):
+            return TOOL_FORMS.named("text").write(ToolCall(name, arguments))
+    raise BadInput(f"{what}: gave {call!r:.80}; a call is (name of a tool, {{its arguments}})")
+
+
+def _asked(use: str, root: Path, what: str, *given: Any, **columns: Any) -> Any:
+    function = load(use, root, what)
+    try:
+        return function(*given, **columns)
+    except Exception as e:
+        raise BadInput(f"{what}: {use}: {type(e).__name__}: {e}") from e
+
+
+def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequence[str]]:
+    """What the function `use` says of a task's row: the replies that solve it, one call each, and
+    one without a call that says so. Raises `BadInput` that begins with `where` and the task."""
+
+    def replies(task: Task) -> Sequence[str]:
+        what = f"{where}: task {task.task_id}"
+        calls = _asked(use, root, what, **row_of(task))
+        if not isinstance(calls, Sequence) or isinstance(calls, str):
+            raise BadInput(f"{what}: {use} gave {calls!r:.80}, expected a list of calls")
+        return [*(_written(call, what) for call in calls), "Done."]
+
+    return replies
+
+
+def drawn_replies(use: str, root: Path, where: str) -> Callable[[Task, str, random.Random], str]:
+    """A reply by chance, as the function `use` draws a call. Raises as `oracle_replies`."""
+
+    def reply(task: Task, shown: str, rng: random.Random) -> str:
+        what = f"{where}: task {task.task_id}"
+        return _written(_asked(use, root, what, rng, shown, **row_of(task)), what)
+
+    return reply
+
+
+def random_replies(schemas: Sequence[Schema]) -> Callable[[Task, str, random.Random], str]:
+    """A reply by chance: one of these tools, with arguments by chance."""
+    return lambda task, shown, rng: _written(random_call(schemas, shown, rng), "")

@@ -1,0 +1,110 @@
+"""Oracles and chance in worlds with tools: a function's calls as replies, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task, Trajectory
+from reward.reward import Reward
+from rollout.envs.base import Environment, Site
+from rollout.envs.configured import environment
+from rollout.envs.env_settings import EnvSettings
+from rollout.sandbox.command import SandboxSettings
+from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer
+from rollout.yardsticks import DO_NOTHING, ORACLE, RANDOM, YARDSTICK_FORM, yardstick_player
+from tests.rollout.scripted import renderer
+
+COUNTER = Path(__file__).parent / "counter.py"
+MINE = """
+def solution(target, **row):
+    return [("add", {"amount": 1}), ("add", {"amount": target - 1})]
+
+def secret(**row):
+    raise LookupError("nobody knows")
+
+def drawn(rng, shown, **row):
+    return "add", {"amount": len(shown) % 2}
+
+def malformed(**row):
+    return ["add"]
+"""
+TASK = Task("t0", "counter", "Count.", {"target": 5})
+
+
+def counter(tmp_path: Path, oracle: str = "", chance: str = "") -> Environment:
+    (tmp_path / "mine.py").write_text(MINE)
+    settings = EnvSettings(
+        f"{COUNTER}:Counter", "reward >= 1", ends="done", oracle=oracle, chance=chance
+    )
+    return environment("counter", settings, tmp_path)
+
+
+def play(
+    name: str, made: Environment, tmp_path: Path, chat: ChatRenderer | None = None
+) -> Trajectory:
+    from rollout.envs.registry import ENVIRONMENTS
+
+    site = Site(SandboxSettings(), tmp_path, tool_form=YARDSTICK_FORM)
+    ENVIRONMENTS.register("counter", made)
+    try:
+        player = yardstick_player(
+            name,
+            worlds=lambda task: made.make(site),
+            settings=EpisodeSettings(max_turns=6, max_new_tokens=64, max_model_len=2000),
+            reward=Reward(),
+            load=None if chat is None else lambda: chat,
+        )
+        return asyncio.run(player.play(TASK, 0, seeds=lambda turn: turn))
+    finally:
+        ENVIRONMENTS.remove("counter")
+
+
+def test_the_oracle_makes_the_calls_that_its_function_gives(tmp_path: Path) -> None:
+    done = play(ORACLE, counter(tmp_path, oracle="mine.py:solution"), tmp_path)
+    assert [turn.text for turn in done.turns] == ['add {"amount": 1}', 'add {"amount": 4}']
+    assert done.grade.passed
+    assert not play(DO_NOTHING, counter(tmp_path), tmp_path).grade.passed
+
+
+def test_chance_draws_calls_of_the_tools_or_as_its_function_says(tmp_path: Path) -> None:
+    made = counter(tmp_path)
+    done = play(RANDOM, made, tmp_path, renderer())
+    assert len({turn.text.split()[0] for turn in done.turns}) >= 1
+    assert all(turn.text.split()[0] in ("add", "peek", "peek:") for turn in done.turns)
+    own = play(RANDOM, counter(tmp_path, chance="mine.py:drawn"), tmp_path, renderer())
+    assert {turn.text for turn in own.turns} <= {'add {"amount": 0}', 'add {"amount": 1}'}
+
+
+def test_an_environment_without_an_oracle_has_none(tmp_path: Path) -> None:
+    assert counter(tmp_path).oracle is None
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("mine.py:secret", r"envs\.counter\.oracle: task t0: mine\.py:secret: LookupError: nobody"),
+        ("mine.py:malformed", r"envs\.counter\.oracle: task t0: gave 'add'; a call is \(name of"),
+        ("mine.py:nothing", r"envs\.counter\.oracle.*nothing"),
+    ],
+)
+def test_a_broken_oracle_is_an_error_that_names_key_and_task(
+    tmp_path: Path, use: str, said: str
+) -> None:
+    oracle = counter(tmp_path, oracle=use).oracle
+    assert oracle is not None
+    with pytest.raises(BadInput, match=said):
+        oracle(TASK)
+
+
+def test_a_style_whose_tools_are_told_later_asks_for_a_function(tmp_path: Path) -> None:
+    settings = EnvSettings("", "reward >= 1", style="openenv", url="http://127.0.0.1:9")
+    made = environment("counter", settings, tmp_path)
+    assert made.random_reply is not None
+    with pytest.raises(BadInput, match=r"give a function in envs\.counter\.chance"):
+        made.random_reply(TASK, "", random.Random(0))
