@@ -64,6 +64,7 @@ test-sandbox: programs $(READY) ## test the sandbox: escapes, exhausted resource
 test-envs: programs $(READY) ## test environments of other frameworks, each in its own virtual environment
 	@$(BIN)/grpo model
 	@scripts/setup/openenv.sh
+	@$(BIN)/python -m rollout.envs.sql
 	@$(BIN)/pytest -m envs $(ARGS)
 
 wheel: $(READY) ## build fieldkit's own wheel into dist/

@@ -20,6 +20,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import RewardPart
+from fieldkit.files.atomic import sha256_text
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, Site
 from rollout.envs.env_settings import EnvSettings
@@ -106,8 +107,10 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
 
 
 def trl_identity(name: str, settings: EnvSettings, root: Path) -> str:
-    """A hash of the class or the functions. Raises as `trl_environment`."""
-    return identity(settings.use, root, f"envs.{name}")
+    """A hash of the class or the functions, and of the reward functions. Raises as
+    `trl_environment`."""
+    uses = [settings.use, *(use for use in settings.rewards if use != OWN)]
+    return sha256_text("\n".join(identity(use, root, f"envs.{name}") for use in uses))
 
 
 def _of_class(

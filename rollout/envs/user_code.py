@@ -6,6 +6,7 @@ its tools only. A file's folder is searched for the modules beside it.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -40,22 +41,48 @@ def load(use: str, root: Path, where: str) -> Any:
 
 
 def identity(use: str, root: Path, where: str) -> str:
-    """Hex SHA-256 of the code behind `use`: the file and every file beside it that it imported, or
-    the module's package and its version. Raises as `load`."""
+    """Hex SHA-256 of the code behind `use`: the file and what it imports from beside it, or the
+    module's package and its version. Raises as `load`.
+
+    Imports are read in the source, because what this process happens to have imported so far
+    depends on which command it runs.
+    """
     found = load(use, root, where)
     module = sys.modules[found.__module__]
-    file = Path(str(module.__file__)).resolve()
-    home = file.parent
-    files = {
-        Path(f).resolve()
-        for m in list(sys.modules.values())
-        if (f := getattr(m, "__file__", None)) and f.endswith(".py")
-    }
-    beside = sorted({file, *(f for f in files if f.parent == home)})
     top = module.__name__.partition(".")[0]
     of = packages_distributions().get(top, [])
-    lines = [f"{d} {version(d)}" for d in of] + [f"{f.name} {sha256_file(f)}" for f in beside]
-    return sha256_text("\n".join(lines))
+    file = Path(str(module.__file__)).resolve()
+    files = sorted(_with_imports(file))
+    lines = [f"{f.relative_to(file.parent)} {sha256_file(f)}" for f in files]
+    return sha256_text("\n".join([f"{d} {version(d)}" for d in of] + lines))
+
+
+def _with_imports(file: Path) -> set[Path]:
+    """The file, the modules and packages beside it that it imports, and those that they do."""
+    found, left = {file}, [file]
+    while left:
+        imported = _imported_names(left.pop())
+        for name in imported:
+            module, package = file.parent / f"{name}.py", file.parent / name
+            fresh = {module} if module.is_file() else set()
+            if (package / "__init__.py").is_file():
+                fresh |= set(package.rglob("*.py"))
+            left += fresh - found
+            found |= fresh
+    return found
+
+
+def _imported_names(file: Path) -> set[str]:
+    """Every part of every name that a source imports; none of a file that is no Python."""
+    if file.suffix != ".py":
+        return set()
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names += [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {part for name in names for part in name.split(".")} - {""}
 
 
 def installed_packages(python: Path) -> list[str]:

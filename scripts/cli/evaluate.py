@@ -60,7 +60,7 @@ def eval_(
     ] = "OPENAI_API_KEY",
     tasks: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Tasks to play; default: data/heldout.jsonl."),
+        typer.Option(metavar="FILE", help="Tasks to play; default: the preset's held-out file."),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=0, metavar="N", help="Only the file's first N tasks; 0: all.")
@@ -164,15 +164,21 @@ def _play(
     json_: bool,
     sandbox: SandboxKind,
 ) -> None:
+    import tomllib
+
+    from rollout.envs.configured import register_environments
     from rollout.tasks import read_tasks
-    from scripts.base.checkout import from_checkout
+    from scripts.base.checkout import ROOT, from_checkout
     from scripts.base.display import make_display
     from scripts.compare.arm_figures import arm_figures, plain_figures, single_arm_table
     from scripts.phases.single_arm import play_adapter, play_endpoint, settings_of
     from scripts.prepare.presets import run_text
-    from scripts.run.config import DataSettings, read_config
+    from scripts.run.config import config_of, read_config
 
-    file = tasks or from_checkout(DataSettings().heldout)
+    text = run_text(preset, assignments=given)
+    config = config_of(tomllib.loads(text), "--set")
+    register_environments(config.envs, ROOT)  # tasks name them
+    file = tasks or from_checkout(config.data.heldout)
     if not file.is_file():
         raise BadInput(f"--tasks {file}: no such file; `grpo synth` writes the default task sets")
     read_tasks(file)

@@ -88,8 +88,10 @@ def start(run: Path, scratch: Path, **info: Any) -> tuple[Owned, str]:
 
 def kill_all(owned: Owned) -> None:
     """SIGKILL a server and its resource tracker at once."""
-    for pid in family(owned.marker):
-        os.kill(pid, signal.SIGKILL)
+    pids = family(owned.marker)
+    for sent in (signal.SIGSTOP, signal.SIGKILL):  # a tracker that outlives a server tidies up
+        for pid in pids:
+            os.kill(pid, sent)
     terminate(owned, 0.0)  # until they are gone
 
 

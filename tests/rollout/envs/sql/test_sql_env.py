@@ -1,0 +1,179 @@
+"""The SQL agent's class: its tools, its budget, and one episode apart from the next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils.chat_template_utils import get_json_schema
+
+from fieldkit.errors import MissingFile
+from fieldkit.records import StopReason, Task, Trajectory
+from reward.reward import Reward
+from rollout.envs.base import Site
+from rollout.envs.configured import environment
+from rollout.envs.env_settings import EnvSettings
+from rollout.envs.sql.sql_env import OVER, SqlEnv
+from rollout.player import Player
+from rollout.policies import RecitedPolicy
+from rollout.sandbox.command import SandboxSettings
+from rollout.settings import EpisodeSettings
+from scripts.base.checkout import ROOT
+from scripts.run.config import read_config
+from tests.rollout.envs.sql.library import write_library
+
+ROW: dict[str, Any] = {"database": "library", "answer": 500, "sql": "SELECT max(pages) FROM books"}
+
+
+@pytest.fixture(autouse=True)
+def _databases(tmp_path: Path) -> Iterator[None]:
+    write_library(tmp_path)
+    SqlEnv.configure(db_dir=str(tmp_path))
+    yield
+    SqlEnv.configure()
+
+
+def begun() -> SqlEnv:
+    env = SqlEnv()
+    env.reset(**ROW)
+    return env
+
+
+def test_reset_names_the_tables() -> None:
+    assert SqlEnv().reset(**ROW) == "\nTables: authors, books"
+
+
+def test_the_tools_show_columns_rows_and_results() -> None:
+    env = begun()
+    assert env.describe("Authors") == "authors: 3 rows\nname TEXT\nhome TEXT"
+    assert env.sample("books").splitlines()[:2] == [
+        "title | author | kind | year | bought | pages",
+        "Ash | Ada | novel | 1990 | 2001-01-01 | 100",
+    ]
+    assert env.query("SELECT avg(pages), NULL FROM books") == "avg(pages) | NULL\n300 | NULL"
+    assert env.query("SELECT 1 WHERE 0") == "(no rows)"
+    assert env.answer("500") == "The answer is taken."
+    assert env.done
+    assert env.record.given == "500"
+
+
+def test_what_a_policy_does_wrong_is_a_text_for_it_to_read() -> None:
+    env = begun()
+    assert env.describe("cars") == "error: no table 'cars'; there are authors, books"
+    assert env.sample('books"; DROP TABLE books; --').startswith("error: no table")
+    assert env.query("SELECT colour FROM books") == "error: no such column: colour"
+    assert env.query("DELETE FROM books").startswith("error: ")
+    assert [call.failed for call in env.record.calls] == [True] * 4
+
+
+def test_at_most_twenty_rows_are_shown_and_the_rest_is_said_to_be_there() -> None:
+    lines = begun().query("SELECT a.title FROM books a, books b").splitlines()
+    assert len(lines) == 22
+    assert lines[-1] == "(the first 20 rows; there are more)"
+
+
+def test_the_episode_is_over_after_fifteen_steps_or_an_answer() -> None:
+    env = begun()
+    for _ in range(14):
+        env.describe("books")
+        assert not env.done
+    assert env.query("SELECT 1").endswith("\nThat was the last step.")
+    assert env.done
+    assert env.query("SELECT 1") == env.describe("books") == env.answer("500") == OVER
+    assert env.record.given is None
+    assert len(env.record.calls) == 15
+
+
+def test_a_step_that_was_taken_before_is_known_however_it_is_spaced() -> None:
+    env = begun()
+    env.query("SELECT  1;")
+    env.query("SELECT 1")
+    env.query("SELECT 2")
+    assert [call.repeated for call in env.record.calls] == [False, True, False]
+
+
+def test_one_episode_sees_nothing_of_another() -> None:
+    env, other = begun(), begun()
+    env.query("SELECT 1")
+    env.answer("7")
+    assert not other.done
+    assert not other.record.calls
+    env.reset(**ROW)
+    assert not env.done
+    assert env.record.given is None
+    env.query("SELECT 1")
+    assert not env.record.calls[0].repeated
+    refused = env.query("CREATE TEMP TABLE note AS SELECT 1")
+    assert refused.startswith("error: ")
+
+
+def test_without_a_row_a_question_is_drawn_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps({"prompt": "How many pages?", "info": ROW}) + "\n")
+    SqlEnv.configure(str(file), str(tmp_path), step_budget=1)
+    env = SqlEnv()
+    assert env.reset() == "How many pages?\nTables: authors, books"
+    env.describe("books")
+    assert env.done
+
+
+def test_a_row_that_cannot_be_played_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has no `answer`"):
+        SqlEnv().reset(database="library")
+    with pytest.raises(ValueError, match=r"must be a name, found '\.\./library'"):
+        SqlEnv().reset(database="../library", answer=1)
+    with pytest.raises(MissingFile, match=r"nowhere\.sqlite.*python -m rollout\.envs\.sql"):
+        SqlEnv().reset(database="nowhere", answer=1)
+    with pytest.raises(ValueError, match="needs configure"):
+        SqlEnv().reset()
+    with pytest.raises(ValueError, match="step_budget must be at least 1"):
+        SqlEnv.configure(step_budget=0)
+
+
+def test_every_tool_is_described_to_a_policy() -> None:
+    for tool in (SqlEnv.describe, SqlEnv.sample, SqlEnv.query, SqlEnv.answer):
+        function = get_json_schema(tool)["function"]
+        assert function["description"]
+        assert [p["type"] for p in function["parameters"]["properties"].values()] == ["string"]
+
+
+# --- in the loop ----------------------------------------------------------------------------------
+
+
+def play(replies: Sequence[str], tmp_path: Path) -> Trajectory:
+    """An episode with the preset's environment, on the small database."""
+    preset = read_config(ROOT / "scripts/prepare/presets/sql.toml").envs["sql"]
+    settings = EnvSettings(**{**vars(preset), "config": {"db_dir": str(tmp_path)}})
+    made = environment("sql", settings, ROOT)
+    player = Player(
+        policy=lambda *_: RecitedPolicy(replies),
+        worlds=lambda task: made.make(Site(SandboxSettings(), tmp_path)),
+        settings=EpisodeSettings(max_turns=15),
+        adapter_sha="recited",
+        policy_version="recited",
+        reward=Reward(),
+        clock=lambda: 0.0,
+    )
+    task = Task("t0", "sql", "What is the highest pages of a book?", ROW)
+    return asyncio.run(player.play(task, 0, lambda turn: turn))
+
+
+def test_the_preset_plays_a_policy_that_wins(tmp_path: Path) -> None:
+    won = play(["describe: books", "SELECT max(pages) FROM books", "answer: 500"], tmp_path)
+    assert won.grade.passed
+    assert won.stop_reason is StopReason.ENV_DONE
+    assert {part.name: part.value for part in won.grade.rewards} == pytest.approx(
+        {"correctness": 1.0, "progress": 1.0, "operational": 0.015}
+    )
+    assert won.reward == pytest.approx(0.6 + 0.3 + 0.015)
+
+
+def test_the_preset_pays_nothing_for_a_policy_that_only_looks(tmp_path: Path) -> None:
+    looked = play(["sample: books"] * 15, tmp_path)
+    assert not looked.grade.passed
+    assert looked.reward is not None
+    assert looked.reward < 0
