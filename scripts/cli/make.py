@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fieldkit.errors import BadInput
 from scripts.cli.arguments import Json, Run
 from trainer.settings import ServingDtype
+
+if TYPE_CHECKING:
+    from scripts.base.display import Progress
+    from scripts.prepare.sft import SftSettings
 
 app = typer.Typer()
 tasks_app = typer.Typer(help="Check task files.", no_args_is_help=True)
@@ -55,28 +59,90 @@ def sft(
     out: Annotated[Path, typer.Argument(help="Folder to write the adapter to.")],
     demos: Annotated[int | None, typer.Option(min=8, help="Number of demonstrations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of demonstrations and training.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Learn from the best episodes of this run, or of what `grpo eval --out` kept.",
+        ),
+    ] = None,
+    per_task: Annotated[
+        int, typer.Option(min=1, help="With --from: at most so many episodes of a task.")
+    ] = 4,
+    epochs: Annotated[
+        float | None, typer.Option(min=0.01, help="Passes over the demonstrations.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="With --from: smol, a model folder or a hub id; default: the run's."),
+    ] = None,
 ) -> None:
     """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm.
 
+    With --from it learns from stored episodes that passed, held-out tasks left out.
+
     Example: grpo sft adapters/mine --demos 800
+
+    Example: grpo sft adapters/next --from tonight
     """
     from dataclasses import replace
 
-    from scripts.base.checkout import from_checkout
     from scripts.base.display import progress_bar
     from scripts.base.invocation import say
-    from scripts.prepare.model import build_model
-    from scripts.prepare.sft import SftSettings, warm_start
-    from scripts.run.config import DataSettings
+    from scripts.prepare.sft import SftSettings
 
     settings = SftSettings()
-    settings = replace(settings, demos=demos or settings.demos)
-    settings = replace(settings, seed=settings.seed if seed is None else seed)
-    avoid = [from_checkout(DataSettings().pool), from_checkout(DataSettings().heldout)]
+    settings = replace(
+        settings,
+        epochs=epochs or settings.epochs,
+        seed=settings.seed if seed is None else seed,
+    )
     with progress_bar() as progress:
-        metrics = warm_start(settings, build_model(), avoid, out, progress)
+        if from_ is not None:
+            if demos is not None:
+                raise BadInput("--demos: not with --from, whose bound is --per-task")
+            metrics = _sft_from(settings, from_, per_task, model, out, progress)
+        else:
+            if model is not None:
+                raise BadInput("--model: only with --from; demonstrations are played for smol")
+            metrics = _sft_played(replace(settings, demos=demos or settings.demos), out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
     say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
+
+
+def _sft_played(settings: SftSettings, out: Path, progress: Progress) -> dict[str, float]:
+    from scripts.base.checkout import from_checkout
+    from scripts.prepare.model import build_model
+    from scripts.prepare.sft import warm_start
+    from scripts.run.config import DataSettings
+
+    avoid = [from_checkout(DataSettings().pool), from_checkout(DataSettings().heldout)]
+    return warm_start(settings, build_model(), avoid, out, progress)
+
+
+def _sft_from(
+    settings: SftSettings,
+    run: str,
+    per_task: int,
+    model: str | None,
+    out: Path,
+    progress: Progress,
+) -> dict[str, float]:
+    from scripts.phases.context import find_model
+    from scripts.prepare.best_episodes import check_same_model, choose, find_source
+    from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.run.folder import open_run
+
+    require_free(out)
+    folder = open_run(run)
+    source = find_source(folder)
+    model_dir = find_model(model or (source.config.model.path if source.has_ids else "smol"))
+    check_same_model(source, model_dir, other_weights=model is not None)
+    chosen = choose(source, model_dir, per_task)
+    print(chosen.told)
+    typed = folder.typed if model is None else f"{folder.typed} --model {model}"
+    return warm_start_from(settings, model_dir, chosen, typed, out, progress)
 
 
 @app.command()

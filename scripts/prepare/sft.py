@@ -1,8 +1,8 @@
 """`grpo sft`: the warm start, an adapter that knows the work and does not know when to stop.
 
-Demonstrations are played first and kept beside the adapter; then TRL's SFTTrainer fits a LoRA to
-them. TRL is given ids and labels, never text or a template, so the adapter learns exactly the
-ids that a rollout will show it.
+Demonstrations are played first, or chosen from stored episodes, and kept beside the adapter; then
+TRL's SFTTrainer fits a LoRA to them. TRL is given ids and labels, never text or a template, so the
+adapter learns exactly the ids that a rollout will show it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
-from fieldkit.records import Trajectory, encode_trajectory, read_trajectories
+from fieldkit.records import (
+    StopReason,
+    Trajectory,
+    encode_trajectory,
+    read_trajectories,
+    segments,
+)
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.shell_protocol import STOP
@@ -27,6 +33,7 @@ from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import in_checkout
 from scripts.base.display import Progress
+from scripts.prepare.best_episodes import Chosen
 
 
 @dataclass(frozen=True)
@@ -76,15 +83,21 @@ def play_demonstrations(
     return asyncio.run(play())
 
 
-def as_example(demo: Trajectory) -> dict[str, list[int]]:
-    """Ids of the whole conversation, and labels that are -100 wherever nothing was written."""
-    ids: list[int] = []
-    labels: list[int] = []
-    for turn in demo.turns:
-        fresh = list(turn.prompt_ids[len(ids) :])
-        ids += fresh + list(turn.completion_ids)
-        labels += [-100] * len(fresh) + list(turn.completion_ids)
-    return {"input_ids": ids, "labels": labels}
+def as_examples(demo: Trajectory) -> list[dict[str, list[int]]]:
+    """Each segment's ids, and labels that are -100 wherever the policy wrote nothing.
+
+    There is one segment, unless the chat template rewrites earlier turns.
+    """
+    examples = []
+    for segment in segments(demo.turns):
+        ids: list[int] = []
+        labels: list[int] = []
+        for turn in segment:
+            fresh = list(turn.prompt_ids[len(ids) :])
+            ids += fresh + list(turn.completion_ids)
+            labels += [-100] * len(fresh) + list(turn.completion_ids)
+        examples.append({"input_ids": ids, "labels": labels})
+    return examples
 
 
 def fit(
@@ -109,7 +122,7 @@ def fit(
         trainer: Any = SFTTrainer(
             model=model,
             processing_class=tokenizer,
-            train_dataset=Dataset.from_list([as_example(d) for d in demos]),
+            train_dataset=Dataset.from_list([e for d in demos for e in as_examples(d)]),
             args=SFTConfig(
                 output_dir=str(folder / "trl"),
                 per_device_train_batch_size=settings.batch_size,
@@ -172,19 +185,14 @@ def warm_start(
 
     Raises `BadInput`, before anything is played, if `out` is a file or holds something already.
     """
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise BadInput(
-            f"{out}: it exists already and would be lost; `grpo sft {out}-again` writes to another"
-            " folder"
-        )
-    work = out.with_name(f"{out.name}.work")
-    work.mkdir(parents=True, exist_ok=True)
+    require_free(out)
+    work = _work_folder(out)
     kept = work / f"demos-{settings.demos}-seed{settings.seed}.jsonl"
     if kept.is_file():
         demos = list(read_trajectories(kept))
     else:
         demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
-        write_text(kept, "".join(encode_trajectory(d) + "\n" for d in demos))
+        _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
     write_json(
         out / "sft.json",
@@ -198,6 +206,61 @@ def warm_start(
         },
     )
     return metrics
+
+
+def warm_start_from(
+    settings: SftSettings,
+    model_dir: Path,
+    chosen: Chosen,
+    typed: str,
+    out: Path,
+    progress: Progress,
+) -> dict[str, float]:
+    """The fit to episodes that were chosen; the adapter's sft.json says where they came from.
+
+    typed: the source as a person types it, for the command. Raises as `warm_start`.
+    """
+    require_free(out)
+    demos = list(chosen.demos)
+    settings = replace(settings, demos=len(demos))
+    kept = _work_folder(out) / "demos-chosen.jsonl"
+    _keep(kept, demos)
+    metrics = fit(demos, settings, model_dir, out, progress)
+    folder = in_checkout(out.resolve())
+    flags = f"--per-task {chosen.origin['per_task']} --epochs {settings.epochs:g}"
+    made = f"grpo sft {folder} --from {typed} {flags} --seed {settings.seed}"
+    write_json(
+        out / "sft.json",
+        {
+            "command": f"{made} && grpo prove {folder}",
+            "settings": asdict(settings),
+            "model": model_dir.name,
+            "from": chosen.origin,
+            "demos_sha256": sha256_file(kept),
+            "demos_that_stop": sum(d.stop_reason is StopReason.TASK_COMPLETE for d in demos),
+            "metrics": metrics,
+        },
+    )
+    return metrics
+
+
+def require_free(out: Path) -> None:
+    """Raise `BadInput` if `out` is a file or holds something already."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise BadInput(
+            f"{out}: it exists already and would be lost; `grpo sft {out}-again` writes to another"
+            " folder"
+        )
+
+
+def _work_folder(out: Path) -> Path:
+    work = out.with_name(f"{out.name}.work")
+    work.mkdir(parents=True, exist_ok=True)
+    return work
+
+
+def _keep(file: Path, demos: list[Trajectory]) -> None:
+    write_text(file, "".join(encode_trajectory(d) + "\n" for d in demos))
 
 
 def command(settings: SftSettings, out: Path) -> str:

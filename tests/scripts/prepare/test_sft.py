@@ -16,7 +16,7 @@ from scripts.base.checkout import ROOT, from_checkout
 from scripts.cli.app import app
 from scripts.prepare.model import build_model
 from scripts.prepare.prove import prove
-from scripts.prepare.sft import SftSettings, as_example, command, play_demonstrations, warm_start
+from scripts.prepare.sft import SftSettings, as_examples, command, play_demonstrations, warm_start
 from scripts.run.config import DataSettings
 from tests.conftest import TinyModel
 from tests.tiny_policy import write_tasks
@@ -54,12 +54,12 @@ def test_the_same_seed_plays_the_same_demonstrations(
     demos: list[Trajectory], model: Path, avoid: list[Path], tmp_path: Path
 ) -> None:
     again = play_demonstrations(SETTINGS, model, avoid, tmp_path, silent)
-    assert [as_example(d) for d in again] == [as_example(d) for d in demos]
+    assert [as_examples(d) for d in again] == [as_examples(d) for d in demos]
 
 
 def test_exactly_what_the_policy_writes_is_learned(demos: list[Trajectory]) -> None:
     for demo in demos:
-        example = as_example(demo)
+        (example,) = as_examples(demo)
         learned = [label for label in example["labels"] if label != -100]
         assert learned == [i for turn in demo.turns for i in turn.completion_ids]
         last = demo.turns[-1]

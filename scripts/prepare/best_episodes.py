@@ -1,0 +1,284 @@
+"""The best episodes of a run, or of a stored evaluation, as demonstrations for a warm start.
+
+Only finished steps and finished evaluations are read, so a run may go on meanwhile. Episodes of
+held-out tasks are never taken: an adapter that learned them would be evaluated on what it knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import sha256_file
+from fieldkit.records import Task, Trajectory, Turn, read_bundle, read_trajectories
+from rollout.arm import SUMMARY, read_eval, tasks_sha, transcripts
+from rollout.envs.base import Message
+from rollout.envs.registry import environment_of, opening_of
+from rollout.tasks import read_tasks, signatures
+from rollout.transcript import ChatRenderer
+from scripts.base.checkout import from_checkout
+from scripts.run.config import DataSettings, RunConfig, read_config
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import model_hashes, read_manifest
+from scripts.run.reader import RunReader
+
+HELD_OUT = "of held-out tasks"
+NOT_PASSED = "not passed"
+NO_IDS = "of an endpoint, in an environment whose first messages only a new episode can tell"
+REPEATED = "with the same replies as a better one"
+BEYOND = "beyond the bound for a task"
+ENDPOINT = "endpoint"
+"""The only "file" of a model that nobody here has: its manifest names the address by hash."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder with stored episodes, and what its manifest says of the model that played them."""
+
+    folder: RunFolder
+    config: RunConfig
+    model: Mapping[str, Any]
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether `grpo eval` made it for one adapter or endpoint: it has no training."""
+        return self.config.data.pool == self.config.data.heldout
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether its episodes were sampled here, as token ids."""
+        return ENDPOINT not in self.model["files"]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The episodes to learn from, best first in each task, and where they came from."""
+
+    demos: tuple[Trajectory, ...]
+    origin: dict[str, Any]
+    """JSON-ready: run, steps, the files' hashes, the tasks, and how many episodes were left out for
+    which reason."""
+
+    @property
+    def told(self) -> str:
+        """The same in one line."""
+        n_tasks = len(self.origin["tasks"])
+        left = [f"{n} {why}" for why, n in self.origin["left_out"].items()]
+        return (
+            f"{len(self.demos)} episodes of {n_tasks} tasks from {self.origin['run']}; left out: "
+            f"{', '.join(left) or 'none'}"
+        )
+
+
+def find_source(folder: RunFolder) -> Source:
+    """The folder as a source of demonstrations. Raises `BadInput` if the run was not started."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise BadInput(
+            f"{folder.path}: not started yet, so it has no episodes; `grpo run {folder.typed}`"
+            " plays some"
+        )
+    return Source(folder, read_config(folder.config), manifest["model"])
+
+
+def check_same_model(source: Source, model_dir: Path, other_weights: bool) -> None:
+    """Raise `BadInput` unless ids of the source mean the same to the model in `model_dir`.
+
+    other_weights: a person named the model, so that its weights may differ. The ids of another
+    tokenizer or chat template are never learned. Text of an endpoint fits every model.
+    """
+    if not source.has_ids:
+        return
+    here = model_hashes(model_dir)
+    there = {name: sha for name, sha in source.model["files"].items() if name in here}
+    differ = sorted(name for name in here if there.get(name) != here[name])
+    if other_weights:
+        differ = [n for n in differ if not n.endswith(".safetensors") and n != "config.json"]
+    if differ:
+        raise BadInput(
+            f"{source.folder.path}: played by {source.model['dir']}, whose {', '.join(differ)} is"
+            f" not that of {model_dir}, so its token ids cannot be learned; `grpo sft OUT --from"
+            f" {source.folder.typed} --model FOLDER` names the model that played it"
+        )
+
+
+def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
+    """At most `per_task` passed episodes of every task: by reward, then by fewer turns.
+
+    Raises `BadInput` where nothing is left, and for a file that cannot be read or was changed.
+    """
+    stored = _Stored(source)
+    left_out: Counter[str] = stored.left_out
+    forbidden = _held_out(source)
+    tasks = {} if source.has_ids else _tasks_as_played(source)
+    passed: dict[str, list[Trajectory]] = {}
+    for episode in stored.episodes():
+        if episode.task_id in forbidden:
+            left_out[HELD_OUT] += 1
+        elif not episode.grade.passed or not episode.turns:
+            left_out[NOT_PASSED] += 1
+        elif tasks and environment_of(tasks[episode.task_id]).opening is None:
+            left_out[NO_IDS] += 1
+        else:
+            passed.setdefault(episode.task_id, []).append(episode)
+    demos = []
+    for task_id in sorted(passed):
+        ranked = _distinct(sorted(passed[task_id], key=lambda e: (-e.reward, len(e.turns))))
+        left_out[REPEATED] += len(passed[task_id]) - len(ranked)
+        left_out[BEYOND] += len(ranked[per_task:])
+        demos += ranked[:per_task]
+    left = {why: n for why, n in left_out.items() if n}
+    if not demos:
+        raise BadInput(_nothing(source, left))
+    if tasks:
+        renderer = ChatRenderer(model_dir)
+        demos = [_with_ids(demo, tasks[demo.task_id], renderer) for demo in demos]
+    origin = {
+        "run": source.folder.name,
+        "played_by": source.model["dir"],
+        "steps": stored.steps,
+        "files": stored.files,
+        "per_task": per_task,
+        "tasks": sorted(passed),
+        "left_out": left,
+    }
+    return Chosen(tuple(demos), origin)
+
+
+def _nothing(source: Source, left: Mapping[str, int]) -> str:
+    counted = ", ".join(f"{n} {why}" for why, n in left.items()) or "it has none"
+    more = (
+        "`grpo eval --help` shows how an adapter or an endpoint plays tasks that may be trained on"
+        if source.is_arm
+        else f"`grpo show {source.folder.typed}` shows its episodes, `grpo run"
+        f" {source.folder.typed}` plays more"
+    )
+    return f"{source.folder.path}: no episode to learn from ({counted}); {more}"
+
+
+def _distinct(ranked: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those whose replies no earlier one has: a policy that is sure says the same K times."""
+    first: dict[tuple[str, ...], Trajectory] = {}
+    for episode in ranked:
+        first.setdefault(tuple(turn.text for turn in episode.turns), episode)
+    return list(first.values())
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class _Stored:
+    """The episodes of a source, and the files that they were read from."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.steps: list[int] = []
+        self.files: dict[str, str] = {}
+        """SHA-256 by path in the run."""
+        self.left_out: Counter[str] = Counter()
+
+    def episodes(self) -> Iterator[Trajectory]:
+        """In the order in which they were played. Raises as `choose`."""
+        return self._of_arms() if self._source.is_arm else self._of_steps()
+
+    def _of_steps(self) -> Iterator[Trajectory]:
+        folder = self._source.folder
+        for arm in (*folder.evals.glob(f"*/{SUMMARY}"), *folder.training_evals.glob("*/eval.json")):
+            self.left_out[HELD_OUT] += read_eval(arm.parent).n_trajectories
+        trained = RunReader(folder).steps[1:]
+        for step in trained:
+            file = folder.bundle(step.step)
+            if not file.is_file():
+                continue
+            self._enter(file, step.bundle_sha)
+            self.steps.append(step.step)
+            for group in read_bundle(file):
+                yield from group.trajectories
+        if not self.steps:
+            why = "this copy of the run has no bundles" if trained else "no step is finished yet"
+            raise BadInput(
+                f"{folder.path}: {why}, so there is no episode to learn from; `grpo run"
+                f" {folder.typed}` plays it, where its weights are"
+            )
+
+    def _of_arms(self) -> Iterator[Trajectory]:
+        folder = self._source.folder
+        arms = sorted(folder.evals.glob(f"*/{SUMMARY}"))
+        if not arms:
+            raise BadInput(
+                f"{folder.path}: its evaluation is not finished; the same `grpo eval` command"
+                " continues it"
+            )
+        for arm in arms:
+            file = transcripts(arm.parent)
+            self._enter(file, None)
+            yield from read_trajectories(file)
+
+    def _enter(self, file: Path, expected: str | None) -> None:
+        found = sha256_file(file)
+        folder = self._source.folder
+        if expected is not None and found != expected:
+            raise BadInput(
+                f"{file}: not as it was written (SHA-256 {found[:12]}, step.json says"
+                f" {expected[:12]}); put the file back, or move it away to leave the step out"
+            )
+        self.files[folder.relative(file)] = found
+
+
+def _tasks_as_played(source: Source) -> dict[str, Task]:
+    """The tasks of an arm by id. Raises `BadInput` where its file is gone or was changed."""
+    file = from_checkout(source.config.data.pool)
+    tasks = source.config.eval.of(read_tasks(file))
+    for arm in source.folder.evals.glob(f"*/{SUMMARY}"):
+        if read_eval(arm.parent).tasks_sha != tasks_sha(tasks):
+            raise BadInput(
+                f"{file}: not the tasks that {source.folder.path} was played on, so what its model"
+                " was shown cannot be told; put the file back as it was"
+            )
+    return {task.task_id: task for task in tasks}
+
+
+def _own_tasks(source: Source) -> tuple[Task, ...]:
+    file = from_checkout(source.config.data.pool)
+    return read_tasks(file) if file.is_file() else ()
+
+
+def _held_out(source: Source) -> set[str]:
+    """The ids of tasks that share a thing with a held-out one: the run's own, and those of a run
+    with default settings. The tasks of an arm were named by a person and are no held-out set."""
+    named = {DataSettings().heldout}
+    if not source.is_arm:
+        named.add(source.config.data.heldout)
+    files = [file for file in map(from_checkout, sorted(named)) if file.is_file()]
+    signs = {sign for file in files for task in read_tasks(file) for sign in signatures(task)}
+    shared = {t.task_id for t in _own_tasks(source) if not signs.isdisjoint(signatures(t))}
+    return shared | {value for kind, value in signs if kind == "task_id"}
+
+
+# --- an endpoint's text ---------------------------------------------------------------------------
+
+
+def _with_ids(demo: Trajectory, task: Task, renderer: ChatRenderer) -> Trajectory:
+    """An endpoint's episode as the model in training would have been shown it: its replies are
+    written ids, as those of an oracle are."""
+    opening = opening_of(task)
+    talk = renderer.start(opening.messages, opening.tools)
+    turns: list[Turn] = []
+    for turn in demo.turns:
+        ids = renderer.encode_reply(turn.text)
+        turns.append(
+            replace(
+                turn,
+                prompt_ids=talk.prompt_ids,
+                completion_ids=ids,
+                logprobs=(0.0,) * len(ids),
+            )
+        )
+        talk.add_completion(ids)
+        told: Message = {"role": "user", "content": turn.observation or ""}
+        talk.add_observation([told])
+    return replace(demo, turns=tuple(turns))
