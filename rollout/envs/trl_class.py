@@ -329,11 +329,12 @@ class TrlToolbox:
     async def _ask(
         self, name: str, method: Callable[..., Any], arguments: Mapping[str, Any]
     ) -> Any:
-        """A method that is no tool: where it fails, the environment is broken."""
+        """A method that is no tool: where it fails, the environment is broken; but an environment
+        of ours says itself what a person has to do."""
         what, seconds = f"{self._code.where}: {name}", self._code.settings.call_seconds
         try:
             return await in_thread(method, arguments, seconds, what, self._own.thread)
-        except Unavailable:
+        except (BadInput, Unavailable):
             raise
         except Exception as e:
             raise Unavailable(f"{what}: {type(e).__name__}: {e} ({_line(e)})") from e

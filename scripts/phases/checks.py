@@ -115,7 +115,7 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
     path = ctx.start_adapter
     if not path.is_dir():
         own = ctx.config.model.path == DEFAULT_MODEL  # the only base that `grpo sft` knows
-        remedy = "`grpo sft` makes a warm start, or name" if own else "name"
+        remedy = "`grpo sft` makes a warm start for shell tasks, or name" if own else "name"
         raise BadInput(
             f"{ctx.folder.config}: model.adapter is {path}: no such folder; {remedy} a LoRA "
             f"adapter for {ctx.config.model.path}"

@@ -71,10 +71,27 @@ EPISODES = {
 }
 
 
+def random_model(n_tokens: int) -> Any:
+    """A model of one layer with random weights, which what it says need not come from."""
+    import torch
+
+    transformers: Any = import_module("transformers")
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=n_tokens,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            max_position_embeddings=4096,
+        )
+    )
+
+
 @cache
 def trainer(name: str) -> Any:
     """TRL's trainer with a scripted model: set `script`, then `seen`."""
-    import torch
     from datasets import Dataset
 
     transformers: Any = import_module("transformers")
@@ -101,19 +118,8 @@ def trainer(name: str) -> Any:
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(default_model_dir())
     tokenizer.chat_template = template(name)
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            max_position_embeddings=4096,
-        )
-    )
     return Scripted(
-        model=model,
+        model=random_model(len(tokenizer)),
         reward_funcs=lambda completions, **row: [0.0] * len(completions),
         train_dataset=Dataset.from_list(
             [{"prompt": [{"role": "user", "content": PROMPT}], "target": 3}] * 2

@@ -30,7 +30,7 @@ from scripts.base.checkout import ROOT
 from scripts.prepare.model import default_model_dir
 from scripts.run.config import read_config
 from tests.rollout.envs.sql.library import write_library
-from tests.rollout.envs.test_tool_world import call, template
+from tests.rollout.envs.test_tool_world import call, random_model, template
 
 ROW: dict[str, Any] = {"database": "library", "answer": 500, "sql": "SELECT max(pages) FROM books"}
 
@@ -185,6 +185,12 @@ def test_the_preset_pays_nothing_for_a_policy_that_only_looks(tmp_path: Path) ->
     assert looked.reward < 0
 
 
+def test_a_missing_database_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    (tmp_path / "library.sqlite").unlink()
+    with pytest.raises(MissingFile, match=r"library\.sqlite.*`python -m rollout\.envs\.sql`"):
+        play(["describe: books"], tmp_path)
+
+
 # --- in TRL ---------------------------------------------------------------------------------------
 
 QUESTION = "What is the highest pages of a book?"
@@ -217,17 +223,7 @@ def test_trl_trains_a_step_on_the_class_and_its_three_rewards(tmp_path: Path) ->
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(default_model_dir())
     tokenizer.chat_template = template("qwen2_5")
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            max_position_embeddings=4096,
-        )
-    )
+    model = random_model(len(tokenizer))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     row = {"prompt": [{"role": "user", "content": QUESTION}], **ROW}
     trainer = Scripted(
