@@ -67,6 +67,13 @@ def sft(
             help="Learn from the best episodes of this run, or of what `grpo eval --out` kept.",
         ),
     ] = None,
+    oracle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Learn from the oracle's episodes of these tasks."),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="With --oracle: whose environments and limits they are played in.")
+    ] = "smol",
     per_task: Annotated[
         int, typer.Option(min=1, help="With --from: at most so many episodes of a task.")
     ] = 4,
@@ -85,6 +92,8 @@ def sft(
     Example: grpo sft adapters/mine --demos 800
 
     Example: grpo sft adapters/next --from tonight
+
+    Example: grpo sft adapters/sql-warm --oracle data/sql/demonstrations.jsonl --preset sql
     """
     from dataclasses import replace
 
@@ -99,7 +108,11 @@ def sft(
         seed=settings.seed if seed is None else seed,
     )
     with progress_bar() as progress:
-        if from_ is not None:
+        if oracle is not None:
+            if from_ is not None or demos is not None or model is not None:
+                raise BadInput("--oracle: not with --from, --demos or --model")
+            metrics = _sft_oracle(settings, oracle, preset, out, progress)
+        elif from_ is not None:
             if demos is not None:
                 raise BadInput("--demos: not with --from, whose bound is --per-task")
             metrics = _sft_from(settings, from_, per_task, model, out, progress)
@@ -141,8 +154,33 @@ def _sft_from(
     check_same_model(source, model_dir, other_weights=model is not None)
     chosen = choose(source, model_dir, per_task)
     print(chosen.told)
-    typed = folder.typed if model is None else f"{folder.typed} --model {model}"
-    return warm_start_from(settings, model_dir, chosen, typed, out, progress)
+    flags = f"--from {folder.typed}{'' if model is None else f' --model {model}'}"
+    flags = f"{flags} --per-task {per_task}"
+    return warm_start_from(settings, model_dir, chosen, flags, out, progress)
+
+
+def _sft_oracle(
+    settings: SftSettings, tasks: Path, preset: str, out: Path, progress: Progress
+) -> dict[str, float]:
+    import tempfile
+    import tomllib
+
+    from rollout.envs.configured import register_environments
+    from scripts.base.checkout import ROOT, in_checkout
+    from scripts.phases.context import find_model
+    from scripts.prepare.oracle_episodes import oracle_episodes
+    from scripts.prepare.presets import run_text
+    from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.run.config import config_of
+
+    require_free(out)
+    config = config_of(tomllib.loads(run_text(preset)), f"--preset {preset}")
+    register_environments(config.envs, ROOT)  # tasks name them
+    model_dir = find_model(config.model.path)
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = oracle_episodes(config, tasks, model_dir, Path(scratch), progress)
+    flags = f"--oracle {in_checkout(tasks.resolve())} --preset {preset}"
+    return warm_start_from(settings, model_dir, chosen, flags, out, progress)
 
 
 @app.command()

@@ -212,13 +212,13 @@ def warm_start_from(
     settings: SftSettings,
     model_dir: Path,
     chosen: Chosen,
-    typed: str,
+    flags: str,
     out: Path,
     progress: Progress,
 ) -> dict[str, float]:
     """The fit to episodes that were chosen; the adapter's sft.json says where they came from.
 
-    typed: the source as a person types it, for the command. Raises as `warm_start`.
+    flags: what of the command says where they come from. Raises as `warm_start`.
     """
     require_free(out)
     demos = list(chosen.demos)
@@ -227,8 +227,7 @@ def warm_start_from(
     _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
     folder = in_checkout(out.resolve())
-    flags = f"--per-task {chosen.origin['per_task']} --epochs {settings.epochs:g}"
-    made = f"grpo sft {folder} --from {typed} {flags} --seed {settings.seed}"
+    made = f"grpo sft {folder} {flags} --epochs {settings.epochs:g} --seed {settings.seed}"
     write_json(
         out / "sft.json",
         {

@@ -17,6 +17,9 @@ from rollout.envs.sql.sql_catalog import CATALOG, Use, database_dir
 from rollout.envs.sql.sql_questions import write_questions
 from rollout.envs.sql.sql_worth import worth_table
 
+DEMONSTRATIONS = 560
+"""Questions about the pool's databases that are not in the pool: for a warm start."""
+
 COUNTS = {Use.POOL: 240, Use.DEVELOPMENT: 60, Use.HELDOUT: 120}
 """Questions of each committed file."""
 
@@ -40,12 +43,15 @@ def main(
         print(worth_table([decode(Task, json.dumps(row), where) for where, row in rows]))
     if tasks is None:
         return
-    for use, count in COUNTS.items():
-        file = tasks / f"{use.value}.jsonl"
-        text = "".join(f"{encode(task)}\n" for task in write_questions(use, count))
-        tasks.mkdir(parents=True, exist_ok=True)
-        write_text(file, text)
-        print(f"{count} questions in {file}")
+    tasks.mkdir(parents=True, exist_ok=True)
+    written = {use.value: write_questions(use, count) for use, count in COUNTS.items()}
+    pool = {task.task_id for task in written[Use.POOL.value]}
+    more = write_questions(Use.POOL, len(pool) + DEMONSTRATIONS)
+    written["demonstrations"] = [task for task in more if task.task_id not in pool]
+    for name, questions in written.items():
+        file = tasks / f"{name}.jsonl"
+        write_text(file, "".join(f"{encode(task)}\n" for task in questions))
+        print(f"{len(questions)} questions in {file}")
 
 
 if __name__ == "__main__":

@@ -245,7 +245,9 @@ def test_the_adapter_says_where_it_came_from(
     out = tmp_path / "next"
     settings = SftSettings(batch_size=2, rank=4, alpha=8)
     chosen = chosen_of(run, tiny)
-    warm_start_from(settings, tiny.folder, chosen, str(run.path), out, lambda *_: None)
+    warm_start_from(
+        settings, tiny.folder, chosen, f"--from {run.path} --per-task 4", out, lambda *_: None
+    )
     assert check_adapter(out, tiny.folder).rank == 4
     said = read_json(out / "sft.json")
     assert said["from"]["run"] == "night"

@@ -111,6 +111,12 @@ def test_no_database_is_in_two_splits_and_the_pool_has_no_held_out_template() ->
     assert set(HELDOUT_TEMPLATES) < heldout
 
 
+def test_no_demonstration_asks_what_a_split_asks() -> None:
+    demos = {task.prompt for task in decode_tasks(ROOT / "data/sql/demonstrations.jsonl")}
+    for file in COMMITTED.values():
+        assert demos.isdisjoint(task.prompt for task in decode_tasks(file))
+
+
 @pytest.mark.envs
 def test_the_committed_questions_are_what_the_real_databases_give() -> None:
     for use, file in COMMITTED.items():
