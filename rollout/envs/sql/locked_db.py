@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import MissingFile, Unavailable
+from fieldkit.files.json_text import parse_json
 from rollout.envs.sql import sql_worker
 
 SQL_CHARACTERS = sql_worker.SQLITE_LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]
@@ -108,7 +109,7 @@ class _Worker:
         except BrokenPipeError:
             return None
         line = self._line(self._limits.seconds)
-        return None if line is None else json.loads(line)
+        return None if line is None else parse_json(line, "the process for SQL queries")
 
     def _line(self, seconds: float) -> bytes | None:
         """The next line of its stdout; None at the end of `seconds` or of the process."""

@@ -14,6 +14,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from fieldkit.errors import BadInput
+from fieldkit.files.json_text import parse_json
+
 TOLERANCE = 0.005
 """Relative, for numbers that are not whole."""
 
@@ -40,8 +43,8 @@ def elements_of(text: str) -> list[str]:
     """The elements of a list as it is written: a JSON list, or separated by lines, semicolons or
     commas, whichever comes first in this order."""
     try:
-        read = json.loads(text)
-    except ValueError:
+        read = parse_json(text, "")
+    except BadInput:
         read = None
     if isinstance(read, list):
         return [e if isinstance(e, str) else json.dumps(e) for e in read]

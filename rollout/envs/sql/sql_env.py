@@ -7,11 +7,11 @@ wrong is a text for it to read; only a database that cannot be used is an except
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
+from fieldkit.files.json_text import parse_json
 from rollout.envs.sql.locked_db import LockedDatabase, Result
 from rollout.envs.sql.sql_catalog import database_dir
 from rollout.envs.sql.sql_rewards import Call, Record
@@ -168,7 +168,7 @@ class SqlEnv:
         if self.questions_path is None:
             raise ValueError("reset() without a row needs configure(questions_path=FILE)")
         lines = Path(self.questions_path).read_text().splitlines()
-        read: dict[str, Any] = json.loads(random.choice(lines))
+        read: dict[str, Any] = parse_json(random.choice(lines), self.questions_path)
         # A task of the loop keeps what is its world's below `info`.
         return {**read.get("info", {}), **read}
 

@@ -54,8 +54,9 @@ def test_nothing_else_reads_json() -> None:
         for path in (ROOT / package).rglob("*.py")
         if readers & set(_named(ast.parse(path.read_text())))
     }
-    of_another_python = "rollout/envs/verifiers_worker.py"  # it has the standard library alone
-    assert found == {"fieldkit/files/json_text.py", of_another_python}
+    # These processes have the standard library alone.
+    workers = {"rollout/envs/verifiers_worker.py", "rollout/envs/sql/sql_worker.py"}
+    assert found == {"fieldkit/files/json_text.py", *workers}
 
 
 def _named(tree: ast.AST) -> Iterator[str]:

@@ -14,6 +14,7 @@ from fieldkit.records import ActionKind, StopReason, encode, read_bundle, read_t
 from rollout.arm import EvalSummary, evaluate_arm
 from rollout.bundle import roll_out
 from rollout.envs.base import Environment, Site, World
+from rollout.envs.configured import register_environments
 from rollout.envs.registry import ENVIRONMENTS, make_world, opening_of
 from rollout.preflight import Verdict, preflight
 from rollout.sandbox.command import SandboxSettings
@@ -141,6 +142,7 @@ def test_task_files_of_a_world_from_outside_are_checked_by_it(tmp_path: Path) ->
 
 
 def test_a_world_that_is_not_registered_names_the_nearest() -> None:
+    register_environments({}, Path())  # those of a run that another test read
     ENVIRONMENTS.remove(NAME)
     try:
         ENVIRONMENTS.register("guesses", Environment(make=GuessingWorld))

@@ -11,6 +11,7 @@ import pytest_asyncio
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from rollout.envs.base import Reply, Site, Step, World
+from rollout.envs.configured import register_environments
 from rollout.envs.registry import make_world
 from rollout.envs.shell import SYSTEM_PROMPT
 from rollout.sandbox.command import SandboxSettings
@@ -132,5 +133,6 @@ def test_the_system_text_is_the_one_the_warm_start_was_taught() -> None:
 
 
 def test_an_unknown_environment_names_the_nearest(tmp_path: Path) -> None:
+    register_environments({}, tmp_path)  # those of a run that another test read
     with pytest.raises(BadInput, match="'clawgim' is unknown; known: clawgym; did you mean"):
         make_world(replace(task(), env="clawgim"), Site(SandboxSettings(), tmp_path))
