@@ -75,22 +75,24 @@ def check_disjoint(pool: Path, held_out: Path) -> None:
     training on one would be practising for the other. A row that both files repeat is shared by
     neither: it stands for as many seeds, and those differ.
     """
+    for line, task, other_line, other, sign in shared_tasks(pool, held_out):
+        raise BadInput(
+            f"{pool}:{line}: task {task.task_id} has the same {sign} as held-out task"
+            f" {other.task_id} ({held_out}:{other_line}); held-out tasks are never trained on, so"
+            " remove one of them"
+        )
+
+
+def shared_tasks(pool: Path, held_out: Path) -> Iterator[tuple[int, Task, int, Task, str]]:
+    """What the two files share, as `check_disjoint` has it: line and task of the pool, line and
+    task of the held-out set, and what is the same."""
     theirs, ours = tasks_by_line(held_out), tasks_by_line(pool)
     seeded = _repeated(ours.values()) & _repeated(theirs.values())
-    known = {
-        sign: (f"{held_out}:{line}", task)
-        for line, task in theirs.items()
-        for sign in signatures(task)
-    }
+    known = {sign: (line, task) for line, task in theirs.items() for sign in signatures(task)}
     for line, task in ours.items():
         for sign in signatures(task):
             if sign in known and sign not in seeded:
-                where, other = known[sign]
-                raise BadInput(
-                    f"{pool}:{line}: task {task.task_id} has the same {sign[0]} as held-out task"
-                    f" {other.task_id} ({where}); held-out tasks are never trained on, so remove"
-                    " one of them"
-                )
+                yield line, task, *known[sign], sign[0]
 
 
 def _repeated(tasks: Iterable[Task]) -> set[tuple[str, str]]:

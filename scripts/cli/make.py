@@ -211,6 +211,10 @@ def tasks_check(
     play: Annotated[
         bool, typer.Option("--play", help="Play do-nothing and, where there is one, the oracle.")
     ] = False,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="Know the environments of this run.toml too."),
+    ] = None,
 ) -> None:
     """Report every bad task as file:line with the reason; exit 2 if there is one.
 
@@ -223,7 +227,11 @@ def tasks_check(
     from scripts.base.display import progress_bar
     from scripts.prepare.task_check import misfits
     from scripts.prepare.task_check import play as play_tasks
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
 
+    if run:
+        read_config(open_run(run).config)  # registers its [envs]
     problems, said = list(check_tasks(file)), ""
     if not any(p.fatal for p in problems):
         tasks = tasks_by_line(file)
@@ -238,7 +246,8 @@ def tasks_check(
         print(f"{file}: {said}")
     n_fatal = sum(p.fatal for p in problems)
     if n_fatal:
-        raise BadInput(f"{file}: {n_fatal} problem(s)")
+        more = "" if run else f"; `grpo tasks check {file} --run RUN` knows the [envs] of a run too"
+        raise BadInput(f"{file}: {n_fatal} problem(s){more}")
     n_warnings = len(problems)
     print(f"{file}: every task is sound{f' ({n_warnings} warnings)' if n_warnings else ''}")
 

@@ -18,7 +18,7 @@ from fieldkit.records import Task, Trajectory, Turn, read_bundle, read_trajector
 from rollout.arm import SUMMARY, read_eval, tasks_sha, transcripts
 from rollout.envs.base import Message
 from rollout.envs.registry import environment_of, opening_of
-from rollout.tasks import read_tasks, signatures
+from rollout.tasks import read_tasks, shared_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import from_checkout
 from scripts.run.config import DataSettings, RunConfig, read_config
@@ -242,21 +242,21 @@ def _tasks_as_played(source: Source) -> dict[str, Task]:
     return {task.task_id: task for task in tasks}
 
 
-def _own_tasks(source: Source) -> tuple[Task, ...]:
-    file = from_checkout(source.config.data.pool)
-    return read_tasks(file) if file.is_file() else ()
-
-
 def _held_out(source: Source) -> set[str]:
-    """The ids of tasks that share a thing with a held-out one: the run's own, and those of a run
-    with default settings. The tasks of an arm were named by a person and are no held-out set."""
+    """The ids of held-out tasks, and of tasks that share a thing with one: the run's own, and those
+    of a run with default settings. An arm's tasks are those that a person named, and no held-out
+    set of their own."""
     named = {DataSettings().heldout}
     if not source.is_arm:
         named.add(source.config.data.heldout)
-    files = [file for file in map(from_checkout, sorted(named)) if file.is_file()]
-    signs = {sign for file in files for task in read_tasks(file) for sign in signatures(task)}
-    shared = {t.task_id for t in _own_tasks(source) if not signs.isdisjoint(signatures(t))}
-    return shared | {value for kind, value in signs if kind == "task_id"}
+    pool = from_checkout(source.config.data.pool)
+    found: set[str] = set()
+    for file in map(from_checkout, named):
+        if file.is_file():
+            found |= {task.task_id for task in read_tasks(file)}
+            if pool.is_file():
+                found |= {task.task_id for _, task, *_ in shared_tasks(pool, file)}
+    return found
 
 
 # --- an endpoint's text ---------------------------------------------------------------------------

@@ -26,8 +26,10 @@ from fieldkit.records import (
 )
 from fieldkit.records import StepSummary as Summary
 from fieldkit.training.adapter import check_adapter
+from rollout.envs.configured import register_environments
 from rollout.envs.shell import shell_opening
 from rollout.transcript import ChatRenderer
+from scripts.base.checkout import ROOT
 from scripts.prepare.best_episodes import (
     BEYOND,
     HELD_OUT,
@@ -159,6 +161,38 @@ def test_a_held_out_task_is_never_learned_and_is_counted(
     assert {d.task_id for d in chosen.demos} == {"pool-0"}
     assert chosen.origin["left_out"][HELD_OUT] == evaluated + 2
     assert f"{evaluated + 2} {HELD_OUT}" in chosen.told
+
+
+def test_rows_that_both_files_repeat_stand_for_seeds_and_are_learned(
+    tmp_path: Path, tiny: TinyModel, chat: ChatRenderer
+) -> None:
+    """A class of TRL's: the prompt comes from reset, so every row of a file may be the same."""
+
+    def rows(name: str) -> tuple[Task, ...]:
+        return tuple(Task(f"{name}-{i}", "counter-of-rows", "", {"target": 3}) for i in range(3))
+
+    pool, held = rows("rows"), rows("kept")
+    pair = [
+        [
+            replace(
+                episode(chat, POOL[0], k, [WORK, DONE][k:], reward=1.0, passed=True),
+                task_id=task.task_id,
+            )
+            for k in (0, 1)
+        ]
+        for task in (pool[0], held[0])
+    ]
+    folder = a_run(tmp_path, tiny.folder, [pair])
+    for name, tasks in (("own.jsonl", pool), ("heldout.jsonl", held)):
+        (tmp_path / name).write_text("".join(encode(t) + "\n" for t in tasks))
+    with folder.config.open("a") as toml:
+        use = ROOT / "tests/rollout/envs/counter.py"
+        toml.write(f'[envs.counter-of-rows]\nuse = "{use}:Counter"\npasses = "reward >= 1"\n')
+    try:
+        chosen = chosen_of(folder, tiny)
+    finally:
+        register_environments({}, ROOT)
+    assert {d.task_id for d in chosen.demos} == {"rows-0"}
 
 
 def test_a_step_under_way_is_not_read(run: RunFolder, tiny: TinyModel) -> None:

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, encode
+from scripts.base.checkout import ROOT
 from scripts.cli.make import app
 from tests.rollout.scripted import write_task
+from tests.scripts.typed import BAD_INPUT, grpo
 
 DONE = {"kind": "file_exists", "path": "done.txt"}
 
@@ -59,3 +61,19 @@ def test_a_seed_that_no_workspace_holds_is_named_and_not_played(tmp_path: Path, 
     said, error = check(tmp_path, task, play=play)
     assert said.startswith("FILE:1: big: workspace_seed.files take 60002304 bytes, more than")
     assert isinstance(error, BadInput)
+
+
+def test_a_task_of_a_run_s_own_environment_is_known_with_its_run(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(encode(Task("t-0", "counter-of-tasks", "", {"target": 3})) + "\n")
+    use = ROOT / "tests" / "rollout" / "envs" / "counter.py"
+    (tmp_path / "run.toml").write_text(
+        f'[envs.counter-of-tasks]\nuse = "{use}:Counter"\npasses = "reward >= 1"\n'
+    )
+    unknown = grpo("tasks", "check", file)
+    assert unknown.returncode == BAD_INPUT
+    assert "counter-of-tasks" in unknown.stdout
+    assert f"tasks check {file} --run RUN" in " ".join(unknown.stderr.split())
+    known = grpo("tasks", "check", file, "--run", tmp_path, "--play")
+    assert known.returncode == 0, known.stderr
+    assert "do-nothing passes 0 of 1" in known.stdout
