@@ -13,7 +13,8 @@ from fieldkit.errors import FieldkitError
 from fieldkit.files.atomic import read_objects, write_text
 from fieldkit.records import Task, decode, encode
 from rollout.envs.sql.sql_build import build_databases
-from rollout.envs.sql.sql_catalog import CATALOG, Use, database_dir
+from rollout.envs.sql.sql_catalog import Use
+from rollout.envs.sql.sql_databases import CATALOG, database_dir
 from rollout.envs.sql.sql_questions import write_questions
 from rollout.envs.sql.sql_worth import worth_table
 

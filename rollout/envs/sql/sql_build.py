@@ -18,7 +18,8 @@ from typing import Any
 
 from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import whole_dir
-from rollout.envs.sql.sql_catalog import CATALOG, Database, Table, database_dir
+from rollout.envs.sql.sql_catalog import Database, Table
+from rollout.envs.sql.sql_databases import CATALOG, database_dir
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "sql-data.txt"
 """The wheels, with hashes."""

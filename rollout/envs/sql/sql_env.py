@@ -13,7 +13,7 @@ from typing import Any
 
 from fieldkit.files.json_text import parse_json
 from rollout.envs.sql.locked_db import LockedDatabase, Result
-from rollout.envs.sql.sql_catalog import database_dir
+from rollout.envs.sql.sql_databases import database_dir
 from rollout.envs.sql.sql_rewards import Call, Record
 
 OVER = "The episode is over."

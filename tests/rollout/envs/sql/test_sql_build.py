@@ -12,15 +12,8 @@ import pytest
 from fieldkit.errors import Unavailable
 from rollout.envs.sql import sql_build
 from rollout.envs.sql.sql_build import build_databases, install_wheels, write_database
-from rollout.envs.sql.sql_catalog import (
-    CATALOG,
-    Column,
-    Database,
-    Role,
-    Table,
-    Use,
-    database_dir,
-)
+from rollout.envs.sql.sql_catalog import Column, Database, Role, Table, Use
+from rollout.envs.sql.sql_databases import CATALOG, database_dir
 
 
 def database(source: str, *columns: tuple[str, str]) -> Database:

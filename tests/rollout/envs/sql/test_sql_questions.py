@@ -10,16 +10,15 @@ from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from rollout.envs.sql.locked_db import LockedDatabase
 from rollout.envs.sql.sql_catalog import Use
-from rollout.envs.sql.sql_questions import (
+from rollout.envs.sql.sql_questions import gold_of, write_questions
+from rollout.envs.sql.sql_rewards import (
+    correctness_of,
+)
+from rollout.envs.sql.sql_templates import (
     HELDOUT_TEMPLATES,
     POOL_TEMPLATES,
     TEMPLATES_OF,
     Question,
-    gold_of,
-    write_questions,
-)
-from rollout.envs.sql.sql_rewards import (
-    correctness_of,
 )
 from rollout.envs.sql.sql_worth import oracle_record, worth_table
 from rollout.tasks import decode_tasks
