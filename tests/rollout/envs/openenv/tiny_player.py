@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fieldkit.records import Task
@@ -47,31 +47,38 @@ _EPISODES = 20
 _STEPS = 800
 
 
-def make_tiny_player(folder: Path) -> tuple[Path, Path]:
+def make_tiny_player(
+    folder: Path,
+    tasks: Sequence[Task] = TASKS,
+    replies: Mapping[str, Sequence[str]] = REPLIES,
+) -> tuple[Path, Path]:
     """Make the model and a LoRA adapter for it below `folder`; return both folders.
 
-    The environments of `TASKS` are registered. Their servers are started.
+    replies: what it says, by environment. The environments of the tasks are registered; their
+    servers and programs are started.
     """
     model_dir = make_tiny_model(folder / "model")
-    examples = asyncio.run(_episodes(model_dir, folder))
+    examples = asyncio.run(_episodes(model_dir, folder, tasks, replies))
     teach(model_dir, examples, _STEPS)
     return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
 
 
-async def _episodes(model_dir: Path, folder: Path) -> list[Example]:
+async def _episodes(
+    model_dir: Path, folder: Path, tasks: Sequence[Task], replies: Mapping[str, Sequence[str]]
+) -> list[Example]:
     """Episodes whose replies are drawn by chance, the environments in turn."""
     chat = ChatRenderer(model_dir)
     site = Site(SandboxSettings(), folder, ledger=folder / "ledger.json")
     limits = EpisodeSettings(max_turns=TURNS)
     played = []
     for k in range(_EPISODES):
-        for task in TASKS:
+        for task in tasks:
             chance = random.Random(f"{task.env} {k}")
 
             def said(
                 seed: int, ids: Sequence[int], task: Task = task, chance: random.Random = chance
             ) -> str:
-                return chance.choice(REPLIES[task.env])
+                return chance.choice(replies[task.env])
 
             player = Player(
                 policy=sampled(WrittenSampler(said, chat), chat),
