@@ -36,6 +36,8 @@ WHOLE = {
     "fieldkit/test_distribution.py": "fieldkit as a distribution of its own",
     "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/envs/openenv/test_openenv_real.py": "servers that openenv's own create_app makes",
+    "rollout/envs/openenv/test_openenv_trained.py": "a night in the games of docs/openenv",
+    "rollout/envs/test_verifiers_trained.py": "a night in each kind of verifiers environment",
     "rollout/sandbox/test_escape.py": "every way out of any sandbox",
     "rollout/sandbox/test_probe.py": "what a host forbids",
     "rollout/sandbox/test_sandbox.py": "what each kind of sandbox has to keep",

@@ -7,6 +7,7 @@ memorises the two replies and writes nothing else.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,34 +54,41 @@ def write_tasks(path: Path, count: int, prefix: str) -> Path:
 
 def make_tiny_policy(folder: Path) -> tuple[Path, Path]:
     """Make the model and a LoRA adapter for it below `folder`; return both folders."""
-    import torch
-
     model_dir = make_tiny_model(folder / "model")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # two layers are too small to parallelise: threads only wait
-    try:
-        _teach(model_dir)
-    finally:
-        torch.set_num_threads(threads)
+    chat = ChatRenderer(model_dir)
+    teach(model_dir, [_example(chat, i, replies) for i in range(4) for replies in _episodes()])
     # A scale small enough to keep the replies, and large enough that the adapter has an effect.
     return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
 
 
-def _teach(model_dir: Path) -> None:
-    """Train the two replies after every prompt of a short episode."""
+Example = tuple[list[int], list[int]]
+"""The ids of an episode, and the same with -100 in place of those that the policy did not write."""
+
+
+def teach(model_dir: Path, examples: Sequence[Example], steps: int = _STEPS) -> None:
+    """Train the replies of the examples, one example a step, and write the model back."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # two layers are too small to parallelise: threads only wait
+    try:
+        _teach(model_dir, examples, steps)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _teach(model_dir: Path, examples: Sequence[Example], steps: int) -> None:
     import torch
     from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
-    chat = ChatRenderer(model_dir)
-    examples = [_example(chat, i, replies) for i in range(4) for replies in _episodes()]
     model = LlamaForCausalLM.from_pretrained(str(model_dir), dtype=torch.float32)
     # The end of turn is also the padding token, whose embedding starts as zero: no logit can rise.
     embedding = model.model.embed_tokens.weight.requires_grad_(False)
-    embedding[chat.eot_id].normal_(0.0, model.config.initializer_range)
+    embedding[ChatRenderer(model_dir).eot_id].normal_(0.0, model.config.initializer_range)
     learning = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=_LR)
-    for step in range(_STEPS):
+    for step in range(steps):
         ids, labels = examples[step % len(examples)]
         _loss(model, torch.tensor(ids), torch.tensor(labels)).backward()
         torch.nn.utils.clip_grad_norm_(learning, 1.0)
@@ -104,7 +112,7 @@ def _episodes() -> list[tuple[str, ...]]:
     return [(done,), (work, done), (work, work)]
 
 
-def _example(chat: ChatRenderer, number: int, replies: tuple[str, ...]) -> tuple[list[int], ...]:
+def _example(chat: ChatRenderer, number: int, replies: tuple[str, ...]) -> Example:
     task = tiny_task(number)
     transcript = chat.start(shell_opening(task).messages)
     ids: list[int] = []

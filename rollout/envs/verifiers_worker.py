@@ -196,6 +196,11 @@ def rubrics(rubric: Any) -> Iterator[Any]:
         yield from rubrics(part)
 
 
+def group_functions(rubric: Any) -> list[Any]:
+    """The functions of one rubric, without its parts, that score a whole group at once."""
+    return [f for f in rubric.funcs if rubric._is_group_func(f)]
+
+
 def make_strict(rubric: Any) -> None:
     """Have a rubric report what each function said, and raise where one fails.
 
@@ -271,7 +276,12 @@ class Worker:
         if not isinstance(self.env, vf.Environment):
             raise Refused(f"{use}: load_environment gives {type(self.env).__name__}")
         if self.env.rubric.has_group_rewards:
-            raise Refused(f"{use}: a reward function scores a whole group at once")
+            grouped = (f.__name__ for r in rubrics(self.env.rubric) for f in group_functions(r))
+            raise Refused(
+                f"{use}: a reward function scores a whole group at once ({', '.join(grouped)});"
+                " here each episode is scored by itself, so give the rubric functions of one"
+                " completion"
+            )
         if not isinstance(self.env, vf.MultiTurnEnv):
             raise Refused(f"{use}: {type(self.env).__name__} is no MultiTurnEnv")
         for rubric in rubrics(self.env.rubric):

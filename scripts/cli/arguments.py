@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -32,3 +33,26 @@ Sandbox = Annotated[
         " on every command that continues such a run."
     ),
 ]
+
+
+def _environments(typed: str) -> list[str]:
+    """Python files and registered names that begin as typed: shell completion."""
+    from rollout.envs.registry import ENVIRONMENTS
+
+    files = [str(path) for path in Path().glob(f"{typed}*.py")]
+    return sorted([*files, *(n for n in ENVIRONMENTS if n.startswith(typed))])
+
+
+EnvName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="FILE.py, FILE.py:Class, module:Class, or a name in the envs of --run.",
+        autocompletion=_environments,
+    ),
+]
+EnvRun = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help="Use the settings of this run.toml.")
+]
+Passes = Annotated[str, typer.Option(help='When an episode counts as passed, as "reward >= 1".')]
+Ends = Annotated[str, typer.Option(help="The attribute that is true once the episode is over.")]

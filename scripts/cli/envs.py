@@ -1,4 +1,4 @@
-"""The commands for the author of an environment: check, new, list, tasks, play."""
+"""The commands for the author of an environment: check, new, list, tasks, eval, play."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json
+from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes
+from scripts.cli.env_eval import evaluate_environment
 
 if TYPE_CHECKING:
     from scripts.environments.order import Order
@@ -18,29 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 env_app = typer.Typer(help="Make and check an environment of your own.", no_args_is_help=True)
 app.add_typer(env_app, name="env")
+env_app.command("eval")(evaluate_environment)
 
-
-def _names(typed: str) -> list[str]:
-    """Python files and registered names that begin as typed: shell completion."""
-    from rollout.envs.registry import ENVIRONMENTS
-
-    files = [str(path) for path in Path().glob(f"{typed}*.py")]
-    return sorted([*files, *(n for n in ENVIRONMENTS if n.startswith(typed))])
-
-
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="FILE.py, FILE.py:Class, module:Class, or a name of [envs.NAME] with --run.",
-        autocompletion=_names,
-    ),
-]
-OfRun = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Use the settings of this run.toml.")
-]
-Passes = Annotated[str, typer.Option(help='When an episode counts as passed, as "reward >= 1".')]
-Ends = Annotated[str, typer.Option(help="The attribute that is true once the episode is over.")]
 Rows = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Rows for reset(**row), one JSON a line.")
 ]
@@ -48,8 +28,8 @@ Rows = Annotated[
 
 @env_app.command()
 def check(
-    name: Name,
-    run: OfRun = None,
+    name: EnvName,
+    run: EnvRun = None,
     rows: Rows = None,
     passes: Passes = "",
     ends: Ends = "",
@@ -120,7 +100,7 @@ def new(
 
 
 @env_app.command("list")
-def list_(run: OfRun = None, json_: Json = False) -> None:
+def list_(run: EnvRun = None, json_: Json = False) -> None:
     """List the environments that a task may name; those of a run too.
 
     Example: grpo env list --run tonight
@@ -146,7 +126,7 @@ def list_(run: OfRun = None, json_: Json = False) -> None:
 
 @env_app.command()
 def tasks(
-    name: Name,
+    name: EnvName,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Task file to write.")],
     rows: Annotated[
         int | None, typer.Option(min=1, help="How many tasks; default: all rows of --from.")
@@ -158,7 +138,7 @@ def tasks(
     as_: Annotated[
         str, typer.Option("--as", metavar="NAME", help="The name of its [envs.NAME].")
     ] = "",
-    run: OfRun = None,
+    run: EnvRun = None,
     split: Annotated[
         str, typer.Option(help="train or eval: which dataset of a verifiers environment.")
     ] = "train",
@@ -235,8 +215,8 @@ def add(
 
 @env_app.command()
 def play(
-    name: Name,
-    run: OfRun = None,
+    name: EnvName,
+    run: EnvRun = None,
     rows: Rows = None,
     passes: Passes = "",
     ends: Ends = "",

@@ -70,7 +70,7 @@ def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
             if not isinstance(inside, dict):
                 raise BadInput(f"{where}: {table} must be a table, written [{table}]")
         inside[key] = value
-        _put(lines, table, key, _toml(value))
+        _put(lines, table, key, toml_value(value))
     config_of(wanted, f"--set {', '.join(values)}")
     changed = "\n".join(lines) + "\n"
     try:
@@ -82,11 +82,11 @@ def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
     return changed
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A value as TOML; a table in one line."""
     if not isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
-    return f"{{ {', '.join(f'{json.dumps(k)} = {_toml(v)}' for k, v in value.items())} }}"
+    return f"{{ {', '.join(f'{json.dumps(k)} = {toml_value(v)}' for k, v in value.items())} }}"
 
 
 def _put(lines: list[str], table: str, key: str, value: str) -> None:

@@ -175,7 +175,7 @@ def test_reasoning_gym_gives_rows_and_scores_an_answer(python: str, tmp_path: Pa
             r"reward function raises: KeyError\('oops'\) \(.*everything.py:\d+",
         ),
         ("nothing", Unavailable, r"reward function nothing: TypeError"),
-        ("group", BadInput, "a reward function scores a whole group at once"),
+        ("group", BadInput, r"a reward function scores a whole group at once \(best\)"),
         ("dies", Unavailable, "verifiers_worker: it died"),
         ("no such", Unavailable, r"ValueError: no kind 'no such'"),
     ],

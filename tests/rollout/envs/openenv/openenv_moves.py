@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator
+
+from scripts.base.checkout import ROOT
 
 Moves = Generator[str, str, None]
 """Yields a move; is sent what the game showed."""
@@ -103,6 +105,36 @@ def _solved(grid: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
     at = min(choices, key=lambda cell: len(choices[cell]))
     ways = (_solved({**grid, at: digit}) for digit in sorted(choices[at]))
     return next((way for way in ways if way), {})
+
+
+def wordle(seen: str) -> Moves:
+    """The word with the commonest letters that agrees with every answer so far."""
+
+    def marks(secret: str, guess: str) -> str:
+        """G in its place, Y elsewhere, as often as the secret has the letter."""
+        rest = [s for s, g in zip(secret, guess, strict=True) if s != g]
+        found = []
+        for s, g in zip(secret, guess, strict=True):
+            found.append("G" if s == g else "Y" if g in rest else "X")
+            if found[-1] == "Y":
+                rest.remove(g)
+        return " ".join(found)
+
+    length = int(re.findall(r"secret (\d+)-letter word", seen)[0])
+    left = sorted(word for word in _words() if len(word) == length)
+    often = Counter("".join(left))
+    left.sort(key=lambda word: -sum(often[letter] for letter in set(word)))
+    while True:
+        guess = left[0]
+        seen = yield f"[{guess}]"
+        answer = re.findall(r"^[GYX](?: [GYX])+$", seen, re.MULTILINE)
+        left = [word for word in left[1:] if not answer or marks(word, guess) == answer[0]]
+
+
+def _words() -> set[str]:
+    """The words that docs/openenv/wordle_server.py draws its secrets from."""
+    (static,) = (ROOT / ".venv-openenv").glob("lib/*/site-packages/xkcdpass/static")
+    return {w for name in ("eff-long", "eff-short") for w in (static / name).read_text().split()}
 
 
 GAMES = {

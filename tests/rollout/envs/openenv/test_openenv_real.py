@@ -197,6 +197,7 @@ async def test_a_game_of_textarena_is_won_and_begins_equally_under_one_seed(
     [
         ("echo", {"word": "tea"}, moves.echo),
         ("catch", {}, moves.catch),
+        ("wordle", {}, moves.wordle),
         *(("textarena", {"game": game}, how) for game, how in moves.GAMES.items()),
     ],
 )
@@ -241,6 +242,27 @@ def test_an_episode_of_every_game_is_played_by_the_player(
 async def test_a_game_that_needs_a_download_says_which(env: OpenEnv) -> None:
     with pytest.raises(Unavailable, match=r"reset: .*Resource 'words' not found"):
         await begin(env, {"game": "Wordle-v0"})
+
+
+@of("wordle")
+async def test_wordle_is_won_with_the_words_of_a_wheel(env: OpenEnv) -> None:
+    """Each game with the secret of its seed; a lost one is worth what its last guess had right."""
+    openings = set()
+    for seed in range(8):
+        for game in ("Wordle-offline-v0", "Wordle-offline-v0-long"):
+            episode = await begin(env, {"game": game, "seed": seed})
+            openings.add(episode.opening)
+            await win(episode, moves.wordle)
+            assert episode.reward == 1.0
+    assert len(openings) == 2
+    lost = await begin(env, {"seed": 3})  # the secret is "cycle"
+    seen = await lost.call(ToolCall("play", {"move": "[crane]"}))
+    assert "C R A N E\nG X X X G" in seen
+    seen = await lost.call(ToolCall("play", {"move": "[zzzzz]"}))
+    assert "'zzzzz' is not an English word" in seen
+    await lost.call(ToolCall("play", {"move": "[zzzzz]"}))
+    assert (lost.done, lost.reward) == (True, 0.4)
+    await lost.close()
 
 
 @of("textarena")

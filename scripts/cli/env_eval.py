@@ -1,0 +1,329 @@
+"""`grpo env eval`: a model behind an endpoint plays an environment; the report is `grpo eval`'s.
+
+An environment of a run or a preset is played with its settings there; a file or a class needs no
+run, and gets its `[envs.NAME]` from what was typed. Tasks come from a file, or are made here. What
+is played then is an arm as any other: `grpo eval --endpoint` plays and keeps it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fieldkit.errors import BadInput
+from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, Sandbox, Set
+
+if TYPE_CHECKING:
+    from fieldkit.records import Task
+    from rollout.envs.env_settings import EnvSettings
+
+TASKS = 32
+"""How many are made where nothing says which or how many."""
+
+_OF_EPISODES: Mapping[str, Sequence[str]] = {
+    "rollout": (),
+    "reward": (),
+    "engine": ["max_model_len"],
+    "data": ["heldout"],
+}
+"""What of a run says which episodes are played, how, and what they are worth: the keys of a table;
+no key: all of them."""
+
+
+def evaluate_environment(
+    name: EnvName,
+    endpoint: Annotated[
+        str, typer.Option(metavar="URL", help="A server of chat completions, as http://…/v1.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its name there; default: the only one.")
+    ] = None,
+    key_from: Annotated[
+        str, typer.Option(metavar="VARIABLE", help="Where the endpoint's API key stands.")
+    ] = "OPENAI_API_KEY",
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|N",
+            help="A file of tasks or rows, or how many to make; default: the held-out tasks of"
+            f" --run or --preset, else {TASKS}.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Episodes a task; default: 1.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(metavar="T", help="Sampling temperature; default: 0.2.")
+    ] = None,
+    passes: Passes = "",
+    ends: Ends = "",
+    as_: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="The environment's name in a task file.")
+    ] = "",
+    run: EnvRun = None,
+    preset: Annotated[
+        str,
+        typer.Option(help="Whose limits an episode has without --run; NAME may be of its envs."),
+    ] = "smol",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the episodes there, for grpo show and compare."),
+    ] = None,
+    set_: Set = None,
+    json_: Json = False,
+    sandbox: Sandbox = "bwrap",
+) -> None:
+    """Evaluate an environment with a model behind an endpoint; no run is needed.
+
+    A .py file with load_environment is a verifiers environment: its virtual environment is made
+    where it is missing.
+
+    Examples: grpo env eval my_env.py:MyEnv --passes "reward >= 1" --endpoint
+    http://localhost:8000/v1 --tasks 64, or grpo env eval counter --run tonight --endpoint URL
+    """
+    from scripts.cli.evaluate import eval_
+    from scripts.phases.single_arm import find_endpoint
+
+    find_endpoint(endpoint, model, os.environ.get(key_from, "local"))  # before anything is made
+    given = [*(set_ or []), *([] if samples is None else [f"eval.samples={samples}"])]
+    own = {key: value for key, value in (("passes", passes), ("ends", ends)) if value}
+    target = _target(name, as_, run, preset, own, given)
+    file, made = _task_file(target, tasks, out)
+    try:
+        eval_(
+            endpoint=endpoint,
+            model=model,
+            key_from=key_from,
+            tasks=file,
+            temperature=temperature,
+            out=out,
+            preset=preset,
+            set_=target.assignments,
+            json_=json_,
+            sandbox=sandbox,
+        )
+    finally:
+        if made and not (out and (out / "run.toml").is_file()):  # the same command makes it again
+            file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The environment that is played. heldout: its tasks where none are asked for; None: it has
+    none of its own. assignments: what makes it of the preset."""
+
+    name: str
+    settings: EnvSettings
+    heldout: Path | None
+    assignments: list[str]
+
+
+def _target(
+    name: str,
+    as_: str,
+    run: str | None,
+    preset: str,
+    own: Mapping[str, str],
+    given: Sequence[str],
+) -> _Target:
+    """What `name` means. Raises `BadInput`."""
+    import tomllib
+
+    from scripts.base.checkout import from_checkout
+    from scripts.prepare.presets import run_text
+    from scripts.run.config import config_of
+
+    in_preset = tomllib.loads(run_text(preset)).get("envs", {})
+    if as_ and (run or name in in_preset):
+        raise BadInput("--as: goes only with a file or a class; an environment of a run has a name")
+    if run:
+        called, lines, heldout = name, *_of_run(name, run)
+        lines += _lines(f"envs.{name}", own)
+    elif name in in_preset:
+        called, lines, heldout = name, _lines(f"envs.{name}", own), True
+    else:
+        called, typed = _typed(name, as_, own)
+        lines, heldout = _lines(f"envs.{called}", typed), False
+    lines += given
+    config = config_of(tomllib.loads(run_text(preset, assignments=lines)), "--set")
+    tasks = from_checkout(config.data.heldout) if heldout else None
+    return _Target(called, config.envs[called], tasks, lines)
+
+
+def _lines(table: str, values: Mapping[str, Any]) -> list[str]:
+    from scripts.run.assignments import toml_value
+
+    return [f"{table}.{key}={toml_value(value)}" for key, value in values.items()]
+
+
+def _of_run(name: str, run: str) -> tuple[list[str], bool]:
+    """What the run's file says of the environment and of how episodes are played; and whether it
+    names a held-out file."""
+    import tomllib
+
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    folder = open_run(run)
+    known = read_config(folder.config).envs  # raises for what is no sound file
+    if name not in known:
+        listed = ", ".join(known) or "none"
+        raise BadInput(f"{run}: there is no [envs.{name}] in run.toml; known: {listed}")
+    tables = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+    lines = _lines(f"envs.{name}", tables["envs"][name])
+    for table, keys in _OF_EPISODES.items():
+        said = tables.get(table, {})
+        taken = {k: said[k] for k in keys or said if k in said}
+        taken.pop("concurrency", None)  # that of the run's own engine
+        lines += _lines(table, taken)
+    return lines, "heldout" in tables.get("data", {})
+
+
+def _typed(name: str, as_: str, own: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """The name and the settings of a file or a class that was typed."""
+    from rollout.envs.registry import ENVIRONMENTS
+    from scripts.base.invocation import typeable
+    from scripts.environments.foreign_venv import add_environment
+    from scripts.environments.order import only_class
+
+    if name in ENVIRONMENTS:
+        raise BadInput(
+            f"{name}: this environment is part of the project; `grpo eval --endpoint URL --tasks"
+            " FILE` plays its tasks"
+        )
+    if ":" not in name and not name.endswith(".py"):
+        raise BadInput(
+            f"{name!r} is no file, no module:Class and no environment of a preset; for an"
+            f" environment of a run add `--run RUN`, and `grpo env add {name}` makes one of a"
+            " package ready for run.toml"
+        )
+    if "passes" not in own:
+        again = shlex.join(["grpo", *sys.argv[1:], "--passes", "reward >= 1"])
+        raise BadInput(f"{name}: say which part of the reward means passed, as in `{again}`")
+    home, _, kind = name.rpartition(":") if ":" in name else (name, "", "")
+    if not kind and _has_loader(Path(home)):
+        made = add_environment(home, (), lambda line: print(typeable(line), file=sys.stderr))
+        where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
+        return as_ or made.name, {**where, **own}
+    kind = kind or only_class(Path(home))
+    if home.endswith(".py"):
+        home = str(Path(home).resolve())  # paths of run.toml start at the checkout
+    return as_ or kind.lower(), {"use": f"{home}:{kind}", **own}
+
+
+def _has_loader(file: Path) -> bool:
+    """Whether a file is a verifiers environment. One that cannot be read is none."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError):  # told of where its class is looked for
+        return False
+    return any(getattr(node, "name", "") == "load_environment" for node in tree.body)
+
+
+# -- the tasks -------------------------------------------------------------------------------------
+
+
+def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Path, bool]:
+    """The file of the tasks to play, and whether it was written here. Raises `BadInput`, with
+    nothing written."""
+    from fieldkit.files.atomic import sha256_text, write_text
+    from fieldkit.files.user_cache import cache_dir
+    from fieldkit.records import encode
+
+    if asked is None and target.heldout is not None:
+        text, file = None, target.heldout
+    elif asked is None or asked.lstrip("-").isdigit():
+        text = "".join(encode(task) + "\n" for task in _made(target, int(asked or TASKS)))
+        file = None
+    else:
+        text, file = None, Path(asked)
+    if file is not None:
+        text = _of_file(target, file)
+    if text is None:
+        assert file is not None
+        return file, False
+    place = cache_dir() / "evals" / f"tasks-{sha256_text(text)[:16]}.jsonl"
+    if out is not None:
+        place = Path(f"{out}.tasks.jsonl")
+        if place.exists() and place.read_text(encoding="utf-8") != text:
+            raise BadInput(
+                f"{place}: the tasks of another evaluation; name another folder, as in"
+                f" `--out {out}-2`"
+            )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_text(place, text)
+    return place, True
+
+
+def _made(target: _Target, n: int) -> list[Task]:
+    """`n` tasks: rows of a verifiers environment's own evaluation set, or seeds."""
+    from scripts.base.checkout import ROOT
+    from scripts.environments.freeze import dataset_tasks, seed_tasks
+
+    if n < 1:
+        raise BadInput(f"--tasks {n}: at least 1, or a file")
+    if target.settings.style == "verifiers":
+        return dataset_tasks(target.name, target.settings, ROOT, "eval", n, 0)
+    return seed_tasks(target.name, n, 0)
+
+
+def _of_file(target: _Target, file: Path) -> str | None:
+    """The lines of a task file that are the environment's, or its rows as tasks; None: the whole
+    file is."""
+    from fieldkit.files.atomic import read_objects
+    from fieldkit.records import Task, decode, encode
+    from scripts.environments.freeze import row_tasks
+
+    if not file.is_file():
+        raise BadInput(f"--tasks {file}: no such file; a number, as in `--tasks 32`, makes tasks")
+    lines = list(read_objects(file))
+    if not lines:
+        raise BadInput(f"{file}:1: there is no task in the file")
+    if not any("task_id" in line or "environment" in line for _, line in lines):
+        made = row_tasks(target.name, [line for _, line in lines], str(file))
+        return "".join(encode(task) + "\n" for task in made)
+    named = [str(line.get("env", line.get("environment", ""))) for _, line in lines]
+    if all(env == target.name for env in named):
+        return None
+    kept = []
+    for (where, line), env in zip(lines, named, strict=True):
+        if env == target.name:
+            kept.append(json.dumps(line, ensure_ascii=False) + "\n")
+            if "task_id" in line:
+                decode(Task, kept[-1], where)  # raises with the name of the file that was typed
+    if not kept:
+        others = ", ".join(sorted({env for env in named if env})) or "none"
+        raise BadInput(
+            f"{file}: no task of {target.name!r} is there; its tasks name {others}, and"
+            f" `--as {others.partition(',')[0]}` gives a file or a class that name"
+        )
+    return "".join(kept)
+
+
+def _require_sound(target: _Target, text: str) -> None:
+    """Raise `BadInput` where a class does not take the first row of a task file."""
+    from fieldkit.files.json_text import parse_json
+    from rollout.envs.user_code import load
+    from scripts.base.checkout import ROOT
+    from scripts.environments.contract import Level, broken_promises
+
+    if target.settings.style != "trl":
+        return
+    kind = load(target.settings.use, ROOT, target.settings.use)
+    if not inspect.isclass(kind):  # functions for `tools`
+        return
+    first = parse_json(text.splitlines()[0], "--tasks")
+    row = {"prompt": first.get("prompt", ""), **first.get("info", {})}
+    errors = [found for found in broken_promises(kind, row) if found.level is Level.ERROR]
+    if errors:
+        raise BadInput(f"{errors[0]}; `grpo env check` says all that is wrong")

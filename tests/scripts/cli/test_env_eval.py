@@ -1,0 +1,234 @@
+"""`grpo env eval`: environments of every style, with a model behind a real local endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.process.ledger import LEDGER_FILE
+from fieldkit.process.owned import marked
+from fieldkit.records import Task, encode, read_trajectories
+from rollout.envs.configured import register_environments
+from scripts.base.checkout import ROOT
+from tests.fieldkit.answering import Endpoint, answering
+from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON
+from tests.rollout.test_policies import Answer, says
+from tests.scripts import typed
+from tests.scripts.cli.in_process import Ended, grpo
+
+LISTED = json.dumps({"data": [{"id": "m", "max_model_len": 4096}]})
+FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
+PASSES = ("--passes", "reward >= 1")
+CLASS = """
+class Light:
+    def __init__(self):
+        self.over = False
+
+    def reset(self, **row):
+        self.over, self.wanted = False, row.get("wanted", 1)
+        return f"Press {self.wanted} times."
+
+    def press(self, times: int) -> str:
+        \"\"\"Press the button.
+
+        Args:
+            times: How often.
+        \"\"\"
+        self.over = times == self.wanted
+        return "on" if self.over else "off"
+
+    def get_reward(self) -> float:
+        return float(self.over)
+"""
+RUN = """
+[envs.light]
+use = "{file}:Light"
+passes = "reward >= 1"
+ends = "over"
+
+[data]
+heldout = "{tasks}"
+
+[rollout]
+max_turns = 3
+"""
+SUMS = (ROOT / "docs" / "environments-verifiers.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where an evaluation lies that nobody wants to keep."""
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    yield tmp_path / "cache" / "evals"
+    register_environments({}, ROOT)
+
+
+@pytest.fixture
+def light(tmp_path: Path) -> Path:
+    file = tmp_path / "light.py"
+    file.write_text(CLASS)
+    return file
+
+
+@pytest.fixture
+def run(tmp_path: Path, light: Path) -> Path:
+    """A run whose held-out file has tasks of two environments."""
+    tasks = [Task(f"light-{i}", "light", "", {"wanted": i}) for i in (1, 2)]
+    held = tmp_path / "held.jsonl"
+    held.write_text("".join(encode(t) + "\n" for t in [*tasks, Task("other-1", "other", "", {})]))
+    other = '[envs.other]\nuse = "other.py:Other"\npasses = "reward >= 1"\n'
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.toml").write_text(RUN.format(file=light, tasks=held) + other)
+    return folder
+
+
+def evaluate(name: str | Path, *words: str | Path, answers: tuple[Answer, ...]) -> Asked:
+    with answering(answers, 200, LISTED) as endpoint:
+        return Asked(grpo("env", "eval", name, "--endpoint", endpoint.base_url, *words), endpoint)
+
+
+class Asked:
+    """How the command ended, and what the endpoint was asked."""
+
+    def __init__(self, ended: Ended, endpoint: Endpoint) -> None:
+        self.ended = ended
+        self.asked = endpoint.asked
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        assert self.ended.code == 0, self.ended.error
+        found: dict[str, Any] = json.loads(self.ended.out)["summary"]
+        return found
+
+
+PRESSES_ONCE = (says("press: 1"),)
+
+
+def test_a_class_is_evaluated_without_a_run_and_nothing_is_left(light: Path, cache: Path) -> None:
+    words = (*PASSES, "--ends", "over", "--tasks", "4", "--samples", "2", "--json")
+    found = evaluate(f"{light}:Light", *words, answers=PRESSES_ONCE)
+    summary = found.summary
+    assert (summary["n_tasks"], summary["n_trajectories"], summary["n_passed"]) == (4, 8, 8)
+    assert summary["stops"] == {"ENV_DONE": 8}
+    system, user = found.asked[0]["messages"]
+    assert "press" in system["content"]  # told in text: nobody sees the endpoint's template
+    assert user["content"] == "Press 1 times."
+    assert [*cache.iterdir()] == []
+
+
+def test_rows_are_played_as_they_stand_and_the_episodes_kept(light: Path, tmp_path: Path) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "kept"
+    rows.write_text('{"wanted": 1}\n{"wanted": 2}\n')
+    words = ["--ends", "over", "--set", "rollout.max_turns=2"]
+    with answering(PRESSES_ONCE, 200, LISTED) as endpoint:
+        begun: list[str | Path] = ["env", "eval", light, "--endpoint", endpoint.base_url]
+        asked: list[str | Path] = [*begun, "--out", out, "--tasks", rows, *PASSES, *words]
+        first = grpo(*asked)
+        assert first.code == 0, first.error
+        assert "1/2" in first.out
+        assert len(endpoint.asked) == 1 + 2  # a call that passes; two turns of the other row
+        again = grpo(*asked)
+        assert (again.out, len(endpoint.asked)) == (first.out, 3)  # what is finished is read
+        other = grpo(*asked, "--tasks", "3")
+    (kept,) = out.glob("evals/*/trajectories.jsonl")
+    assert {t.grade.passed: len(t.turns) for t in read_trajectories(kept)} == {True: 1, False: 2}
+    assert grpo("show", out).code == 0
+    assert other.code == 2
+    assert f"`--out {out}-2`" in other.error
+
+
+def test_a_runs_environment_has_the_runs_settings_and_its_own_held_out_tasks(run: Path) -> None:
+    found = evaluate("light", "--run", run, "--json", answers=PRESSES_ONCE)
+    assert (found.summary["n_tasks"], found.summary["n_passed"]) == (2, 1)
+    assert len(found.asked) == 1 + 3  # a call that passes; [rollout] max_turns = 3
+
+
+def test_tasks_frozen_under_a_name_are_played_under_it(light: Path, tmp_path: Path) -> None:
+    file = tmp_path / "frozen.jsonl"
+    words: list[str | Path] = ["--rows", "3", "--seed", "7", "--as", "lamp", "--out", file]
+    assert grpo("env", "tasks", f"{light}:Light", *words).code == 0
+    asked = ("--tasks", file, *PASSES, "--ends", "over", "--json")
+    refused = evaluate(light, *asked, answers=PRESSES_ONCE)
+    assert refused.ended.code == 2
+    assert "`--as lamp` gives a file or a class that name" in refused.ended.error
+    found = evaluate(light, *asked, "--as", "lamp", answers=PRESSES_ONCE)
+    assert (found.summary["n_tasks"], found.summary["n_passed"]) == (3, 3)
+
+
+def test_a_broken_line_is_named_in_the_file_that_was_typed(run: Path) -> None:
+    held = run.parent / "held.jsonl"
+    held.write_text(held.read_text().replace('"wanted":2', '"wanted":2},"prompt":{"a":1'))
+    ended = evaluate("light", "--run", run, answers=PRESSES_ONCE).ended
+    assert (ended.code, ended.error.count("\n")) == (2, 1), ended
+    assert f"{held}:2: " in ended.error
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("clawgym", (), "`grpo eval --endpoint URL --tasks FILE`"),
+        ("nowhere", PASSES, "add `--run RUN`"),
+        ("nowhere.py", PASSES, "nowhere.py: no such file"),
+        (f"{FAULTY}:Sound", (), "--passes 'reward >= 1'`"),
+        (f"{FAULTY}:Sound", ("--passes", "good"), "'good' compares no part"),
+        (f"{FAULTY}:Sound", (*PASSES, "--tasks", "0"), "--tasks 0: at least 1"),
+        (f"{FAULTY}:Sound", (*PASSES, "--tasks", "nowhere.jsonl"), "nowhere.jsonl: no such file"),
+        (f"{FAULTY}:Sound", (*PASSES, "--tasks", str(FAULTY)), "faulty.py:1:"),
+        (f"{FAULTY}:Nothing", PASSES, "has no 'Nothing'"),
+        (f"{FAULTY}:Sound", (*PASSES, "--set", "rollout.turns=3"), "unknown key 'rollout.turns'"),
+        ("light", ("--run", "RUN", "--as", "lamp"), "--as: goes only with"),
+        ("lihgt", ("--run", "RUN"), "no [envs.lihgt] in run.toml; known: light, other"),
+        ("light", ("--run", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    name: str, words: tuple[str, ...], said: str, run: Path, cache: Path
+) -> None:
+    chosen = [str(run) if word == "RUN" else word for word in words]
+    found = evaluate(name, *chosen, answers=PRESSES_ONCE)
+    assert (found.ended.code, found.ended.error.count("\n")) == (2, 1), found.ended
+    assert said in found.ended.error
+    assert "`" in found.ended.error
+    assert not cache.exists() or [*cache.iterdir()] == []
+    assert found.asked == []
+
+
+def test_an_endpoint_that_is_not_there_is_told_of_first(light: Path, cache: Path) -> None:
+    ended = grpo("env", "eval", light, "--endpoint", "http://127.0.0.1:9/v1", *PASSES)
+    assert (ended.code, ended.error.count("\n")) == (4, 1)
+    assert not cache.exists()
+
+
+def test_a_server_of_a_run_is_started_played_and_ended(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'[envs.guess]\nserve = "{DOUBLE}:app"\npython = "{THIS_PYTHON}"\npasses = "reward > 0"\n'
+    )
+    out = tmp_path / "kept"
+    words = ("env", "eval", "guess", "--run", tmp_path, "--tasks", "2", "--json", "--out", out)
+    limits = ("--set", "rollout.concurrency=1", "--set", "rollout.max_turns=20")
+    with answering([says(f"guess: {n}") for n in [*range(1, 11)] * 3], 200, LISTED) as endpoint:
+        ended = typed.grpo(*words, *limits, "--endpoint", endpoint.base_url)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["summary"]["stops"] == {"ENV_DONE": 2}
+    assert "Higher." in json.dumps(endpoint.asked)
+    assert [p.pid for p in marked() if p.ledger == out / LEDGER_FILE] == []
+
+
+@pytest.mark.envs
+def test_a_verifiers_file_is_evaluated_on_its_own_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRPO_CACHE")  # the virtual environment is made once for all tests
+    file = tmp_path / "sums.py"
+    file.write_text(SUMS.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    words = ("--passes", "right == 1", "--tasks", "5", "--json")
+    found = evaluate(file, *words, answers=(says("It is 4, or 2, or 0, or 6, or 8."),))
+    assert found.summary["n_tasks"] == 5
+    questions = {a["messages"][-1]["content"] for a in found.asked}
+    assert len(questions) == 5
+    assert all(q.startswith("What is ") for q in questions)
