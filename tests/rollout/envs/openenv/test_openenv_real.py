@@ -298,6 +298,30 @@ async def test_64_sessions_at_once(env: OpenEnv) -> None:
     assert [episode.reward for episode in episodes] == [1.0] * 64
 
 
+async def test_256_sessions_at_once_and_a_slow_one_stalls_none(tmp_path: Path) -> None:
+    gate = "tests/rollout/envs/openenv/gate_server.py:app"
+    source = Source("gate", serve=gate, python=PYTHON, sessions=256)
+    said: list[str] = []
+    env = OpenEnv(source, ROOT, tmp_path / "ledger.json", tmp_path / "log", said.append)
+
+    async def walk(episode: OpenEnvToolbox, how: str = "walk") -> float | None:
+        while not episode.done:
+            await episode.call(ToolCall("pass", {"how": how}))
+        return episode.reward
+
+    try:
+        episodes = await asyncio.gather(*(begin(env, {}) for _ in range(256)))
+        waiting = asyncio.create_task(walk(episodes[0], "wait"))
+        assert await asyncio.gather(*(walk(episode) for episode in episodes[2:])) == [5.0] * 254
+        assert not waiting.done()
+        assert await walk(episodes[1], "open") == 5.0
+        assert await waiting == 1.0
+        await asyncio.gather(*(episode.close() for episode in episodes))
+    finally:
+        env.stop()
+    assert [line for line in said if "its server is ready" not in line] == []
+
+
 async def test_a_package_that_the_environment_lacks_is_named(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text("import openenv, torch\n")
