@@ -52,3 +52,4 @@ class Guess(Environment):
 
 app = create_app(Guess, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=64)
 one = create_app(Guess, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=1)
+many = create_app(Guess, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=256)

@@ -14,7 +14,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import ActionKind, Signal, StopReason, Task, Trajectory
 from reward.reward import Reward
-from rollout.envs.base import Environment, Opening, Reply, Site, Step
+from rollout.envs.base import Environment, Opening, Reply, Site
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import environment_of, make_world
@@ -285,31 +285,42 @@ def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_
         play(["wait:"])
 
 
-def test_a_slow_tool_does_not_stall_the_other_episodes(tmp_path: Path) -> None:
+def test_256_episodes_at_once_and_a_slow_tool_stalls_none(tmp_path: Path) -> None:
     (tmp_path / "gate.py").write_text(
         "import threading\n"
-        "barrier = threading.Barrier(64)\n"
+        "barrier, free = threading.Barrier(255), threading.Event()\n"
         "class Gate:\n"
         "    def reset(self, **row): ...\n"
         "    def meet(self) -> str:\n"
-        '        """Wait until 64 episodes are here."""\n'
-        "        return str(barrier.wait(30) >= 0)\n"
+        '        """Wait until 255 episodes are here."""\n'
+        "        return str(barrier.wait(60) >= 0)\n"
+        "    def stay(self) -> str:\n"
+        '        """Wait until somebody calls."""\n'
+        "        return str(free.wait(60))\n"
+        "    def call(self) -> str:\n"
+        '        """Call the one who waits."""\n'
+        "        return str(free.set())\n"
         "    def get_reward(self): return 1.0\n"
     )
     settings = EnvSettings(use="gate.py:Gate", passes="reward >= 1")
     register(settings, tmp_path)
 
-    async def meet() -> Step:
+    async def one(*calls: str) -> list[str | None]:
         world = make_world(task(), Site(SandboxSettings(), tmp_path))
         await world.reset(task(), 0)
-        step = await world.step(Reply("meet:"))
+        said = [(await world.step(Reply(call))).said for call in calls]
         await world.close()
-        return step
+        return said
 
-    async def all_of_them() -> list[Step]:
-        return await asyncio.gather(*(meet() for _ in range(64)))
+    async def all_of_them() -> None:
+        slow = asyncio.create_task(one("stay:"))
+        met = await asyncio.gather(*(one("meet:", "meet:") for _ in range(255)))
+        assert met == [["True", "True"]] * 255
+        assert not slow.done()
+        assert await one("call:") == ["None"]
+        assert await slow == ["True"]
 
-    assert {s.said for s in asyncio.run(all_of_them())} == {"True"}
+    asyncio.run(all_of_them())
 
 
 def test_functions_are_tools_without_state(tmp_path: Path) -> None:

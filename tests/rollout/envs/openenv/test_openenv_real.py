@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,26 @@ from websockets.asyncio.client import connect
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import StopReason, Task
+from fieldkit.records import StopReason, Task, Trajectory
+from reward.reward import Reward
 from rollout.engine.serve import stop_engine
+from rollout.envs.base import Site
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.openenv.openenv_server import Launch
 from rollout.envs.openenv.openenv_style import source_of
 from rollout.envs.openenv.openenv_toolbox import OpenEnv, OpenEnvToolbox, Source
+from rollout.envs.registry import make_world
 from rollout.envs.tool_calls import ToolCall
 from rollout.envs.tool_world import ToolFailure
+from rollout.player import Player
+from rollout.policies import WrittenSampler, sampled
+from rollout.sandbox.command import SandboxSettings
 from rollout.seeds import world_seed
+from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
+from scripts.prepare.model import build_model
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.rollout.envs.openenv import openenv_moves as moves
 from tests.rollout.envs.openenv.openenv_local import begin, launch, local, play, stopped
@@ -238,6 +247,51 @@ def test_an_episode_of_every_game_is_played_by_the_player(
     assert played.grade.passed
 
 
+def test_a_game_of_dozens_of_moves_ends_where_the_context_is_full(tmp_path: Path) -> None:
+    """Sudoku, each move answered with the grid: won within 32,768 tokens, and with 2,048 ended
+    before a prompt and a reply would not fit, with all that was played on record."""
+    settings = EnvSettings(
+        use="",
+        style="openenv",
+        serve="docs/openenv/textarena_server.py:app",
+        python=str(PYTHON),
+        passes="reward >= 1",
+    )
+    task = Task("long", "games", "Play. ", {"game": "Sudoku-v0-hard"})
+    chat = ChatRenderer(build_model())
+    with pytest.MonkeyPatch.context() as patch, stopped(patch):
+        register_environments({"games": settings}, ROOT)
+
+        def played(room: int) -> Trajectory:
+            made: list[moves.Moves] = []
+
+            def write(seed: int, ids: Sequence[int]) -> str:
+                if not made:
+                    made.append(moves.sudoku(chat.decode(ids)))
+                return f"play: {next(made[0])}"
+
+            player = Player(
+                policy=sampled(WrittenSampler(write, chat), chat),
+                worlds=lambda t: make_world(t, Site(SandboxSettings(), tmp_path)),
+                settings=EpisodeSettings(max_turns=90, max_model_len=room),
+                adapter_sha="written",
+                policy_version="written",
+                reward=Reward(),
+            )
+            return asyncio.run(player.play(task, 0, lambda turn: turn + 1))
+
+        won, cut = played(32_768), played(2_048)
+    register_environments({}, ROOT)
+    assert won.stop_reason is StopReason.ENV_DONE
+    assert won.grade.passed
+    assert len(won.turns) > 48
+    assert cut.stop_reason is StopReason.CONTEXT_FULL
+    assert (cut.grade.passed, cut.reward) == (False, 0.0)
+    most = len(cut.turns)
+    assert [t.text for t in cut.turns] == [t.text for t in won.turns[:most]]
+    assert len(cut.turns[-1].prompt_ids) + 96 <= 2_048 < len(won.turns[most].prompt_ids) + 96
+
+
 @of("textarena")
 async def test_a_game_that_needs_a_download_says_which(env: OpenEnv) -> None:
     with pytest.raises(Unavailable, match=r"reset: .*Resource 'words' not found"):
@@ -296,6 +350,30 @@ async def test_64_sessions_at_once(env: OpenEnv) -> None:
     episodes = await asyncio.gather(*(begin(env, {"seed": i}) for i in range(64)))
     await asyncio.gather(*(win(episode, moves.catch) for episode in episodes))
     assert [episode.reward for episode in episodes] == [1.0] * 64
+
+
+async def test_256_sessions_at_once_and_a_slow_one_stalls_none(tmp_path: Path) -> None:
+    gate = "tests/rollout/envs/openenv/gate_server.py:app"
+    source = Source("gate", serve=gate, python=PYTHON, sessions=256)
+    said: list[str] = []
+    env = OpenEnv(source, ROOT, tmp_path / "ledger.json", tmp_path / "log", said.append)
+
+    async def walk(episode: OpenEnvToolbox, how: str = "walk") -> float | None:
+        while not episode.done:
+            await episode.call(ToolCall("pass", {"how": how}))
+        return episode.reward
+
+    try:
+        episodes = await asyncio.gather(*(begin(env, {}) for _ in range(256)))
+        waiting = asyncio.create_task(walk(episodes[0], "wait"))
+        assert await asyncio.gather(*(walk(episode) for episode in episodes[2:])) == [5.0] * 254
+        assert not waiting.done()
+        assert await walk(episodes[1], "open") == 5.0
+        assert await waiting == 1.0
+        await asyncio.gather(*(episode.close() for episode in episodes))
+    finally:
+        env.stop()
+    assert [line for line in said if "its server is ready" not in line] == []
 
 
 async def test_a_package_that_the_environment_lacks_is_named(tmp_path: Path) -> None:
