@@ -247,6 +247,12 @@ class WrittenSampler:
         return Completion(ids, (0.0,) * len(ids), "stop" if ids == whole else "length")
 
 
+def reciting(replies: Sequence[str], renderer: ChatRenderer, limits: EpisodeSettings) -> Policy:
+    """Says the given replies in order, with the ids that a model would be shown and have said."""
+    left = iter(replies)
+    return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
+
+
 class RecitedPolicy:
     """Says the given replies in order, whatever it is shown, and is done. It has no ids, so it
     cannot be trained on, and no limits."""

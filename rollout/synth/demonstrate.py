@@ -20,7 +20,7 @@ from reward.shaping import RewardSettings
 from rollout.envs.base import World
 from rollout.envs.shell_protocol import STOP, block
 from rollout.player import Player
-from rollout.policies import Policy, SampledPolicy, WrittenSampler
+from rollout.policies import reciting
 from rollout.settings import EpisodeSettings
 from rollout.synth.splits import Plan
 from rollout.transcript import ChatRenderer
@@ -69,13 +69,8 @@ async def demonstrate(
 ) -> Trajectory:
     """Play one demonstration. Raises `BadInput` where the oracle does not pass its own task."""
     replies = script(plan, settings, rng)
-
-    def policy(task: Task, limits: EpisodeSettings) -> Policy:
-        left = iter(replies)
-        return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
-
     player = Player(
-        policy=policy,
+        policy=lambda task, limits: reciting(replies, renderer, limits),
         worlds=worlds,
         settings=EpisodeSettings(
             max_turns=len(replies),

@@ -138,13 +138,9 @@ def _policy(
 def _require_context(
     endpoint: Endpoint, context: int | None, settings: list[str], preset: str
 ) -> None:
-    import tomllib
+    from scripts.prepare.presets import preset_config
 
-    from scripts.prepare.presets import run_text
-    from scripts.run.config import config_of
-
-    text = run_text(preset, assignments=settings)
-    wanted = config_of(tomllib.loads(text), "--set").rollout.max_model_len
+    wanted = preset_config(preset, settings).rollout.max_model_len
     if context is not None and context < wanted:
         raise BadInput(
             f"{endpoint.url}: {endpoint.model} has a context of {context} tokens, and an episode"
@@ -164,20 +160,15 @@ def _play(
     json_: bool,
     sandbox: SandboxKind,
 ) -> None:
-    import tomllib
-
-    from rollout.envs.configured import register_environments
     from rollout.tasks import read_tasks
-    from scripts.base.checkout import ROOT, from_checkout
+    from scripts.base.checkout import from_checkout
     from scripts.base.display import make_display
     from scripts.compare.arm_figures import arm_figures, plain_figures, single_arm_table
     from scripts.phases.single_arm import play_adapter, play_endpoint, settings_of
-    from scripts.prepare.presets import run_text
-    from scripts.run.config import config_of, read_config
+    from scripts.prepare.presets import preset_config, run_text
+    from scripts.run.config import read_config
 
-    text = run_text(preset, assignments=given)
-    config = config_of(tomllib.loads(text), "--set")
-    register_environments(config.envs, ROOT)  # tasks name them
+    config = preset_config(preset, given)
     file = tasks or from_checkout(config.data.heldout)
     if not file.is_file():
         raise BadInput(f"--tasks {file}: no such file; `grpo synth` writes the default task sets")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, Run
+from scripts.cli.arguments import Json, Run, Set
 from trainer.settings import ServingDtype
 
 if TYPE_CHECKING:
@@ -80,10 +80,15 @@ def sft(
     epochs: Annotated[
         float | None, typer.Option(min=0.01, help="Passes over the demonstrations.")
     ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAYER", help="A layer to adapt, q_proj for one; give one each."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="With --from: smol, a model folder or a hub id; default: the run's."),
     ] = None,
+    set_: Set = None,
 ) -> None:
     """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm.
 
@@ -105,13 +110,16 @@ def sft(
     settings = replace(
         settings,
         epochs=epochs or settings.epochs,
+        target_modules=tuple(lora or settings.target_modules),
         seed=settings.seed if seed is None else seed,
     )
+    if set_ and oracle is None:
+        raise BadInput("--set: only with --oracle, whose preset it changes")
     with progress_bar() as progress:
         if oracle is not None:
             if from_ is not None or demos is not None or model is not None:
                 raise BadInput("--oracle: not with --from, --demos or --model")
-            metrics = _sft_oracle(settings, oracle, preset, out, progress)
+            metrics = _sft_oracle(settings, oracle, preset, set_ or [], out, progress)
         elif from_ is not None:
             if demos is not None:
                 raise BadInput("--demos: not with --from, whose bound is --per-task")
@@ -160,26 +168,29 @@ def _sft_from(
 
 
 def _sft_oracle(
-    settings: SftSettings, tasks: Path, preset: str, out: Path, progress: Progress
+    settings: SftSettings,
+    tasks: Path,
+    preset: str,
+    given: list[str],
+    out: Path,
+    progress: Progress,
 ) -> dict[str, float]:
+    import shlex
     import tempfile
-    import tomllib
 
-    from rollout.envs.configured import register_environments
-    from scripts.base.checkout import ROOT, in_checkout
+    from scripts.base.checkout import in_checkout
     from scripts.phases.context import find_model
     from scripts.prepare.oracle_episodes import oracle_episodes
-    from scripts.prepare.presets import run_text
+    from scripts.prepare.presets import preset_config
     from scripts.prepare.sft import require_free, warm_start_from
-    from scripts.run.config import config_of
 
     require_free(out)
-    config = config_of(tomllib.loads(run_text(preset)), f"--preset {preset}")
-    register_environments(config.envs, ROOT)  # tasks name them
+    config = preset_config(preset, given)
     model_dir = find_model(config.model.path)
     with tempfile.TemporaryDirectory() as scratch:
         chosen = oracle_episodes(config, tasks, model_dir, Path(scratch), progress)
     flags = f"--oracle {in_checkout(tasks.resolve())} --preset {preset}"
+    flags += "".join(f" --set {shlex.quote(one)}" for one in given)
     return warm_start_from(settings, model_dir, chosen, flags, out, progress)
 
 

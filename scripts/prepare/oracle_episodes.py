@@ -19,9 +19,9 @@ from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
+from rollout.flight import Attempt, RolloutProgress, fly
 from rollout.player import Player
-from rollout.policies import Policy, SampledPolicy, WrittenSampler
-from rollout.settings import EpisodeSettings
+from rollout.policies import reciting
 from rollout.synth.demonstrate import WRITTEN
 from rollout.tasks import read_tasks
 from rollout.yardsticks import ORACLE, YARDSTICK_FORM, oracle_replies
@@ -48,7 +48,7 @@ def oracle_episodes(
             f"the chat template shows tools in the form {form}, and an oracle writes the form"
             f" {YARDSTICK_FORM}; add --set 'model.tool_form=\"{YARDSTICK_FORM}\"'"
         )
-    demos = asyncio.run(_play(config, tasks, model_dir, scratch, progress))
+    demos = _play(config, tasks, model_dir, scratch, progress)
     failed = [demo for demo in demos if not demo.grade.passed]
     if failed:
         first = failed[0]
@@ -61,32 +61,24 @@ def oracle_episodes(
     return Chosen(tuple(demos), origin)
 
 
-async def _play(
+def _play(
     config: RunConfig, tasks: Sequence[Task], model_dir: Path, scratch: Path, progress: Progress
 ) -> list[Trajectory]:
     renderer = chat_renderer(config.model, model_dir)
-    gate, done = asyncio.Semaphore(IN_FLIGHT), 0
-
-    def policy(task: Task, limits: EpisodeSettings) -> Policy:
-        left = iter(oracle_replies(task))
-        return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
-
     site = Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM)
     player = Player(
-        policy=policy,
+        policy=lambda task, limits: reciting(oracle_replies(task), renderer, limits),
         worlds=functools.partial(make_world, site=site),
-        settings=config.rollout,
+        settings=replace(config.rollout, concurrency=IN_FLIGHT),
         adapter_sha=ORACLE,
         policy_version=ORACLE,
         reward=Reward(config.reward),
     )
 
-    async def one(number: int, task: Task) -> Trajectory:
-        nonlocal done
-        async with gate:
-            played = await player.play(task, number, seeds=lambda turn: 0)
-        done += 1
-        progress("the oracle's episodes", done, len(tasks))
-        return replace(played, sampling=WRITTEN)
+    def tell(p: RolloutProgress) -> None:
+        progress("the oracle's episodes", p.finished, p.total)
 
-    return list(await asyncio.gather(*(one(i, task) for i, task in enumerate(tasks))))
+    # The policy's words are written, so a turn's seed is the world's only.
+    attempts = [Attempt(task, number) for number, task in enumerate(tasks)]
+    played = asyncio.run(fly(attempts, player, lambda _: lambda turn: 0, on_progress=tell))
+    return [replace(one, sampling=WRITTEN) for one in played]

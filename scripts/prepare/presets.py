@@ -6,13 +6,16 @@ Every key that is left out has a default that the manifest shows. A new preset i
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_text
+from rollout.envs.configured import register_environments
+from scripts.base.checkout import ROOT
 from scripts.run.assignments import assigned, parse
-from scripts.run.config import read_config
+from scripts.run.config import RunConfig, config_of, read_config
 from scripts.run.folder import RunFolder
 
 SHIPPED = Path(__file__).with_name("presets")
@@ -30,6 +33,15 @@ def run_text(preset: str, where: Path = SHIPPED, assignments: Sequence[str] = ()
         raise BadInput(f"--preset {preset}: unknown; known: {', '.join(known)}")
     text = known[preset].read_text(encoding="utf-8")
     return assigned(text, parse(assignments), known[preset].name)
+
+
+def preset_config(preset: str, assignments: Sequence[str] = ()) -> RunConfig:
+    """The settings of a shipped preset with these assignments, its environments registered, so
+    that tasks may name them. Raises `BadInput`."""
+    text = run_text(preset, assignments=assignments)
+    config = config_of(tomllib.loads(text), "--set" if assignments else f"--preset {preset}")
+    register_environments(config.envs, ROOT)
+    return config
 
 
 def new_run(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,18 +120,20 @@ def fit(
     model = AutoModelForCausalLM.from_pretrained(str(model_dir), dtype=torch.bfloat16)
     tokenizer = AutoTokenizer.from_pretrained(str(model_dir))
     cuda = torch.cuda.is_available()
+    examples = [example for demo in demos for example in as_examples(demo)]
+    n_batches = math.ceil(len(examples) / settings.batch_size * settings.epochs)
     with whole_dir(out) as folder:
         trainer: Any = SFTTrainer(
             model=model,
             processing_class=tokenizer,
-            train_dataset=Dataset.from_list([e for d in demos for e in as_examples(d)]),
+            train_dataset=Dataset.from_list(examples),
             args=SFTConfig(
                 output_dir=str(folder / "trl"),
                 per_device_train_batch_size=settings.batch_size,
                 num_train_epochs=settings.epochs,
                 learning_rate=settings.lr,
                 lr_scheduler_type="cosine",
-                warmup_steps=10,
+                warmup_steps=min(10, n_batches // 10),  # few batches reach the full rate too
                 weight_decay=0.0,
                 max_grad_norm=1.0,
                 logging_steps=10,
@@ -194,17 +198,8 @@ def warm_start(
         demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
         _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
-    write_json(
-        out / "sft.json",
-        {
-            "command": command(settings, out),
-            "settings": asdict(settings),
-            "model": model_dir.name,
-            "demos_sha256": sha256_file(kept),
-            "demos_that_stop": sum(d.turns[-1].text == STOP for d in demos),
-            "metrics": metrics,
-        },
-    )
+    stops = sum(d.turns[-1].text == STOP for d in demos)
+    _record(out, command(settings, out), settings, model_dir, kept, stops, metrics)
     return metrics
 
 
@@ -226,21 +221,35 @@ def warm_start_from(
     kept = _work_folder(out) / "demos-chosen.jsonl"
     _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
-    folder = in_checkout(out.resolve())
-    made = f"grpo sft {folder} {flags} --epochs {settings.epochs:g} --seed {settings.seed}"
-    write_json(
-        out / "sft.json",
-        {
-            "command": f"{made} && grpo prove {folder}",
-            "settings": asdict(settings),
-            "model": model_dir.name,
-            "from": chosen.origin,
-            "demos_sha256": sha256_file(kept),
-            "demos_that_stop": sum(d.stop_reason is StopReason.TASK_COMPLETE for d in demos),
-            "metrics": metrics,
-        },
-    )
+    stops = sum(d.stop_reason is StopReason.TASK_COMPLETE for d in demos)
+    made = command(settings, out, f"{flags} --epochs {settings.epochs:g}")
+    _record(out, made, settings, model_dir, kept, stops, metrics, chosen.origin)
     return metrics
+
+
+def _record(
+    out: Path,
+    made_by: str,
+    settings: SftSettings,
+    model_dir: Path,
+    kept: Path,
+    stops: int,
+    metrics: dict[str, float],
+    origin: Mapping[str, Any] | None = None,
+) -> None:
+    """Write sft.json: what the adapter at `out` was fitted to, and the command that does it again.
+
+    kept: the demonstrations. stops: how many of them end themselves.
+    """
+    found = {
+        "command": made_by,
+        "settings": asdict(settings),
+        "model": model_dir.name,
+        "demos_sha256": sha256_file(kept),
+        "demos_that_stop": stops,
+        "metrics": metrics,
+    }
+    write_json(out / "sft.json", found if origin is None else found | {"from": origin})
 
 
 def require_free(out: Path) -> None:
@@ -262,8 +271,13 @@ def _keep(file: Path, demos: list[Trajectory]) -> None:
     write_text(file, "".join(encode_trajectory(d) + "\n" for d in demos))
 
 
-def command(settings: SftSettings, out: Path) -> str:
-    """What makes the adapter at `out` again, canary included; typed in the checkout."""
+def command(settings: SftSettings, out: Path, flags: str | None = None) -> str:
+    """What makes the adapter at `out` again, canary included; typed in the checkout.
+
+    flags: what says where the demonstrations come from; without it they are played.
+    """
     folder = in_checkout(out.resolve())
-    made = f"grpo sft {folder} --demos {settings.demos} --seed {settings.seed}"
-    return f"{made} && grpo prove {folder}"
+    source = f"--demos {settings.demos}" if flags is None else flags
+    layers = "".join(f" --lora {m}" for m in settings.target_modules)
+    layers = "" if settings.target_modules == SftSettings().target_modules else layers
+    return f"grpo sft {folder} {source} --seed {settings.seed}{layers} && grpo prove {folder}"

@@ -23,7 +23,7 @@ from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import make_world
 from rollout.player import Player
-from rollout.policies import WrittenSampler, sampled
+from rollout.policies import reciting
 from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
@@ -148,10 +148,9 @@ def theirs(name: str, replies: Sequence[str], renderer: ChatRenderer) -> Seen:
 
 
 def ours(replies: Sequence[str], renderer: ChatRenderer) -> Seen:
-    left = list(replies)
     site = Site(SandboxSettings(), HERE, tool_form="hermes")
     player = Player(
-        policy=sampled(WrittenSampler(lambda *_: left.pop(0), renderer), renderer),
+        policy=lambda task, limits: reciting(replies, renderer, limits),
         worlds=lambda t: make_world(t, site),
         settings=EpisodeSettings(max_turns=MOST_TURNS, max_new_tokens=256, max_model_len=4096),
         adapter_sha="written",
