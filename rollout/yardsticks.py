@@ -82,9 +82,6 @@ def _no_tokenizer() -> ChatRenderer:
     raise RuntimeError("this yardstick has ids, so whoever plays it has to give a tokenizer")
 
 
-YARDSTICK_FORM = "text"
-"""How a yardstick writes tool calls, whatever form the run's template shows."""
-
 DO_NOTHING, ORACLE, RANDOM = "do-nothing", "oracle", "random"
 
 YARDSTICKS: Registry[Yardstick] = Registry("yardstick")

@@ -1,6 +1,6 @@
 """Yardsticks of worlds with tools: the calls that solve a row, and calls by chance.
 
-Their replies are in the text form, `rollout.yardsticks.YARDSTICK_FORM`. Arguments by chance are
+Their replies are in the text form, `YARDSTICK_FORM`. Arguments by chance are
 drawn from what the policy was shown (numbers and words of prompt and observations) and from the
 tool's schema, never from the environment's state: what such a policy earns is the floor that a
 trained one has to leave. An environment may bring a better one of its own.
@@ -19,6 +19,9 @@ from fieldkit.records import Task
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_world import row_of
 from rollout.envs.user_code import load
+
+YARDSTICK_FORM = "text"
+"""How a yardstick writes tool calls, whatever form the run's template shows."""
 
 _INTEGER = re.compile(r"(?<![\w.])-?\d{1,9}(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_][\w'-]*")
@@ -85,7 +88,7 @@ def _written(call: Any, what: str) -> str:
     """A call as a reply. Raises `BadInput` that begins with `what` for what is no call."""
     match call:
         case (str(name), Mapping() as arguments):
-            return TOOL_FORMS.named("text").write(ToolCall(name, arguments))
+            return TOOL_FORMS.named(YARDSTICK_FORM).write(ToolCall(name, arguments))
     raise BadInput(f"{what}: gave {call!r:.80}; a call is (name of a tool, {{its arguments}})")
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import sys
 from importlib.metadata import packages_distributions, version
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,37 +53,44 @@ def identity(use: str, root: Path, where: str) -> str:
     top = module.__name__.partition(".")[0]
     of = packages_distributions().get(top, [])
     file = Path(str(module.__file__)).resolve()
-    files = sorted(_with_imports(file))
-    lines = [f"{f.relative_to(file.parent)} {sha256_file(f)}" for f in files]
+    lines = [f"{f.relative_to(file.parent)} {sha256_file(f)}" for f in imported_files(file)]
     return sha256_text("\n".join([f"{d} {version(d)}" for d in of] + lines))
 
 
-def _with_imports(file: Path) -> set[Path]:
-    """The file, the modules and packages beside it that it imports, and those that they do."""
-    found, left = {file}, [file]
+def imported_files(program: Path) -> list[Path]:
+    """A program, the modules and packages beside it that it imports, and those that they do;
+    sorted."""
+    found, left = {program}, [program]
     while left:
-        imported = _imported_names(left.pop())
-        for name in imported:
-            module, package = file.parent / f"{name}.py", file.parent / name
-            fresh = {module} if module.is_file() else set()
-            if (package / "__init__.py").is_file():
-                fresh |= set(package.rglob("*.py"))
+        for name in _imported_names(left.pop()):
+            path = program.parent / name.replace(".", "/")
+            fresh = {file for file in [path.with_suffix(".py")] if file.is_file()}
+            if (path / "__init__.py").is_file():
+                fresh |= set(path.rglob("*.py"))
             left += fresh - found
             found |= fresh
-    return found
+    return sorted(found)
 
 
 def _imported_names(file: Path) -> set[str]:
-    """Every part of every name that a source imports; none of a file that is no Python."""
+    """What a source imports: for a.b.c every part of it, because a, b and c may each be what lies
+    beside the program. Nothing where it is no Python."""
     if file.suffix != ".py":
         return set()
-    names: list[str] = []
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names += [alias.name for alias in node.names]
-        if isinstance(node, ast.ImportFrom):
-            names.append(node.module or "")
-    return {part for name in names for part in name.split(".")} - {""}
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError:
+        return set()  # whoever imports it says so
+    names: list[list[str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [[*(node.module or "").split("."), alias.name] for alias in node.names]
+    slices = {
+        ".".join(n[i:j]) for n in names for i in range(len(n)) for j in range(i + 1, len(n) + 1)
+    }
+    return {name.strip(".") for name in slices} - {""}
 
 
 def installed_packages(python: Path) -> list[str]:

@@ -17,10 +17,11 @@ from fieldkit.files.atomic import sha256_file
 from fieldkit.records import Task
 from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
 from rollout.engine.serve import Served
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.player import Player
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
-from rollout.yardsticks import YARDSTICK_FORM, YARDSTICKS, yardstick_player
+from rollout.yardsticks import YARDSTICKS, yardstick_player
 from scripts.base.events import alarm, note
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, reward, serve, show, worlds

@@ -19,12 +19,13 @@ from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.flight import Attempt, RolloutProgress, fly
 from rollout.player import Player
 from rollout.policies import reciting
 from rollout.synth.demonstrate import WRITTEN
 from rollout.tasks import read_tasks
-from rollout.yardsticks import ORACLE, YARDSTICK_FORM, oracle_replies
+from rollout.yardsticks import ORACLE, oracle_replies
 from scripts.base.display import Progress
 from scripts.prepare.best_episodes import Chosen
 from scripts.run.config import RunConfig

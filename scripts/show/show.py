@@ -28,10 +28,11 @@ from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.shell import SHELL_ENV
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.sandbox.command import SandboxKind
 from rollout.seeds import eval_seed
 from rollout.tasks import decode_tasks
-from rollout.yardsticks import RANDOM, YARDSTICK_FORM, yardstick_player
+from rollout.yardsticks import RANDOM, yardstick_player
 from scripts.base.checkout import from_checkout
 from scripts.base.display import PlainDisplay
 from scripts.base.events import note

@@ -8,8 +8,6 @@ passes = "reward >= 1"
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 from fieldkit.errors import BadInput
@@ -20,7 +18,7 @@ from rollout.envs.openenv.openenv_client import Limits
 from rollout.envs.openenv.openenv_toolbox import REWARD, OpenEnv, OpenEnvToolbox, Source
 from rollout.envs.reward_functions import reward_functions
 from rollout.envs.tool_world import ToolWorld
-from rollout.envs.user_code import installed_packages
+from rollout.envs.user_code import imported_files, installed_packages
 
 
 def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environment:
@@ -71,32 +69,8 @@ def identity(name: str, settings: EnvSettings, root: Path) -> str:
         return sha256_text(source.url)
     where = source.serve.rpartition(":")[0]
     program = root / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
-    files = sorted(_imported(program, set())) if program.is_file() else []
-    lines = [source.serve, *(f"{f.name} {sha256_file(f)}" for f in files)]
+    files = imported_files(program) if program.is_file() else []
+    lines = [source.serve, *(f"{f.relative_to(program.parent)} {sha256_file(f)}" for f in files)]
     assert source.python is not None  # `source_of` has checked it
     lines += installed_packages(source.python)
     return sha256_text("\n".join(lines))
-
-
-def _imported(program: Path, known: set[Path]) -> set[Path]:
-    """A program and what it imports of the files beside it, and these in turn."""
-    known.add(program)
-    try:
-        tree = ast.parse(program.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError):
-        return known  # the server will say so
-    for module in _modules(tree):
-        base = program.parent / module.replace(".", "/")
-        for file in (base.with_suffix(".py"), base / "__init__.py"):
-            if file.is_file() and file not in known:
-                _imported(file, known)
-    return known
-
-
-def _modules(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names)

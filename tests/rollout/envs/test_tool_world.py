@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +28,11 @@ from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.prepare.model import default_model_dir
 from tests.rollout.envs.counter import Counter
+from tests.rollout.envs.trl_templates import templates
 
 HERE = Path(__file__).parent
 PROMPT = "Count to 3."
 MOST_TURNS = 8
-
-
-def template(name: str) -> str:
-    found = find_spec("trl")
-    assert found is not None
-    assert found.origin is not None
-    return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text("utf-8")
 
 
 @dataclass
@@ -117,7 +110,7 @@ def trainer(name: str) -> Any:
             return found
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(default_model_dir())
-    tokenizer.chat_template = template(name)
+    tokenizer.chat_template = templates()[name]
     return Scripted(
         model=random_model(len(tokenizer)),
         reward_funcs=lambda completions, **row: [0.0] * len(completions),
@@ -183,7 +176,7 @@ def _counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3"])
 @pytest.mark.parametrize("episode", EPISODES)
 def test_an_episode_is_the_same_as_in_trl_token_for_token(name: str, episode: str) -> None:
-    renderer = ChatRenderer(default_model_dir(), template(name))
+    renderer = ChatRenderer(default_model_dir(), templates()[name])
     found = ours(EPISODES[episode], renderer)
     wanted = theirs(name, EPISODES[episode], renderer)
     assert found.prompt_ids == wanted.prompt_ids

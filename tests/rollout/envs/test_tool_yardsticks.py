@@ -14,10 +14,11 @@ from reward.reward import Reward
 from rollout.envs.base import Environment, Site
 from rollout.envs.configured import environment
 from rollout.envs.env_settings import EnvSettings
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
-from rollout.yardsticks import DO_NOTHING, ORACLE, RANDOM, YARDSTICK_FORM, yardstick_player
+from rollout.yardsticks import DO_NOTHING, ORACLE, RANDOM, yardstick_player
 from tests.rollout.scripted import renderer
 
 COUNTER = Path(__file__).parent / "counter.py"

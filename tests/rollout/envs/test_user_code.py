@@ -14,6 +14,9 @@ from scripts.base.checkout import ROOT
 MINE = """
 from helper import ONE
 import inside.deep
+import bare.deep
+if False:  # as a module of a package names the one beside it
+    import package.beside
 
 class Mine:
     def late(self):
@@ -29,6 +32,9 @@ def home(tmp_path: Path) -> Path:
     (tmp_path / "second.py").write_text("TWO = 2\n")
     (tmp_path / "late_helper.py").write_text("LATE = 1\n")
     (tmp_path / "other.py").write_text("OTHER = 1\n")
+    (tmp_path / "beside.py").write_text("BESIDE = 1\n")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/deep.py").write_text("DEEP = 1\n")
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside/__init__.py").write_text("")
     (tmp_path / "inside/deep.py").write_text("DEEP = 1\n")
@@ -49,7 +55,16 @@ def hashed(home: Path, first: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    "file", ["mine.py", "helper.py", "second.py", "late_helper.py", "inside/deep.py"]
+    "file",
+    [
+        "mine.py",
+        "helper.py",
+        "second.py",
+        "late_helper.py",
+        "inside/deep.py",
+        "bare/deep.py",
+        "beside.py",
+    ],
 )
 def test_a_change_of_the_file_or_of_what_it_imports_is_another_environment(
     home: Path, file: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -21,17 +22,17 @@ PATIENCE = 20.0
 
 
 def wait_for_end(pid: int) -> None:
-    """Until no process has that number (a zombie has ended)."""
-    process = psutil.Process(pid) if psutil.pid_exists(pid) else None
-    until = time.monotonic() + PATIENCE
-    while process is not None and process.is_running():
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return
-        except psutil.NoSuchProcess:
-            return
-        assert time.monotonic() < until, f"{pid} is still there"
-        time.sleep(0.02)  # not a child of this process: there is no event to wait for
+    """Until this process has ended; it is no child of ours."""
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    try:
+        assert poll.poll(PATIENCE * 1000), f"{pid} is still there"
+    finally:
+        os.close(ended)
 
 
 def test_a_query_gives_columns_rows_and_what_it_read(database: LockedDatabase) -> None:

@@ -30,7 +30,8 @@ from scripts.base.checkout import ROOT
 from scripts.prepare.model import default_model_dir
 from scripts.run.config import read_config
 from tests.rollout.envs.sql.library import write_library
-from tests.rollout.envs.test_tool_world import call, random_model, template
+from tests.rollout.envs.test_tool_world import call, random_model
+from tests.rollout.envs.trl_templates import templates
 
 ROW: dict[str, Any] = {"database": "library", "answer": 500, "sql": "SELECT max(pages) FROM books"}
 
@@ -212,7 +213,7 @@ def test_trl_trains_a_step_on_the_class_and_its_three_rewards(tmp_path: Path) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TRL names the vLLM versions that it was tried with
         trl: Any = import_module("trl")
-    renderer = ChatRenderer(default_model_dir(), template("qwen2_5"))
+    renderer = ChatRenderer(default_model_dir(), templates()["qwen2_5"])
     script = [[renderer.encode_reply(text) for text in turn] for turn in SAID]
 
     class Scripted(trl.GRPOTrainer):  # type: ignore[misc]
@@ -222,7 +223,7 @@ def test_trl_trains_a_step_on_the_class_and_its_three_rewards(tmp_path: Path) ->
             return [list(ids) for ids in said], [[0.0] * len(ids) for ids in said]
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(default_model_dir())
-    tokenizer.chat_template = template("qwen2_5")
+    tokenizer.chat_template = templates()["qwen2_5"]
     model = random_model(len(tokenizer))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     row = {"prompt": [{"role": "user", "content": QUESTION}], **ROW}
