@@ -16,6 +16,7 @@ from fieldkit.errors import BadInput
 
 MOST_LEVELS = 100
 """Deepest nesting that is read. Our records have 8 levels; the codecs behind them end at 200."""
+_NESTING = frozenset({dict, list})
 _TOO_DEEP = f"nested more than {MOST_LEVELS} levels deep"
 
 
@@ -52,14 +53,16 @@ def _at(where: str, names_line: bool, line: int = 1) -> str:
 
 
 def _levels_exceed(value: Any, most: int) -> bool:
-    level = [value]
+    level = [value] if type(value) in _NESTING else []
     for _ in range(most):
+        # The types of a list first: nearly all that is read are lists of numbers.
+        inside = [one.values() if type(one) is dict else one for one in level]
         level = [
             inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-            if isinstance(inner, dict | list)
+            for values in inside
+            if not _NESTING.isdisjoint(map(type, values))
+            for inner in values
+            if type(inner) in _NESTING
         ]
         if not level:
             return False
