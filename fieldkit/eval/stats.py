@@ -1,9 +1,9 @@
 """Is the difference real? Tests and intervals for two policies played on the same tasks.
 
-Everything is paired by task and taken from SciPy or statsmodels where they have it; what they lack
-names its source (see `ratio` for the bootstrap over tasks). Each function takes plain sequences in
-one order of tasks and is deterministic. SciPy is imported on first use. Nothing here knows what an
-arm, an adapter or a task is.
+Everything is paired by task and taken from SciPy where it has it; what it lacks names its source
+(see `ratio` for the bootstrap over tasks). Each function takes plain sequences in one order of
+tasks and is deterministic. SciPy is imported on first use. Nothing here knows what an arm, an
+adapter or a task is.
 """
 
 from __future__ import annotations
@@ -211,12 +211,17 @@ def ratio(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment over the rows of one table (Holm 1979), from statsmodels."""
-    if not p_values:
-        return []
-    from statsmodels.stats.multitest import multipletests
+    """Holm's step-down adjustment over the rows of one table (Holm 1979).
 
-    return [float(p) for p in multipletests(p_values, method="holm")[1]]
+    Of m values the i-th smallest is multiplied by m − i + 1, cut at 1, and raised to that of the
+    one before. SciPy lacks it, and for these lines statsmodels would bring pandas.
+    """
+    adjusted, floor = [0.0] * len(p_values), 0.0
+    ranked = sorted(range(len(p_values)), key=lambda row: p_values[row])
+    for i, row in enumerate(ranked):
+        floor = max(floor, min(1.0, p_values[row] * (len(p_values) - i)))
+        adjusted[row] = floor
+    return adjusted
 
 
 @lru_cache(maxsize=4)

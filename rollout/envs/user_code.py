@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import sys
 from importlib.metadata import packages_distributions, version
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any

@@ -84,8 +84,8 @@ def _with_trajectories(folder: Path, summary: EvalSummary) -> PlayedArm:
 def _without_garbage() -> Iterator[None]:
     """Exempt all objects created inside from garbage collection, for good.
 
-    Trajectories are many objects that live until the page is written, and statsmodels calls the
-    collector often: each call would walk through all of them and free nothing."""
+    Trajectories are many objects that live until the page is written: each full collection would
+    walk through all of them and free nothing."""
     gc.disable()
     try:
         yield

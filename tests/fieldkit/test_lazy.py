@@ -13,7 +13,8 @@ from scripts.base.checkout import ROOT
 ROOMS = sorted(path.parent.name for path in (ROOT / "fieldkit").glob("*/__init__.py"))
 PUBLIC = [r for r in ROOMS if importlib.import_module(f"fieldkit.{r}").__doc__]
 
-MOST_SECONDS = 0.3
+MOST_SECONDS = 0.1
+"""Of the processor; it takes a tenth of that. Seconds on the wall are those of other work too."""
 HEAVY = ("torch", "transformers", "peft", "numpy", "scipy", "pydantic", "httpx", "typer")
 
 
@@ -25,11 +26,10 @@ def fresh(program: str) -> str:
     return ended.stdout.strip()
 
 
-@pytest.mark.alone
 def test_importing_fieldkit_is_quick_and_imports_none_of_its_rooms() -> None:
     program = (
-        "import sys, time; began = time.perf_counter(); import fieldkit;"
-        "print(time.perf_counter() - began);"
+        "import sys, time; began = time.process_time(); import fieldkit;"
+        "print(time.process_time() - began);"
         f"print([m for m in sys.modules if m in {HEAVY} or m.startswith('fieldkit.')])"
     )
     seconds, imported = fresh(program).splitlines()

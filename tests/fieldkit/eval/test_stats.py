@@ -4,10 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 from scipy.optimize import brentq
 from scipy.stats import bootstrap, norm, ttest_1samp
 from scipy.stats import t as student_t
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from fieldkit.eval import stats
@@ -199,6 +202,12 @@ def test_outcomes_of_different_lengths_cannot_be_paired() -> None:
 def test_a_task_without_a_total_is_an_error() -> None:
     with pytest.raises(ValueError, match="leave out"):
         stats.ratio([0, 1], [0, 2])
+
+
+@given(some.lists(some.floats(0, 1), min_size=1, max_size=12))
+def test_holm_agrees_with_statsmodels(p_values: list[float]) -> None:
+    expected = multipletests(p_values, method="holm")[1]
+    assert stats.holm(p_values) == pytest.approx(list(expected), abs=1e-12)
 
 
 def test_holm_by_hand() -> None:
