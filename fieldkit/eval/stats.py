@@ -186,11 +186,18 @@ def ratio(
     episode takes twelve turns) it has no answer. The seed is fixed so that the same outcomes print
     the same page, and a page needs hundreds of intervals on the same tasks, so the resamples are
     drawn once for each number of tasks: that is why this is NumPy and not `scipy.stats.bootstrap`,
-    which agrees with it.
+    which agrees with it. Answers are remembered: several tables of a page show the same interval.
     """
+    _check_pairs(parts, totals)
+    return _ratio(tuple(parts), tuple(totals), seed, resamples)
+
+
+@lru_cache(maxsize=1024)
+def _ratio(
+    parts: tuple[float, ...], totals: tuple[float, ...], seed: int, resamples: int
+) -> Estimate:
     import numpy as np
 
-    _check_pairs(parts, totals)
     parts_n, totals_n = np.asarray(parts, dtype=float), np.asarray(totals, dtype=float)
     if not (np.isfinite(parts_n).all() and np.isfinite(totals_n).all()):
         raise ValueError("a value is not a finite number")
