@@ -21,7 +21,7 @@ from scripts.prepare.presets import run_text
 from scripts.prepare.sft import as_examples
 from scripts.run.config import RunConfig, config_of
 from tests.rollout.envs.sql.library import library, write_library
-from tests.rollout.envs.test_tool_world import template
+from tests.rollout.envs.trl_templates import templates
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_task_that_its_oracle_does_not_pass_is_an_error_that_names_it(
 def test_a_template_with_a_form_of_its_own_is_refused_with_the_setting(
     config: RunConfig, tmp_path: Path
 ) -> None:
-    (tmp_path / "qwen.jinja").write_text(template("qwen2_5"))
+    (tmp_path / "qwen.jinja").write_text(templates()["qwen2_5"])
     model = replace(config.model, chat_template=str(tmp_path / "qwen.jinja"))
     with pytest.raises(BadInput, match=r"in the form hermes.*model\.tool_form=\"text\""):
         oracle_episodes(
