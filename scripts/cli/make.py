@@ -15,6 +15,8 @@ from trainer.settings import ServingDtype
 if TYPE_CHECKING:
     from scripts.base.display import Progress
     from scripts.prepare.sft import SftSettings
+    from scripts.run.config import RunConfig
+    from scripts.words.table import Table
 
 app = typer.Typer()
 tasks_app = typer.Typer(help="Check task files.", no_args_is_help=True)
@@ -272,6 +274,9 @@ def reward_explain(
 ) -> None:
     """Print the reward's rules, corner cases included.
 
+    Where the run has environments that give rewards of their own, print what each part of those
+    pays for doing nothing, for replies by chance and for the oracle's.
+
     Example: grpo reward explain tonight
     """
     from scripts.evidence.replay import explain_table
@@ -279,13 +284,37 @@ def reward_explain(
     from scripts.run.folder import open_run
 
     config = read_config(open_run(run).config) if run else RunConfig()
-    explained = explain_table(config)
+    tables = _worth(config) if config.envs else [explain_table(config)]
     if json_:
-        print(json.dumps(explained.plain(), indent=2, ensure_ascii=False))
+        shown = [table.plain() for table in tables]
+        print(json.dumps(shown if config.envs else shown[0], indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
-    Console().print(explained.rich())
+    for table in tables:
+        Console().print(table.rich())
+
+
+def _worth(config: RunConfig) -> list[Table]:
+    """What the run's own environments pay; what the shell pays, where the pool has both."""
+    import tempfile
+
+    from rollout.tasks import read_tasks
+    from scripts.base.checkout import from_checkout
+    from scripts.base.display import progress_bar
+    from scripts.evidence.replay import explain_table
+    from scripts.phases.context import find_model
+    from scripts.prepare.worth import worth_tables
+    from scripts.run.template import chat_renderer
+
+    tasks = read_tasks(from_checkout(config.data.pool))
+    model_dir = find_model(config.model.path)
+    with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
+        tables = worth_tables(
+            config, tasks, lambda: chat_renderer(config.model, model_dir), Path(scratch), progress
+        )
+    own = all(task.env in config.envs for task in tasks)
+    return tables if own else [explain_table(config), *tables]
 
 
 @app.command()

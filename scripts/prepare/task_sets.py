@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fieldkit.errors import BadInput
@@ -18,14 +18,15 @@ from fieldkit.records import Task, Trajectory, encode
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.flight import Attempt, RolloutProgress, fly
 from rollout.player import TurnSeeds
-from rollout.sandbox.command import SandboxSettings
 from rollout.seeds import eval_seed
-from rollout.settings import EpisodeSettings
 from rollout.synth.splits import split_tasks
+from rollout.transcript import ChatRenderer
 from rollout.yardsticks import DO_NOTHING, ORACLE, yardstick_player
 from scripts.base.display import Progress
+from scripts.run.config import RunConfig
 
 NOTHING_LIMIT = 0.25
 """At most this share of all assertions may hold when nothing is done."""
@@ -42,19 +43,32 @@ class Checked:
 
 
 def play_yardstick(
-    name: str, tasks: Sequence[Task], scratch: Path, what: str, progress: Progress
+    name: str,
+    tasks: Sequence[Task],
+    scratch: Path,
+    what: str,
+    progress: Progress,
+    under: RunConfig | None = None,
+    load: Callable[[], ChatRenderer] | None = None,
 ) -> list[Trajectory]:
-    """One episode of every task by the yardstick of that name, in the default sandbox. Raises
-    `Unavailable` where there is none."""
+    """One episode of every task by the yardstick of that name. Raises `Unavailable` without a
+    sandbox.
+
+    under: whose limits, sandbox and reward hold; the defaults without it. load: gives the
+    tokenizer, for a yardstick that has ids.
+    """
+    config = under or RunConfig()
+    site = Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM)
 
     def tell(p: RolloutProgress) -> None:
         progress(what, p.finished, p.total)
 
     player = yardstick_player(
         name,
-        worlds=functools.partial(make_world, site=Site(SandboxSettings(), scratch)),
-        settings=EpisodeSettings(concurrency=IN_FLIGHT),
-        reward=Reward(),
+        worlds=functools.partial(make_world, site=site),
+        settings=replace(config.rollout, concurrency=IN_FLIGHT),
+        reward=Reward(config.reward),
+        load=load,
     )
 
     def seeds(attempt: Attempt) -> TurnSeeds:
