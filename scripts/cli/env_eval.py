@@ -8,7 +8,6 @@ is played then is an arm as any other: `grpo eval --endpoint` plays and keeps it
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import os
 import shlex
@@ -308,22 +307,3 @@ def _of_file(target: _Target, file: Path) -> str | None:
             f" `--as {others.partition(',')[0]}` gives a file or a class that name"
         )
     return "".join(kept)
-
-
-def _require_sound(target: _Target, text: str) -> None:
-    """Raise `BadInput` where a class does not take the first row of a task file."""
-    from fieldkit.files.json_text import parse_json
-    from rollout.envs.user_code import load
-    from scripts.base.checkout import ROOT
-    from scripts.environments.contract import Level, broken_promises
-
-    if target.settings.style != "trl":
-        return
-    kind = load(target.settings.use, ROOT, target.settings.use)
-    if not inspect.isclass(kind):  # functions for `tools`
-        return
-    first = parse_json(text.splitlines()[0], "--tasks")
-    row = {"prompt": first.get("prompt", ""), **first.get("info", {})}
-    errors = [found for found in broken_promises(kind, row) if found.level is Level.ERROR]
-    if errors:
-        raise BadInput(f"{errors[0]}; `grpo env check` says all that is wrong")

@@ -302,17 +302,18 @@ def _worth(config: RunConfig) -> list[Table]:
     from rollout.tasks import read_tasks
     from scripts.base.checkout import from_checkout
     from scripts.base.display import progress_bar
-    from scripts.evidence.replay import explain_table
+    from scripts.evidence.replay import explain_table, worth_table
     from scripts.phases.context import find_model
-    from scripts.prepare.worth import worth_tables
+    from scripts.prepare.worth import play_worth
     from scripts.run.template import chat_renderer
 
     tasks = read_tasks(from_checkout(config.data.pool))
     model_dir = find_model(config.model.path)
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
-        tables = worth_tables(
+        found = play_worth(
             config, tasks, lambda: chat_renderer(config.model, model_dir), Path(scratch), progress
         )
+    tables = [worth_table(one.env, one.tasks, one.played, one.absent) for one in found]
     own = all(task.env in config.envs for task in tasks)
     return tables if own else [explain_table(config), *tables]
 

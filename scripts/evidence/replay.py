@@ -7,12 +7,14 @@ setting can be judged before a night is spent on it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import Estimate, mean_difference
-from fieldkit.records import RolloutGroup, read_bundle
+from fieldkit.records import RolloutGroup, Task, Trajectory, read_bundle
+from reward.part_means import part_rows
 from reward.rescore import (
     Fate,
     ReplaySummary,
@@ -26,7 +28,7 @@ from reward.reward import Reward
 from reward.shaping import REWARDS, RewardSettings, explain
 from rollout.arm import EvalSummary
 from rollout.envs.shell_protocol import PROTOCOLS
-from rollout.yardsticks import YARDSTICKS
+from rollout.yardsticks import DO_NOTHING, ORACLE, RANDOM, YARDSTICKS
 from scripts.evidence.played import PlayedArm, read_played, read_summaries
 from scripts.evidence.stored import absent_episodes, has_episodes
 from scripts.run.config import RunConfig
@@ -183,3 +185,59 @@ def explain_table(config: RunConfig) -> Table:
     )
     title = f"Reward {paid.kind}, λ {paid.turn_penalty:g}, advantages by {scale}"
     return Table(title, ("case", "reward", "what follows"), cells)
+
+
+# --- environments that give the reward ------------------------------------------------------------
+
+PAID = 0.1
+"""From this share of the oracle's reward on, what chance earns is warned of …"""
+TIMES = 3.0
+"""… if it passes less than a third of what that share would be."""
+
+_NAMES = {DO_NOTHING: "doing nothing", RANDOM: "by chance"}
+
+
+def worth_table(
+    env: str,
+    tasks: Sequence[Task],
+    played: Mapping[str, Sequence[Trajectory]],
+    absent: Mapping[str, str],
+) -> Table:
+    """Passes, reward and its parts. played: yardsticks by name, on these tasks of `env`; absent:
+    those that could not be played, with the reason."""
+    passed = {name: fmean(t.grade.passed for t in of) for name, of in played.items()}
+    reward = {name: fmean(t.reward for t in of) for name, of in played.items()}
+    turns = {name: fmean(len(t.turns) for t in of) for name, of in played.items()}
+    parts = part_rows(played, tasks)
+    rows = [
+        ("passed", *(f"{share:.1%}" for share in passed.values())),
+        ("replies", *(f"{mean:.1f}" for mean in turns.values())),
+        ("reward", *(f"{mean:.3f}" for mean in reward.values())),
+    ]
+    for part in parts:
+        means = [part.means.get(name) for name in played]
+        cells = ["–" if mean is None else f"{mean:.3f}" for mean in means]
+        rows.append((f"{part.name}, weight {part.weight:g}", *cells))
+    of = f"Means over {len(tasks)} tasks of the pool, played under the run's limits. The reward is"
+    of += " the weighted sum of the parts; a part of weight 0 is shown and never learned from."
+    notes = [f"Not played: {_NAMES.get(name, name)} ({why})." for name, why in absent.items()]
+    return Table(
+        f"What {env} pays",
+        ("", *(_NAMES.get(name, name) for name in played)),
+        tuple(rows),
+        (of, *notes),
+        _worth_alarm(passed, reward),
+    )
+
+
+def _worth_alarm(passed: Mapping[str, float], reward: Mapping[str, float]) -> str:
+    if not {RANDOM, ORACLE} <= reward.keys() or reward[ORACLE] <= reward[DO_NOTHING]:
+        return ""
+    share = (reward[RANDOM] - reward[DO_NOTHING]) / (reward[ORACLE] - reward[DO_NOTHING])
+    if share < PAID or passed[RANDOM] * TIMES >= share:
+        return ""
+    return (
+        f"Replies by chance earn {share:.0%} of what the oracle earns and pass {passed[RANDOM]:.0%}"
+        " of the tasks. A policy learns to do the same: weigh the part that pays them less, or let"
+        " it pay only where the work is done."
+    )

@@ -13,7 +13,8 @@ from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.settings import RolloutSettings
 from scripts.base.checkout import ROOT
-from scripts.prepare.worth import worth_tables
+from scripts.evidence.replay import worth_table
+from scripts.prepare.worth import play_worth
 from scripts.run.config import RunConfig
 from scripts.words.table import Table
 from tests.rollout.scripted import renderer
@@ -75,8 +76,8 @@ def vault(tmp_path: Path, oracle: str = "solution", looked: float = 0.0) -> Iter
 
 
 def table(config: RunConfig, tmp_path: Path) -> Table:
-    (found,) = worth_tables(config, TASKS, renderer, tmp_path, lambda *_: None)
-    return found
+    (one,) = play_worth(config, TASKS, renderer, tmp_path, lambda *_: None)
+    return worth_table(one.env, one.tasks, one.played, one.absent)
 
 
 def test_passes_reward_and_each_part_are_shown_for_nothing_chance_and_oracle(
@@ -119,4 +120,4 @@ def test_an_oracle_that_cannot_be_played_is_left_out_and_named(
 
 def test_an_environment_without_a_task_in_the_pool_has_no_table(tmp_path: Path) -> None:
     with vault(tmp_path) as config:
-        assert worth_tables(config, [], renderer, tmp_path, lambda *_: None) == []
+        assert play_worth(config, [], renderer, tmp_path, lambda *_: None) == []
