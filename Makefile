@@ -14,6 +14,8 @@ WORKERS ?= 2
 NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 BARE = $(findstring --sandbox none,$(ARGS))
 CODE := fieldkit reward rollout trainer scripts tests
+VERSION = $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' fieldkit/__init__.py)
+WHEEL = dist/grpo_fieldkit-$(VERSION)-py3-none-any.whl
 
 # What a set-up depends on: when one of these changes it is done again.
 INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cuda.txt \
@@ -69,16 +71,16 @@ test-envs: programs $(READY) ## test environments of other frameworks, each in i
 
 wheel: $(READY) ## build fieldkit's own wheel into dist/
 	@$(BIN)/uv build -q --wheel --no-build-isolation --python $(BIN)/python --out-dir dist packaging/fieldkit
-	@rm -rf packaging/fieldkit/build grpo_fieldkit.egg-info; ls dist/grpo_fieldkit-*.whl
+	@rm -rf packaging/fieldkit/build grpo_fieldkit.egg-info; ls $(WHEEL)
 
 test-fieldkit: wheel ## install fieldkit's wheel into an empty environment from the index; run its examples
-	@$(BIN)/python -m tests.fieldkit.installed dist/grpo_fieldkit-*.whl
+	@$(BIN)/python -m tests.fieldkit.installed $(WHEEL)
 
 test-compat: wheel ## run the compatibility tests on ours and on the index's fieldkit, side by side
-	@$(BIN)/python -m tests.fieldkit.compat dist/grpo_fieldkit-*.whl
+	@$(BIN)/python -m tests.fieldkit.compat $(WHEEL)
 
 bench-fieldkit: wheel ## measure fieldkit and the index's in turn; write docs/PERFORMANCE.md
-	@$(BIN)/python -m tests.fieldkit.compat.performance $$(ls -t dist/grpo_fieldkit-*.whl | head -1) $(ARGS)
+	@$(BIN)/python -m tests.fieldkit.compat.performance $(WHEEL) $(ARGS)
 
 chaos: programs $(READY) ## kill nights 240 times and check that nothing is lost (an hour)
 	@$(BIN)/grpo model
