@@ -117,7 +117,7 @@ def _basetemp(config: pytest.Config) -> Path:
 
 @contextmanager
 def _locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    with open(path, "a") as f:
+    with open(path, "a", encoding="utf-8") as f:
         fcntl.flock(f, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
 

@@ -109,12 +109,12 @@ def _busy(n: int) -> Iterator[None]:
 def _lines(file: Path, wanted: dict[str, Any]) -> list[dict[str, Any]]:
     if not file.exists():
         return []
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if wanted.items() <= line.items()]
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()

@@ -155,11 +155,13 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
 
 def _content(path: Path) -> Any:
     if path.suffix == ".json":
-        return _timeless(json.loads(path.read_text()))
+        return _timeless(json.loads(path.read_text(encoding="utf-8")))
     if path.suffix == ".jsonl":
-        return [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        return [
+            _timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()
+        ]
     if path.suffix == ".md":
-        return re.sub(r"\d+\.\d s\b", "N s", path.read_text()).splitlines()
+        return re.sub(r"\d+\.\d s\b", "N s", path.read_text(encoding="utf-8")).splitlines()
     return path.read_bytes()
 
 

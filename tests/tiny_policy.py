@@ -48,7 +48,9 @@ def tiny_task(number: int, prefix: str = "tiny") -> Task:
 
 def write_tasks(path: Path, count: int, prefix: str) -> Path:
     """Write a task file of `count` tiny tasks; return its path."""
-    path.write_text("".join(encode(tiny_task(i, prefix)) + "\n" for i in range(count)))
+    path.write_text(
+        "".join(encode(tiny_task(i, prefix)) + "\n" for i in range(count)), encoding="utf-8"
+    )
     return path
 
 

@@ -44,7 +44,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 def boot_id() -> str:
     """The kernel's random identity of this boot: pids and start times mean nothing in another."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,6 @@ def forbidding_setting(read: Callable[[str], str]) -> str:
 
 def _read_host(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError:
         return ""

@@ -320,7 +320,7 @@ def _used(pid: int) -> tuple[float, int]:
 def _proportional(pid: int, resident: int) -> int:
     """Its resident bytes, what is shared divided among those who share it."""
     try:
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
     except ProcessLookupError:
         return 0
     except OSError:  # it forbade us to look into it (PR_SET_DUMPABLE), and gains nothing by that

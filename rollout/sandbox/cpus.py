@@ -45,7 +45,7 @@ def put_behind(box: int, pids: Collection[int]) -> None:
     crowded = len(pids) > _CROWD
     with contextlib.suppress(OSError):  # no such file, or (EAGAIN) asked for too often: next look
         session_nice = _CROWD_SESSION_NICE if crowded else _SESSION_NICE
-        Path(f"/proc/{box}/autogroup").write_text(session_nice)
+        Path(f"/proc/{box}/autogroup").write_text(session_nice, encoding="utf-8")
     _, second = _halves()
     cpu = {second[box % len(second)]}
     for pid in pids:
@@ -73,7 +73,7 @@ def _core(cpu: int) -> tuple[int, int]:
     """Sorts threads of one core next to each other, so that a half holds whole cores."""
     siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
-        first = siblings.read_text().replace("-", ",").split(",")[0]
+        first = siblings.read_text(encoding="utf-8").replace("-", ",").split(",")[0]
     except OSError:
         return cpu, cpu
     return int(first), cpu

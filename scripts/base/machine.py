@@ -27,7 +27,9 @@ def host_identity() -> dict[str, str]:
     machine_id = Path("/etc/machine-id")
     return {
         "name": socket.gethostname(),
-        "machine_id": machine_id.read_text().strip() if machine_id.is_file() else "",
+        "machine_id": machine_id.read_text(encoding="utf-8").strip()
+        if machine_id.is_file()
+        else "",
         "boot_id": boot_id(),
     }
 
@@ -60,7 +62,7 @@ def versions() -> dict[str, str]:
 
 
 def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
             return value.strip()

@@ -57,6 +57,6 @@ def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Pat
             if holder(folder.lock) == child.pid:
                 return
         else:
-            said = log.read_text(errors="replace").strip()
+            said = log.read_text(encoding="utf-8", errors="replace").strip()
             raise_code(code, said, "the detached loop", log)
             return

@@ -199,7 +199,7 @@ def _item_bytes(settings: TrainerSettings) -> int:
 
 def _last_error(log: Path) -> str:
     """The trainer's own error message, for a person; the exit code decides what happens."""
-    text = log.read_text(errors="replace")
+    text = log.read_text(encoding="utf-8", errors="replace")
     _, found, message = text.rpartition("error: ")
     return message.strip() if found else text.strip()[-500:]
 

@@ -26,7 +26,7 @@ def test_there_is_something_to_look_at() -> None:
 def test_no_word_of_the_shell_stands_at_the_top_of_rollout(path: Path) -> None:
     found = [
         f"{path.name}:{n}: {line.strip()}"
-        for n, line in enumerate(path.read_text().splitlines(), start=1)
+        for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if SHELL.search(line)
     ]
     assert not found

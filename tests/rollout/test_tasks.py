@@ -16,7 +16,7 @@ from tests.rollout.scripted import write_task
 
 
 def write(path: Path, *tasks: Task) -> Path:
-    path.write_text("".join(encode(t) + "\n" for t in tasks))
+    path.write_text("".join(encode(t) + "\n" for t in tasks), encoding="utf-8")
     return path
 
 

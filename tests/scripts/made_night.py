@@ -102,7 +102,7 @@ def make_night(
 
 
 def write_tasks(path: Path, those: Sequence[Task]) -> Path:
-    path.write_text("".join(encode(t) + "\n" for t in those))
+    path.write_text("".join(encode(t) + "\n" for t in those), encoding="utf-8")
     return path
 
 

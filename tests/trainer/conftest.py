@@ -139,7 +139,7 @@ def make_group(
 
 
 def write_bundle(path: Path, groups: Sequence[RolloutGroup]) -> Path:
-    path.write_text("".join(encode_group(g) + "\n" for g in groups))
+    path.write_text("".join(encode_group(g) + "\n" for g in groups), encoding="utf-8")
     return path
 
 
@@ -169,6 +169,6 @@ def silent_bundle(adapter: Path, tmp_path: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, object]:
-    value = json.loads(path.read_text())
+    value = json.loads(path.read_text(encoding="utf-8"))
     assert isinstance(value, dict)
     return value

@@ -104,8 +104,10 @@ def test_no_signal_needs_no_model_and_carries_everything_over(
 def test_bad_input_is_exit_2_with_the_place_and_no_file(
     bundle: Path, adapter: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    lines = bundle.read_text().splitlines()
-    bundle.write_text("\n".join([lines[0], lines[1].replace('"signal"', '"sginal"')]) + "\n")
+    lines = bundle.read_text(encoding="utf-8").splitlines()
+    bundle.write_text(
+        "\n".join([lines[0], lines[1].replace('"signal"', '"sginal"')]) + "\n", encoding="utf-8"
+    )
     out = tmp_path / "step-001"
     failed = run("-m", "trainer", *arguments(bundle, adapter, tiny_model, out))
     assert failed.returncode == 2

@@ -167,7 +167,7 @@ class SqlEnv:
     def _draw(self) -> dict[str, Any]:
         if self.questions_path is None:
             raise ValueError("reset() without a row needs configure(questions_path=FILE)")
-        lines = Path(self.questions_path).read_text().splitlines()
+        lines = Path(self.questions_path).read_text(encoding="utf-8").splitlines()
         read: dict[str, Any] = parse_json(random.choice(lines), self.questions_path)
         # A task of the loop keeps what is its world's below `info`.
         return {**read.get("info", {}), **read}

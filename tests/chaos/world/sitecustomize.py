@@ -18,7 +18,7 @@ if "GRPO_TEST_CLOCK" in os.environ:
     def wrong() -> float:
         """The wall clock with its error."""
         try:
-            return right() + float(clock.read_text())
+            return right() + float(clock.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return right()
 

@@ -28,7 +28,7 @@ def record(task: str, passed: bool, turns: int = 3) -> dict[str, Any]:
 
 
 def write(path: Path, *rows: Any) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 

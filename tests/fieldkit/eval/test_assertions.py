@@ -281,7 +281,7 @@ def test_100000_files_beside_those_that_are_asked_for_are_not_looked_at(memory: 
 
 def test_a_name_that_is_not_utf8_is_no_file_that_a_task_can_ask_for(tree: Path) -> None:
     for name in (b"caf\xe9.txt", b"\xff\xfe", b"a\nb\x1b[2J", b"notes/\x80"):
-        Path(os.fsdecode(os.fsencode(tree) + b"/" + name)).write_text("odd")
+        Path(os.fsdecode(os.fsencode(tree) + b"/" + name)).write_text("odd", encoding="utf-8")
     assert verdict(tree, exists("café.txt")) == (False, "no such file")
     assert verdict(tree, not_exists("café.txt")) == (True, "")
     assert verdict(tree, unchanged("notes/a.txt")) == (True, "")

@@ -128,7 +128,7 @@ def test_lines_are_read_with_their_numbers(tmp_path: Path) -> None:
 def test_a_torn_last_line_is_not_read_and_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     append_line(path, json.dumps({"n": 1}))
-    with open(path, "a") as f:
+    with open(path, "a", encoding="utf-8") as f:
         f.write('{"n": 2, "half')  # what a crash leaves
     assert [json.loads(text) for _, text in read_lines(path)] == [{"n": 1}]
     append_line(path, json.dumps({"n": 3}))

@@ -32,7 +32,7 @@ def test_a_journal_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
 def test_a_line_torn_by_a_crash_costs_nothing_else(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.append("one")
-    with open(journal.path, "a") as f:
+    with open(journal.path, "a", encoding="utf-8") as f:
         f.write('{"schema": 1, "ti')
     assert [e.event for e in journal.read()] == ["one"]
     journal.append("two")
@@ -57,7 +57,7 @@ def test_a_number_that_is_none_is_refused_and_nothing_is_written(tmp_path: Path)
 def test_a_line_that_is_no_event_names_file_and_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "j"
     Journal(path).append("fine")
-    with open(path, "a") as f:
+    with open(path, "a", encoding="utf-8") as f:
         f.write(line + "\n")
     with pytest.raises(BadInput, match=r"j:2: "):
         Journal(path).read()

@@ -222,7 +222,9 @@ def test_a_name_with_parentheses_does_not_confuse_the_start_time(tmp_path: Path)
     program = tmp_path / "a) Z (b"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([str(program), "600"]) as child:
-        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        )
         assert start_time(child.pid) == int(fields[19])
         child.kill()
 

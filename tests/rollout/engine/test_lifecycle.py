@@ -172,7 +172,11 @@ def test_a_lifecycle_from_outside_serves_adapters_and_makes_room_for_the_trainer
     second = ensure(2)
     assert second.pid == first.pid
     assert second.model_name == "run-v2"
-    asked = [call for call in calls.read_text().split() if call != "/v1/load_lora_adapter"]
+    asked = [
+        call
+        for call in calls.read_text(encoding="utf-8").split()
+        if call != "/v1/load_lora_adapter"
+    ]
     assert asked == ["/sleep", "/wake_up", "/v1/unload_lora_adapter"]
     with Server(run, settings, lambda line: None).admin() as admin:
         assert set(admin.models() or {}) == {"base", "run-v2"}

@@ -99,7 +99,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trai
         )
         for name, one in settings.items()
     ]
-    with open(folder / "run.toml", "a") as file:
+    with open(folder / "run.toml", "a", encoding="utf-8") as file:
         file.writelines(tables)
     (base / "pool.jsonl").write_text("".join(encode(task) + "\n" for task in pool))
     (base / "heldout.jsonl").write_text(encode(rows["till"][1]) + "\n")

@@ -197,7 +197,9 @@ def test_a_malformed_bundle_line_is_named(run: Path) -> None:
 
 
 def _of(config: Path, key: str) -> str:
-    line = next(li for li in config.read_text().splitlines() if li.startswith(f"{key} = "))
+    line = next(
+        li for li in config.read_text(encoding="utf-8").splitlines() if li.startswith(f"{key} = ")
+    )
     return str(json.loads(line.partition(" = ")[2]))
 
 

@@ -56,6 +56,6 @@ def gone(pids: tuple[int, ...]) -> bool:
 @contextmanager
 def loop_of(run: Path) -> Iterator[None]:
     """A loop that holds the run's lock."""
-    with open(run / "lock", "w") as f:
+    with open(run / "lock", "w", encoding="utf-8") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield

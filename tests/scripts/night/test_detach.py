@@ -59,12 +59,14 @@ def test_a_detached_night_survives_the_closed_terminal(
     try:
         assert os.getsid(loop.pid) == loop.pid, "it is in the session of the terminal"
         while not phases(folder):
-            assert loop.is_running(), log.read_text()
+            assert loop.is_running(), log.read_text(encoding="utf-8")
             time.sleep(0.01)  # the journal is written by another process
         os.killpg(loop.pid, signal.SIGHUP)
         loop.wait()
-        assert phases(folder) == ["start", "eval"], log.read_text()
-        assert [e.data["next"] for e in entries(folder, "loop_end")] == ["done"], log.read_text()
+        assert phases(folder) == ["start", "eval"], log.read_text(encoding="utf-8")
+        assert [e.data["next"] for e in entries(folder, "loop_end")] == ["done"], log.read_text(
+            encoding="utf-8"
+        )
         assert alive(folder.path) == []
     finally:
         stop_engine(folder.path)

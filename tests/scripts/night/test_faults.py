@@ -172,14 +172,14 @@ def test_a_phase_that_seems_to_begin_in_an_hour_is_watched_as_one_that_has_just_
     made.folder.config.write_text("[run]\nsteps = 6\n[rollout]\ntasks_per_step = 2\n")
     idle = Watcher(made.folder).look().left
     head = {"schema": 1, "time": time.time() + HOUR, "pid": os.getpid(), "event": "phase_start"}
-    with open(made.folder.journal, "a") as f:
+    with open(made.folder.journal, "a", encoding="utf-8") as f:
         f.write(json.dumps({**head, "phase": "train"}) + "\n")
     sight = Watcher(made.folder).look()
     assert sight.activity.state is State.WORKING
     assert sight.left == idle
     assert sight.progress is not None
     assert sight.progress.done == 0
-    console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Console(record=True, width=120, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     console.print(frame(sight, console))
     assert "train for 0 s" in console.export_text()
 

@@ -40,9 +40,9 @@ def test_the_most_that_the_trainer_held_is_known_after_it_gave_it_back(
         info={},
     )
     try:
-        open(taken).close()
+        open(taken, encoding="utf-8").close()
         looking.look()
-        open(done, "w").close()
+        open(done, "w", encoding="utf-8").close()
         assert wait_ended(owned, 10.0)
     finally:
         terminate(owned, 1.0)

@@ -108,7 +108,7 @@ def test_every_number_of_every_step_lies_next_to_the_page(tmp_path: Path) -> Non
         "steps.csv",
         "steps.json",
     ]
-    with open(night.folder.path / "steps.csv", newline="") as file:
+    with open(night.folder.path / "steps.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     stored = json.loads((night.folder.path / "steps.json").read_text())
     assert (

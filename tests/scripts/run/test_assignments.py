@@ -25,7 +25,7 @@ def test_values_are_toml_and_anything_else_is_a_text() -> None:
 
 @pytest.mark.parametrize("preset", sorted(SHIPPED.glob("*.toml")), ids=lambda p: p.stem)
 def test_a_value_takes_its_place_and_every_other_line_stays(preset: Path) -> None:
-    text = preset.read_text()
+    text = preset.read_text(encoding="utf-8")
     changed = assigned(text, {"rollout.temperature": 0.8}, "run.toml")
     assert tomllib.loads(changed)["rollout"]["temperature"] == 0.8
     kept = [line for line in text.splitlines() if not line.startswith("temperature")]

@@ -59,7 +59,7 @@ def test_a_loop_that_was_killed_leaves_no_lock_behind(lock: Path) -> None:
         first.send_signal(signal.SIGKILL)
         first.wait()
     with run_lock(lock):
-        assert str(os.getpid()) in lock.read_text()
+        assert str(os.getpid()) in lock.read_text(encoding="utf-8")
 
 
 def test_a_phase_uses_the_lock_of_the_loop_that_started_it(

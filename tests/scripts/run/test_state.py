@@ -206,15 +206,17 @@ def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_o
 def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhausted: Night) -> None:
     pool = Path(exhausted.config.data.pool)
     reserve = write_tasks(pool.with_name("reserve.jsonl"), tasks(6, "r"))
-    pool.write_text(pool.read_text().removesuffix("\n"))  # as some editors leave it
+    pool.write_text(
+        pool.read_text(encoding="utf-8").removesuffix("\n"), encoding="utf-8"
+    )  # as some editors leave it
     for size in (8, 10):
         with pytest.raises(PoolConverged, match="sed -n") as said:
             raise_converged(exhausted.folder, exhausted.config)
         (command,) = re.findall("`([^`]*sed [^`]*)`", str(said.value))
         subprocess.run(["bash", "-c", command], check=True)
-        assert len(pool.read_text().splitlines()) == size
+        assert len(pool.read_text(encoding="utf-8").splitlines()) == size
         assert look(exhausted.folder, exhausted.config)[0] is Phase.ROLLOUT
-    assert pool.read_text().endswith(reserve.read_text())
+    assert pool.read_text(encoding="utf-8").endswith(reserve.read_text())
     with pytest.raises(PoolConverged, match=f"Add tasks to {pool}"):
         raise_converged(exhausted.folder, exhausted.config)
 

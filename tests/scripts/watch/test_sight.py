@@ -45,13 +45,13 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 def begin(folder: RunFolder, phase: str, ago: float = 0.0) -> None:
     """This very process begins a phase, `ago` seconds from now."""
     head = {"schema": 1, "time": time.time() - ago, "pid": os.getpid(), "event": "phase_start"}
-    with open(folder.journal, "a") as f:
+    with open(folder.journal, "a", encoding="utf-8") as f:
         f.write(json.dumps({**head, "phase": phase}) + "\n")
 
 
 def leave_partial(path: Path, *finished: Trajectory) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(encode_trajectory(t) + "\n" for t in finished))
+    path.write_text("".join(encode_trajectory(t) + "\n" for t in finished), encoding="utf-8")
 
 
 def finished(task_id: str, sha: str = "sha-4") -> Trajectory:
@@ -75,7 +75,7 @@ def test_an_episode_that_is_being_written_does_not_count_yet(night: Night) -> No
     begin(night.folder, "rollout")
     path = night.folder.partial(STEPS + 1)
     leave_partial(path, finished("p000"))
-    with open(path, "a") as f:
+    with open(path, "a", encoding="utf-8") as f:
         f.write('{"schema":1,"task_id":"p0')
     sight = Watcher(night.folder).look()
     assert sight.progress is not None

@@ -396,7 +396,7 @@ def test_a_run_plays_two_servers_trains_a_step_and_leaves_no_server(
         f'python = "{PYTHON}"\npasses = "reward >= 1"\n'
         for name, program in (("catch", "catch"), ("games", "textarena"))
     ]
-    with open(folder / "run.toml", "a") as file:
+    with open(folder / "run.toml", "a", encoding="utf-8") as file:
         file.write("\n".join(tables))
     rows = [{"environment": name, "prompt": "Play. "} for name in ("catch", "games")]
     for split, seeds in (("pool", range(1)), ("heldout", range(9, 10))):

@@ -85,7 +85,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
         f'[envs.{name}]\nserve = "{one.serve}"\npython = "{PYTHON}"\npasses = "{one.passes}"\n'
         for name, one in settings.items()
     ]
-    with open(folder / "run.toml", "a") as file:
+    with open(folder / "run.toml", "a", encoding="utf-8") as file:
         file.write("\n" + "\n".join(tables))
     (base / "pool.jsonl").write_text("".join(encode(task) + "\n" for task in TASKS))
     held = {"environment": "echo", "prompt": "Speak. ", "word": "milk"}
