@@ -9,7 +9,7 @@ is an error that names file and line. Not advertised as part of fieldkit's publi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -40,6 +40,17 @@ class StopReason(StrEnum):
     """The episode's commands together took as long as they may."""
     ENV_DONE = "ENV_DONE"
     """The environment ended the episode."""
+
+    @property
+    def by_itself(self) -> bool:
+        """No limit ended the episode: the policy said that it is done, or did what the environment
+        ends with, such as to give its answer."""
+        return self in (StopReason.TASK_COMPLETE, StopReason.ENV_DONE)
+
+
+def ended_by_themselves(stops: Mapping[StopReason, int]) -> int:
+    """Of episodes counted by stop reason, those that no limit ended."""
+    return sum(n for reason, n in stops.items() if reason.by_itself)
 
 
 class Signal(StrEnum):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fieldkit.records import StopReason, Trajectory
+from fieldkit.records import StopReason, Trajectory, ended_by_themselves
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Totals:
 
     @property
     def stop_rate(self) -> float:
-        """Share of those that the policy ended itself."""
-        return self.stops.get(StopReason.TASK_COMPLETE, 0) / self.n
+        """Share of those that no limit ended."""
+        return ended_by_themselves(self.stops) / self.n
 
     @property
     def mean_turns(self) -> float:

@@ -24,6 +24,7 @@ from fieldkit.records import (
     Trajectory,
     encode,
     encode_trajectory,
+    ended_by_themselves,
     from_plain,
     plain,
 )
@@ -88,8 +89,8 @@ class EvalSummary:
 
     @property
     def n_stopped(self) -> int:
-        """Attempts that the policy ended itself."""
-        return self.stops.get(StopReason.TASK_COMPLETE, 0)
+        """Attempts that no limit ended."""
+        return ended_by_themselves({StopReason(r): n for r, n in self.stops.items()})
 
     @property
     def stop_rate(self) -> float:

@@ -26,6 +26,7 @@ from fieldkit.records import (
     Trajectory,
     Turn,
     encode_trajectory,
+    ended_by_themselves,
     read_trajectories,
 )
 from rollout.envs.registry import environment_of
@@ -83,10 +84,10 @@ class RolloutProgress:
 
     @property
     def stop_rate(self) -> float | None:
-        """Share of the finished that said by themselves that they are done."""
+        """Share of the finished that no limit ended."""
         if not self.finished:
             return None
-        return self.stops.get(StopReason.TASK_COMPLETE, 0) / self.finished
+        return ended_by_themselves(self.stops) / self.finished
 
 
 OnProgress = Callable[[RolloutProgress], None]

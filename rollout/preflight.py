@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fieldkit.records import RolloutGroup, Signal, StopReason, Task
+from fieldkit.records import RolloutGroup, Signal, StopReason, Task, ended_by_themselves
 from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups
@@ -68,8 +68,8 @@ class Preflight:
 
     @property
     def n_stopped(self) -> int:
-        """Episodes that said by themselves that they are done: what stopping is learned from."""
-        return self.stops.get(StopReason.TASK_COMPLETE, 0)
+        """Episodes that no limit ended: what stopping is learned from."""
+        return ended_by_themselves(self.stops)
 
 
 async def preflight(
@@ -134,7 +134,7 @@ def render_rows(report: Preflight) -> list[tuple[str, ...]]:
             f"{row.stdev:.3f}",
             " ".join(f"{a:+.2f}" for a in row.advantages),
             f"{row.n_passed}/{len(row.rewards)}",
-            f"{row.stops.count(StopReason.TASK_COMPLETE)}/{len(row.stops)}",
+            f"{sum(stop.by_itself for stop in row.stops)}/{len(row.stops)}",
             row.signal.value,
         )
         for row in report.rows

@@ -163,7 +163,7 @@ def outcome(trajectory: Trajectory) -> TaskOutcome:
         by_kind[result.kind] = (passed + result.passed, total + 1)
     return TaskOutcome(
         passed=trajectory.grade.passed,
-        stopped=trajectory.stop_reason is StopReason.TASK_COMPLETE,
+        stopped=trajectory.stop_reason.by_itself,
         assertions_passed=trajectory.grade.n_passed,
         assertions_total=trajectory.grade.n_total,
         turns=len(trajectory.turns),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import PairedProportions, paired_proportions
-from fieldkit.records import StepSummary, StopReason, Trajectory
+from fieldkit.records import StepSummary, Trajectory
 from scripts.evidence.milestones import SMOOTHING
 from scripts.evidence.played import PlayedArm, finished, read_played
 from scripts.evidence.step_figures import REWARD, STOPS, StepFigure, by_step
@@ -136,4 +136,4 @@ def _ended(played: Sequence[Trajectory]) -> Ended:
 
 
 def _stopped(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason is StopReason.TASK_COMPLETE
+    return trajectory.stop_reason.by_itself

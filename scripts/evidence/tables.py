@@ -91,7 +91,7 @@ MEASURES = (
         lambda p: quantities.estimate(p.assertion_rate),
     ),
     Measure(
-        "task_complete: ended by itself",
+        "ended by itself",
         _of_model(lambda a: quantities.share(a.stopped, a.n_tasks)),
         "ended by itself",
         lambda p: _tested(p.stopped),

@@ -19,7 +19,6 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import (
-    StopReason,
     Trajectory,
     encode_trajectory,
     read_trajectories,
@@ -221,7 +220,7 @@ def warm_start_from(
     kept = _work_folder(out) / "demos-chosen.jsonl"
     _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
-    stops = sum(d.stop_reason is StopReason.TASK_COMPLETE for d in demos)
+    stops = sum(d.stop_reason.by_itself for d in demos)
     made = command(settings, out, f"{flags} --epochs {settings.epochs:g}")
     _record(out, made, settings, model_dir, kept, stops, metrics, chosen.origin)
     return metrics

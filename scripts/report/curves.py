@@ -52,7 +52,8 @@ GROUPS = "Groups by signal"
 
 MEANINGS = {
     "Reward": "What an attempt earns: assertions that hold, less a price for turns.",
-    "Stops by itself": "Attempts that the model ended, before the turn limit did.",
+    "Stops by itself": "Attempts that no limit ended: the model said that it is done, or gave its"
+    " answer.",
     "Passes": "Attempts in which every assertion holds.",
     "Turns": "Replies of the model in an attempt.",
     KL.name: "How far the policy has moved from the adapter that the night began with.",

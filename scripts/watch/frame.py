@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldkit.gate.memory import GIB
-from fieldkit.records import Outcome, Signal, StepSummary, StopReason
+from fieldkit.records import Outcome, Signal, StepSummary
 from rollout.arm import EvalSummary
 from rollout.yardsticks import YARDSTICKS
 from scripts.base.display import duration
@@ -248,7 +248,7 @@ def _programs(programs: Sequence[Program]) -> RenderableType:
 def _transcript(episode: Episode, room: int) -> Iterator[RenderableType]:
     """The last finished episode in at most `room` lines; a longer one loses its middle."""
     t = episode.trajectory
-    by_itself = t.stop_reason is StopReason.TASK_COMPLETE
+    by_itself = t.stop_reason.by_itself
     title = Text(f"last finished: {visible(t.task_id)}, attempt {t.k} of {episode.of}")
     came_of_it = Text(
         f"{'passed' if t.grade.passed else 'failed'} "

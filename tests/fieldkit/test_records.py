@@ -31,6 +31,7 @@ from fieldkit.records import (
     encode,
     encode_group,
     encode_trajectory,
+    ended_by_themselves,
     read_bundle,
     segments,
 )
@@ -227,3 +228,10 @@ def test_segments_break_where_a_prompt_does_not_extend_the_conversation() -> Non
 def test_records_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         trajectory().reward = 1.0  # type: ignore[misc]
+
+
+def test_an_episode_ended_by_itself_where_no_limit_ended_it() -> None:
+    stops = dict.fromkeys(StopReason, 1)
+    limits = {StopReason.MAX_TURNS, StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT}
+    assert ended_by_themselves(stops) == len(stops) - len(limits)
+    assert not any(reason.by_itself for reason in limits)

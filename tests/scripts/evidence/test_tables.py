@@ -64,12 +64,12 @@ def test_the_main_table_has_every_arm_and_the_yardsticks(evidence: Evidence) -> 
 def test_a_yardstick_that_samples_nothing_has_no_stops_and_no_tokens(evidence: Evidence) -> None:
     for arm in ("do-nothing", "oracle"):
         assert cell(main_table(evidence), "tokens a task", arm) == "–"
-        assert cell(main_table(evidence), "task_complete: ended by itself", arm) == "–"
+        assert cell(main_table(evidence), "ended by itself", arm) == "–"
 
 
 def test_the_difference_carries_its_interval_and_p(evidence: Evidence) -> None:
     table = main_table(evidence)
-    assert "p < 0.001" in cell(table, "task_complete: ended by itself", "step 2 − warm start")
+    assert "p < 0.001" in cell(table, "ended by itself", "step 2 − warm start")
     passed = cell(table, "tasks passed", "step 2 − warm start")
     assert passed.startswith("+8.3 [")
     assert passed.endswith("p = 0.50")
