@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import NonNegativeFloat, PositiveInt
 
+from fieldkit.eval.assertions import each_fact_once
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import Turn
 from fieldkit.registry import Registry
@@ -47,12 +48,22 @@ class RewardSettings:
     """How a grade becomes a number."""
     turn_penalty: NonNegativeFloat = 0.2
     """λ: what an episode of `max_turns` turns loses, in units of the assertion rate."""
+    pay_implied: bool = True
+    """Pay an assertion too that another one of the same file implies (`file_exists` beside one of
+    its contents). false: each fact is paid once."""
     max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
 
 
+def paid_rate(grade: Grade, pay_implied: bool) -> float:
+    """The share of the assertions that are paid which hold, in [0, 1]."""
+    return (grade if pay_implied else each_fact_once(grade)).rate
+
+
 def _shaped(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
-    return grade.rate - settings.turn_penalty * (n_turns / settings.max_turns)
+    return paid_rate(grade, settings.pay_implied) - settings.turn_penalty * (
+        n_turns / settings.max_turns
+    )
 
 
 def _shaped_turns(turns: Sequence[Turn], settings: RewardSettings) -> tuple[float, ...]:
@@ -110,6 +121,7 @@ def explain(
     """
     return (
         *_episode_rows(settings),
+        _fact_row(settings),
         *_price_rows(settings),
         *_group_rows(settings, group_size, scale),
     )
@@ -154,6 +166,26 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
             "an error, never a reward: a broken grader is no bad rollout",
         ),
     ]
+
+
+def _fact_row(settings: RewardSettings) -> ExplainRow:
+    """A file that is there beside one whose contents are right: two assertions, one fact."""
+    made = Grade(
+        (
+            AssertionResult("file_exists", "a.txt", True),
+            AssertionResult("file_contents_contain", "a.txt", False, "does not contain 'x'"),
+        )
+    )
+    turns = min(4, settings.max_turns)
+    twice, once = (
+        reward(made, turns, replace(settings, pay_implied=paid)) for paid in (True, False)
+    )
+    note = f"{_number(twice)} where the file's existence is paid beside its contents"
+    return ExplainRow(
+        f"creates the file with wrong contents in {turns} turns",
+        reward(made, turns, settings),
+        f"{note}, {_number(once)} where each fact is paid once (pay_implied = false)",
+    )
 
 
 def _quitting_note(quit_early: float, worked: float) -> str:

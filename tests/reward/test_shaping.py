@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.grade import Grade
+from fieldkit.eval.grade import AssertionResult, Grade
 from reward.rescore import rescore
 from reward.reward import Reward
 from reward.shaping import REWARDS, ExplainRow, RewardKind, RewardSettings, explain, reward
@@ -32,6 +32,28 @@ def test_the_shaped_reward_is_the_rate_less_the_share_of_turns(
 
 def test_a_pass_in_four_turns_is_worth_0_933() -> None:
     assert round(reward(grade(5, 5), 4, RewardSettings()), 3) == 0.933
+
+
+def test_a_fact_that_two_assertions_state_is_paid_once_where_that_is_asked_for() -> None:
+    """Of three that hold in four turns, one is implied by another: 3/4 and 2/3."""
+    results = (
+        AssertionResult("file_exists", "a.txt", True),
+        AssertionResult("file_contents_contain", "a.txt", True),
+        AssertionResult("file_unchanged", "b.txt", True),
+        AssertionResult("file_contents_match_regex", "c.txt", False, "no such file"),
+    )
+    price = 0.2 * 4 / 12
+    assert reward(Grade(results), 4, RewardSettings()) == pytest.approx(3 / 4 - price)
+    once = RewardSettings(pay_implied=False)
+    assert reward(Grade(results), 4, once) == pytest.approx(2 / 3 - price)
+
+
+def test_explain_counts_a_fact_both_ways() -> None:
+    twice, once = explain(RewardSettings()), explain(RewardSettings(pay_implied=False))
+    assert row("wrong contents", twice).reward == pytest.approx(0.5 - 0.2 * 4 / 12)
+    assert row("wrong contents", once).reward == pytest.approx(-0.2 * 4 / 12)
+    assert "0.433" in row("wrong contents", once).note
+    assert "-0.067" in row("wrong contents", twice).note
 
 
 def test_the_binary_reward_pays_only_for_a_pass() -> None:
