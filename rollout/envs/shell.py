@@ -46,8 +46,8 @@ def shell_opening(task: Task) -> Opening:
 class ShellWorld:
     """A workspace in a sandbox, the reader of replies, and the grader of what they left.
 
-    A step's reward is the change of the rate of the paid assertions that its command made, so that a turn can be
-    credited with it; the policy is not shown it.
+    A step's reward is the change that its command made to the rate of the assertions that are paid,
+    so that a turn can be credited with it; the policy is not shown it.
     """
 
     def __init__(self, site: Site) -> None:
