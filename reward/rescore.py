@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fieldkit.records import Action, ActionKind, RolloutGroup, Signal, Trajectory
+from fieldkit.records import Action, ActionKind, RolloutGroup, Signal, StopReason, Trajectory
 from fieldkit.training.advantages import EQUAL_WITHIN
 from reward.group_signal import group_signal
 from reward.reward import Reward
@@ -113,6 +113,7 @@ def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) 
     Raises `ValueError` where the trajectory has more turns than the reward's settings allow.
     """
     fate, turns = _fate(trajectory, parse)
+    stop = StopReason.TASK_COMPLETE if fate is Fate.STOPS_EARLIER else trajectory.stop_reason
     after_stop = trajectory.turns[turns:]
     # A policy whose stop was not heard repeats it: an echo of it changes nothing.
     skipped = sum(bool(parse(t.text).command) for t in after_stop) if parse else 0
@@ -126,7 +127,7 @@ def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) 
         seconds_saved=sum(t.seconds for t in after_stop),
         commands_skipped=skipped,
         stored_reward=trajectory.reward,
-        reward=reward.of_episode(trajectory.grade, turns),
+        reward=reward.of_episode(trajectory.grade, turns, stop),
     )
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Signal, Trajectory
+from fieldkit.records import Signal, StopReason, Trajectory
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import CREDITS, states_of
 from reward.group_signal import group_signal
-from reward.shaping import REWARDS, RewardSettings, reward
+from reward.shaping import RewardSettings, earned_by_turns, reward
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Reward:
     credit: str = "episode"
     """A name in `reward.credit.CREDITS`."""
 
-    def of_episode(self, grade: Grade, n_turns: int) -> float:
-        """The reward of one episode: of a grade with reward parts their weighted sum (0 where none
-        applies, see `of_group`), of one with assertions as `reward.shaping.reward`, which says what
-        it raises."""
+    def of_episode(self, grade: Grade, n_turns: int, stop: StopReason) -> float:
+        """The reward of one episode that ended by `stop`: of a grade with reward parts their
+        weighted sum (0 where none applies, see `of_group`), of one with assertions as
+        `reward.shaping.reward`, which says what it raises."""
         if grade.rewards:
             return grade.reward or 0.0
-        return reward(grade, n_turns, self.settings)
+        return reward(grade, n_turns, self.settings, stop)
 
     def of_group(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
         """An advantage for each of a group's K episodes, from the rewards they hold. An episode to
@@ -61,10 +61,11 @@ class Reward:
         return group_signal([t.reward for t in paid], [t.grade for t in paid])
 
     def _credited(self, trajectories: Sequence[Trajectory]) -> tuple[tuple[float, ...], ...]:
-        of_turns = REWARDS[self.settings.kind].of_turns
         earned = [
             # Reward parts are paid at the end: no turn has earned any of them before.
-            (0.0,) * len(t.turns) if t.grade.rewards else of_turns(t.turns, self.settings)
+            (0.0,) * len(t.turns)
+            if t.grade.rewards
+            else earned_by_turns(t.turns, t.grade, self.settings, t.stop_reason)
             for t in trajectories
         ]
         states = [states_of([turn.reward for turn in t.turns]) for t in trajectories]

@@ -7,15 +7,17 @@ under other settings, and so that a person can see in the evening what a setting
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import NonNegativeFloat, PositiveInt
 
+from fieldkit.eval.assertions import each_fact_once
 from fieldkit.eval.grade import AssertionResult, Grade
-from fieldkit.records import Turn
+from fieldkit.records import StopReason, Turn
 from fieldkit.registry import Registry
 from fieldkit.settings import Choice, Follows, settings
 from fieldkit.training.advantages import Scale, group_advantages, group_size_warning
@@ -35,6 +37,8 @@ class RewardKind:
     """What each turn earned by itself. By default only the end of the episode is paid for."""
 
 
+_RATE_EPS = 1e-6  # sums of shares such as 1/3; one of a million assertions is beyond any task
+
 REWARDS: Registry[RewardKind] = Registry("reward")
 """By the name that `reward.kind` gives."""
 
@@ -47,12 +51,30 @@ class RewardSettings:
     """How a grade becomes a number."""
     turn_penalty: NonNegativeFloat = 0.2
     """λ: what an episode of `max_turns` turns loses, in units of the assertion rate."""
+    pay_implied: bool = True
+    """Pay an assertion too that another one of the same file implies (`file_exists` beside one of
+    its contents). false: each fact is paid once."""
+    pass_bonus: NonNegativeFloat = 0.0
+    """Added where every assertion holds at the end; credited to the turn that completed the work,
+    and taken back from one that spoils it."""
+    false_claim_penalty: NonNegativeFloat = 0.0
+    """What it costs to say "done" where an assertion does not hold; credited to that turn."""
+    charge_cut_off: bool = False
+    """Charge an episode that its context or time limit ended like one of `max_turns` turns. false:
+    it pays for the turns it took, like one that stopped early by itself."""
     max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
 
 
+def paid_rate(grade: Grade, pay_implied: bool) -> float:
+    """The share of the assertions that are paid which hold, in [0, 1]."""
+    return (grade if pay_implied else each_fact_once(grade)).rate
+
+
 def _shaped(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
-    return grade.rate - settings.turn_penalty * (n_turns / settings.max_turns)
+    return paid_rate(grade, settings.pay_implied) - settings.turn_penalty * (
+        n_turns / settings.max_turns
+    )
 
 
 def _shaped_turns(turns: Sequence[Turn], settings: RewardSettings) -> tuple[float, ...]:
@@ -76,8 +98,18 @@ REWARDS.register(
 REWARDS.register("binary", RewardKind("1 when every assertion holds, else 0", _binary))
 
 
-def reward(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
-    """The reward of one episode; that of "shaped" is rate − λ·turns/max_turns.
+CUT_OFF = (StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT)
+"""Ends that the policy did not choose, before its last turn."""
+
+
+def reward(
+    grade: Grade,
+    n_turns: int,
+    settings: RewardSettings,
+    stop: StopReason = StopReason.MAX_TURNS,
+) -> float:
+    """The reward of one episode; that of "shaped" is rate − λ·turns/max_turns, and whatever the
+    kind, the bonus for a pass and the cost of a false claim come to it. stop: how it ended.
 
     `n_turns` counts every turn taken, the one that says "done" among them. Raises `ValueError` when
     it lies outside 0..max_turns (the episode was played under other limits than it is scored with),
@@ -85,10 +117,55 @@ def reward(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
     """
     if not 0 <= n_turns <= settings.max_turns:
         raise ValueError(f"{n_turns} turns, but an episode has 0 to {settings.max_turns}")
-    value = REWARDS[settings.kind].of_episode(grade, n_turns, settings)
+    value = _of_kind(grade, _charged_turns(n_turns, settings, stop), settings)
+    value += settings.pass_bonus * grade.passed + _claim(grade, settings, stop)
     if not math.isfinite(value):
         raise ValueError(f"the reward of {n_turns} turns is {value}, not a finite number")
     return value
+
+
+def earned_by_turns(
+    turns: Sequence[Turn], grade: Grade, settings: RewardSettings, stop: StopReason
+) -> tuple[float, ...]:
+    """What each turn of an episode earned by itself: what its kind of reward says; at the turn that
+    completed the work the bonus, which a turn that spoils it loses; at the last turn the cost of a
+    false claim and of the turns that a cut-off episode is charged without having taken."""
+    earned = list(REWARDS[settings.kind].of_turns(turns, settings))
+    if not earned:
+        return ()
+    if settings.pass_bonus:
+        whole = _whole(turns, paid_rate(grade, settings.pay_implied))
+        for i, (before, after) in enumerate(itertools.pairwise(whole)):
+            earned[i] += settings.pass_bonus * (after - before)
+    earned[-1] += _claim(grade, settings, stop)
+    charged = _charged_turns(len(turns), settings, stop)
+    if charged != len(turns):
+        earned[-1] += _of_kind(grade, charged, settings) - _of_kind(grade, len(turns), settings)
+    return tuple(earned)
+
+
+def _whole(turns: Sequence[Turn], rate: float) -> list[bool]:
+    """Whether every assertion held before each turn and at the end, where `rate` of them held: the
+    progress of the turns, counted backwards. A world that says nothing of progress says that no
+    turn changed it."""
+    rates = [rate]
+    for turn in reversed(turns):
+        rates.append(rates[-1] - (turn.reward or 0.0))
+    return [r > 1 - _RATE_EPS for r in reversed(rates)]
+
+
+def _of_kind(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
+    return REWARDS[settings.kind].of_episode(grade, n_turns, settings)
+
+
+def _charged_turns(n_turns: int, settings: RewardSettings, stop: StopReason) -> int:
+    return settings.max_turns if settings.charge_cut_off and stop in CUT_OFF else n_turns
+
+
+def _claim(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
+    """What a false claim costs, as a number ≤ 0."""
+    claimed = stop is StopReason.TASK_COMPLETE and not grade.passed
+    return -settings.false_claim_penalty if claimed else 0.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +187,7 @@ def explain(
     """
     return (
         *_episode_rows(settings),
+        _fact_row(settings),
         *_price_rows(settings),
         *_group_rows(settings, group_size, scale),
     )
@@ -125,12 +203,16 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
     last = settings.max_turns
     short = min(4, last)
 
-    def earn(passed: int, total: int, turns: int) -> float:
-        return reward(_grade(passed, total), turns, settings)
+    def earn(passed: int, total: int, turns: int, stop: StopReason = StopReason.MAX_TURNS) -> float:
+        return reward(_grade(passed, total), turns, settings, stop)
 
     quick, slow = earn(1, 1, short), earn(1, 1, last)
-    quit_early, worked = earn(1, 4, 1), earn(2, 5, last)
-    nothing, useless = earn(0, 1, 1), earn(0, 1, last)
+    almost = earn(4, 5, short)
+    done = StopReason.TASK_COMPLETE
+    quit_early, worked = earn(1, 4, 1, done), earn(2, 5, last)
+    nothing, useless = earn(0, 1, 1, done), earn(0, 1, last)
+    unsaid, cut_off = earn(1, 4, short), earn(1, 4, 1, StopReason.CONTEXT_FULL)
+    claimed = earn(1, 4, short, done)
     return [
         ExplainRow(f"passes in {short} turns", quick, "the behaviour that is wanted"),
         ExplainRow(
@@ -141,6 +223,24 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
             f"40 % of the assertions in {last} turns", worked, _quitting_note(quit_early, worked)
         ),
         ExplainRow("stops at once with nothing done", nothing, ""),
+        ExplainRow(
+            f"four of five assertions in {short} turns, without a claim",
+            almost,
+            f"the fifth is worth {_number(quick - almost)}, {_number(settings.pass_bonus)} of it"
+            " the bonus for a pass",
+        ),
+        ExplainRow(
+            f"says that it is done with a quarter in {short} turns",
+            claimed,
+            f"the false claim costs {_number(unsaid - claimed)}",
+        ),
+        ExplainRow(
+            "a quarter in one turn, when the context was full",
+            cut_off,
+            "charged like an early stop"
+            if math.isclose(cut_off, earn(1, 4, 1))
+            else f"charged like {last} turns (charge_cut_off)",
+        ),
         ExplainRow(
             f"nothing done in {last} turns",
             useless,
@@ -154,6 +254,26 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
             "an error, never a reward: a broken grader is no bad rollout",
         ),
     ]
+
+
+def _fact_row(settings: RewardSettings) -> ExplainRow:
+    """A file that is there beside one whose contents are right: two assertions, one fact."""
+    made = Grade(
+        (
+            AssertionResult("file_exists", "a.txt", True),
+            AssertionResult("file_contents_contain", "a.txt", False, "does not contain 'x'"),
+        )
+    )
+    turns = min(4, settings.max_turns)
+    twice, once = (
+        reward(made, turns, replace(settings, pay_implied=paid)) for paid in (True, False)
+    )
+    note = f"{_number(twice)} where the file's existence is paid beside its contents"
+    return ExplainRow(
+        f"creates the file with wrong contents in {turns} turns",
+        reward(made, turns, settings),
+        f"{note}, {_number(once)} where each fact is paid once (pay_implied = false)",
+    )
 
 
 def _quitting_note(quit_early: float, worked: float) -> str:

@@ -119,7 +119,7 @@ class Player:
             turns=tuple(turns),
             stop_reason=stop,
             grade=grade,
-            reward=self._paid(task.task_id, k, grade, len(turns)),
+            reward=self._paid(task.task_id, k, grade, len(turns), stop),
             metrics={
                 **_metrics(turns, steps),
                 "sampling_seconds": sampling_seconds,
@@ -128,11 +128,11 @@ class Player:
             },
         )
 
-    def _paid(self, task_id: str, k: int, grade: Grade, n_turns: int) -> float:
+    def _paid(self, task_id: str, k: int, grade: Grade, n_turns: int, stop: StopReason) -> float:
         # An oracle may take more turns than a policy is allowed: the dearest episode.
         n_turns = min(n_turns, self.settings.max_turns)
         try:
-            return self.reward.of_episode(grade, n_turns)
+            return self.reward.of_episode(grade, n_turns, stop)
         except ValueError as e:
             raise ValueError(f"task {task_id}, k = {k}: {e}") from e
 
@@ -144,7 +144,8 @@ class Player:
         """
         if not self._would_have_played(trajectory, task, seeds):
             return None
-        reward = self._paid(task.task_id, trajectory.k, trajectory.grade, len(trajectory.turns))
+        t = trajectory
+        reward = self._paid(task.task_id, t.k, t.grade, len(t.turns), t.stop_reason)
         return replace(trajectory, reward=reward)
 
     def _would_have_played(self, t: Trajectory, task: Task, seeds: TurnSeeds) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ class AssertionKind:
     """The path has to be a file of the workspace seed."""
     absent: bool = False
     """It asks for a file that is not there; all others need it there."""
+    implies: tuple[str, ...] = ()
+    """The kinds that hold of a file wherever this one does: beside it they say nothing new."""
 
 
 _NAME_BYTES = 255  # NAME_MAX of every Linux file system
@@ -222,26 +224,49 @@ def _unchanged(data: bytes, seed: bytes | None) -> None:
         raise Unmet("differs from the seed")
 
 
-FILE_NOT_EXISTS, FILE_UNCHANGED = "file_not_exists", "file_unchanged"
+FILE_EXISTS, FILE_NOT_EXISTS = "file_exists", "file_not_exists"
+FILE_UNCHANGED = "file_unchanged"
 FILE_CONTENTS_MATCH_REGEX = "file_contents_match_regex"
 
 ASSERTION_KINDS: Registry[AssertionKind] = Registry("assertion kind")
 """By the name that tasks give in `kind`."""
 # There is a regular file or a folder of that name.
-ASSERTION_KINDS.register("file_exists", AssertionKind(of_tree=Tree.need_present))
+ASSERTION_KINDS.register(FILE_EXISTS, AssertionKind(of_tree=Tree.need_present))
 # Nothing of that name is there, not even a link or a folder.
 ASSERTION_KINDS.register(FILE_NOT_EXISTS, AssertionKind(of_tree=Tree.need_absent, absent=True))
 # The text holds every string of `must_contain`.
 ASSERTION_KINDS.register(
     "file_contents_contain",
-    AssertionKind(of_text=_contains, key="must_contain", parse=_parse_needles),
+    AssertionKind(
+        of_text=_contains, key="must_contain", parse=_parse_needles, implies=(FILE_EXISTS,)
+    ),
 )
 # `regex` is found somewhere in the text (`re.search`, no flags).
 ASSERTION_KINDS.register(
-    FILE_CONTENTS_MATCH_REGEX, AssertionKind(of_text=_matches, key="regex", parse=_parse_regex)
+    FILE_CONTENTS_MATCH_REGEX,
+    AssertionKind(of_text=_matches, key="regex", parse=_parse_regex, implies=(FILE_EXISTS,)),
 )
 # The bytes are those of the workspace seed.
-ASSERTION_KINDS.register(FILE_UNCHANGED, AssertionKind(of_bytes=_unchanged, in_seed=True))
+ASSERTION_KINDS.register(
+    FILE_UNCHANGED, AssertionKind(of_bytes=_unchanged, in_seed=True, implies=(FILE_EXISTS,))
+)
+
+
+def each_fact_once(grade: Grade) -> Grade:
+    """The grade without the assertions that another one of the same file implies.
+
+    Which ones are left out depends on the task alone: an attempt that only creates the file has
+    met none of what is left. A kind that is not registered here implies nothing.
+    """
+    implied = {
+        (kind, result.path)
+        for result in grade.results
+        if result.kind in ASSERTION_KINDS
+        for kind in ASSERTION_KINDS[result.kind].implies
+    }
+    return replace(
+        grade, results=tuple(r for r in grade.results if (r.kind, r.path) not in implied)
+    )
 
 
 # --- grading --------------------------------------------------------------------------------------

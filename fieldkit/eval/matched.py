@@ -36,6 +36,8 @@ class TaskOutcome:
     by_kind: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Assertion kind → (passed, total)."""
     reward: float = 0.0
+    once: tuple[int, int] | None = None
+    """(passed, total) without assertions that another one implies; None: not counted."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class ArmRow:
     reward_sd: float | None = None
     """Standard deviation of the reward over the tasks, with n in the denominator. These three are
     None in evidence that was stored before they were counted."""
+    once: tuple[int, int] | None = None
+    """Assertions (passed, total) without those that another one implies; None as above."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ class PairedRow:
     tokens: Estimate
     seconds: Estimate | None = None
     """None in evidence that was stored before it was counted."""
+    once: Estimate | None = None
+    """As `assertion_rate`, without assertions that another one implies; None as above."""
 
 
 class MatchedArms:
@@ -138,6 +144,7 @@ class MatchedArms:
         out = self.outcomes(name)
         n = len(out)
         passed, stopped = sum(o.passed for o in out), sum(o.stopped for o in out)
+        once = _once(out)
         return ArmRow(
             name=name,
             n_tasks=n,
@@ -157,6 +164,7 @@ class MatchedArms:
             median_turns=statistics.median(o.turns for o in out),
             mean_reward=statistics.fmean(o.reward for o in out),
             reward_sd=statistics.pstdev(o.reward for o in out),
+            once=(sum(p for p, _ in once), sum(n for _, n in once)) if once else None,
         )
 
     def _ratio(
@@ -173,6 +181,7 @@ class MatchedArms:
     def paired(self, name: str) -> PairedRow:
         """One arm against the reference."""
         ref, arm = self.outcomes(self.reference), self.outcomes(name)
+        ref_once, arm_once = _once(ref), _once(arm)
         return PairedRow(
             name=name,
             reference=self.reference,
@@ -194,6 +203,14 @@ class MatchedArms:
             seconds=stats.mean_difference(
                 [o.seconds for o in ref], [o.seconds for o in arm], seed=self.seed
             ),
+            once=stats.ratio_difference(
+                [p for p, _ in ref_once],
+                [p for p, _ in arm_once],
+                [n for _, n in ref_once],
+                seed=self.seed,
+            )
+            if ref_once and arm_once
+            else None,
         )
 
     def paired_rows(self) -> tuple[PairedRow, ...]:
@@ -230,7 +247,10 @@ class MatchedArms:
                 a,
                 outcomes={
                     t: replace(
-                        o, assertions_passed=o.by_kind[kind][0], assertions_total=o.by_kind[kind][1]
+                        o,
+                        assertions_passed=o.by_kind[kind][0],
+                        assertions_total=o.by_kind[kind][1],
+                        once=None,
                     )
                     for t, o in a.outcomes.items()
                     if kind in o.by_kind
@@ -241,6 +261,12 @@ class MatchedArms:
         task_ids = arms[0].outcomes
         tags = {t: self.tags[t] for t in task_ids if t in self.tags}
         return MatchedArms(arms, self.reference, tags, self.seed)
+
+
+def _once(outcomes: Sequence[TaskOutcome]) -> list[tuple[int, int]]:
+    """`once` of every outcome; empty where one was not counted."""
+    counted = [o.once for o in outcomes if o.once is not None]
+    return counted if len(counted) == len(outcomes) else []
 
 
 def _check_names(arms: Sequence[Arm], reference: str) -> None:

@@ -111,6 +111,8 @@ class Site:
     """How a reply is read, where a world knows several ways."""
     tool_form: str = "text"
     """How tool calls are written: a name in `rollout.envs.tool_calls.TOOL_FORMS`."""
+    pay_implied: bool = True
+    """`reward.pay_implied`: which assertions a step's progress counts."""
     ledger: Path | None = None
     """Where processes are entered that a world starts; None: a file in `scratch`."""
     say: Callable[[str], None] = lambda line: None

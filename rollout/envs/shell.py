@@ -13,6 +13,7 @@ from fieldkit.errors import Unavailable
 from fieldkit.eval.assertions import TreeGrader, parse_assertions, parse_seed
 from fieldkit.eval.grade import Grade
 from fieldkit.records import ActionKind, StopReason, Task, Turn
+from reward.shaping import paid_rate
 from rollout.envs.base import Environment, Message, MissingOracle, Opening, Reply, Site, Step
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION, PROTOCOLS, block
 from rollout.envs.shell_random import random_reply
@@ -45,8 +46,8 @@ def shell_opening(task: Task) -> Opening:
 class ShellWorld:
     """A workspace in a sandbox, the reader of replies, and the grader of what they left.
 
-    A step's reward is the change of the assertion rate that its command made, so that a turn can be
-    credited with it; the policy is not shown it.
+    A step's reward is the change that its command made to the rate of the assertions that are paid,
+    so that a turn can be credited with it; the policy is not shown it.
     """
 
     def __init__(self, site: Site) -> None:
@@ -54,6 +55,7 @@ class ShellWorld:
         self._parse = PROTOCOLS.named(site.protocol)
         self._sandbox = make_sandbox(site.sandbox, site.scratch)
         self._grader: TreeGrader | None = None
+        self._pay_implied = site.pay_implied
         self._rate = 0.0
 
     async def reset(self, task: Task, seed: int) -> Opening:
@@ -62,7 +64,7 @@ class ShellWorld:
         files = parse_seed(task.info, where)
         self._grader = TreeGrader(parse_assertions(task.info, where), files)
         await self._sandbox.open(files)
-        self._rate = (await self.grade()).rate
+        self._rate = await self._paid_rate()
         return shell_opening(task)
 
     async def step(self, reply: Reply) -> Step:
@@ -73,7 +75,7 @@ class ShellWorld:
             told = () if stop else (_told(NO_ACTION_OBSERVATION),)
             return Step(action, told, stop=stop)
         result = await self._sandbox.run(action.command)
-        before, self._rate = self._rate, (await self.grade()).rate
+        before, self._rate = self._rate, await self._paid_rate()
         return Step(
             action,
             (_told(observe(result, self._settings)),),
@@ -92,6 +94,9 @@ class ShellWorld:
             return await asyncio.to_thread(self._grader.grade, self._sandbox.workspace)
         except OSError as e:
             raise Unavailable(f"the workspace cannot be graded: {e}") from e
+
+    async def _paid_rate(self) -> float:
+        return paid_rate(await self.grade(), self._pay_implied)
 
     async def close(self) -> None:
         await self._sandbox.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
+from fieldkit.eval.assertions import each_fact_once
 from fieldkit.eval.matched import Arm, ArmRow, MatchedArms, PairedRow, TaskOutcome
 from fieldkit.eval.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.eval.stats import Estimate
@@ -161,6 +162,7 @@ def outcome(trajectory: Trajectory) -> TaskOutcome:
     for result in trajectory.grade.results:
         passed, total = by_kind.get(result.kind, (0, 0))
         by_kind[result.kind] = (passed + result.passed, total + 1)
+    once = each_fact_once(trajectory.grade)
     return TaskOutcome(
         passed=trajectory.grade.passed,
         stopped=trajectory.stop_reason.by_itself,
@@ -172,6 +174,7 @@ def outcome(trajectory: Trajectory) -> TaskOutcome:
         stop_reason=trajectory.stop_reason.value,
         by_kind=by_kind,
         reward=trajectory.reward,
+        once=(once.n_passed, once.n_total),
     )
 
 

@@ -91,6 +91,13 @@ MEASURES = (
         lambda p: quantities.estimate(p.assertion_rate),
     ),
     Measure(
+        "… each fact counted once",
+        lambda a: quantities.share(*a.once) if a.once else NOTHING,
+        "facts",
+        lambda p: quantities.estimate(p.once) if p.once else NOTHING,
+        is_wide=True,
+    ),
+    Measure(
         "ended by itself",
         _of_model(lambda a: quantities.share(a.stopped, a.n_tasks)),
         "ended by itself",

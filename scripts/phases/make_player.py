@@ -104,6 +104,7 @@ def worlds(ctx: Context, form: str | None = None) -> Callable[[Task], World]:
         ctx.scratch,
         ctx.config.rollout.protocol,
         form or tool_form(ctx.config.model, ctx.model_dir()),
+        pay_implied=ctx.config.reward.pay_implied,
         ledger=ctx.folder.ledger,
         say=functools.partial(note, ctx.tell),
     )

@@ -274,7 +274,13 @@ def play_random(config: RunConfig, model: Path, task: Task, k: int) -> Trajector
     """Play one attempt of the random policy under the run's limits. With the evaluation's seeds it
     is always the same. model: its tokenizer counts the context's tokens."""
     with tempfile.TemporaryDirectory() as scratch:
-        site = Site(config.sandbox, Path(scratch), config.rollout.protocol, YARDSTICK_FORM)
+        site = Site(
+            config.sandbox,
+            Path(scratch),
+            config.rollout.protocol,
+            YARDSTICK_FORM,
+            pay_implied=config.reward.pay_implied,
+        )
         player = yardstick_player(
             RANDOM,
             worlds=functools.partial(make_world, site=site),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Task, Trajectory
+from fieldkit.records import StopReason, Task, Trajectory
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import (
     CREDITS,
@@ -20,10 +20,10 @@ from reward.credit import (
     turn_advantages,
 )
 from reward.reward import Reward
-from reward.shaping import REWARDS, RewardSettings
+from reward.shaping import REWARDS, RewardSettings, earned_by_turns
 from rollout.group import make_group
 from scripts.run.config import AdvantageSettings
-from tests.reward.build import trajectory
+from tests.reward.build import grade, trajectory
 
 PRICE = 0.1
 TASK = Task("t", "clawgym", "Do it.", {})
@@ -91,6 +91,95 @@ def test_equal_rewards_teach_no_turn_anything() -> None:
     turns = (paid(1, 0), paid(0, 1))
     assert turn_advantages((0.8, 0.8), turns) == ((0.0, 0.0), (0.0, 0.0))
     assert state_advantages((0.8, 0.8), turns, ((0, 1), (0, 0))) == ((0.0, 0.0), (0.0, 0.0))
+
+
+# --- what falls due at a turn ---------------------------------------------------------------------
+
+
+def earned(settings: RewardSettings, ended: Trajectory) -> tuple[float, ...]:
+    return earned_by_turns(ended.turns, ended.grade, settings, ended.stop_reason)
+
+
+def ended(
+    *progress: float | None, passed: int, total: int, stop: StopReason, k: int = 0
+) -> Trajectory:
+    return replace(played(*progress, k=k), grade=grade(passed, total), stop_reason=stop)
+
+
+BONUS = RewardSettings(turn_penalty=0, pass_bonus=0.5)
+DONE, CONTEXT_FULL = StopReason.TASK_COMPLETE, StopReason.CONTEXT_FULL
+
+
+def test_the_bonus_falls_due_at_the_turn_that_completes_the_work() -> None:
+    """One of three assertions holds at the start: 1/3, 2/3, 1 and the stop."""
+    got = earned(BONUS, ended(1 / 3, 1 / 3, 0, passed=3, total=3, stop=DONE))
+    assert got == pytest.approx((1 / 3, 1 / 3 + 0.5, 0))
+
+
+def test_a_turn_that_spoils_the_work_loses_the_bonus_and_one_that_mends_it_earns_it_again() -> None:
+    mended = ended(1, -0.5, 0.5, passed=2, total=2, stop=DONE)
+    assert earned(BONUS, mended) == pytest.approx((1.5, -1.0, 1.0))
+    spoiled = ended(1, -0.5, 0, passed=1, total=2, stop=DONE)
+    assert earned(BONUS, spoiled) == pytest.approx((1.5, -1.0, 0))
+
+
+def test_no_turn_completes_what_held_from_the_start_or_what_nobody_saw() -> None:
+    assert earned(BONUS, ended(0, 0, passed=2, total=2, stop=DONE)) == (0, 0)
+    assert earned(BONUS, ended(None, None, passed=2, total=2, stop=DONE)) == (0, 0)
+    assert earned(BONUS, replace(ended(0, passed=1, total=1, stop=DONE), turns=())) == ()
+
+
+def test_a_false_claim_is_charged_to_the_turn_that_makes_it() -> None:
+    costs = RewardSettings(turn_penalty=0, false_claim_penalty=0.3)
+    assert earned(costs, ended(0.5, 0, passed=1, total=2, stop=DONE)) == pytest.approx((0.5, -0.3))
+    assert earned(costs, ended(0.5, 0, passed=1, total=2, stop=CONTEXT_FULL)) == (0.5, 0)
+    assert earned(costs, ended(0.5, 0.5, passed=2, total=2, stop=DONE)) == (0.5, 0.5)
+
+
+def test_the_turns_that_a_cut_off_episode_is_charged_fall_due_at_its_last() -> None:
+    """λ = 0.6 over 6 turns: 0.1 a turn, and four that were never taken."""
+    full = RewardSettings(turn_penalty=0.6, max_turns=6, charge_cut_off=True)
+    got = earned(full, ended(0.5, 0, passed=1, total=2, stop=CONTEXT_FULL))
+    assert got == pytest.approx((0.4, -0.5))
+
+
+@pytest.mark.parametrize("credit", ["turn", "state"])
+def test_what_turns_earn_accounts_for_the_whole_reward(credit: str) -> None:
+    """Every option at once: the reward is what the turns earned, where nothing held before them."""
+    settings = RewardSettings(
+        turn_penalty=0.6, max_turns=6, pass_bonus=0.5, false_claim_penalty=0.3, charge_cut_off=True
+    )
+    group = [
+        ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE),
+        ended(0.5, 0, passed=1, total=2, stop=DONE, k=1),
+        ended(0, 0.5, passed=1, total=2, stop=CONTEXT_FULL, k=2),
+    ]
+    rule = Reward(settings, scale="mean", credit=credit)
+    group = [
+        replace(t, reward=rule.of_episode(t.grade, len(t.turns), t.stop_reason)) for t in group
+    ]
+    assert [t.reward for t in group] == pytest.approx([1.2, 0.0, -0.1])
+    assert [sum(earned(settings, t)) for t in group] == pytest.approx([1.2, 0.0, -0.1])
+    true, false, _ = rule.of_turns(group)
+    assert true[2] > false[1], "a stop with the work done against one with it undone"
+
+
+def test_by_state_a_false_claim_is_worse_than_going_on_from_the_same_state() -> None:
+    """Both are half done after a turn. One claims, at 0.3; the other goes on and completes, at 0.5.
+
+    Rewards to go in the state 0.5: −0.3, and 1.0 then 0 in the state 1; the mean is 0.35.
+    """
+    settings = RewardSettings(turn_penalty=0, pass_bonus=0.5, false_claim_penalty=0.3)
+    rule = Reward(settings, scale="mean", credit="state")
+    claims = ended(0.5, 0, passed=1, total=2, stop=DONE)
+    works = ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE, k=1)
+    group = [
+        replace(t, reward=rule.of_episode(t.grade, len(t.turns), t.stop_reason))
+        for t in (claims, works)
+    ]
+    first, second = rule.of_turns(group)
+    assert first == pytest.approx((-0.65, -0.65))
+    assert second == pytest.approx((0.65, 0.65, 0))
 
 
 # --- by state -------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.grade import Grade
+from fieldkit.eval.grade import AssertionResult, Grade
+from fieldkit.records import StopReason
 from reward.rescore import rescore
 from reward.reward import Reward
 from reward.shaping import REWARDS, ExplainRow, RewardKind, RewardSettings, explain, reward
@@ -34,6 +35,74 @@ def test_a_pass_in_four_turns_is_worth_0_933() -> None:
     assert round(reward(grade(5, 5), 4, RewardSettings()), 3) == 0.933
 
 
+def test_a_fact_that_two_assertions_state_is_paid_once_where_that_is_asked_for() -> None:
+    """Of three that hold in four turns, one is implied by another: 3/4 and 2/3."""
+    results = (
+        AssertionResult("file_exists", "a.txt", True),
+        AssertionResult("file_contents_contain", "a.txt", True),
+        AssertionResult("file_unchanged", "b.txt", True),
+        AssertionResult("file_contents_match_regex", "c.txt", False, "no such file"),
+    )
+    price = 0.2 * 4 / 12
+    assert reward(Grade(results), 4, RewardSettings()) == pytest.approx(3 / 4 - price)
+    once = RewardSettings(pay_implied=False)
+    assert reward(Grade(results), 4, once) == pytest.approx(2 / 3 - price)
+
+
+def test_explain_counts_a_fact_both_ways() -> None:
+    twice, once = explain(RewardSettings()), explain(RewardSettings(pay_implied=False))
+    assert row("wrong contents", twice).reward == pytest.approx(0.5 - 0.2 * 4 / 12)
+    assert row("wrong contents", once).reward == pytest.approx(-0.2 * 4 / 12)
+    assert "0.433" in row("wrong contents", once).note
+    assert "-0.067" in row("wrong contents", twice).note
+
+
+DONE, LAST_TURN = StopReason.TASK_COMPLETE, StopReason.MAX_TURNS
+
+
+@pytest.mark.parametrize("kind", ["shaped", "binary"])
+def test_a_pass_earns_its_bonus_whatever_the_kind_and_however_it_ended(kind: str) -> None:
+    plain = RewardSettings(kind=kind)
+    bonus = RewardSettings(kind=kind, pass_bonus=0.5)
+    for stop in (DONE, LAST_TURN):
+        earned = reward(grade(4, 4), 4, bonus, stop) - reward(grade(4, 4), 4, plain, stop)
+        assert earned == pytest.approx(0.5)
+    assert reward(grade(3, 4), 4, bonus, DONE) == reward(grade(3, 4), 4, plain, DONE)
+    assert reward(grade(0, 0), 4, bonus) == reward(grade(0, 0), 4, plain), "no assertion, no pass"
+
+
+def test_a_false_claim_costs_and_a_true_one_and_silence_do_not() -> None:
+    costs = RewardSettings(false_claim_penalty=0.3)
+    price = 0.2 * 4 / 12
+    assert reward(grade(3, 4), 4, costs, DONE) == pytest.approx(0.75 - price - 0.3)
+    assert reward(grade(3, 4), 4, costs, LAST_TURN) == pytest.approx(0.75 - price)
+    assert reward(grade(3, 4), 4, costs, StopReason.ENV_DONE) == pytest.approx(0.75 - price)
+    assert reward(grade(4, 4), 4, costs, DONE) == pytest.approx(1 - price)
+
+
+@pytest.mark.parametrize("stop", [StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT])
+def test_an_episode_that_was_cut_off_can_be_charged_all_its_turns(stop: StopReason) -> None:
+    full = RewardSettings(charge_cut_off=True)
+    assert reward(grade(1, 4), 3, RewardSettings(), stop) == pytest.approx(0.25 - 0.05)
+    assert reward(grade(1, 4), 3, full, stop) == pytest.approx(0.25 - 0.2)
+    assert reward(grade(1, 4), 3, full, DONE) == pytest.approx(0.25 - 0.05)
+
+
+def test_explain_shows_what_completing_claiming_and_being_cut_off_are_worth() -> None:
+    today = explain(RewardSettings())
+    assert "worth 0.200, 0.000 of it" in row("four of five", today).note
+    assert "costs 0.000" in row("says that it is done", today).note
+    assert row("context was full", today).note == "charged like an early stop"
+    assert row("context was full", today).reward == pytest.approx(0.25 - 0.2 / 12)
+    asked = explain(RewardSettings(pass_bonus=0.5, false_claim_penalty=0.3, charge_cut_off=True))
+    assert "worth 0.700, 0.500 of it" in row("four of five", asked).note
+    assert "costs 0.300" in row("says that it is done", asked).note
+    assert row("says that it is done", asked).reward == pytest.approx(0.25 - 0.2 / 3 - 0.3)
+    assert "12 turns" in row("context was full", asked).note
+    assert row("context was full", asked).reward == pytest.approx(0.25 - 0.2)
+    assert row("stops at once with nothing", asked).reward == pytest.approx(-0.2 / 12 - 0.3)
+
+
 def test_the_binary_reward_pays_only_for_a_pass() -> None:
     binary = RewardSettings(kind="binary")
     assert reward(grade(5, 5), 12, binary) == 1.0
@@ -56,6 +125,8 @@ def test_more_turns_than_the_settings_allow_is_an_error() -> None:
         ({"turn_penalty": -0.1}, "reward.turn_penalty"),
         ({"turn_penalty": float("nan")}, "reward.turn_penalty"),
         ({"max_turns": 0}, "reward.max_turns"),
+        ({"pass_bonus": -1}, "reward.pass_bonus"),
+        ({"false_claim_penalty": float("inf")}, "reward.false_claim_penalty"),
     ],
 )
 def test_a_bad_setting_is_refused_by_its_name(settings: dict[str, float], key: str) -> None:
@@ -111,7 +182,7 @@ def test_a_reward_from_outside_pays_episodes_and_explains_itself() -> None:
     REWARDS.register("quick", RewardKind("early passes", quick_passes))
     try:
         paid = Reward(RewardSettings(kind="quick"), credit="turn")
-        assert paid.of_episode(grade(1, 1), 3) == 0.25
+        assert paid.of_episode(grade(1, 1), 3, StopReason.MAX_TURNS) == 0.25
         stored = [trajectory(["ls"], 1, 1, 0.5), trajectory(["ls", "ls"], 0, 1, 0.0, k=1)]
         first, second = paid.of_turns(stored)
         assert first[0] > 0 > second[0] == second[1]

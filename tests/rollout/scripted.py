@@ -15,7 +15,7 @@ from typing import Any
 
 from fieldkit.errors import Unavailable
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Sampling, Task
+from fieldkit.records import Sampling, StopReason, Task
 from reward.reward import Reward
 from rollout.engine.client import Completion, Sampler
 from rollout.envs.base import Site, World
@@ -132,7 +132,7 @@ class Paid(Reward):
 
     pay: Callable[[Grade, int], float] = lambda grade, n_turns: 0.0
 
-    def of_episode(self, grade: Grade, n_turns: int) -> float:
+    def of_episode(self, grade: Grade, n_turns: int, stop: StopReason) -> float:
         return self.pay(grade, n_turns)
 
 

@@ -21,9 +21,11 @@ from fieldkit.eval.assertions import (
     AssertionKind,
     GraderLimits,
     TreeGrader,
+    each_fact_once,
     parse_assertions,
     parse_seed,
 )
+from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.eval.tree import Unmet
 
 SEED = {"notes/a.txt": "one\ntwo\n", "b.csv": "x,y\n1,2\n"}
@@ -575,3 +577,55 @@ def test_a_kind_from_outside_is_read_and_graded(longer_than: None, tmp_path: Pat
 def test_two_kinds_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="assertion kind 'file_exists' is registered twice"):
         ASSERTION_KINDS.register("file_exists", AssertionKind())
+
+
+# --- one fact, once -------------------------------------------------------------------------------
+
+
+def result(kind: str, path: str, passed: bool) -> AssertionResult:
+    return AssertionResult(kind, path, passed, "" if passed else "no")
+
+
+@pytest.mark.parametrize(
+    "kind", ["file_contents_contain", "file_contents_match_regex", "file_unchanged"]
+)
+def test_a_file_whose_contents_are_checked_is_no_second_fact(kind: str) -> None:
+    """2 of 3 hold; without the existence of a.txt, which its contents imply, 1 of 2."""
+    other = result("file_exists", "b.txt", True)
+    both = Grade((result("file_exists", "a.txt", True), result(kind, "a.txt", False), other))
+    once = each_fact_once(both)
+    assert (both.n_passed, both.n_total) == (2, 3)
+    assert (once.n_passed, once.n_total) == (1, 2)
+    assert once.results == (both.results[1], other)
+
+
+def test_an_absent_file_and_two_checks_of_one_content_are_facts_of_their_own() -> None:
+    grade = Grade(
+        (
+            result("file_not_exists", "a.txt", True),
+            result("file_contents_contain", "b.txt", True),
+            result("file_contents_match_regex", "b.txt", False),
+            result("of_another_program", "c.txt", True),
+            result("file_exists", "c.txt", True),
+        )
+    )
+    assert each_fact_once(grade) == grade
+
+
+def test_wherever_an_assertion_holds_so_does_what_it_implies(tmp_path: Path) -> None:
+    """The implication is a claim about the checks themselves, so the checks decide it."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.txt").write_text("one\ntwo\n")
+    (tmp_path / "folder").mkdir()
+    holding = 0
+    for path in ("notes/a.txt", "folder", "missing"):
+        asked = [contains(path, "one"), {"kind": "file_contents_match_regex", "path": path}]
+        asked[1]["regex"] = "two"
+        if path in SEED:
+            asked.append({"kind": "file_unchanged", "path": path})
+        for assertion in asked:
+            if verdict(tmp_path, assertion)[0]:
+                holding += 1
+                for implied in ASSERTION_KINDS[assertion["kind"]].implies:
+                    assert verdict(tmp_path, {"kind": implied, "path": path})[0]
+    assert holding == 3

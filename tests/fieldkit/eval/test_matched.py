@@ -56,6 +56,21 @@ def test_an_arms_own_numbers_are_counted() -> None:
     assert row.mean_tokens.value == 60
 
 
+def test_assertions_are_counted_both_ways_where_every_outcome_knows_both() -> None:
+    """Without what another assertion implies: 2 of 4 against 3 of 4, where 6 of 8 became 8 of 8."""
+    before = {"a": replace(outcome(4), once=(2, 2)), "b": replace(outcome(2), once=(0, 2))}
+    after = {"a": replace(outcome(4), once=(2, 2)), "b": replace(outcome(4), once=(1, 2))}
+    both = MatchedArms((Arm("warm", before, SETTINGS), Arm("new", after, SETTINGS)), "warm")
+    assert (both.row("warm").once, both.row("new").once) == ((2, 4), (3, 4))
+    change = both.paired("new").once
+    assert change is not None
+    assert change.value == 0.25
+    assert both.paired("new").assertion_rate.value == 0.25
+    assert both.kinds()["file_exists"].row("new").once is None
+    assert compare().row("new").once is None
+    assert compare().paired("new").once is None
+
+
 def test_differences_are_paired_by_task_whatever_the_order_of_the_file() -> None:
     row = compare().paired("new")
     assert (row.passed.test.first_only, row.passed.test.second_only) == (0, 1)

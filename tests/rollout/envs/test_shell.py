@@ -57,6 +57,25 @@ async def test_doing_nothing_keeps_the_seed_and_no_more(world: World) -> None:
     assert [r.passed for r in grade.results] == [False, True]
 
 
+@pytest.mark.parametrize(("pay_implied", "earned"), [(True, (0.5, 0.5)), (False, (0.0, 1.0))])
+async def test_a_step_earns_what_the_reward_pays(
+    tmp_path: Path, pay_implied: bool, earned: tuple[float, float]
+) -> None:
+    """An empty b.txt is half of two assertions, and nothing where its existence is implied."""
+    listed = [
+        {"kind": "file_exists", "path": "b.txt"},
+        {"kind": "file_contents_contain", "path": "b.txt", "must_contain": ["2"]},
+    ]
+    played = task(verifiable_assertions=listed)
+    world = make_world(played, Site(SandboxSettings(), tmp_path, pay_implied=pay_implied))
+    try:
+        await world.reset(played, 0)
+        first, second = await run(world, "touch b.txt"), await run(world, "echo 2 > b.txt")
+        assert (first.reward, second.reward) == earned
+    finally:
+        await world.close()
+
+
 async def test_output_is_observed_as_it_was_written(world: World) -> None:
     assert (await run(world, "cat notes/a.txt")).said == "one\ntwo"
 
