@@ -38,7 +38,9 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
         if found is None:
             continue
         pay = reward(ctx).of_episode
-        trajectories = [replace(t, reward=pay(t.grade, len(t.turns))) for t in found.trajectories]
+        trajectories = [
+            replace(t, reward=pay(t.grade, len(t.turns), t.stop_reason)) for t in found.trajectories
+        ]
         summary = summarise(
             trajectories,
             arm=arm,
