@@ -206,8 +206,7 @@ class _Case:
     def _done(self, habit: Habit) -> str:
         if habit is Habit.GONE:
             return f"Done. The habit is gone: {self._ends}."
-        b = self.before
-        return f"Done: it stopped by itself from the start ({b.stopped} of {b.n_tasks} tasks)."
+        return "Done: the work got better."
 
     def _under_way(self, habit: Habit) -> str:
         """The strongest sign of learning, and the held-out tasks if it is not about them."""
@@ -247,7 +246,7 @@ class _Case:
     def _passes(self, work: Work) -> str:
         a, b = self.after, self.before
         if work is Work.BETTER:
-            return f"It passes more tasks: {a.passed}, {b.passed} before."
+            return f"It passes more tasks: {a.passed} of {a.n_tasks}, {b.passed} before."
         return f"It passes {a.passed}, {b.passed} before: no difference beyond luck."
 
     # --- the numbers behind it --------------------------------------------------------------------

@@ -178,6 +178,15 @@ def test_a_policy_that_always_stopped_had_no_habit_to_break() -> None:
     assert verdict(before, arm("step 9", set(), EVERY, 2, 4, N)).habit is Habit.NEVER_THERE
 
 
+def test_where_there_was_no_habit_the_first_line_is_about_the_work() -> None:
+    before = arm("warm start", set(range(30)), EVERY, 2, 4, N)
+    found = verdict(before, arm("step 9", set(range(60)), EVERY, 2, 4, N))
+    assert found.learning is Learning.DONE
+    assert found.headline == (
+        "Done: the work got better. It passes more tasks: 60 of 158, 30 before."
+    )
+
+
 def test_what_cannot_be_told_says_how_much_worse_it_may_still_be() -> None:
     before = arm("warm start", set(range(10)), set(), 2, 12, 24)
     after = arm("step 9", set(range(10)), set(range(24)), 2, 4, 24)
