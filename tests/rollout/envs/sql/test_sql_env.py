@@ -174,7 +174,7 @@ def test_the_preset_plays_a_policy_that_wins(tmp_path: Path) -> None:
     assert won.grade.passed
     assert won.stop_reason is StopReason.ENV_DONE
     assert {part.name: part.value for part in won.grade.rewards} == pytest.approx(
-        {"correctness": 1.0, "progress": 1.0, "operational": 0.015}
+        {"correctness": 1.0, "progress": 1.0, "operational": 0.015, "published_progress": 1.0}
     )
     assert won.reward == pytest.approx(0.6 + 0.3 + 0.015)
 
