@@ -75,6 +75,8 @@ class Measure:
     change: Callable[[PairedRow], str] = lambda p: ""
     is_wide: bool = False
     """Left out of tables of a row for each arm on a terminal, which has no room for it."""
+    tells: Callable[[Sequence[ArmRow]], bool] = lambda arms: True
+    """Whether it says anything of these arms that another measure does not."""
 
 
 MEASURES = (
@@ -96,6 +98,7 @@ MEASURES = (
         "facts",
         lambda p: quantities.estimate(p.once) if p.once else NOTHING,
         is_wide=True,
+        tells=lambda arms: any(a.once and a.once[1] != a.assertions_total for a in arms),
     ),
     Measure(
         "ended by itself",
@@ -137,7 +140,7 @@ def main_table(evidence: Evidence) -> Table:
     if evidence.newest:
         columns.append(f"{evidence.newest} − {evidence.reference}")
     rows = []
-    for measure in MEASURES:
+    for measure in (m for m in MEASURES if m.tells(evidence.arms)):
         row = [measure.name, *map(measure.own, evidence.arms)]
         if evidence.newest:
             row.append(measure.change(evidence.against_reference(evidence.newest)))
@@ -186,7 +189,7 @@ def arms_table(
     title: str, arms: Sequence[ArmRow], notes: tuple[str, ...] = (), *, wide: bool
 ) -> Table:
     """Every arm's own numbers, one row per arm, so more evaluations add rows, not columns."""
-    shown = [measure for measure in MEASURES if wide or not measure.is_wide]
+    shown = [m for m in MEASURES if m.tells(arms) and (wide or not m.is_wide)]
     return Table(
         title,
         ("arm", *[measure.name for measure in shown]),
@@ -197,7 +200,7 @@ def arms_table(
 
 def wide_paired_table(evidence: Evidence) -> Table:
     """`paired_table` with every change."""
-    wide = [measure for measure in MEASURES if measure.is_wide and measure.column]
+    wide = [m for m in MEASURES if m.is_wide and m.column and m.tells(evidence.arms)]
     table = paired_table(evidence)
     return replace(
         table,

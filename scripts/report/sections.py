@@ -22,7 +22,7 @@ from scripts.evidence.flips import Change, Flips
 from scripts.evidence.health import UNSEEN
 from scripts.evidence.played import BASE
 from scripts.evidence.run_tables import POOL_STATES, Section, page_tables
-from scripts.evidence.verdict import proven
+from scripts.evidence.verdict import Habit, Verdict, proven
 from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
 from scripts.report.charts import Difference
@@ -32,12 +32,13 @@ from scripts.report.provenance import used
 from scripts.run import memory_account
 from scripts.words.visible import visible
 
+HABIT = (
+    "The habit: the model never says that it is done, so an attempt goes on until its turn limit."
+)
 TERMS = (
-    "The habit: the model never says that it is done, so an attempt goes on until its turn limit.",
     "Held-out tasks are never trained on. The warm start is the adapter that the night began with.",
     "Brackets are 95 % intervals; a difference whose interval holds zero can be luck.",
 )
-"""What the first screen's words mean."""
 
 CHANGE_WORDS = {
     Change.LOST: "lost",
@@ -60,7 +61,7 @@ def sections(f: Findings) -> dict[str, Any]:
         "gaps": f.gaps,
         "warnings": f.warnings,
         "unseen": UNSEEN,
-        "terms": TERMS,
+        "terms": terms(f.verdict),
         "matched": _with_tables(f, Section.MATCHED, _differences_chart),
         "curves": [c for c in drawn if c.title in FIRST],
         "more_curves": [c for c in drawn if c.title not in FIRST],
@@ -74,6 +75,11 @@ def sections(f: Findings) -> dict[str, Any]:
         "pool": _pool(f),
         "used": used(f.manifest, f.steps),
     }
+
+
+def terms(verdict: Verdict | None) -> tuple[str, ...]:
+    """What the first screen's words mean."""
+    return TERMS if verdict and verdict.habit is Habit.NEVER_THERE else (HABIT, *TERMS)
 
 
 def _with_tables(

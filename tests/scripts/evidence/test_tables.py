@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,15 @@ def test_a_yardstick_that_samples_nothing_has_no_stops_and_no_tokens(evidence: E
     for arm in ("do-nothing", "oracle"):
         assert cell(main_table(evidence), "tokens a task", arm) == "–"
         assert cell(main_table(evidence), "ended by itself", arm) == "–"
+
+
+def test_facts_have_a_row_only_where_some_are_stated_twice(evidence: Evidence) -> None:
+    total = evidence.arms[0].assertions_total
+    same = replace(evidence, arms=tuple(replace(a, once=(0, total)) for a in evidence.arms))
+    fewer = replace(evidence, arms=tuple(replace(a, once=(0, total - 1)) for a in evidence.arms))
+    row = "… each fact counted once"
+    assert row not in [first for first, *_ in main_table(same).rows]
+    assert cell(main_table(fewer), row, "warm start") == f"0/{total - 1} (0.0 %)"
 
 
 def test_the_difference_carries_its_interval_and_p(evidence: Evidence) -> None:

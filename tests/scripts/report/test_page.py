@@ -15,8 +15,10 @@ import pytest
 from fieldkit.files.atomic import append_line
 from fieldkit.files.journal import Journal
 from scripts.evidence.findings import read_findings
+from scripts.evidence.verdict import Habit
 from scripts.report.files import write_files, write_report
 from scripts.report.page import cell, code
+from scripts.report.sections import HABIT, TERMS, terms
 from tests.scripts.made_night import Night, make_night, tasks, write_tasks
 
 SECTIONS = (
@@ -95,6 +97,14 @@ def test_the_first_screen_says_what_its_words_mean(page: Page) -> None:
     assert page.text.index("The habit: the model never says") < page.text.index("tasks passed")
     assert "NOT_DISTINGUISHABLE" not in page.html
     assert "How far the policy has moved from the adapter that the night began with." in page.text
+
+
+def test_the_page_of_a_night_without_a_habit_does_not_speak_of_one(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    verdict = read_findings(night.folder, night.config).verdict
+    assert verdict is not None
+    assert HABIT in terms(verdict)
+    assert terms(replace(verdict, habit=Habit.NEVER_THERE)) == TERMS
 
 
 def test_a_page_without_warnings_says_what_would_have_been_one(page: Page) -> None:
