@@ -239,10 +239,9 @@ class OpenEnvToolbox:
 
     @property
     def reward(self) -> float | None:
-        """The sum of the steps'; None where the environment gave none. No step at all, because
-        every call was refused, is such an episode: 0.0 would rank it above a lost game's -1."""
+        """The sum of the steps'; None where steps were taken and none was given a reward."""
         given = [r for r in self.earned if r is not None]
-        return sum(given) if given else None
+        return sum(given) if given or not self.earned else None
 
     def newly_earned(self) -> float | None:
         """The rewards of the steps since the last time that this was asked; None for none."""
