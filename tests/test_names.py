@@ -42,6 +42,7 @@ WHOLE = {
     "rollout/sandbox/test_probe.py": "what a host forbids",
     "rollout/sandbox/test_sandbox.py": "what each kind of sandbox has to keep",
     "scripts/cli/test_any_input.py": "every command",
+    "scripts/cli/test_any_run.py": "every command that reads a run",
     "scripts/cli/test_bad_input.py": "every command",
     "scripts/doctor/test_doctor_cli.py": "`grpo doctor` as a person types it",
     "scripts/night": "whole nights, and what breaks them",
