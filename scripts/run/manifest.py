@@ -22,7 +22,7 @@ from scripts.base.checkout import ROOT, from_checkout
 from scripts.run.config import RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
 from scripts.run.keys import dotted_keys
-from scripts.run.manifest_shape import whole_manifest
+from scripts.run.manifest_shape import HELP, whole_manifest
 from scripts.run.template import template_hash
 
 SCHEMA = 1
@@ -45,7 +45,7 @@ def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
         return None
     value = read_json(folder.manifest)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise BadInput(f"{folder.manifest}: not a manifest of schema {SCHEMA}")
+        raise BadInput(f"{folder.manifest}: schema: not a manifest of schema {SCHEMA}; {HELP}")
     return whole_manifest(value, folder.manifest)
 
 

@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
 from fieldkit.process.owned import start_time
+from fieldkit.records import from_plain
 
 SCHEMA = 1
 
@@ -28,6 +31,8 @@ EVAL = "eval"
 
 BETWEEN = "between"
 """The part of a step in which no phase ran."""
+
+_HELP = "put the file back, or remove it: the step counts without its times"
 
 LOOP_VARIABLE = "GRPO_LOOP"
 """Environment variable naming the loop that runs the phases, whichever it is; unset: by hand."""
@@ -39,6 +44,8 @@ class Segment:
 
     `ended` ignores any change of the clock since `began`.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     phase: str
     loop: str
@@ -163,12 +170,16 @@ def read_timings(path: Path, step: int) -> StepTimings:
     if not path.is_file():
         return StepTimings(step)
     value = read_json(path)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA or value.get("step") != step:
+        raise BadInput(f"{path}: not the timings of step {step} in schema {SCHEMA}; {_HELP}")
+    segments = value.get("segments")
+    if not isinstance(segments, list):
+        raise BadInput(f"{path}: segments is not a list; {_HELP}")
     try:
-        if value["schema"] != SCHEMA or value["step"] != step:
-            raise BadInput(f"{path}: not the timings of step {step} in schema {SCHEMA}")
-        return StepTimings(step, tuple(Segment(**s) for s in value["segments"]))
-    except (KeyError, TypeError) as e:
-        raise BadInput(f"{path}: not a timings file ({e!r})") from None
+        found = [from_plain(Segment, s, f"{path}: segments.{i}") for i, s in enumerate(segments)]
+    except BadInput as e:
+        raise BadInput(f"{e}; {_HELP}") from None
+    return StepTimings(step, tuple(found))
 
 
 def write_timings(path: Path, timings: StepTimings) -> None:

@@ -175,22 +175,45 @@ def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = put(value[path[0]], path[1:], new)
+    copy[path[0]] = put(value[path[0]], path[1:], new) if path[1:] else new
     return copy
 
 
+def without(value: Any, path: tuple[Any, ...]) -> Any:
+    """The value without what stands at that place."""
+    *above, last = path
+    inner = value
+    for key in above:
+        inner = inner[key]
+    copy = dict(inner) if isinstance(inner, dict) else list(inner)
+    del copy[last]
+    return put(value, tuple(above), copy)
+
+
 def mutants(text: str) -> st.SearchStrategy[bytes]:
-    """The file with one line of another kind, or with one value of its first line exchanged."""
+    """The file with one line of another kind, or with one value of its first line exchanged, taken
+    out, or put where nothing was."""
     first, *rest = text.splitlines(keepends=True)
-    value = json.loads(first if rest or first.endswith("}\n") else text)
+    if first.strip() == "{":  # one indented value
+        first, rest = text, []
+    value = json.loads(first)
     after = "".join(rest).encode()
 
     def exchanged(place: tuple[Any, ...], new: Any) -> bytes:
         return json.dumps(put(value, place, new)).encode() + b"\n" + after
 
-    here = st.sampled_from(list(places(value)))
+    def shorter(place: tuple[Any, ...]) -> bytes:
+        return json.dumps(without(value, place)).encode() + b"\n" + after
+
+    all_places = list(places(value))
+    here = st.sampled_from(all_places)
+    below = st.sampled_from([place for place in all_places if place])
+    unknown = below.map(
+        lambda place: (*place[:-1], "unknown") if isinstance(place[-1], str) else place
+    )
     return st.one_of(
-        st.builds(exchanged, here, st.sampled_from(ODD_VALUES)),
+        st.builds(exchanged, st.one_of(here, here, unknown), st.sampled_from(ODD_VALUES)),
+        st.builds(shorter, below),
         st.sampled_from(LINES).map(lambda line: line + after),
         st.integers(0, len(first)).map(lambda n: first[:n].encode()),
     )

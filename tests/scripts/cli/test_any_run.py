@@ -1,6 +1,7 @@
 """Whatever is in a file of a run that a command reads: success, or one line that helps.
 
-As `test_any_input`, for what the loop writes: step.json, eval.json and the journal.
+As `test_any_input`, for what the loop writes: step.json, eval.json, manifest.json,
+timings.json and the journal.
 """
 
 from __future__ import annotations
@@ -62,6 +63,18 @@ def test_any_step_file(night: RunFolder, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_any_evaluation(night: RunFolder, data: st.DataObject) -> None:
     damaged(night, sorted(night.evals.glob("*/eval.json"))[data.draw(st.integers(0, 3))], data)
+
+
+@QUICK
+@given(data=st.data())
+def test_any_manifest(night: RunFolder, data: st.DataObject) -> None:
+    damaged(night, night.manifest, data)
+
+
+@QUICK
+@given(data=st.data())
+def test_any_timings(night: RunFolder, data: st.DataObject) -> None:
+    damaged(night, night.timings(data.draw(st.sampled_from([0, 2]))), data)
 
 
 @QUICK
