@@ -263,7 +263,7 @@ def panel(now: Now) -> Any:
         body.add_row(Text(how_far(now)))
     if line := figures_line(now.figures):
         body.add_row(Text(line))
-    return Panel(body, title=headline(now), title_align="left")
+    return Panel(body, title=Text(headline(now)), title_align="left")
 
 
 def duration(seconds: float) -> str:

@@ -18,10 +18,12 @@ import typer
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from scripts.base.invocation import typeable
 from scripts.cli import doctor, envs, evaluate, look, make, night, phases
+from scripts.cli.as_written import Group, show_as_written
 from scripts.cli.streams import ending_with_the_pipe, show_any_text
 
 app = typer.Typer(
     name="grpo",
+    cls=Group,
     help="Train a command-line agent with GRPO overnight on one machine; read the evidence.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -65,6 +67,7 @@ for family, panel in (
     for added in (*family.app.registered_commands, *family.app.registered_groups):
         added.rich_help_panel = panel
     app.add_typer(family.app)
+show_as_written(app)
 
 
 def main() -> None:

@@ -55,26 +55,26 @@ class Table:
         """The same for the terminal, with the notes as its caption."""
         from rich import box
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         table = RichTable(
-            title=self.title,
+            title=Text(self.title, "bold"),
             title_justify="left",
-            title_style="bold",
             caption=self._caption(),
             caption_justify="left",
             box=box.SIMPLE_HEAD,
         )
         for i, column in enumerate(self.columns):
-            heading = column.replace(": ", ":\n")
+            heading = Text(column.replace(": ", ":\n"))
             table.add_column(heading, justify="right" if i else "left", overflow="fold")
         for row in self.rows:
-            table.add_row(*[_narrow(cell) for cell in row])
+            table.add_row(*[Text(_narrow(cell)) for cell in row])
         return table
 
     def _caption(self) -> Text | None:
         from rich.text import Text
 
-        lines = [Text.from_markup(typeable(note)) for note in self.notes]
+        lines = [Text(typeable(note)) for note in self.notes]
         if self.alarm:
             lines.append(Text(self.alarm, "not dim not italic bold red"))
         return Text("\n").join(lines) if lines else None
@@ -85,9 +85,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _narrow(cell: str) -> str:
-    """Put brackets and p-values on lines of their own, and escape brackets for Rich."""
-    from rich.markup import escape
-
+    """Put brackets and p-values on lines of their own."""
     for before, after in ((" [", "\n["), (" (", "\n("), ("], p", "]\np")):
         cell = cell.replace(before, after)
-    return escape(cell)
+    return cell

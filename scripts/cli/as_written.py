@@ -1,0 +1,55 @@
+"""Help texts as they are written: words in square brackets stay.
+
+Typer reads help texts as Rich markup, which takes `[envs.NAME]` or `[model]` for a style and drops
+it, on the screen and in a shell's completions. None of ours has markup. This module escapes the
+texts where a command is built, so that no text has to remember it.
+
+Every call of `grpo` builds all commands, and Rich takes 30 ms to import. So its `escape` is spelled
+here once more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
+"""What Rich takes for markup, with the backslashes before it."""
+
+
+class _Escaped:
+    """Escapes a command's texts and those of its parameters when it is built."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for described in (self, *(given.get("params") or ())):
+            for text in ("help", "short_help", "epilog"):
+                if said := getattr(described, text, None):
+                    setattr(described, text, escaped(said))
+
+
+def escaped(text: str) -> str:
+    """The markup which Rich shows as this text, as `rich.markup.escape` gives it."""
+    text = _MARKUP.sub(r"\1\1\\\2", text)
+    return text + "\\" if text.endswith("\\") and not text.endswith("\\\\") else text
+
+
+class Command(_Escaped, TyperCommand):
+    """A command whose texts are shown as they are written."""
+
+
+class Group(_Escaped, TyperGroup):
+    """A group of commands whose texts are shown as they are written."""
+
+
+def show_as_written(app: typer.Typer) -> None:
+    """Have every command below `app` shown so. `app` itself is made with `cls=Group`."""
+    for command in app.registered_commands:
+        command.cls = Command
+    for group in app.registered_groups:
+        group.cls = Group
+        if group.typer_instance is not None:
+            show_as_written(group.typer_instance)
