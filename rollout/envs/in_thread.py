@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import BadInput, Unavailable
 
 
 class PinnedThread:
@@ -85,6 +85,35 @@ async def in_thread(
         if thread is None:
             runs_in.end()
     return await _limited(result, seconds, what) if inspect.isawaitable(result) else result
+
+
+async def asked(
+    call: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    seconds: float,
+    what: str,
+    thread: PinnedThread | None = None,
+) -> Any:
+    """The same for a part of an environment that no policy calls: its reset, its reward.
+
+    Where it fails, the environment or the grader is broken, and the attempt is no evidence. Raises
+    `Unavailable` that begins with `what` and names the line; an environment of ours says itself
+    what a person has to do, so its `BadInput` passes.
+    """
+    try:
+        return await in_thread(call, arguments, seconds, what, thread)
+    except (BadInput, Unavailable):
+        raise
+    except Exception as e:
+        raise Unavailable(f"{what}: {type(e).__name__}: {e} ({_line(e)})") from e
+
+
+def _line(e: BaseException) -> str:
+    """file:line that an exception came from."""
+    trace = e.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
 
 
 async def _limited(awaited: Awaitable[Any], seconds: float, what: str) -> Any:

@@ -2,7 +2,9 @@
 
 A function gets `prompts`, `completions`, `environments` and every column of the row, each as a list
 of one, and gives a list of one: a number, or None where it does not apply. It may be a coroutine.
-Anything else is an error that names the function and the row, never a reward.
+Anything else is an error that names the function, never a reward. One that raises, or takes too
+long, is a broken grader, as a broken world is: the episode is played again, and then the phase
+fails. One that gives what is no number is bad input: it will give that again.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import BadInput
 from fieldkit.eval.grade import RewardPart
 from rollout.envs.base import Message
-from rollout.envs.in_thread import PinnedThread, in_thread
+from rollout.envs.in_thread import PinnedThread, asked
 from rollout.envs.user_code import load
 
 OWN = "get_reward"
@@ -41,8 +43,8 @@ class RewardFunction:
         where: str,
         thread: PinnedThread | None = None,
     ) -> RewardPart:
-        """What it says of one attempt, asked in the environment's thread. Raises `BadInput` that
-        begins with `where`, and `Unavailable` after `seconds`."""
+        """What it says of one attempt, asked in the environment's thread. Raises as `asked`, and
+        `BadInput` that begins with `where` for what is no reward."""
         given = {
             "prompts": [list(prompt)],
             "completions": [list(completion)],
@@ -50,12 +52,7 @@ class RewardFunction:
             **{key: [value] for key, value in row.items() if key != "prompt"},
         }
         what = f"{where}: reward function {self.name}"
-        try:
-            values = await in_thread(self.call, given, seconds, what, thread)
-        except Unavailable:
-            raise
-        except Exception as e:
-            raise BadInput(f"{what}: {type(e).__name__}: {e}") from e
+        values = await asked(self.call, given, seconds, what, thread)
         if not isinstance(values, Sequence) or len(values) != 1:
             raise BadInput(f"{what}: gave {values!r:.80} for one attempt, expected a list of one")
         return RewardPart(self.name, checked(values[0], what), self.weight)

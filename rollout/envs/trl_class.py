@@ -24,7 +24,7 @@ from fieldkit.files.atomic import sha256_text
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, Site
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.in_thread import PinnedThread, in_thread
+from rollout.envs.in_thread import PinnedThread, asked, in_thread
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
 from rollout.envs.tool_calls import Schema, ToolCall, name_of
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
@@ -329,23 +329,9 @@ class TrlToolbox:
     async def _ask(
         self, name: str, method: Callable[..., Any], arguments: Mapping[str, Any]
     ) -> Any:
-        """A method that is no tool: where it fails, the environment is broken; but an environment
-        of ours says itself what a person has to do."""
+        """A method that is no tool. Raises as `asked`."""
         what, seconds = f"{self._code.where}: {name}", self._code.settings.call_seconds
-        try:
-            return await in_thread(method, arguments, seconds, what, self._own.thread)
-        except (BadInput, Unavailable):
-            raise
-        except Exception as e:
-            raise Unavailable(f"{what}: {type(e).__name__}: {e} ({_line(e)})") from e
-
-
-def _line(e: BaseException) -> str:
-    """file:line that an exception came from."""
-    trace = e.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
+        return await asked(method, arguments, seconds, what, self._own.thread)
 
 
 _SEEDING = threading.Lock()

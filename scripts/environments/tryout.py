@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
@@ -178,8 +178,10 @@ class _Blamed:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, BadInput):  # it says what and where
-            raise Broken(Finding(Level.ERROR, place_of(self._thing), str(error))) from error
+        if isinstance(error, (BadInput, Unavailable)):  # it says what and where
+            cause = error.__cause__
+            where = (cause and _raised_at(cause)) or place_of(self._thing)
+            raise Broken(Finding(Level.ERROR, where, str(error))) from error
         if isinstance(error, Exception) and not isinstance(error, Broken):
             where = _raised_at(error) or place_of(self._thing)
             text = f"{self._what} raised {type(error).__name__}: {error}"

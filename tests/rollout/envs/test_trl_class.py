@@ -248,7 +248,6 @@ def test_reward_functions_are_weighted_and_one_that_does_not_apply_counts_nothin
         ("[float('nan')]", "gave nan, which is no reward"),
         ("[1.0, 2.0]", r"gave \[1.0, 2.0\] for one attempt, expected a list of one"),
         ("1.0", "gave 1.0 for one attempt"),
-        ("[{}['x']]", "KeyError: 'x'"),
     ],
 )
 def test_what_is_no_reward_is_an_error_that_names_the_function(
@@ -259,6 +258,36 @@ def test_what_is_no_reward_is_an_error_that_names_the_function(
     rewards = {"mine.py:mine": 1.0}
     register(EnvSettings(use=use, passes="reward >= 1", rewards=rewards), tmp_path)
     with pytest.raises(BadInput, match=f"^envs.counter: reward function mine: {said}"):
+        play(["Done."])
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["get_reward", "reward function"])
+@pytest.mark.parametrize(
+    ("does", "kind", "said"),
+    [
+        ("{}['x']", Unavailable, r"KeyError: 'x' \(.*paid.py:3\)"),
+        ("import time; time.sleep(600)", Unavailable, r"no answer in 0.2 s \(call_seconds\)"),
+        ("from fieldkit.errors import BadInput; raise BadInput('a hint')", BadInput, "a hint"),
+        ("return 'one'", BadInput, r"gave 'one' \(str\), expected a number"),
+    ],
+    ids=["raises", "hangs", "says what to do", "no number"],
+)
+def test_a_grader_that_fails_is_told_alike_as_a_method_and_as_a_function(
+    own: bool, does: str, kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "paid.py").write_text(
+        f"class Paid:\n    def _pay(self):\n        {does}\n"
+        "    def reset(self, **row): ...\n"
+        '    def go(self):\n        """Go."""\n'
+        + ("    def get_reward(self): return self._pay()\n" if own else "")
+        + "def pay(environments, **given): return [environments[0]._pay()]\n"
+    )
+    rewards = {} if own else {"paid.py:pay": 1.0}
+    passes = "reward >= 1" if own else "pay >= 1"
+    register(
+        EnvSettings(use="paid.py:Paid", passes=passes, rewards=rewards, call_seconds=0.2), tmp_path
+    )
+    with pytest.raises(kind, match=said):
         play(["Done."])
 
 

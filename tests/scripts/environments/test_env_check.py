@@ -102,6 +102,14 @@ def test_a_process_that_ends_itself_leaves_its_last_words() -> None:
     assert "the reward ended the process (exit code 3); its last words: no more" in error.text
 
 
+def test_a_reward_function_that_raises_is_an_error_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "pays.py"
+    file.write_text("def pays(**given):\n    return [{}['x']]\n")
+    [error] = checked("Sound", rewards={f"{file}:pays": 1.0}).findings
+    assert "reward function pays: KeyError: 'x'" in error.text
+    assert error.where == f"{file}:2"
+
+
 def test_one_tool_called_step_is_a_warning() -> None:
     found = checked("OneStep")
     assert found.sound
