@@ -10,14 +10,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.atomic import read_json, sha256_file, sha256_text
+from fieldkit.records import plain
 from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from rollout.envs.configured import environment_hashes
+from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT, from_checkout
 from scripts.run.config import RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
@@ -210,13 +213,36 @@ def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
 def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The dotted keys that differ from the manifest, with (old, new).
 
-    A key that this version knows and the manifest does not hold is unchanged: its default is what
-    an older version did. So is one of `KEPT_KEYS` that run.toml leaves out.
+    A key that the manifest does not hold was added after the run began. The run had its default,
+    which is what an older version did: where run.toml leaves it so, nothing changed. An environment
+    that it does not hold is a change: nothing holds its code to what it is now. One of `KEPT_KEYS`
+    that run.toml leaves out is unchanged.
     """
-    old, new = flat(manifest["config"]), flat(config.plain())
+    then, now = manifest["config"], config.plain()
+    old = flat(RunConfig().plain()) | flat({k: v for k, v in then.items() if k != "envs"})
+    new = flat({k: v for k, v in now.items() if k != "envs"})
     kept = {k for k in KEPT_KEYS if new.get(k) is None}
-    found = {k: (was, new.get(k)) for k, was in old.items() if k not in new or was != new[k]}
+    found = _different(old, new) | _changed_environments(then.get("envs", {}), now.get("envs", {}))
     return {k: pair for k, pair in found.items() if k not in kept}
+
+
+def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = [k for k in {**old, **new} if old.get(k, MISSING) != new.get(k, MISSING)]
+    return {k: (old.get(k), new.get(k)) for k in keys}
+
+
+def _changed_environments(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    found = {f"envs.{name}": (None, new[name]["use"]) for name in new if name not in old}
+    for name, then in old.items():
+        if name in new:
+            then = plain(EnvSettings(use="", passes="reward >= 0")) | then
+            pairs = _different(then, new[name])
+            found |= {f"envs.{name}.{key}": pair for key, pair in pairs.items()}
+        else:
+            found[f"envs.{name}"] = (then.get("use"), None)
+    return found
 
 
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:

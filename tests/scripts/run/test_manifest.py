@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, NotOwner
+from rollout.envs.env_settings import EnvSettings
 from rollout.sandbox.command import SandboxKind
 from scripts.base import machine
 from scripts.base.signals import Wish
@@ -140,11 +141,48 @@ def test_a_run_from_before_trainer_seed_went_is_not_changed(night: Night) -> Non
     assert changed_keys(RunConfig().plain(), then) == changed_keys(RunConfig().plain(), now.plain())
 
 
-def test_a_key_that_the_manifest_does_not_know_is_no_change(night: Night) -> None:
+def test_a_key_that_was_added_since_is_no_change_where_it_has_its_default(night: Night) -> None:
     now = config(night, "bwrap")
     then = now.plain()
-    del then["pool"], then["engine"]["max_adapters"]
-    assert bound_changes(edit(night, config=then), now) == {}
+    del then["pool"], then["engine"]["max_adapters"], then["advantages"]
+    manifest = edit(night, config=then)
+    assert bound_changes(manifest, now) == free_changes(manifest, now) == {}
+    refuse_change(night.folder, manifest, now)
+
+
+def test_a_key_that_was_added_since_and_differs_from_its_default_is_told(night: Night) -> None:
+    now = config(night, "bwrap")
+    then = now.plain()
+    del then["reward"]["pass_bonus"], then["engine"]["tcmalloc"]
+    manifest = edit(night, config=then)
+    now = replace(
+        now,
+        reward=replace(now.reward, pass_bonus=0.5),
+        engine=replace(now.engine, tcmalloc=False),
+    )
+    assert bound_changes(manifest, now) == {"reward.pass_bonus": (0.0, 0.5)}
+    assert free_changes(manifest, now) == {"engine.tcmalloc": (True, False)}
+    with pytest.raises(BadInput, match=r"reward.pass_bonus was 0.0 when the run started"):
+        refuse_change(night.folder, manifest, now)
+
+
+def test_an_environments_keys_are_told_one_by_one_and_a_new_environment_is_a_change(
+    night: Night,
+) -> None:
+    mine = EnvSettings(use="mine.py:Mine", passes="reward >= 1")
+    now = replace(config(night, "bwrap"), envs={"mine": mine})
+    then = now.plain()
+    del then["envs"]["mine"]["fallback"], then["envs"]["mine"]["sessions"]
+    manifest = edit(night, config=then)
+    assert bound_changes(manifest, now) == {}, "both were added since, and have their defaults"
+    says = replace(now, envs={"mine": replace(mine, fallback="say", call_seconds=5.0)})
+    assert bound_changes(manifest, says) == {
+        "envs.mine.fallback": ("", "say"),
+        "envs.mine.call_seconds": (60.0, 5.0),
+    }
+    other = replace(now, envs={"mine": mine, "other": replace(mine, use="other.py:Other")})
+    assert bound_changes(manifest, other) == {"envs.other": (None, "other.py:Other")}
+    assert bound_changes(manifest, replace(now, envs={})) == {"envs.mine": ("mine.py:Mine", None)}
 
 
 def test_a_run_keeps_the_micro_batch_that_it_began_with(night: Night) -> None:
