@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.training.adapter import AdapterInfo, read_adapter
+from fieldkit.training.adapter import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    AdapterInfo,
+    read_adapter,
+    tensor_shapes,
+)
 from rollout.engine.vllm_server import LoraShape
 from scripts.run.folder import RunFolder
 
@@ -38,20 +44,14 @@ def ways_to_use(
 
     context: tokens that the server takes, as the run's own engine does.
 
-    Raises `BadInput` where the run has no such step.
+    Raises `BadInput` where the run has no such step, or this copy of it not its adapter.
     """
-    newest = folder.finished_steps() - 1
-    n = newest if step is None else step
-    if not 0 <= n <= newest:
-        there = f"there are 0 to {newest}" if newest >= 0 else "no step is finished yet"
-        raise BadInput(f"{folder.path}: no adapter of step {n}; {there}")
-    path = folder.adapter(n)
-    if not (path / "adapter_model.safetensors").is_file():
-        raise BadInput(
-            f"{path}: its weights are not here (a committed run has none);"
-            f" {folder.how_to_play_again}"
-        )
-    adapter = read_adapter(path)
+    n, path = _step_to_use(folder, step)
+    try:
+        tensor_shapes(path / WEIGHTS_FILE)  # a copy that was cut short does not load either
+        adapter = read_adapter(path)
+    except BadInput as e:
+        raise BadInput(f"{e}; {_instead(folder, n)}") from None
     merged = Path.cwd() / "merged" / f"{folder.name}-{n}"
     return [
         Use(
@@ -63,6 +63,40 @@ def ways_to_use(
         Use("merge", "into a model folder of its own", (_python(_MERGE, model_dir, path, merged),)),
         Use("convert", "for llama.cpp (--lora FILE)", _convert(model_dir, path, folder.name, n)),
     ]
+
+
+def _step_to_use(folder: RunFolder, step: int | None) -> tuple[int, Path]:
+    """The step, and its adapter with weights and config. Raises `BadInput` naming what is lacking
+    and what to type."""
+    newest = folder.finished_steps() - 1
+    if newest < 0:
+        raise BadInput(
+            f"{folder.path}: there is no adapter, no step is finished yet;"
+            f" `grpo run {folder.typed}` begins"
+        )
+    n = newest if step is None else step
+    if not 0 <= n <= newest:
+        raise BadInput(
+            f"{folder.path}: no adapter of step {n}; there are 0 to {newest}:"
+            f" `grpo use {folder.typed} --step {newest}`"
+        )
+    path = folder.adapter(n)
+    for name, what in ((WEIGHTS_FILE, "weights are"), (CONFIG_FILE, "config is")):
+        if not (path / name).is_file():
+            raise BadInput(
+                f"{path / name}: the adapter's {what} not here (a committed run has no weights,"
+                f" and `grpo clean` keeps those of some steps); {_instead(folder, n)}"
+            )
+    return n, path
+
+
+def _instead(folder: RunFolder, n: int) -> str:
+    """What to type where the adapter of step `n` cannot be used."""
+    for other in reversed(range(folder.finished_steps())):
+        there = all((folder.adapter(other) / f).is_file() for f in (WEIGHTS_FILE, CONFIG_FILE))
+        if there and other != n:
+            return f"`grpo use {folder.typed} --step {other}` uses another step's"
+    return folder.how_to_play_again
 
 
 def _serve(name: str, adapter: AdapterInfo, model_dir: Path, context: int) -> tuple[str, ...]:

@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from fieldkit.files.atomic import write_json
+from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE
 from scripts.prepare.use import CONVERTER
 from scripts.run.folder import RunFolder
+from tests.scripts.cli.in_process import grpo as typed_here
 from tests.scripts.typed import BAD_INPUT, grpo
 
 
@@ -98,13 +100,42 @@ def test_the_conversion_is_printed_where_its_tool_is(
 def test_a_step_that_is_not_there_is_bad_input(night: RunFolder) -> None:
     done = grpo("use", night.path, "--step", "7")
     assert done.returncode == BAD_INPUT
-    assert "no adapter of step 7; there are 0 to 1" in done.stderr
+    assert "no adapter of step 7; there are 0 to 1: `" in done.stderr
+    assert f"use {night.path} --step 1`" in done.stderr
 
 
 def test_a_committed_run_says_that_its_weights_are_not_here() -> None:
     done = grpo("use", "first-night")
     assert done.returncode == BAD_INPUT
     assert "weights are not here" in done.stderr
+    assert "run first-night-again` play it again" in done.stderr
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, CONFIG_FILE])
+@pytest.mark.parametrize("left", [None, b"", b"version https://git-lfs.github.com/spec/v1\n"])
+def test_a_copy_without_a_whole_adapter_names_the_file_and_what_to_type(
+    night: RunFolder, name: str, left: bytes | None
+) -> None:
+    def damaged(n: int) -> str:
+        file = night.adapter(n) / name
+        file.unlink() if left is None else file.write_bytes(left)
+        ended = typed_here("use", night.path)
+        assert ended.code == BAD_INPUT
+        [line] = ended.error.splitlines()
+        assert str(night.adapter(1) / name) in line
+        return line
+
+    assert f"use {night.path} --step 0` uses another step's" in damaged(1)
+    if left is None:
+        assert "-again` play it again" in damaged(0)
+
+
+def test_a_run_without_a_finished_step_has_no_adapter_yet(night: RunFolder) -> None:
+    for n in (0, 1):
+        night.summary(n).unlink()
+    ended = typed_here("use", night.path)
+    assert ended.code == BAD_INPUT
+    assert f"run {night.path}` begins" in ended.error
 
 
 @pytest.mark.engine
