@@ -1,12 +1,15 @@
 """The TCP port that a server is to listen on: any free one, or the one in engine.port.
 
 Checked just before the server starts, so that a busy port is an error of one sentence. It keeps no
-socket open.
+socket open: between the choice and the server's own bind lie the seconds in which Python loads
+vLLM. A free port is therefore one that the kernel gives to no outgoing connection.
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
+from pathlib import Path
 
 import psutil
 
@@ -16,17 +19,42 @@ HOST = "127.0.0.1"
 """Loopback only: the server cannot be reached from outside this machine."""
 
 
+OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The first and the last port that the kernel gives to a socket which asked for none."""
+
+_LOWEST = 16384
+_ATTEMPTS = 64
+
+
 def free_port(asked: int) -> int:
     """`asked` if nobody listens there, or any free port for 0. Raises `Unavailable`."""
+    chosen = asked or _any_free()
+    try:
+        return _bound(chosen)
+    except OSError as e:
+        raise Unavailable(
+            f"port {chosen} on {HOST} is busy ({holder(chosen)}; {e.strerror}); end that "
+            "program if it is yours, or set engine.port to 0 to take any free port"
+        ) from None
+
+
+def _any_free() -> int:
+    """A free port below those of outgoing connections; 0 where there is none."""
+    first = int(OUTGOING.read_text(encoding="utf-8").split()[0])
+    for _ in range(_ATTEMPTS if first > _LOWEST else 0):
+        port = _LOWEST + secrets.randbelow(first - _LOWEST)
+        try:
+            return _bound(port)
+        except OSError:
+            continue
+    return 0
+
+
+def _bound(port: int) -> int:
+    """The port that a bind to `port` gets. Raises `OSError`."""
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((HOST, asked))
-        except OSError as e:
-            raise Unavailable(
-                f"port {asked} on {HOST} is busy ({holder(asked)}; {e.strerror}); end that "
-                "program if it is yours, or set engine.port to 0 to take any free port"
-            ) from None
+        s.bind((HOST, port))
         return int(s.getsockname()[1])
 
 

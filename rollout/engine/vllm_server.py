@@ -224,8 +224,8 @@ def last_error(log: Path) -> str:
     if not log.exists():
         return ""
     lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
-    at = max((i for i, line in enumerate(lines) if "Error" in line), default=None)
-    if at is None:
+    errors = [i for i, line in enumerate(lines) if "Error" in line or "[Errno" in line]
+    if not errors:
         return ""
-    shown = " ".join(line.strip() for line in lines[at : at + _ERROR_LINES])
+    shown = " ".join(line.strip() for line in lines[errors[-1] :][:_ERROR_LINES])
     return f"Last error there: {shown[:_ERROR_CHARACTERS]} ... "

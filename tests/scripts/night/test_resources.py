@@ -94,12 +94,9 @@ def fill(disk: Path, leave: int = 0) -> Path:
 def test_a_disk_that_is_full_in_a_phase_is_a_shortage_and_the_same_command_goes_on(
     night: Path, phase: str
 ) -> None:
-    for earlier in ("rollout", "train"):
-        if phase in (earlier, "rollout"):
-            break
-        assert grpo(earlier, night).returncode == 0
-    if phase == "train":
-        assert grpo("rollout", night).returncode == 0
+    for earlier in {"rollout": (), "train": ("rollout",), "eval": ("rollout", "train")}[phase]:
+        before = grpo(earlier, night)
+        assert before.returncode == 0, before.stdout + before.stderr
     filler = fill(night.parent)
     full = grpo(phase, night)
     assert full.returncode == SHORTAGE, full.stdout + full.stderr
