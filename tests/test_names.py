@@ -33,6 +33,7 @@ WHOLE = {
     "fieldkit/compat": "the names that the index's fieldkit has too",
     "fieldkit/test_performance.py": "docs/PERFORMANCE.md",
     "fieldkit/test_programs.py": "docs/fieldkit/programs",
+    "fieldkit/test_reference.py": "docs/fieldkit/reference",
     "fieldkit/test_distribution.py": "fieldkit as a distribution of its own",
     "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/envs/openenv/test_openenv_real.py": "servers that openenv's own create_app makes",

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from fieldkit.eval.agent_runs import summarize_agent_runs as summarize_agent_runs
     from fieldkit.eval.assertions import ASSERTION_KINDS as ASSERTION_KINDS
     from fieldkit.eval.assertions import AssertionKind as AssertionKind
+    from fieldkit.eval.assertions import GraderLimits as GraderLimits
     from fieldkit.eval.base_comparison import GroupStats as GroupStats
     from fieldkit.eval.base_comparison import MatchedBaseComparison as MatchedBaseComparison
     from fieldkit.eval.base_comparison import (
         MatchedBaseComparisonResult as MatchedBaseComparisonResult,
     )
+    from fieldkit.eval.base_comparison import Rows as Rows
     from fieldkit.eval.grade import AssertionResult as AssertionResult
     from fieldkit.eval.judge import BUILTIN_RUBRICS as BUILTIN_RUBRICS
+    from fieldkit.eval.judge import Chats as Chats
     from fieldkit.eval.judge import Judge as Judge
     from fieldkit.eval.judge import JudgeError as JudgeError
     from fieldkit.eval.judge import JudgeResult as JudgeResult
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from fieldkit.eval.passk import pass_at_k_estimator as pass_at_k_estimator
     from fieldkit.eval.stats import Estimate as Estimate
     from fieldkit.eval.stats import Interval as Interval
+    from fieldkit.eval.stats import PairedProportions as PairedProportions
+    from fieldkit.eval.stats import PairedTest as PairedTest
     from fieldkit.eval.task_grader import AssertionGrader as AssertionGrader
     from fieldkit.eval.task_grader import GradeResult as GradeResult
     from fieldkit.eval.text_match import contains as contains
@@ -41,5 +46,8 @@ if TYPE_CHECKING:
     from fieldkit.eval.timed_calls import Bench as Bench
     from fieldkit.eval.timed_calls import BenchCall as BenchCall
     from fieldkit.eval.timed_calls import summarize_metric as summarize_metric
+    from fieldkit.eval.tree import Tree as Tree
+    from fieldkit.eval.tree import Unmet as Unmet
+    from fieldkit.registry import Registry as Registry
 
 __getattr__, __dir__ = lazily(__name__, __file__)

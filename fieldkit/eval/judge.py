@@ -42,6 +42,7 @@ BUILTIN_RUBRICS: dict[str, str] = {
     "faithfulness": RUBRIC_FAITHFULNESS,
     "relevance": RUBRIC_RELEVANCE,
 }
+"""System texts by name. Scores are 0 to 5 for correctness, 0 to 1 for the other two."""
 _SCALES = {RUBRIC_CORRECTNESS: (0.0, 5.0)}
 _SCALES |= dict.fromkeys((RUBRIC_FAITHFULNESS, RUBRIC_RELEVANCE), (0.0, 1.0))
 
@@ -54,12 +55,14 @@ class JudgeError(FieldkitError):
     exit_code = 4
 
 
-class _Chats(Protocol):
+class Chats(Protocol):
     """What a judge needs of a client; `fieldkit.client.ChatClient` is one."""
 
     model: str
 
-    def chat(self, messages: Any, **options: Any) -> dict[str, Any]: ...
+    def chat(self, messages: Any, **options: Any) -> dict[str, Any]:
+        """As `fieldkit.client.ChatClient.chat`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Judge:
     while this judge lives.
     """
 
-    client: _Chats
+    client: Chats
     rubric: str = RUBRIC_CORRECTNESS
     max_tokens: int = 160
     temperature: float = 0.0
@@ -96,8 +99,11 @@ class Judge:
             self._replies = dict(_cached(Path(self.cache)))
 
     @classmethod
-    def builtin(cls, client: _Chats, kind: str, **kwargs: Any) -> Judge:
-        """A judge with a built-in rubric: "correctness", "faithfulness" or "relevance"."""
+    def builtin(cls, client: Chats, kind: str, **kwargs: Any) -> Judge:
+        """A judge with a built-in rubric: "correctness", "faithfulness" or "relevance".
+
+        kwargs: as for the class. Raises `BadInput` for another kind.
+        """
         if kind not in BUILTIN_RUBRICS:
             raise BadInput(f"rubric {kind!r} is unknown; known: {', '.join(BUILTIN_RUBRICS)}")
         return cls(client, BUILTIN_RUBRICS[kind], **kwargs)

@@ -59,7 +59,10 @@ def pass_at_k_difference(
 
 
 def pass_at_k_estimator(n: int, c: int, k: int) -> float:
-    """`pass_at_k` by the names of the paper: n samples, c of them correct.
+    """The chance that k of n samples, c of them correct, hold a correct one, without bias.
+
+    1 − C(n − c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374). Raises `BadInput` unless
+    1 ≤ k ≤ n and 0 ≤ c ≤ n.
 
     >>> pass_at_k_estimator(4, 1, 2)
     0.5

@@ -64,7 +64,7 @@ class Bench:
     metrics_key: str | None = None
     calls: list[BenchCall] = field(default_factory=list)
     wall_seconds: float = 0.0
-    _start: float | None = field(default=None, repr=False)
+    _start: float | None = field(default=None, init=False, repr=False)
 
     def __enter__(self) -> Bench:
         self._start = time.perf_counter()
@@ -85,7 +85,8 @@ class Bench:
         """Call `fn` on each input, one after the other, and return this bench.
 
         on_error: "record" keeps an exception as a failed call and goes on, "raise" lets the first
-        one through. tag_fn: what else to keep of an input.
+        one through. tag_fn: what else to keep of an input. Raises `BadInput` for another
+        `on_error`.
         """
         if on_error not in ("record", "raise"):
             raise BadInput(f"on_error: {on_error!r} is unknown; use record or raise")

@@ -90,7 +90,7 @@ def write_packed(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON with a final newline; NaN and infinities are errors."""
+    """Write `value` as indented JSON with a final newline. Raises `ValueError` for NaN, ±∞."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -159,7 +159,10 @@ def locked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line and fsync it. A torn last line of an earlier crash is closed off first."""
+    """Append one line and fsync it. A torn last line of an earlier crash is closed off first.
+
+    Raises `ValueError` for a line that holds a newline.
+    """
     if "\n" in line:
         raise ValueError("a line holds no newline")
     fresh = not path.exists()
@@ -188,8 +191,8 @@ def drop_torn_tail(path: Path) -> int:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text) of every complete line; a torn last line is not yielded.
 
-    A file whose name ends in `PACKED` is decompressed as it is read. Raises `BadInput` naming the
-    line that is not UTF-8, or the file that is not whole.
+    A file whose name ends in .xz is decompressed as it is read. Raises `BadInput` naming the line
+    that is not UTF-8, or the file that is not whole.
     """
     with lzma.open(path) if path.suffix == PACKED else open(path, "rb") as f:
         number = 0

@@ -47,7 +47,7 @@ class Journal:
         self.path = path
 
     def append(self, event: str, **data: Any) -> None:
-        """Add one event durably. NaN, and a key that the journal writes itself, are errors."""
+        """Add one event durably. Raises `ValueError` for NaN and for a key of the journal's own."""
         if clash := sorted(set(data) & set(_OWN_KEYS)):
             raise ValueError(f"the journal writes {', '.join(clash)} itself")
         head = {"schema": SCHEMA, "time": round(time.time(), 3), "pid": os.getpid(), "event": event}

@@ -22,6 +22,7 @@ from fieldkit.gate.patience import Patience
 from fieldkit.process.owned import read_proc
 
 GIB = 1024**3
+"""Bytes."""
 _LONGEST_LOOK_SECONDS = 5.0  # a look takes milliseconds; more was a standstill
 _POLL_SECONDS = 0.2  # the kernel offers no event for "memory became free"
 _CGROUP = Path("/sys/fs/cgroup")

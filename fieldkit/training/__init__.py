@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fieldkit.training.adapter import adapter_sha as adapter_sha
     from fieldkit.training.adapter import check_adapter as check_adapter
     from fieldkit.training.adapter import read_adapter as read_adapter
+    from fieldkit.training.advantages import Scale as Scale
     from fieldkit.training.advantages import group_advantages as group_advantages
     from fieldkit.training.advantages import group_size_warning as group_size_warning
     from fieldkit.training.losses import importance_weights as importance_weights
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fieldkit.training.losses import k3 as k3
     from fieldkit.training.losses import kl_loss as kl_loss
     from fieldkit.training.losses import policy_loss as policy_loss
+    from fieldkit.training.seen_messages import Message as Message
     from fieldkit.training.seen_messages import (
         replay_messages_from_trajectory as replay_messages_from_trajectory,
     )

@@ -25,6 +25,7 @@ MIN_GROUP_FOR_SPREAD = 4
 """With fewer rollouts the normalised advantages say little about how far apart the rewards were."""
 
 Scale = Literal["std", "mean"]
+"""What advantages are divided by: the group's standard deviation, or nothing."""
 
 
 def check_rewards(rewards: Sequence[float]) -> None:
@@ -50,7 +51,8 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
     "std": (r − μ)/(σ + 1e-4) with the sample standard deviation (K − 1 in the denominator).
     "mean": r − μ, which keeps how far apart the rollouts were (Liu et al. 2025, arXiv:2503.20783).
     Equal rewards give exact zeros. At K = 2 "std" erases the spread: every unequal pair gives about
-    ±0.71. Raises as `check_rewards`, and `BadInput` for an unknown scale.
+    ±0.71. Raises `BadInput` for fewer than two rewards and for an unknown scale, `ValueError` for a
+    reward that is not finite.
 
     >>> group_advantages([1.0, 0.0, 0.5, 0.5], "mean")
     (0.5, -0.5, 0.0, 0.0)
@@ -66,7 +68,7 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
 
 
 def group_size_warning(group_size: int, scale: Scale = "std") -> str | None:
-    """A warning about a small K, or None. K < 2 raises as `check_rewards`."""
+    """A warning about a small K, or None. Raises `BadInput` for a K below 2."""
     if group_size < 2:
         check_rewards((0.0,) * group_size)
     if group_size == 2 and scale == "std":
