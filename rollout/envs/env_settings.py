@@ -125,6 +125,11 @@ class EnvSettings:
     def __post_init__(self) -> None:
         parse_passes(self.passes)
 
+    @property
+    def code(self) -> str:
+        """What plays it: the class or package, the server to start, or the one that answers."""
+        return self.use or self.serve or self.url
+
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

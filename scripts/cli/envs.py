@@ -114,7 +114,7 @@ def list_(run: EnvRun = None, json_: Json = False) -> None:
         if n not in own
     ]
     found += [
-        {"name": n, "style": s.style, "use": s.use, "passes": s.passes} for n, s in own.items()
+        {"name": n, "style": s.style, "use": s.code, "passes": s.passes} for n, s in own.items()
     ]
     if json_:
         print(json.dumps(found, indent=2, ensure_ascii=False))

@@ -230,6 +230,22 @@ def test_the_page_of_verifiers_shows_an_environment_that_plays(python: str, tmp_
     assert found.grade.passed
 
 
+@pytest.mark.envs
+def test_the_game_of_the_three_styles_pays_hints_and_the_right_number(tmp_path: Path) -> None:
+    shown = ROOT / "docs" / "styles" / "guess_verifiers.py"
+    theirs = str(add_environment(str(shown)).python)
+    settings = EnvSettings(use=str(shown), style="verifiers", passes="reward > 0.5", python=theirs)
+    (row,) = dataset_rows("guess", settings, tmp_path, "eval", 1, 0, tmp_path)
+    environment = verifiers_environment("guess", settings, tmp_path)
+    found = play(
+        environment, task(**row), [f"guess: {n}" for n in range(1, 9)], tmp_path, form="text"
+    )
+    told = [turn.observation for turn in found.turns if turn.observation]
+    wrong = told.count("Higher.")
+    assert found.reward == pytest.approx((found.turns[-1].observation != "Higher.") - 0.1 * wrong)
+    assert found.grade.passed == (wrong <= 4)
+
+
 def test_settings_that_cannot_work_name_their_key_and_the_command() -> None:
     with pytest.raises(BadInput, match=r"envs.theirs.python: missing; `grpo env add .*everything"):
         made("", "tools")

@@ -43,6 +43,37 @@ def test_every_block_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         register_environments({}, ROOT)
 
 
+STYLES = ROOT / "docs" / "environments-styles.md"
+SAID = {
+    "TRL class": (
+        "random policy: 32 episodes",
+        "Guess my number.\n\nHigher.\nreward: -0.1\n",
+        "guess-heldout.jsonl: 32 tasks",
+    ),
+    "OpenEnv server": ("guess: openenv docs/openenv/guess_server.py:app, passes: reward > 0.5",),
+    "verifiers package": ("guess-v-pool.jsonl: 64 tasks", "guess-v-heldout.jsonl: 32 tasks"),
+}
+"""Of each style on that page, what its commands print."""
+
+
+@pytest.mark.parametrize(
+    "style",
+    ["TRL class", *(pytest.param(s, marks=pytest.mark.envs) for s in [*SAID][1:])],
+)
+def test_a_style_on_the_page_of_the_three_is_put_into_a_run_as_it_says(
+    style: str, tmp_path: Path
+) -> None:
+    """Typed as it stands, but for the folders that it writes to."""
+    page = STYLES.read_text()
+    block = page.partition(f"## {style}")[2].partition("```bash\n")[2].partition("```")[0]
+    block = block.replace("data/guess", f"{tmp_path}/guess").replace("runs/", f"{tmp_path}/")
+    block = re.sub(r"(grpo new|--run) (guess-\w+)", rf"\1 {tmp_path}/\2", block)
+    ended = subprocess.run(["bash", "-e", "-c", block], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    for said in SAID[style]:
+        assert said in ended.stdout
+
+
 def test_the_errors_that_the_page_explains_are_those_of_the_check() -> None:
     folder = ROOT / "scripts" / "environments"
     source = " ".join(
