@@ -177,6 +177,14 @@ class RolloutGroup:
     turn_advantages: tuple[tuple[float, ...], ...] | None = None
     """Of every turn; None in older bundles, where each turn has its trajectory's."""
 
+    @property
+    def by_turn(self) -> tuple[tuple[float, ...], ...]:
+        """The advantage that each turn is trained with."""
+        if self.turn_advantages is not None:
+            return self.turn_advantages
+        pairs = zip(self.trajectories, self.advantages, strict=True)
+        return tuple((advantage,) * len(t.turns) for t, advantage in pairs)
+
     def __post_init__(self) -> None:
         if len(self.trajectories) != len(self.advantages):
             raise ValueError(

@@ -23,7 +23,7 @@ class Reward:
 
     settings: RewardSettings = field(default_factory=RewardSettings)
     scale: Scale = "std"
-    credit: str = "episode"
+    credit: str = "turn"
     """A name in `reward.credit.CREDITS`."""
 
     def of_episode(self, grade: Grade, n_turns: int, stop: StopReason) -> float:

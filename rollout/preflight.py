@@ -40,9 +40,12 @@ class PreflightRow:
     task_id: str
     rewards: tuple[float, ...]
     advantages: tuple[float, ...]
+    """Of each episode: the mean over its turns of what they would be trained with."""
     stops: tuple[StopReason, ...]
     n_passed: int
     signal: Signal
+    grades_differ: bool
+    """Whether more assertions hold in one than in another: a reward may differ by turns alone."""
 
     @property
     def stdev(self) -> float:
@@ -115,14 +118,23 @@ def _row(group: RolloutGroup) -> PreflightRow:
     return PreflightRow(
         task_id=group.task_id,
         rewards=tuple(t.reward for t in group.trajectories),
-        advantages=group.advantages,
+        advantages=tuple(statistics.fmean(turns or (0.0,)) for turns in group.by_turn),
         stops=tuple(t.stop_reason for t in group.trajectories),
         n_passed=sum(t.grade.passed for t in group.trajectories),
         signal=group.signal,
+        grades_differ=len({t.grade.n_passed for t in group.trajectories}) > 1,
     )
 
 
-HEADER = ("task", "rewards", "stdev", "advantages", "passed", "stopped itself", "signal")
+HEADER = (
+    "task",
+    "rewards",
+    "stdev",
+    "advantage a turn",
+    "passed",
+    "stopped itself",
+    "signal",
+)
 
 
 def render_rows(report: Preflight) -> list[tuple[str, ...]]:
@@ -144,9 +156,11 @@ def render_rows(report: Preflight) -> list[tuple[str, ...]]:
 
 def explain(report: Preflight) -> str:
     """The verdict in a sentence or two, with what to do where there is no signal."""
-    learnable = sum(row.signal is Signal.LEARNABLE for row in report.rows)
+    learnable = [row for row in report.rows if row.signal is Signal.LEARNABLE]
+    in_work = sum(row.grades_differ for row in learnable)
     counts = (
-        f"{learnable} of {len(report.rows)} groups have rewards that differ;"
+        f"{len(learnable)} of {len(report.rows)} groups have rewards that differ, {in_work} of them"
+        " in the work that was done;"
         f" {report.n_stopped} of {report.n_episodes} episodes stopped by themselves"
     )
     if report.verdict is Verdict.NO_SIGNAL:

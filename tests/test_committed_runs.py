@@ -35,7 +35,6 @@ from scripts.evidence.played import read_played
 from scripts.evidence.stored import has_episodes
 from scripts.run.config import read_config
 from scripts.run.folder import open_run
-from trainer.batch import by_turn
 
 RUNS = sorted(p.parent for p in (ROOT / "runs").glob("*/run.toml"))
 
@@ -114,7 +113,7 @@ def test_a_bundle_from_before_turns_had_advantages_is_read_and_credited_by_episo
     del line["turn_advantages"]
     old = decode_group(json.dumps(line), "bundle:1")
     assert old == group()
-    assert by_turn(old) == ((-0.5,), (0.5, 0.5))
+    assert old.by_turn == ((-0.5,), (0.5, 0.5))
 
 
 RECORDS = {

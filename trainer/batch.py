@@ -132,19 +132,11 @@ def check_bundle(
 
 
 def _check_advantages(group: RolloutGroup, where: str) -> None:
-    spread = any(a != 0 for turns in by_turn(group) for a in turns)
+    spread = any(a != 0 for turns in group.by_turn for a in turns)
     if spread != (group.signal is Signal.LEARNABLE):
         raise BadInput(
             f"{where}: signal {group.signal} does not agree with advantages {group.advantages}"
         )
-
-
-def by_turn(group: RolloutGroup) -> tuple[tuple[float, ...], ...]:
-    """The advantage of every turn, also where an older group has one for each episode."""
-    if group.turn_advantages is not None:
-        return group.turn_advantages
-    pairs = zip(group.trajectories, group.advantages, strict=True)
-    return tuple((advantage,) * len(t.turns) for t, advantage in pairs)
 
 
 def _check_sampling(sampling: Sampling, temperature: float, where: str) -> None:
@@ -189,13 +181,13 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
         segments=tuple(s for g in scored for s in _segments(g)),
         n_tokens=n_tokens,
         n_trajectories=len(trajectories),
-        n_used=sum(any(turns) for g in groups for turns in by_turn(g)),
+        n_used=sum(any(turns) for g in groups for turns in g.by_turn),
         groups={signal.value: found[signal] for signal in Signal},
     )
 
 
 def _segments(group: RolloutGroup) -> Iterator[Segment]:
-    for trajectory, of_turns in zip(group.trajectories, by_turn(group), strict=True):
+    for trajectory, of_turns in zip(group.trajectories, group.by_turn, strict=True):
         first = 0
         for turns in segments(trajectory.turns):
             spans = tuple(

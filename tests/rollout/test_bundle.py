@@ -27,7 +27,6 @@ from tests.rollout.scripted import (
     renderer,
     write_task,
 )
-from trainer.batch import by_turn
 
 NAMES = ("alpha", "beta", "gamma")
 K = 2
@@ -114,8 +113,8 @@ def test_rewards_become_advantages_and_a_signal(step: Step) -> None:
 def test_a_bundle_says_what_every_turn_is_worth(step: Step, credit: str) -> None:
     for group in step.play(by_seed, reward=replace(SHAPED, credit=credit)):
         assert group.turn_advantages is not None
-        assert by_turn(group) == group.turn_advantages
-        whole = by_turn(replace(group, turn_advantages=None))
+        assert group.by_turn == group.turn_advantages
+        whole = replace(group, turn_advantages=None).by_turn
         assert (group.turn_advantages == whole) == (
             credit == "episode" or group.signal is not Signal.LEARNABLE
         )

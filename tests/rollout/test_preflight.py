@@ -1,9 +1,12 @@
 """The look before a night: is there anything to learn from?"""
 
 import asyncio
+import re
+from dataclasses import replace
 from pathlib import Path
 
 from fieldkit.records import Signal, StopReason
+from fieldkit.training.advantages import group_advantages
 from rollout.preflight import HEADER, Preflight, Verdict, explain, preflight, render_rows
 from rollout.seeds import training_seed
 from tests.rollout.scripted import (
@@ -59,6 +62,31 @@ def test_a_policy_that_never_stops_is_told_apart_from_one_that_learns_nothing(
     assert report.verdict is Verdict.HAS_SIGNAL
     assert report.n_stopped == 0
     assert "Stopping cannot be reinforced" in explain(report)
+
+
+def test_rewards_that_differ_by_turns_alone_are_told_from_work_that_differs(
+    tmp_path: Path,
+) -> None:
+    turns = explain(look(tmp_path, sometimes_stops))
+    assert re.search(r"[1-4] of 4 groups have rewards that differ, 0 of them in the work", turns)
+
+    def sometimes_works(conversation: str, turn: int, seed: int) -> str:
+        return bash("rm notes.txt") if turn == 0 and seed % 2 else "TASK_COMPLETE"
+
+    report = look(tmp_path, sometimes_works)
+    assert all(row.grades_differ for row in report.rows if row.signal is Signal.LEARNABLE)
+    n = sum(row.grades_differ for row in report.rows)
+    assert f"{n} of 4 groups have rewards that differ, {n} of them in the work" in explain(report)
+
+
+def test_the_advantages_are_those_that_the_trainer_uses(tmp_path: Path) -> None:
+    one = player(tmp_path, sometimes_stops)
+    one = replace(one, reward=replace(one.reward, credit="turn"))
+    report = asyncio.run(preflight(POOL, player=one, run_seed=0, group_size=4))
+    learnable = [row for row in report.rows if row.signal is Signal.LEARNABLE]
+    assert learnable
+    for row in learnable:
+        assert row.advantages != group_advantages(row.rewards, one.reward.scale)
 
 
 def test_a_small_pool_is_looked_at_whole(tmp_path: Path) -> None:
