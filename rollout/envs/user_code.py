@@ -2,6 +2,10 @@
 
 It is imported into this process and trusted as a library is: what a policy does reaches it through
 its tools only. A file's folder is searched for the modules beside it.
+
+The phases of a run are processes of their own, so the code has to lie in a file. `keep` writes one
+for what a notebook's cell defines, with all that it uses from other cells, by value. Reading that
+file runs it, as an import does, and takes the Python version that wrote it.
 """
 
 from __future__ import annotations
@@ -11,18 +15,23 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import sha256_file, sha256_text
+from fieldkit.files.atomic import sha256_file, sha256_text, write_bytes
 from fieldkit.registry import nearest
+
+KEPT = ".pkl"
+"""The suffix of what `keep` writes."""
 
 
 def load(use: str, root: Path, where: str) -> Any:
-    """The object that `module:NAME` or `path/to/file.py:NAME` means; paths start at `root`.
+    """The object that `module:NAME`, `path/to/file.py:NAME` or what `keep` returned means; paths
+    start at `root`.
 
     Raises `BadInput` that begins with `where` and says which part of it is missing.
     """
@@ -32,6 +41,8 @@ def load(use: str, root: Path, where: str) -> Any:
             f"{where}: {use!r} is no module:NAME and no path/to/file.py:NAME; write for example"
             ' "envs/counter.py:Counter"'
         )
+    if home.endswith(KEPT):
+        return _kept(root / home, name, where)
     module = _file_module(root / home, where) if home.endswith(".py") else _module(home, where)
     if not hasattr(module, name):
         near = nearest(name, [n for n in vars(module) if not n.startswith("_")])
@@ -48,12 +59,44 @@ def identity(use: str, root: Path, where: str) -> str:
     depends on which command it runs.
     """
     found = load(use, root, where)
+    home = use.rpartition(":")[0]
+    if home.endswith(KEPT):
+        return sha256_file(root / home)
     module = sys.modules[found.__module__]
     top = module.__name__.partition(".")[0]
     of = packages_distributions().get(top, [])
     file = Path(str(module.__file__)).resolve()
     lines = [f"{f.relative_to(file.parent)} {sha256_file(f)}" for f in imported_files(file)]
     return sha256_text("\n".join([f"{d} {version(d)}" for d in of] + lines))
+
+
+def keep(thing: type | Callable[..., Any] | Sequence[Callable[..., Any]], path: Path | str) -> str:
+    """Make a class, a function or a list of functions usable in run.toml; what `use` takes.
+
+    One that a module's file holds stays there, and nothing is written. One of a notebook is written
+    to `path`, which ends in `KEPT`; a list gets the name of the file. Kept again it counts as
+    changed code, and a run that was begun says so. Raises `BadInput` for a path that ends
+    otherwise, and where something that the code uses cannot be written, such as an open connection.
+    """
+    import cloudpickle
+
+    path = Path(path).absolute()
+    name = getattr(thing, "__name__", path.stem)
+    home = getattr(thing, "__module__", "__main__")
+    if home != "__main__":
+        return f"{sys.modules[home].__file__}:{name}"
+    if path.suffix != KEPT or not name.isidentifier():
+        raise BadInput(f"{path}: {name} has to be kept in a file such as {name}{KEPT}")
+    try:
+        data = cloudpickle.dumps(thing)
+    except Exception as e:
+        raise BadInput(
+            f"{name}: uses something that cannot be written: {type(e).__name__}: {e}; make it in"
+            " reset() or in the constructor"
+        ) from e
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, data)
+    return f"{path}:{name}"
 
 
 def imported_files(program: Path) -> list[Path]:
@@ -119,6 +162,27 @@ def _module(name: str, where: str) -> ModuleType:
         raise BadInput(f"{where}: {name} needs the package {missing!r}, which .venv lacks") from e
     except Exception as e:
         raise BadInput(f"{where}: {name} cannot be imported: {type(e).__name__}: {e}") from e
+
+
+def _kept(path: Path, name: str, where: str) -> Any:
+    """What `keep` wrote. Raises `BadInput` that begins with `where`."""
+    import cloudpickle
+
+    if not path.is_file():
+        raise BadInput(f"{where}: {path}: no such file; `rollout.envs.user_code.keep` writes it")
+    try:
+        found = cloudpickle.loads(path.read_bytes())
+    except ModuleNotFoundError as e:
+        raise BadInput(f"{where}: {path} needs the package {e.name!r}, which .venv lacks") from e
+    except Exception as e:
+        raise BadInput(
+            f"{where}: {path} cannot be read ({type(e).__name__}: {e}); keep {name} again with"
+            f" this Python, {sys.version.split()[0]}"
+        ) from e
+    own = getattr(found, "__name__", path.stem)
+    if own != name:
+        raise BadInput(f"{where}: {path} has no {name!r}; did you mean {own!r}?")
+    return found
 
 
 def _file_module(path: Path, where: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""A person's own code: what its hash stands for."""
+"""A person's own code: what its hash stands for, and how a class of a notebook gets into a file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rollout.envs.user_code import identity
+from fieldkit.errors import BadInput
+from rollout.envs.user_code import identity, keep, load
 from scripts.base.checkout import ROOT
+from tests.rollout.envs.counter import Counter
+from tests.scripts.typed import BAD_INPUT, grpo
 
 MINE = """
 from helper import ONE
@@ -91,3 +94,99 @@ def test_a_module_of_this_checkout_has_the_same_hash_before_and_after_it_is_used
     import rollout.envs.sql.sql_questions  # noqa: F401
 
     assert identity(use, ROOT, "envs.sql") == before
+
+
+# --- a class of a notebook: written by one process, trained on by others -----------
+
+CELLS = '''
+from typing import Literal
+import random
+from rollout.envs.user_code import keep
+
+STEP = {step}  # another cell's
+
+def bounded(n: int) -> int:
+    return max(0, min(10, n))
+
+class Dial:
+    """Turn the dial to five."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def reset(self, **row) -> str:
+        self.over, self._at = False, random.choice([0, 10])
+        return f"The dial is at {{self._at}}."
+
+    def turn(self, way: Literal["up", "down"]) -> str:
+        """Turn the dial.
+
+        Args:
+            way: Where to.
+        """
+        self._at = bounded(self._at + (STEP if way == "up" else -STEP))
+        self.over = self._at == 5
+        return f"The dial is at {{self._at}}."
+
+    def get_reward(self) -> float:
+        return float(self.over)
+
+print(keep(Dial, {path!r}))
+'''
+
+
+def notebook(path: Path, step: int = 5) -> str:
+    """Run the cells in a process of their own; what they print."""
+    code = CELLS.format(step=step, path=str(path))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_class_of_a_notebook_is_checked_and_played_with_what_other_cells_hold(
+    tmp_path: Path,
+) -> None:
+    use = notebook(tmp_path / "dial.pkl")
+    assert use == f"{tmp_path}/dial.pkl:Dial"
+    checked = grpo("env", "check", use, "--passes", "reward >= 1", "--ends", "over")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "random policy: 32 episodes" in checked.stdout
+    run = tmp_path / "run"
+    words = [f'envs.dial.use="{use}"', 'envs.dial.passes="reward >= 1"', 'envs.dial.ends="over"']
+    made = grpo("new", run, *(each for word in words for each in ("--set", word)))
+    assert made.returncode == 0, made.stderr
+    assert f"dial: trl {use}" in grpo("env", "list", "--run", run).stdout
+
+
+def test_another_version_of_the_class_is_other_code(tmp_path: Path) -> None:
+    use = notebook(tmp_path / "dial.pkl")
+    first = identity(use, ROOT, "envs.dial")
+    assert identity(use, ROOT, "envs.dial") == first
+    notebook(tmp_path / "dial.pkl", step=1)
+    assert identity(use, ROOT, "envs.dial") != first
+
+
+def test_a_class_of_a_module_stays_where_it_is(tmp_path: Path) -> None:
+    use = keep(Counter, tmp_path / "counter.pkl")
+    assert use == f"{ROOT}/tests/rollout/envs/counter.py:Counter"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_kept_or_read_is_told_with_what_to_do(tmp_path: Path) -> None:
+    here = type("Here", (), {"__module__": "__main__", "file": (tmp_path / "x").open("w")})
+    with pytest.raises(BadInput, match=r"Here: uses something that cannot be written: Pick"):
+        keep(here, tmp_path / "here.pkl")
+    with pytest.raises(BadInput, match=r"here.py: Here has to be kept in a file such as Here.pkl"):
+        keep(here, tmp_path / "here.py")
+    use = notebook(tmp_path / "dial.pkl")
+    with pytest.raises(BadInput, match=r"envs.dial: .*has no 'Dail'; did you mean 'Dial'"):
+        load(use.replace(":Dial", ":Dail"), ROOT, "envs.dial")
+    (tmp_path / "dial.pkl").write_bytes(b"torn")
+    torn = grpo("env", "check", use, "--passes", "reward >= 1")
+    assert torn.returncode == BAD_INPUT
+    assert "dial.pkl cannot be read" in torn.stderr
+    assert "keep Dial again with this Python" in torn.stderr
+    (tmp_path / "dial.pkl").unlink()
+    with pytest.raises(BadInput, match=r"envs.dial: .*dial.pkl: no such file"):
+        load(use, ROOT, "envs.dial")
