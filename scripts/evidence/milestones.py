@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.records import StepSummary
-from scripts.evidence.step_figures import PASSES, REWARD, STOPS, TURNS, by_step
+from scripts.evidence.step_figures import PASSES, REWARD, STOPS, TURNS, StepFigure, by_step
 from scripts.words.quantities import counted
 
 SMOOTHING = 3
@@ -60,7 +60,8 @@ def milestones(steps: Sequence[StepSummary]) -> Milestones:
         gains=_gains(played),
         sentences=(),
     )
-    return replace(found, sentences=tuple(_sentences(found)))
+    first = played[0].step if played else None
+    return replace(found, sentences=tuple(_sentences(found, first)))
 
 
 def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
@@ -72,8 +73,12 @@ MOVED = (STOPS, TURNS, REWARD, PASSES)
 
 
 def _gains(steps: Sequence[StepSummary]) -> tuple[Gain, ...]:
-    of_each = {figure.key.replace("_", " "): by_step(steps, figure) for figure in MOVED}
+    of_each = {_name(figure): by_step(steps, figure) for figure in MOVED}
     return tuple(_gain(f, values) for f, values in of_each.items() if len(values) > SMOOTHING)
+
+
+def _name(figure: StepFigure) -> str:
+    return figure.key.replace("_", " ")
 
 
 def _gain(figure: str, values: Sequence[tuple[int, float]]) -> Gain:
@@ -108,21 +113,28 @@ def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
     return step
 
 
-def _sentences(found: Milestones) -> list[str]:
+def _sentences(found: Milestones, first_step: int | None) -> list[str]:
+    """Of stops and turns; of the reward where the first step stopped by itself already."""
     if not found.n_steps:
         return ["No step has been played yet."]
-    out = [
+    if found.stops_90 == first_step:
+        return _dated(found, REWARD, "rise in reward") or ["The steps' mean reward did not rise."]
+    return [
         _reached("90 % of its episodes", found.stops_90),
         _reached("every episode", found.stops_100),
         f"Fewest turns: {found.lowest_turns:.2f} on average, at step {found.lowest_turns_step}.",
+        *_dated(found, TURNS, "fall in turns", down=True),
     ]
-    turns = next((g for g in found.gains if g.figure == "turns"), None)
-    if turns and turns.most_by_step is not None and turns.last < turns.first:
-        rest = found.n_steps - turns.most_by_step
-        bought = f"; the {counted(rest, 'step')} after it bought the last tenth" if rest > 0 else ""
-        said = f"Nine tenths of the fall in turns were there by step {turns.most_by_step}"
-        out.append(f"{said}{bought}.")
-    return out
+
+
+def _dated(found: Milestones, of: StepFigure, change: str, *, down: bool = False) -> list[str]:
+    """When most of a change was there; empty where the figure went the other way, or nowhere."""
+    gain = next((g for g in found.gains if g.figure == _name(of)), None)
+    if gain is None or gain.most_by_step is None or (gain.last < gain.first) != down:
+        return []
+    rest = found.n_steps - gain.most_by_step
+    bought = f"; the {counted(rest, 'step')} after it bought the last tenth" if rest > 0 else ""
+    return [f"Nine tenths of the {change} were there by step {gain.most_by_step}{bought}."]
 
 
 def _reached(what: str, step: int | None) -> str:

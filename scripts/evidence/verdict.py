@@ -299,6 +299,7 @@ class _Case:
         told = [
             f"{_FIGURE_WORDS[t.figure](t)} ({self._p(_TREND_NAMES[t.figure])})"
             for t in self.training.trends
+            if t.first != t.last
         ]
         if not told:
             return ()

@@ -53,6 +53,19 @@ def test_what_was_never_reached_is_said_to_be_so() -> None:
     assert "No step's rollouts stopped by themselves in 90 %" in found.sentences[0]
 
 
+def test_a_night_without_a_habit_is_dated_by_its_reward() -> None:
+    rewards = (0.40, 0.40, 0.40, 0.48, 0.50, 0.50, 0.50, 0.50)
+    played = [
+        step(i, f"sha{i}", stop_rate=1.0, turns=3.0 - i / 100, reward=r)
+        for i, r in enumerate(rewards, start=1)
+    ]
+    # trailing means of three: 0.40 at step 3 rises to 0.50 at step 7; 9/10 is 0.49, there at step 6
+    assert milestones(played).sentences == (
+        "Nine tenths of the rise in reward were there by step 6; the 2 steps after it bought the"
+        " last tenth.",
+    )
+
+
 def test_a_figure_that_did_not_move_dates_nothing() -> None:
     flat = [step(i, "a", stop_rate=0.5, turns=6.0, reward=0.1) for i in range(1, 9)]
     assert all(g.most_by_step is None for g in milestones(flat).gains)
