@@ -36,7 +36,16 @@ from scripts.evidence.stored import has_episodes
 from scripts.run.config import read_config
 from scripts.run.folder import open_run
 
-RUNS = sorted(p.parent for p in (ROOT / "runs").glob("*/run.toml"))
+
+def committed() -> list[Path]:
+    """The runs that git holds; a person's own lie in the same folder."""
+    listed = subprocess.run(
+        ["git", "ls-files", "runs/*/run.toml"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return sorted((ROOT / line).parent for line in listed.stdout.splitlines())
+
+
+RUNS = committed()
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
@@ -65,7 +74,7 @@ def test_looking_at_a_committed_run_works_and_changes_no_file_of_it(run: Path) -
     looks = [("table", run.name), ("report", run.name), ("watch", run.name, "--once")]
     if all(has_episodes(file.parent) for file in run.glob("evals/**/eval.json")):
         looks += [("show", run.name), ("replay", run.name)]
-        looks.append(("compare", f"{run.name}@base", f"{run.name}@warm", run.name))
+        looks.append(("compare", f"{run.name}@warm", run.name))
     for words in looks:
         said = CliRunner().invoke(app, list(words))
         assert said.exit_code == 0, said.output
