@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_lines, read_raw_lines
 from fieldkit.files.json_text import parse_json
-from fieldkit.records import SCHEMA, Signal
+from fieldkit.records import SCHEMA, Signal, StopReason
 from fieldkit.settings import settings
 
 BUNDLE_NAME = "trajectory_bundle.jsonl"
@@ -49,6 +50,7 @@ class Drawn:
     step: int
     task_id: str
     signal: Signal
+    """Of the work and of ending by itself: see `_work_signal`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class PoolHistory:
 def read_history(run_dir: Path) -> PoolHistory:
     """The history of a run folder: every whole bundle in it, trained on or not.
 
-    Reads three keys of each line and skips the trajectories' checks, since it is asked again after
+    Reads a few keys of each line and skips the trajectories' checks, since it is asked again after
     every step. Raises `BadInput` naming file and line.
     """
     bundles = sorted(run_dir.glob(f"step-*/{BUNDLE_NAME}"))
@@ -85,11 +87,30 @@ def _drawn(line: str, where: str) -> Drawn:
     try:
         if value["schema"] != SCHEMA:
             raise BadInput(f"{where}: schema is {value['schema']!r}, this version reads {SCHEMA}")
-        return Drawn(int(value["step"]), str(value["task_id"]), Signal(value["signal"]))
+        return Drawn(int(value["step"]), str(value["task_id"]), _work_signal(value))
     except BadInput:
         raise
     except (ValueError, KeyError, TypeError) as e:
         raise BadInput(f"{where}: not a rollout group ({type(e).__name__}: {e})") from None
+
+
+def _work_signal(group: Mapping[str, Any]) -> Signal:
+    """A group's signal, which counts as none where its K episodes differ by turns alone.
+
+    Under a turn penalty rewards go on differing for as long as one attempt is a turn shorter than
+    another, so a pool would never be learned out. Such a group trains, and says nothing about the
+    pool. Turns within the parts of a reward that an environment gives cannot be told from work.
+    """
+    signal, episodes = Signal(group["signal"]), group["trajectories"]
+    grades = [episode["grade"] for episode in episodes]
+    if signal is not Signal.LEARNABLE or any(grade.get("rewards") for grade in grades):
+        return signal
+    done = {tuple(bool(held["passed"]) for held in grade["results"]) for grade in grades}
+    ended = {StopReason(episode["stop_reason"]).by_itself for episode in episodes}
+    if len(done) > 1 or len(ended) > 1:
+        return signal
+    work = done.pop()
+    return Signal.SATURATED if work and all(work) else Signal.STUCK
 
 
 @dataclass(frozen=True)
@@ -99,9 +120,9 @@ class Convergence:
     converged: bool
     n_pool: int
     saturated: tuple[str, ...]
-    """Tasks whose newest group had equal rewards and all passed."""
+    """Tasks whose newest group did not differ in its work, and all passed."""
     stuck: tuple[str, ...]
-    """Tasks whose newest group had equal rewards and not all passed."""
+    """Tasks whose newest group did not differ in its work, and not all passed."""
     learnable: tuple[str, ...]
     """Tasks with a group that still taught something among the newest `passes`."""
     stale: tuple[str, ...]

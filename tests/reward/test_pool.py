@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Signal, encode_group
+from fieldkit.records import RolloutGroup, Signal, encode_group
 from reward.pool import (
     Drawn,
     PoolHistory,
@@ -99,12 +99,41 @@ def test_a_pool_that_names_a_task_twice_is_refused() -> None:
 
 
 def write_bundle(run: Path, step: int, signal: Signal) -> None:
-    rewards = (0.5, 0.9) if signal is LEARN else (0.5, 0.5)
-    members = [trajectory(["ls"], 1, 2, r, k=k, task_id="a") for k, r in enumerate(rewards)]
-    folder = run / f"step-{step:03d}"
+    members = [trajectory(["ls"], 1, 2, 0.5, task_id="a")]
+    other = (2, 0.9) if signal is LEARN else (1, 0.5)
+    members.append(trajectory(["ls"], other[0], 2, other[1], k=1, task_id="a"))
+    write_group(run, group(members, signal, step))
+
+
+def write_group(run: Path, played: RolloutGroup) -> None:
+    folder = run / f"step-{played.step:03d}"
     folder.mkdir(parents=True)
-    line = encode_group(group(members, signal, step))
-    (folder / "trajectory_bundle.jsonl").write_text(line + "\n")
+    (folder / "trajectory_bundle.jsonl").write_text(encode_group(played) + "\n")
+
+
+DONE = "TASK_COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ((["ls", DONE], 2), (["ls", "ls", DONE], 2), SAT),
+        ((["ls", DONE], 1), (["ls", "ls", DONE], 1), STUCK),
+        ((["ls", DONE], 1), (["ls", "ls", DONE], 2), LEARN),
+        ((["ls", DONE], 2), (["ls", "ls"], 2), LEARN),
+    ],
+    ids=["turns alone, done", "turns alone, undone", "the work", "the stop"],
+)
+def test_a_group_that_differs_by_turns_alone_keeps_no_pool_alive(
+    first: tuple[list[str], int], second: tuple[list[str], int], told: Signal, tmp_path: Path
+) -> None:
+    members = [
+        trajectory(texts, passed, 2, 0.9 - k / 10, k=k)
+        for k, (texts, passed) in enumerate((first, second))
+    ]
+    write_group(tmp_path, group(members, LEARN))
+    assert read_history(tmp_path).by_task()["t"] == ((1, told),)
+    assert converged(read_history(tmp_path), ["t"]).converged == (told is not LEARN)
 
 
 def test_the_history_of_a_run_is_read_from_its_bundles_in_step_order(tmp_path: Path) -> None:
