@@ -51,7 +51,7 @@ _line = partial(draw_figure, few=FEW_STEPS, mark_size=3.5, thin=1.1)
 GROUPS = "Groups by signal"
 
 MEANINGS = {
-    "Reward": "What an attempt earns: assertions that hold, less a price for turns.",
+    "Reward": "What an attempt earns, as the run pays it.",
     "Stops by itself": "Attempts that no limit ended: the model said that it is done, or gave its"
     " answer.",
     "Passes": "Attempts in which every assertion holds.",
