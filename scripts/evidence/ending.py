@@ -113,6 +113,10 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     return tuple(out)
 
 
+NEARLY_ALL = 0.9
+"""Where the adapter passed this share of its tasks before, there is little to learn from them."""
+
+
 def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str:
     newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
     adapter = f"`{in_checkout(m.folder.adapter(newest))}`"
@@ -123,6 +127,7 @@ def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str
         )
     if verdict.learning is Learning.DONE:
         return f"Use it: {adapter}."
-    if verdict.learning is Learning.NONE and verdict.habit is Habit.NEVER_THERE:
+    before = next(arm for arm in evidence.arms if arm.name == evidence.reference)
+    if verdict.habit is Habit.NEVER_THERE and before.passed >= NEARLY_ALL * before.n_tasks:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
     return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."

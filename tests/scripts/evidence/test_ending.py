@@ -3,10 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fieldkit.files.journal import Entry
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings, Plan, read_findings
-from scripts.evidence.verdict import Learning
+from scripts.evidence.verdict import Habit, Learning
 from scripts.run.next_phase import Phase
 from tests.scripts.made_night import make_night
 
@@ -35,6 +37,22 @@ def test_a_night_that_is_under_way_says_how_many_steps_go_on_from_there(tmp_path
     assert m.verdict is not None
     m.__dict__["verdict"] = replace(m.verdict, learning=Learning.UNDER_WAY)
     assert next_steps(m, ending(m)) == (f"More steps: `grpo run {m.typed} --steps 16`.",)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.3, "More steps: `grpo run {m.typed} --steps 16`."), (0.95, "There was nothing to mend")],
+)
+def test_without_a_habit_more_steps_are_for_tasks_that_are_still_failed(
+    share: float, said: str, tmp_path: Path
+) -> None:
+    m = findings(tmp_path)
+    assert m.verdict is not None
+    assert m.evidence is not None
+    m.__dict__["verdict"] = replace(m.verdict, learning=Learning.NONE, habit=Habit.NEVER_THERE)
+    arms = tuple(replace(arm, passed=round(share * arm.n_tasks)) for arm in m.evidence.arms)
+    m.__dict__["evidence"] = replace(m.evidence, arms=arms)
+    assert next_steps(m, ending(m))[0].startswith(said.format(m=m))
 
 
 def test_a_converged_pool_asks_for_tasks(tmp_path: Path) -> None:
