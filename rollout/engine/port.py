@@ -7,6 +7,7 @@ vLLM. A free port is therefore one that the kernel gives to no outgoing connecti
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 from pathlib import Path
@@ -28,26 +29,24 @@ _ATTEMPTS = 64
 
 def free_port(asked: int) -> int:
     """`asked` if nobody listens there, or any free port for 0. Raises `Unavailable`."""
-    chosen = asked or _any_free()
+    if not asked:
+        return _any_free()
     try:
-        return _bound(chosen)
+        return _bound(asked)
     except OSError as e:
         raise Unavailable(
-            f"port {chosen} on {HOST} is busy ({holder(chosen)}; {e.strerror}); end that "
+            f"port {asked} on {HOST} is busy ({holder(asked)}; {e.strerror}); end that "
             "program if it is yours, or set engine.port to 0 to take any free port"
         ) from None
 
 
 def _any_free() -> int:
-    """A free port below those of outgoing connections; 0 where there is none."""
+    """A free port below those of outgoing connections, or else the one that the kernel gives."""
     first = int(OUTGOING.read_text(encoding="utf-8").split()[0])
     for _ in range(_ATTEMPTS if first > _LOWEST else 0):
-        port = _LOWEST + secrets.randbelow(first - _LOWEST)
-        try:
-            return _bound(port)
-        except OSError:
-            continue
-    return 0
+        with contextlib.suppress(OSError):  # taken
+            return _bound(_LOWEST + secrets.randbelow(first - _LOWEST))
+    return _bound(0)
 
 
 def _bound(port: int) -> int:
