@@ -1,8 +1,8 @@
-"""A bundle as rows that a model can score: ids, which of them were sampled, advantages, logprobs.
+"""A bundle as sequences to score: ids, which of them were sampled, advantages, logprobs.
 
 Everything is taken from the records as it is (nothing is tokenised a second time), and everything
 that must hold before training is checked here, because this is the last place where a bad bundle
-costs nothing. torch is imported only where tensors are made.
+costs nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fieldkit.errors import BadInput, Shortage
+from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Sampling, Signal, Trajectory, segments
 from trainer.settings import TrainerSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor, device
 
 _TOP_K_OFF = (0, -1)  # both spellings are in use
 
@@ -91,22 +87,6 @@ class TrainingBatch:
     @property
     def has_signal(self) -> bool:
         return self.groups[Signal.LEARNABLE] > 0
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """B segments right-padded to S inputs, and their n trained tokens flattened row by row.
-
-    ids_BS holds inputs; rows_n and columns_n say which hidden state predicts each trained token;
-    targets_n are the trained ids.
-    """
-
-    ids_BS: Tensor
-    rows_n: Tensor
-    columns_n: Tensor
-    targets_n: Tensor
-    sampler_logprobs_n: Tensor
-    advantages_n: Tensor
 
 
 def check_bundle(
@@ -200,63 +180,3 @@ def _segments(group: RolloutGroup) -> Iterator[Segment]:
             if logprobs:
                 ids = turns[-1].prompt_ids + turns[-1].completion_ids
                 yield Segment(group.task_id, trajectory.k, ids, spans, logprobs, advantages)
-
-
-def micro_batches(
-    found: Sequence[Segment], settings: TrainerSettings
-) -> tuple[tuple[Segment, ...], ...]:
-    """Group segments, longest first, so that rows x longest row stays within the token budget.
-
-    A segment longer than the budget is a micro-batch of its own. Raises `Shortage` for one longer
-    than `max_segment_tokens`, naming the setting that helps; none is left out.
-    """
-    ordered = sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn))
-    if ordered and ordered[0].n_inputs > settings.max_segment_tokens:
-        longest = ordered[0]
-        raise Shortage(
-            f"task {longest.task_id} k={longest.k}: {longest.n_inputs} tokens in one segment, "
-            f"max_segment_tokens is {settings.max_segment_tokens}; if the memory allows, set "
-            f"max_segment_tokens to {longest.n_inputs} (gradient_checkpointing saves most of it), "
-            "or roll out with fewer turns or a smaller max_model_len"
-        )
-    out: list[list[Segment]] = []
-    tokens = settings.microbatch_tokens
-    for segment in ordered:
-        width = out[-1][0].n_inputs if out else 0
-        if out and (len(out[-1]) + 1) * width <= tokens:
-            out[-1].append(segment)
-        else:
-            out.append([segment])
-    return tuple(tuple(batch) for batch in out)
-
-
-def pad(batch: Sequence[Segment], to: device) -> MicroBatch:
-    """Lay segments side by side as tensors on a device.
-
-    Padding is on the right, where a causal model cannot see it from any trained position, so no
-    attention mask is needed (and the fast attention kernels stay usable).
-    """
-    import torch
-
-    width = max(s.n_inputs for s in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    rows: list[int] = []
-    columns: list[int] = []
-    targets: list[int] = []
-    for row, segment in enumerate(batch):
-        ids[row, : segment.n_inputs] = torch.tensor(segment.ids[:-1])
-        for span in segment.spans:
-            positions = range(span.start, span.start + span.length)
-            rows += [row] * span.length
-            columns += [p - 1 for p in positions]
-            targets += [segment.ids[p] for p in positions]
-    sampler = [lp for s in batch for lp in s.sampler_logprobs]
-    advantages = [a for s in batch for a in s.advantages]
-    return MicroBatch(
-        ids_BS=ids.to(to),
-        rows_n=torch.tensor(rows, device=to),
-        columns_n=torch.tensor(columns, device=to),
-        targets_n=torch.tensor(targets, device=to),
-        sampler_logprobs_n=torch.tensor(sampler, dtype=torch.float32, device=to),
-        advantages_n=torch.tensor(advantages, dtype=torch.float32, device=to),
-    )

@@ -7,7 +7,6 @@ or allocate anything.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
+from trainer.micro_batch import tokens
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings
 
 if TYPE_CHECKING:
-    from trainer.batch import Segment
+    from trainer.micro_batch import Micro
 
 _PROCESS_BYTES = GIB // 2  # interpreter and libraries: 0.42 to 0.47 GiB, measured
 _LOGIT_BUFFERS = 4 * 4 * CHUNK_ELEMENTS  # float32 scores, probabilities and two temporaries
@@ -40,22 +40,24 @@ _DEFAULT_TARGETS = ("q_proj", "v_proj")
 
 def require_memory(
     model_dir: Path,
-    batches: Sequence[Sequence[Segment]],
+    batches: Sequence[Micro],
     settings: TrainerSettings,
     item_bytes: int,
     adapter: AdapterInfo | None = None,
     *,
+    shared: bool,
     on_gpu: bool,
 ) -> None:
     """Raise `Shortage` unless weights and the largest micro-batch fit, naming a budget that does.
 
-    item_bytes: of one weight of the base as it will be loaded (2 or 4).
+    item_bytes: of one weight of the base as it will be loaded (2 or 4). shared: as `micro_batches`
+    got it.
     """
     now = available()
     room = now.gpu if on_gpu and now.gpu is not None else now.host
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
-    rows, width = _largest(batches)
-    needed = fixed + rows * width * per_token
+    largest = max(tokens(batch, shared) for batch in batches)
+    needed = fixed + largest * per_token
     if needed <= room:
         return
     fits = max(0, (room - fixed) // per_token)
@@ -67,14 +69,14 @@ def require_memory(
         "gradient_checkpointing, or roll out with fewer turns"
     )
     raise Shortage(
-        f"a micro-batch of {rows} x {width} tokens needs about {needed / GIB:.1f} GiB, "
+        f"a micro-batch of {largest} tokens needs about {needed / GIB:.1f} GiB, "
         f"{room / GIB:.1f} GiB are available; {remedy}"
     )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Token budgets for a trainer that was killed for memory. Padding included."""
+    """Token budgets for a trainer that was killed for memory, as `tokens_per_microbatch` counts."""
 
     largest: int
     """The largest micro-batch of the bundle under the present settings."""
@@ -95,24 +97,20 @@ class Budget:
 
 def smaller_budget(
     model_dir: Path,
-    batches: Sequence[Sequence[Segment]],
+    batches: Sequence[Micro],
     settings: TrainerSettings,
     item_bytes: int,
     adapter: AdapterInfo | None = None,
+    *,
+    shared: bool,
 ) -> Budget:
     """The budgets after a kill, from the host's memory (the kernel kills for no other)."""
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
     return Budget(
-        largest=math.prod(_largest(batches)),
+        largest=max(tokens(batch, shared) for batch in batches),
         longest=max(s.n_inputs for b in batches for s in b),
         fits=max(0, (available().host - fixed) // per_token),
     )
-
-
-def _largest(batches: Sequence[Sequence[Segment]]) -> tuple[int, int]:
-    """Rows and width of the micro-batch with the most tokens."""
-    shapes = ((len(b), max(s.n_inputs for s in b)) for b in batches)
-    return max(shapes, key=math.prod)
 
 
 def forecast(

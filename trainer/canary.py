@@ -18,7 +18,8 @@ from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import check_adapter
 from fieldkit.training.canary_record import Canary, Rows, write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
-from trainer.batch import Segment, Span, pad
+from trainer.batch import Segment, Span
+from trainer.micro_batch import tensors
 from trainer.policy import Policy, dtype_name, load_policy, serving_dtype
 
 SEQUENCES = 4
@@ -115,7 +116,8 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
             n = len(sequence) - PROMPT_LEN
             span = Span(turn=0, start=PROMPT_LEN, length=n)
             segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, (0.0,) * n)
-            logprobs_n, _ = policy.logprobs(pad([segment], policy.device), temperature=1.0)
+            alone = tensors([segment], policy.device, shared=False)
+            logprobs_n, _ = policy.logprobs(alone, temperature=1.0)
             out.append(tuple(logprobs_n.tolist()))
     return tuple(out)
 

@@ -17,13 +17,12 @@ from torch import Tensor
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.training.losses import importance_weights, k3, kl_loss, policy_loss
 from fieldkit.training.snapshot import LoraReferenceSnapshot
-from trainer.batch import MicroBatch, Segment, TrainingBatch, pad
+from trainer.batch import Segment, TrainingBatch
+from trainer.micro_batch import Micro, MicroBatch, tensors, tokens
 from trainer.policy import Policy
 from trainer.progress import Progress
 from trainer.settings import TrainerSettings
 from trainer.task_figures import TaskFigures
-
-Micro = Sequence[Segment]
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,9 @@ def reference_logprobs(
     with reference, torch.no_grad():
         for done, segments in enumerate(batches, start=1):
             began = time.perf_counter()
-            with _naming_the_budget(segments):
-                logprobs_n, _ = policy.logprobs(pad(segments, policy.device), temperature)
+            with _naming_the_budget(policy, segments):
+                micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+                logprobs_n, _ = policy.logprobs(micro, temperature)
             _require_finite(logprobs_n, segments, "the reference adapter")
             out.append(logprobs_n)
             seconds = time.perf_counter() - began
@@ -83,8 +83,8 @@ def accumulate_gradient(
     sums, tasks = _Sums(), TaskFigures(batch, settings.tis_cap, progress)
     for done, segments in enumerate(batches, start=1):
         began = time.perf_counter()
-        with _naming_the_budget(segments):
-            micro = pad(segments, policy.device)
+        with _naming_the_budget(policy, segments):
+            micro = tensors(segments, policy.device, shared=policy.shares_prompts)
             logprobs_n, entropy_n = policy.logprobs(micro, settings.temperature)
             _require_finite(logprobs_n, segments, "the policy")
             reference_n = references[done - 1] if references is not None else None
@@ -175,15 +175,15 @@ def _inputs(segments: Micro) -> int:
 
 
 @contextmanager
-def _naming_the_budget(segments: Micro) -> Iterator[None]:
+def _naming_the_budget(policy: Policy, segments: Micro) -> Iterator[None]:
     """Turn the GPU's out-of-memory error into a `Shortage` that says which budget was too large."""
     try:
         yield
     except torch.OutOfMemoryError as e:
-        rows, width = len(segments), max(s.n_inputs for s in segments)
+        n = tokens(segments, policy.shares_prompts)
         # One segment is a micro-batch of its own under any budget.
-        smaller = f"tokens_per_microbatch to {rows * width // 2}, or " if rows > 1 else ""
+        smaller = f"tokens_per_microbatch to {n // 2}, or " if len(segments) > 1 else ""
         raise Shortage(
-            f"task {segments[0].task_id}: a micro-batch of {rows} x {width} tokens does not fit "
-            f"the GPU; set {smaller}gradient_checkpointing to true"
+            f"task {segments[0].task_id}: a micro-batch of {len(segments)} segments, {n} tokens, "
+            f"does not fit the GPU; set {smaller}gradient_checkpointing to true"
         ) from e

@@ -11,8 +11,9 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
 from fieldkit.records import RolloutGroup, read_bundle
 from fieldkit.training.adapter import AdapterInfo, check_adapter
-from trainer.batch import TrainingBatch, check_bundle, collect, micro_batches
+from trainer.batch import TrainingBatch, check_bundle, collect
 from trainer.checkpoint import state_sha, state_steps
+from trainer.micro_batch import check_lengths
 from trainer.settings import TrainerSettings
 
 
@@ -48,7 +49,7 @@ def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
     groups = read_bundle(inputs.bundle)
     check_bundle(groups, adapter.sha, settings, inputs.bundle)
     batch = collect(groups, settings)
-    micro_batches(batch.segments, settings)  # a segment that is too long is found here already
+    check_lengths(batch.segments, settings)
     identity = {
         "step": groups[0].step,
         "parent_sha": adapter.sha,

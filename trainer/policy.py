@@ -20,8 +20,9 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
 from fieldkit.training.live import live_lora
-from trainer.batch import MicroBatch
 from trainer.logprobs import token_logprobs
+from trainer.micro_batch import MicroBatch
+from trainer.shared_prefix import ATTENTION, can_share, register
 from trainer.trainable import check_dtype, check_logits
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -32,11 +33,15 @@ _PROBE_REPEATS = 8
 
 
 class Policy:
-    """A loaded base + adapter on one device."""
+    """A loaded base + adapter on one device. shares_prompts: it takes micro-batches of one shared
+    row (`trainer.shared_prefix`)."""
 
-    def __init__(self, peft_model: Any, device: torch.device) -> None:
+    def __init__(
+        self, peft_model: Any, device: torch.device, *, shares_prompts: bool = False
+    ) -> None:
         self.model: nn.Module = peft_model
         self.device = device
+        self.shares_prompts = shares_prompts
         self._causal = peft_model.get_base_model()
         self._backbone = getattr(self._causal, self._causal.base_model_prefix)
         self._output = self._causal.get_output_embeddings()
@@ -63,7 +68,10 @@ class Policy:
 
     def logprobs(self, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """Logprob at T of each trained token, and the entropy there: two float32 of length n."""
-        hidden_BSH = self._backbone(input_ids=batch.ids_BS, use_cache=False).last_hidden_state
+        shared = {} if batch.families is None else {"families": batch.families}
+        hidden_BSH = self._backbone(
+            input_ids=batch.ids_BS, position_ids=batch.positions_BS, use_cache=False, **shared
+        ).last_hidden_state
         hidden_nh = hidden_BSH[batch.rows_n, batch.columns_n]
         return token_logprobs(hidden_nh, self._output.weight, batch.targets_n, temperature)
 
@@ -96,11 +104,13 @@ def load_policy(
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    device = pick_device()
+    device, shares = pick_device(), can_share(model_dir)
+    if shares:
+        register()
     base = AutoModelForCausalLM.from_pretrained(
         model_dir,
         dtype=dtype,
-        attn_implementation="sdpa",
+        attn_implementation=ATTENTION if shares else "sdpa",
         local_files_only=True,
         device_map=str(device) if device.type == "cuda" else None,
     )
@@ -112,7 +122,7 @@ def load_policy(
     if gradient_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    return Policy(model, device)
+    return Policy(model, device, shares_prompts=shares)
 
 
 def pick_device() -> torch.device:

@@ -48,9 +48,9 @@ class TrainerSettings:
     tis_cap: PositiveFloat = 2.0
     """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
-    """Input tokens of one forward pass, padding included. Memory grows with it. Left out: 1,024 on
-    a CPU, 4,096 on a GPU; a run keeps what it began with, since another one changes sums in their
-    last bits."""
+    """Input tokens of one forward pass; what episodes share counts once, padding counts. Memory
+    grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps what it began with, since
+    another one changes sums in their last bits."""
     max_segment_tokens: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 16384
     """Longest segment that is tried at all, as a micro-batch of its own."""
     dtype: TrainingDtype = "auto"

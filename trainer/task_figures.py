@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fieldkit.training.losses import importance_weights, k3, policy_loss
-from trainer.batch import MicroBatch, Segment, TrainingBatch
+from trainer.batch import Segment, TrainingBatch
+from trainer.micro_batch import MicroBatch
 from trainer.progress import Progress
 
 if TYPE_CHECKING:

@@ -20,18 +20,19 @@ from fieldkit.training.canary_record import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from fieldkit.training.tensors import save_tensors
 from fieldkit.training.weight_delta import WeightDeltaTracker
-from trainer.batch import micro_batches
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
 from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded
+from trainer.micro_batch import micro_batches
 from trainer.optimizer import OPTIMIZERS
 from trainer.optimizer_state import load_state, save_state
 from trainer.policy import Policy, load_policy, serving_dtype, training_dtype
 from trainer.progress import Progress, Stopwatch
 from trainer.settings import TrainerSettings
+from trainer.shared_prefix import can_share
 
 
 def update_adapter(
@@ -46,7 +47,8 @@ def update_adapter(
 
     Returns the step's figures. Equal inputs give equal bytes on a CPU (with as many threads).
     """
-    batches = micro_batches(checked.batch.segments, settings)
+    shared = can_share(inputs.model_dir)
+    batches = micro_batches(checked.batch.segments, settings, shared=shared)
     with watch.phase("load"):
         served = serving_dtype(settings.serving_dtype, inputs.model_dir)
         dtype = training_dtype(settings.dtype, served)
@@ -56,6 +58,7 @@ def update_adapter(
             settings,
             dtype.itemsize,
             checked.adapter,
+            shared=shared,
             on_gpu=torch.cuda.is_available(),
         )
         policy = load_policy(

@@ -32,9 +32,11 @@ from scripts.phases.context import Context, Done
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import step_summary
 from scripts.run.timings import read_timings, write_timings
-from trainer.batch import collect, micro_batches
+from trainer.batch import collect
 from trainer.budget import Budget, smaller_budget
+from trainer.micro_batch import micro_batches
 from trainer.settings import TrainerSettings
+from trainer.shared_prefix import can_share
 
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
@@ -160,9 +162,12 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
     other = f"set {' or '.join(others)}" if others else "free memory"
     if not segments:
         return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
-    batches = micro_batches(segments, settings)
+    model = ctx.model_dir()
+    shared = can_share(model)
+    batches = micro_batches(segments, settings, shared=shared)
     adapter = read_adapter(ctx.folder.adapter(n - 1))
-    budget = smaller_budget(ctx.model_dir(), batches, settings, _item_bytes(settings), adapter)
+    item = _item_bytes(settings)
+    budget = smaller_budget(model, batches, settings, item, adapter, shared=shared)
     return told_budget(budget, settings.microbatch_tokens, other)
 
 

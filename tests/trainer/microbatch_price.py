@@ -21,8 +21,9 @@ import typer
 from fieldkit.training.adapter import check_adapter
 from scripts.base.checkout import ROOT
 from scripts.prepare.model import build_model
-from trainer.batch import Segment, Span, TrainingBatch, micro_batches
+from trainer.batch import Segment, Span, TrainingBatch
 from trainer.gradient import accumulate_gradient
+from trainer.micro_batch import micro_batches
 from trainer.policy import load_policy
 from trainer.progress import Lines
 from trainer.settings import CPU_TOKENS, GPU_TOKENS, TrainerSettings
@@ -49,7 +50,7 @@ def main(
         for tokens in sorted(seconds, reverse=number % 2 == 1):
             settings = TrainerSettings(tokens_per_microbatch=tokens, kl_coef=0.0)
             policy.model.zero_grad()
-            batches = micro_batches(batch.segments, settings)
+            batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
             began = time.perf_counter()
             quiet = Lines(StringIO())
             figures = accumulate_gradient(policy, batch, batches, None, settings, quiet)

@@ -27,8 +27,8 @@ from scripts.base.checkout import ROOT
 from scripts.prepare.model import build_model
 from tests.rollout.engine.preload_price import environment
 from tests.trainer.microbatch_price import _batch, _flat, _segment
-from trainer.batch import micro_batches
 from trainer.gradient import accumulate_gradient
+from trainer.micro_batch import micro_batches
 from trainer.policy import load_policy
 from trainer.progress import Lines
 from trainer.settings import TrainerSettings
@@ -101,7 +101,7 @@ def _serve(tokens: int) -> None:
     drawn = random.Random(0)
     episodes = max(3, tokens // 340)
     batch = _batch([_segment(drawn, n, policy.vocabulary) for n in range(episodes)])
-    batches = micro_batches(batch.segments, settings)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
     for _ in sys.stdin:
         policy.model.zero_grad()
         began, busy = time.perf_counter(), time.process_time()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput, Shortage
+from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Sampling, Signal
 from tests.trainer.conftest import make_group, make_turns
-from trainer.batch import check_bundle, collect, micro_batches
+from trainer.batch import check_bundle, collect
 from trainer.settings import TrainerSettings
 
 SHA = "a" * 64
@@ -144,32 +144,6 @@ def test_a_logprob_above_zero_is_named() -> None:
     turn = replace(one.trajectories[0].turns[0], logprobs=(0.5,), completion_ids=(1,))
     with pytest.raises(BadInput, match=r"turns\.0: logprobs\.0 is 0\.5"):
         check_bundle([with_trajectory(one, turns=(turn,))], SHA, SETTINGS, HERE)
-
-
-def test_micro_batches_hold_every_segment_once_within_the_budget() -> None:
-    found = collect([group(i, (0.0, 1.0, 0.5, 0.2)) for i in range(6)], SETTINGS).segments
-    budget = 3 * max(s.n_inputs for s in found)
-    batches = micro_batches(found, TrainerSettings(tokens_per_microbatch=budget))
-    assert len(batches) > 1
-    assert sorted((s.task_id, s.k) for b in batches for s in b) == sorted(
-        (s.task_id, s.k) for s in found
-    )
-    assert all(len(b) * max(s.n_inputs for s in b) <= budget for b in batches)
-    lengths = [s.n_inputs for b in batches for s in b]
-    assert lengths == sorted(lengths, reverse=True)
-
-
-def test_a_segment_longer_than_the_budget_is_a_micro_batch_of_one() -> None:
-    found = collect([group()], SETTINGS).segments
-    batches = micro_batches(found, TrainerSettings(tokens_per_microbatch=1))
-    assert [len(b) for b in batches] == [1] * len(found)
-
-
-def test_a_segment_longer_than_can_be_tried_names_task_and_budget() -> None:
-    found = collect([group()], SETTINGS).segments
-    longest = max(s.n_inputs for s in found)
-    with pytest.raises(Shortage, match=rf"task t0 k=\d.*set max_segment_tokens to {longest}"):
-        micro_batches(found, TrainerSettings(max_segment_tokens=longest - 1))
 
 
 def test_a_trained_token_is_named_by_task_turn_and_place() -> None:

@@ -17,8 +17,9 @@ from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import adapter_sha, read_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import VOCABULARY, make_group
-from trainer.batch import collect, micro_batches, pad
+from trainer.batch import collect
 from trainer.gradient import BundleFigures, accumulate_gradient, check_ids, reference_logprobs
+from trainer.micro_batch import micro_batches, tensors
 from trainer.policy import Policy, load_policy
 from trainer.progress import Lines
 from trainer.settings import TrainerSettings
@@ -46,7 +47,7 @@ def run(
 ) -> tuple[Gradient, BundleFigures]:
     policy.model.zero_grad()
     batch = collect(groups, settings)
-    batches = micro_batches(batch.segments, settings)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings.temperature, quiet)
@@ -137,19 +138,22 @@ def test_dropout_is_off_in_train_mode(tiny_model: Path, adapter: Path) -> None:
     policy = load(tiny_model, adapter)
     assert policy.model.training
     segments = collect([make_group(random.Random(0), "a")], SETTINGS).segments
-    first, _ = policy.logprobs(pad(segments, policy.device), 1.0)
-    second, _ = policy.logprobs(pad(segments, policy.device), 1.0)
+    micro = tensors(segments, policy.device, shared=True)
+    first, _ = policy.logprobs(micro, 1.0)
+    second, _ = policy.logprobs(micro, 1.0)
     assert torch.equal(first, second)
 
 
-def test_padding_does_not_reach_a_trained_token(
-    tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+@pytest.mark.parametrize("shared", [True, False])
+def test_neither_neighbours_nor_padding_reach_a_trained_token(
+    tiny_model: Path, adapter: Path, groups: list[RolloutGroup], shared: bool
 ) -> None:
     policy = load(tiny_model, adapter)
     segments = collect(groups, SETTINGS).segments
     with torch.no_grad():
-        together, _ = policy.logprobs(pad(segments, policy.device), 1.0)
-        alone = [policy.logprobs(pad([s], policy.device), 1.0)[0] for s in segments]
+        together, _ = policy.logprobs(tensors(segments, policy.device, shared=shared), 1.0)
+        each = [tensors([s], policy.device, shared=False) for s in segments]
+        alone = [policy.logprobs(one, 1.0)[0] for one in each]
     assert torch.allclose(together, torch.cat(alone), atol=1e-5)
 
 
@@ -178,7 +182,8 @@ def test_the_sampler_difference_is_measured_against_the_bundle(
     _, figures = run(policy, reference, groups, SETTINGS)
     segments = collect(groups, SETTINGS).segments
     with torch.no_grad():
-        logprobs, _ = policy.logprobs(pad(segments, policy.device), SETTINGS.temperature)
+        micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+        logprobs, _ = policy.logprobs(micro, SETTINGS.temperature)
     sampler = torch.tensor([lp for s in segments for lp in s.sampler_logprobs])
     difference = logprobs - sampler
     assert figures.sampler_mean_abs == pytest.approx(difference.abs().mean().item(), rel=1e-4)

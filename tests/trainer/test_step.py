@@ -91,7 +91,8 @@ def test_the_first_adamw_step_moves_every_weight_by_lr(inputs: StepInputs) -> No
 def test_good_rollouts_become_likelier_and_bad_ones_less(inputs: StepInputs) -> None:
     from fieldkit.records import read_bundle
     from fieldkit.training.adapter import read_adapter
-    from trainer.batch import collect, pad
+    from trainer.batch import collect
+    from trainer.micro_batch import tensors
     from trainer.policy import load_policy
 
     settings = dataclasses.replace(SETTINGS, kl_coef=0.0, lr=1e-3)
@@ -102,7 +103,7 @@ def test_good_rollouts_become_likelier_and_bad_ones_less(inputs: StepInputs) -> 
         policy = load_policy(
             inputs.model_dir, read_adapter(adapter), torch.float32, gradient_checkpointing=False
         )
-        micro = pad(batch.segments, policy.device)
+        micro = tensors(batch.segments, policy.device, shared=policy.shares_prompts)
         with torch.no_grad():
             logprobs, _ = policy.logprobs(micro, 1.0)
         return float((micro.advantages_n * logprobs).sum())

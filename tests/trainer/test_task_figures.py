@@ -13,8 +13,9 @@ import torch
 
 from fieldkit.training.adapter import adapter_sha, read_adapter
 from tests.trainer.conftest import make_group
-from trainer.batch import collect, micro_batches
+from trainer.batch import collect
 from trainer.gradient import accumulate_gradient
+from trainer.micro_batch import micro_batches
 from trainer.policy import load_policy
 from trainer.progress import Lines
 from trainer.settings import TrainerSettings
@@ -34,7 +35,7 @@ def told(model: Path, adapter: Path, kl_coef: float) -> tuple[list[re.Match[str]
     settings = replace(SETTINGS, kl_coef=kl_coef)
     policy = load_policy(model, read_adapter(adapter), torch.float32, gradient_checkpointing=False)
     batch = collect(groups, settings)
-    batches = micro_batches(batch.segments, settings)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
     assert len(batches) > 2
     references = None
     if kl_coef:

@@ -1,0 +1,180 @@
+"""Micro-batches hold every segment once, within the budget; what a task's episodes share is there
+once, and nothing of the result changes by it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldkit.errors import Shortage
+from tests.fieldkit.peft_models import VOCABULARY, peft_model
+from tests.trainer.conftest import make_group
+from trainer.batch import Segment, Span, collect
+from trainer.micro_batch import check_lengths, micro_batches, tensors, tokens
+from trainer.policy import Policy
+from trainer.settings import TrainerSettings
+from trainer.shared_prefix import ATTENTION, Family, can_share, register
+
+SETTINGS = TrainerSettings()
+CPU = torch.device("cpu")
+
+
+def segment(task: str, k: int, ids: tuple[int, ...], start: int) -> Segment:
+    """A segment whose ids are sampled from `start` on."""
+    n = len(ids) - start
+    advantages = tuple(0.1 * (k + i + 1) for i in range(n))
+    return Segment(task, k, ids, (Span(0, start, n),), (-1.0,) * n, advantages)
+
+
+def task(name: str, prompt: int, replies: tuple[int, ...], seed: int = 0) -> list[Segment]:
+    """Segments with one prompt of `prompt` ids, and replies of these lengths."""
+    drawn = random.Random(f"{name}{seed}")
+    ids = tuple(drawn.randrange(VOCABULARY) for _ in range(prompt))
+    return [
+        segment(name, k, (*ids, *(drawn.randrange(VOCABULARY) for _ in range(n))), prompt)
+        for k, n in enumerate(replies)
+    ]
+
+
+def found() -> tuple[Segment, ...]:
+    groups = [make_group(random.Random(i), "a", f"t{i}", (0.0, 1.0, 0.5, 0.2)) for i in range(6)]
+    return collect(groups, SETTINGS).segments
+
+
+# --- which segments go together -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_segment_is_there_once_and_the_budget_is_kept(shared: bool) -> None:
+    segments = found()
+    budget = 3 * max(s.n_inputs for s in segments)
+    settings = TrainerSettings(tokens_per_microbatch=budget)
+    batches = micro_batches(segments, settings, shared=shared)
+    assert len(batches) > 1
+    in_batches = [(s.task_id, s.k, s.spans) for b in batches for s in b]
+    assert sorted(in_batches) == sorted((s.task_id, s.k, s.spans) for s in segments)
+    assert all(tokens(b, shared) <= budget for b in batches)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_longest_segment_comes_first(shared: bool) -> None:
+    segments = found()
+    first = micro_batches(segments, TrainerSettings(tokens_per_microbatch=1), shared=shared)[0]
+    assert first[0].n_inputs == max(s.n_inputs for s in segments)
+
+
+def test_a_segment_longer_than_the_budget_is_a_micro_batch_of_one() -> None:
+    segments = task("a", 4, (3,)) + task("b", 5, (2,))
+    batches = micro_batches(segments, TrainerSettings(tokens_per_microbatch=1), shared=True)
+    assert [len(b) for b in batches] == [1, 1]
+
+
+def test_a_task_is_split_only_where_it_does_not_fit_by_itself() -> None:
+    segments = task("a", 10, (5, 5)) + task("b", 10, (5, 5)) + task("c", 10, (4, 4, 4, 4))
+    settings = TrainerSettings(tokens_per_microbatch=19)
+    batches = micro_batches(segments, settings, shared=True)
+    names = [tuple(f"{s.task_id}{s.k}" for s in batch) for batch in batches]
+    assert names == [("a0", "a1"), ("b0", "b1"), ("c0", "c1", "c2"), ("c3",)]
+
+
+def test_a_segment_longer_than_can_be_tried_names_task_and_budget() -> None:
+    longest = max(s.n_inputs for s in found())
+    settings = TrainerSettings(max_segment_tokens=longest - 1)
+    with pytest.raises(Shortage, match=rf"task t\d k=\d.*set max_segment_tokens to {longest}"):
+        check_lengths(found(), settings)
+    with pytest.raises(Shortage):
+        micro_batches(found(), settings, shared=True)
+
+
+# --- what is shared -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=5))
+def test_a_family_shares_the_longest_beginning_that_all_have(rows: list[list[int]]) -> None:
+    family = Family.of(0, [tuple(row) for row in rows])
+    by_hand = 0
+    while len(rows) > 1 and len({tuple(r[: by_hand + 1]) for r in rows}) == 1:
+        if by_hand == min(map(len, rows)):
+            break
+        by_hand += 1
+    assert family.shared == by_hand
+    assert family.own == tuple(len(row) - by_hand for row in rows)
+
+
+def test_a_prompt_is_in_the_row_once() -> None:
+    segments = task("a", 20, (3, 4, 5)) + task("b", 7, (2, 2))
+    micro = tensors(segments, CPU, shared=True)
+    inputs = 20 + (2 + 3 + 4) + 7 + (1 + 1)  # the last id of each only comes out
+    assert micro.ids_BS.shape == (1, inputs)
+    assert tokens(segments, shared=True) == inputs
+    assert tokens(segments, shared=False) == 5 * 24
+    of_a = micro.positions_BS[0, :20].tolist(), micro.positions_BS[0, 20:22].tolist()
+    assert of_a == (list(range(20)), [20, 21])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_trained_token_is_predicted_from_the_id_before_it(shared: bool) -> None:
+    segments = task("a", 20, (3, 4, 5)) + task("b", 7, (2, 2))
+    micro = tensors(segments, CPU, shared=shared)
+    before = micro.ids_BS[micro.rows_n, micro.columns_n].tolist()
+    places = micro.positions_BS[micro.rows_n, micro.columns_n].tolist()
+    sampled = [(s, p) for s in segments for p in range(s.spans[0].start, len(s.ids))]
+    assert before == [s.ids[p - 1] for s, p in sampled]
+    assert places == [p - 1 for _, p in sampled]
+    assert micro.targets_n.tolist() == [s.ids[p] for s, p in sampled]
+
+
+# --- and nothing changes --------------------------------------------------------------------------
+
+SHARING = ("llama", "qwen2", "qwen3", "moe")
+
+
+@pytest.mark.parametrize("architecture", SHARING)
+def test_logprobs_and_gradients_are_those_of_each_segment_by_itself(architecture: str) -> None:
+    # The second task's segments are one another's beginning, and one is there twice.
+    ids = task("b", 9, (8,))[0].ids
+    nested = [segment("b", k, ids[:n], 9) for k, n in enumerate((12, 17, 17))]
+    segments = task("a", 11, (3, 6, 4)) + nested + task("c", 5, (7,))
+    register()
+    policy = Policy(peft_model(architecture), CPU, shares_prompts=True)
+    policy.model.train()
+    policy.use_attention("sdpa")
+    alone, gradient = scored(policy, [[s] for s in segments], shared=False)
+    policy.use_attention(ATTENTION)
+    together, same_gradient = scored(policy, [segments], shared=True)
+    assert torch.allclose(alone, together, atol=1e-5)
+    assert (gradient - same_gradient).norm() <= 1e-5 * gradient.norm()
+    assert gradient.norm() > 1e-3
+
+
+def scored(
+    policy: Policy, batches: list[list[Segment]], shared: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprobs of all trained tokens, and the gradient of their sum weighted by advantage."""
+    policy.model.zero_grad()
+    found = []
+    for segments in batches:
+        micro = tensors(segments, CPU, shared=shared)
+        logprobs, _ = policy.logprobs(micro, 1.0)
+        (logprobs * micro.advantages_n).sum().backward()  # type: ignore[no-untyped-call]
+        found.append(logprobs.detach())
+    gradients = [p.grad for p in policy.lora().values()]
+    return torch.cat(found), torch.cat([g.flatten() for g in gradients if g is not None])
+
+
+def test_rows_are_shared_only_where_every_layer_sees_the_whole_context(tmp_path: Path) -> None:
+    def shares(text: str) -> bool:
+        (tmp_path / "config.json").write_text(text)
+        return can_share(tmp_path)
+
+    assert shares('{"model_type": "llama"}')
+    assert shares('{"model_type": "mistral", "sliding_window": null}')
+    assert shares('{"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": false}')
+    assert not shares('{"model_type": "mistral", "sliding_window": 4096}')
+    assert not shares('{"model_type": "qwen2", "layer_types": ["sliding_attention"]}')
+    assert not shares('{"model_type": "gpt2"}')

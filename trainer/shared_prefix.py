@@ -1,0 +1,123 @@
+"""Attention in a row whose sequences share what they begin with.
+
+What an id becomes in a causal model does not depend on what follows it, so one copy of a prompt
+serves all that follow it. Linear layers see a row as it is; attention is the one place where
+positions meet, and here each sequence sees the shared positions and its own. Outputs and gradients
+are those of the sequences by themselves, up to rounding. Nothing here knows a bundle or a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldkit.files.atomic import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+ATTENTION = "shared_prefix"
+"""The name under which transformers finds `attend`."""
+
+_MODELS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+"""`model_type`s whose attention goes through transformers' interface and through nothing else."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Sequences that begin alike, in a row: from `start`, `shared` positions that all of them have,
+    then of each sequence its own, `own` of them."""
+
+    start: int
+    shared: int
+    own: tuple[int, ...]
+
+    @classmethod
+    def of(cls, start: int, sequences: Sequence[tuple[int, ...]]) -> Family:
+        """The family of these ids. A single sequence shares nothing."""
+        first, last = min(sequences), max(sequences)  # what these share lies between them all
+        shorter = min(len(first), len(last))
+        shared = next((i for i in range(shorter) if first[i] != last[i]), shorter)
+        shared = shared if len(sequences) > 1 else 0
+        return cls(start, shared, tuple(len(ids) - shared for ids in sequences))
+
+    @property
+    def size(self) -> int:
+        """Positions in the row."""
+        return self.shared + sum(self.own)
+
+
+def can_share(model_dir: Path) -> bool:
+    """Whether a model's rows may be shared: its attention is known, and every layer of it sees the
+    whole context."""
+    config = read_json(model_dir / "config.json")
+    layers = config.get("layer_types")
+    windowed = config.get("sliding_window") and config.get("use_sliding_window", True)
+    whole = set(layers) == {"full_attention"} if layers else not windowed
+    return config.get("model_type") in _MODELS and whole
+
+
+def register() -> None:
+    """Make `attend` known to transformers as `ATTENTION`, which makes no masks for it."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attend)
+
+
+def attend(
+    module: Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    families: Sequence[Family] | None = None,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention, within each family of the one row where there are `families`.
+
+    query (B, heads, S, d), key and value (B, key heads, S, d) → (B, S, heads, d). Without families
+    each of the B rows is one sequence, padded on the right. Dropout is 0 in this trainer.
+    """
+    from torch import cat
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if families is None:
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    parts = [part for f in families for part in _within(f, query, key, value, scaling)]
+    return cat(parts, dim=2).transpose(1, 2), None
+
+
+def _within(
+    family: Family, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+) -> Iterator[Tensor]:
+    """Outputs at the shared positions, then at those of each sequence."""
+    from torch import cat
+
+    begin = family.start + family.shared
+    shared = slice(family.start, begin)
+    if family.shared:
+        yield _causal(query[:, :, shared], key[:, :, shared], value[:, :, shared], scaling)
+    for length in family.own:
+        own = slice(begin, begin + length)
+        begin = own.stop
+        if length:
+            keys, values = (cat([x[:, :, shared], x[:, :, own]], dim=2) for x in (key, value))
+            yield _causal(query[:, :, own], keys, values, scaling)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """The queries are the last positions of the keys."""
+    from torch.nn.attention.bias import causal_lower_right
+    from torch.nn.functional import scaled_dot_product_attention
+
+    n, of = query.shape[2], key.shape[2]
+    if n == of:
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    mask: Any = causal_lower_right(n, of)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
