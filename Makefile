@@ -22,7 +22,7 @@ INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cud
 	pyproject.toml scripts/setup/setup.sh
 
 .NOTPARALLEL: # prerequisites from left to right: programs, then packages
-.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-fieldkit test-compat reference bench-fieldkit wheel chaos price pictures check format system lock doctor clean
+.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-fieldkit test-compat reference bench bench-fieldkit wheel chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -82,7 +82,11 @@ test-compat: wheel ## run the compatibility tests on ours and on the index's fie
 reference: $(READY) ## write docs/fieldkit/reference from fieldkit's docstrings
 	@$(BIN)/python -m tests.fieldkit.reference
 
-bench-fieldkit: wheel ## measure fieldkit and the index's in turn; write docs/PERFORMANCE.md
+bench: programs $(READY) ## measure the loop against what one would run instead: make bench [ARGS=--short]
+	@$(BIN)/grpo model
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-fieldkit: wheel ## measure fieldkit and the index's in turn; write docs/fieldkit/performance.md
 	@$(BIN)/python -m tests.fieldkit.compat.performance $(WHEEL) $(ARGS)
 
 chaos: programs $(READY) ## kill nights 240 times and check that nothing is lost (an hour)

@@ -29,9 +29,10 @@ LIKE_A_PACKAGE = {
 """Modules named like a package of ours, of the standard library or of those installed."""
 
 WHOLE = {
+    "bench": "the programs that measure are in tests/ only",
     "chaos": "the programs that kill nights are in tests/ only",
     "fieldkit/compat": "the names that the index's fieldkit has too",
-    "fieldkit/test_performance.py": "docs/PERFORMANCE.md",
+    "fieldkit/test_performance.py": "docs/fieldkit/performance.md",
     "fieldkit/test_programs.py": "docs/fieldkit/programs",
     "fieldkit/test_reference.py": "docs/fieldkit/reference",
     "fieldkit/test_distribution.py": "fieldkit as a distribution of its own",

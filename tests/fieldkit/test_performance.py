@@ -1,4 +1,4 @@
-"""docs/PERFORMANCE.md says what its measurements say, and they say what fieldkit promises."""
+"""docs/fieldkit/performance.md says what was measured, and that is what fieldkit promises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fieldkit.files.atomic import read_json
 from scripts.base.checkout import ROOT
 from tests.fieldkit.compat.performance import page
 
-FOUND: dict[str, Any] = read_json(ROOT / "docs" / "performance-fieldkit.json")
+FOUND: dict[str, Any] = read_json(ROOT / "docs" / "fieldkit" / "performance.json")
 
 
 def median(name: str, part: str) -> float:
@@ -19,7 +19,7 @@ def median(name: str, part: str) -> float:
 
 def test_the_page_is_what_was_measured() -> None:
     found = {name: FOUND[name] for name in ("ours", "original")}
-    assert (ROOT / "docs" / "PERFORMANCE.md").read_text() == page(FOUND, found)
+    assert (ROOT / "docs" / "fieldkit" / "performance.md").read_text() == page(FOUND, found)
 
 
 def test_a_swap_takes_no_longer_than_the_originals_and_little_more_than_its_copies() -> None:

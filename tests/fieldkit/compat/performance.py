@@ -1,7 +1,7 @@
 """`make bench-fieldkit`: what fieldkit's parts cost, ours and the index's 0.34.1 in turn.
 
 `python -m tests.fieldkit.compat.performance WHEEL` makes an environment for each, measures them one
-after the other `--rounds` times, and writes docs/PERFORMANCE.md and docs/performance-fieldkit.json.
+after the other `--rounds` times, and writes performance.md and performance.json in docs/fieldkit.
 Processor time, one thread: other programs on the machine change it little.
 """
 
@@ -26,6 +26,8 @@ from tests.fieldkit.compat import measured
 from tests.fieldkit.compat.__main__ import ORIGINAL
 from tests.fieldkit.compat.scratch import environment
 
+FOLDER = ROOT / "docs" / "fieldkit"
+
 PARTS = {
     "swap": "a swap in and back",
     "three copies": "the copies that a swap needs",
@@ -41,7 +43,7 @@ def main(
     wheel: Path,
     rounds: Annotated[int, typer.Option(min=2, help="Times each is measured.")] = 5,
     files: Annotated[int, typer.Option(min=8, help="Files that are graded.")] = 100_000,
-    out: Annotated[Path, typer.Option(help="Where both files go.")] = ROOT / "docs",
+    out: Annotated[Path, typer.Option(help="Where both files go.")] = FOLDER,
 ) -> None:
     """Measure both in turn, and write what it was."""
     load = os.getloadavg()[0]
@@ -60,9 +62,9 @@ def main(
                 ended = subprocess.run(words, cwd=folder, check=True, stdout=subprocess.PIPE)
                 found[name].append(json.loads(ended.stdout))
     about = {"machine": machine(), "load": load, "rounds": rounds, "files": files}
-    write_json(out / "performance-fieldkit.json", {**about, **found})
-    write_text(out / "PERFORMANCE.md", page(about, found))
-    print(out / "PERFORMANCE.md")
+    write_json(out / "performance.json", {**about, **found})
+    write_text(out / "performance.md", page(about, found))
+    print(out / "performance.md")
 
 
 def machine() -> str:
@@ -72,7 +74,7 @@ def machine() -> str:
 
 
 def page(about: dict[str, Any], found: dict[str, list[Any]]) -> str:
-    """docs/PERFORMANCE.md: medians of all calls of all rounds, and the range of the rounds."""
+    """performance.md: medians of all calls of all rounds, and the range of the rounds."""
     rows = tuple(
         (words, *(spread([r["milliseconds"][part] for r in found[name]]) for name in found))
         for part, words in PARTS.items()
@@ -86,7 +88,7 @@ Written by `make bench-fieldkit` on {about["machine"]},
 load average {about["load"]:.1f} when it began.
 {about["rounds"]} rounds, the two in turn, each in an environment of its own with the same torch,
 one thread. A cell is the median of all calls and, in brackets, the smallest and largest median of
-a round. Every call is in `performance-fieldkit.json`.
+a round. Every call is in `performance.json`.
 
 {table}
 - The adapter has {million:.1f} million float32 parameters in {2 * measured.LAYERS} tensors

@@ -1,0 +1,77 @@
+"""`make bench`: this loop against what a person would run instead, and against the machine.
+
+`python -m tests.bench` measures every part in turn and writes docs/performance.json and
+docs/PERFORMANCE.md. Each measurement is kept at once: a bench that was ended goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import write_json, write_text
+from rollout.engine.vllm_server import preloads
+from scripts.base.checkout import ROOT
+from scripts.base.machine import hardware, versions
+from tests.bench import against_trl, page, restarts, rollouts, steps, trainers
+from tests.bench.measurements import Measurements, Values, tell
+from tests.bench.work import Work
+
+KEPT = ROOT / "runs" / "bench"
+"""Measurements and the rollout that trainers are measured on; git leaves it out."""
+BUNDLE, FILE = "trajectory_bundle.jsonl", "measurements.jsonl"
+
+PARTS = ("rollout", "trainer", "engine", "step", "trl")
+SHORT = ("rollout.tasks_per_step=2", "rollout.group_size=2", "rollout.max_turns=2")
+
+
+def main(
+    part: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PARTS)}.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Times each is measured.")] = 3,
+    short: Annotated[bool, typer.Option(help="Hardly any work: whether the bench works.")] = False,
+    kept: Annotated[Path, typer.Option(help="Where measurements are kept.")] = KEPT,
+    out: Annotated[Path, typer.Option(help="Where the page and the table go.")] = ROOT / "docs",
+) -> None:
+    """Measure what is still to be measured, and write what was found."""
+    chosen = tuple(part or PARTS)
+    if unknown := set(chosen) - set(PARTS):
+        raise BadInput(f"--part {min(unknown)}: unknown; known: {', '.join(PARTS)}")
+    work = Work.of_preset(SHORT if short else ())
+    taken = Measurements(kept / FILE, about(work))
+    bundle = kept / BUNDLE
+    if not taken.found:
+        bundle.unlink(missing_ok=True)
+    if "rollout" in chosen or not bundle.is_file():
+        rollouts.measure(work, taken, rounds, bundle)
+    if "trainer" in chosen:
+        trainers.measure(work, taken, rounds, bundle)
+    if "engine" in chosen:
+        restarts.measure(work, taken, rounds)
+    if "step" in chosen:
+        steps.measure(work, taken, rounds)
+    if "trl" in chosen:
+        against_trl.measure(work, taken, rounds)
+    write_json(out / "performance.json", page.record(work, taken, rounds))
+    write_text(out / "PERFORMANCE.md", page.page(work, taken, rounds))
+    tell(str(out / "PERFORMANCE.md"))
+
+
+def about(work: Work) -> Values:
+    """What the measurements belong to: machine, versions, dtype and amount of work."""
+    machine = hardware()
+    return {
+        "machine": f"{machine['cores']} cores of {machine['cpu']}",
+        "dtype": work.dtype,
+        "threads": len(os.sched_getaffinity(0)),
+        "preload": preloads(work.config.engine.tcmalloc),
+        "versions": versions(),
+        "smaller": list(work.smaller),
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

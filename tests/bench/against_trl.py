@@ -1,0 +1,97 @@
+"""A whole step against TRL's `GRPOTrainer`: one environment class, through each one's own door.
+
+The same model, warm start, chat template with tools, tasks, K, limits and β. The model was not
+trained to call the tool, so most episodes are one reply; that spares TRL the repeated prompts of
+later turns. Seconds are for a thousand sampled ids, because the two sample different replies.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from functools import partial as bind
+from importlib.util import find_spec
+from pathlib import Path
+
+from fieldkit.files.atomic import write_text
+from scripts.base.checkout import ROOT
+from tests.bench.measurements import Measurements, Values, in_turn
+from tests.bench.steps import run_of, step_of
+from tests.bench.trainers import trainer_environment
+from tests.bench.trl_step import GAME, REWARD
+from tests.bench.work import Work
+
+PART = "step of a tool environment"
+OURS, TRL = "this loop", "TRL's GRPOTrainer"
+TOKENS = 64
+"""Of a reply, and in TRL of all that follows the prompt."""
+
+
+def measure(work: Work, taken: Measurements, rounds: int) -> None:
+    """Measure both."""
+    for name, round_ in in_turn((OURS, TRL), rounds):
+        taken.take(PART, name, round_, bind(_step, work, name))
+
+
+def _step(work: Work, name: str) -> Values:
+    with tempfile.TemporaryDirectory() as temporary:
+        tasks = Path(temporary) / "tasks.jsonl"
+        write_text(tasks, "".join(_task(n) for n in range(len(work.tasks))))
+        return _ours(work, tasks) if name == OURS else _trl(work, tasks)
+
+
+def _task(number: int) -> str:
+    prompt = f"Round {number}: call the tool until you are told that you are right."
+    task = {"schema": 1, "task_id": f"guess-{number}", "env": "guess", "prompt": prompt}
+    return json.dumps({**task, "info": {"seed": number}}) + "\n"
+
+
+def template() -> Path:
+    """A chat template with tools that ships in TRL."""
+    found = find_spec("trl")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).with_name("chat_templates") / "qwen2_5.jinja"
+
+
+def _ours(work: Work, tasks: Path) -> Values:
+    other = tasks.with_name("heldout.jsonl")
+    write_text(other, tasks.read_text("utf-8").replace("Round", "Held-out round"))
+    said = {
+        "data.pool": f'"{tasks}"',
+        "data.heldout": f'"{other}"',
+        "model.chat_template": f'"{template()}"',
+        "envs.guess.use": f'"{GAME}"',
+        "envs.guess.ends": '"over"',
+        "envs.guess.passes": '"letters >= 1"',
+        "envs.guess.rewards": f'{{ "{REWARD}" = 1.0 }}',
+        "rollout.max_new_tokens": str(TOKENS),
+    }
+    smaller = (*work.smaller, *(f"{key}={value}" for key, value in said.items()))
+    with run_of(work, smaller) as folder:
+        return step_of(work, folder)
+
+
+def _trl(work: Work, tasks: Path) -> Values:
+    options: dict[str, object] = {
+        "--model": work.model,
+        "--adapter": work.adapter.path,
+        "--tasks": tasks,
+        "--template": template(),
+        "--group-size": work.config.rollout.group_size,
+        "--max-tokens": TOKENS,
+        "--kl-coef": work.config.trainer.kl_coef,
+    }
+    words = [str(word) for pair in options.items() for word in pair]
+    ended = subprocess.run(
+        [sys.executable, "-P", "-m", "tests.bench.trl_step", *words],
+        cwd=ROOT,
+        env={**trainer_environment(work), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: Values = json.loads(ended.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,172 @@
+"""Rollouts against one engine: episodes in flight, and the engine alone.
+
+One server plays the same 32 episodes with 1, 4, 16 and all of them in flight. One at a time is how
+the document's loop plays them. "engine" sends the turns of a stored rollout again as plain
+requests, ids in and as many ids out as were sampled then, without worlds and without waiting for
+them: what this engine does at best with this work. The server's prefix cache is emptied before
+each, as a new adapter would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+
+from fieldkit.records import RolloutGroup, Turn, read_bundle
+from rollout.bundle import roll_out
+from rollout.engine.client import EngineClient
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.serve import Served, ensure_engine, stop_engine
+from rollout.transcript import ChatRenderer
+from tests.bench.environment import variable
+from tests.bench.measurements import Measurements, Values, in_turn, tell
+from tests.bench.work import Work
+
+PART = "rollout"
+ALL, ENGINE = "all in flight", "engine alone"
+IN_FLIGHT = {"1 in flight": 1, "4 in flight": 4, "16 in flight": 16, ALL: 0}
+CONTESTANTS = (*IN_FLIGHT, ENGINE)
+
+
+@contextmanager
+def served(work: Work, settings: EngineSettings) -> Iterator[Served]:
+    """A server with the work's adapter, ended afterwards; its prefix cache can be emptied."""
+    with tempfile.TemporaryDirectory() as run, variable("VLLM_SERVER_DEV_MODE", "1"):
+        folder = Path(run)
+        try:
+            yield ensure_engine(folder, work.model, settings, work.adapter.path, "v0", tell)
+        finally:
+            stop_engine(folder)
+
+
+def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
+    """Measure every contestant; `bundle` is the rollout that "engine" sends again."""
+    if not taken.missing(PART, CONTESTANTS, rounds) and bundle.is_file():
+        return
+    chat = ChatRenderer(work.model)
+    with served(work, work.config.engine) as server:
+        if not bundle.is_file():
+            play(work, server, chat, 0, bundle)  # warms the server too
+        groups = read_bundle(bundle)
+        for name, round_ in in_turn(CONTESTANTS, rounds):
+
+            def do(name: str = name) -> Values:
+                empty_cache(server)
+                if name == ENGINE:
+                    return asyncio.run(_send_again(server, groups))
+                return play(work, server, chat, IN_FLIGHT[name])
+
+            taken.take(PART, name, round_, do)
+
+
+def play(
+    work: Work, server: Served, chat: ChatRenderer, concurrency: int, bundle: Path | None = None
+) -> Values:
+    """Play the step's episodes; seconds, turns, and the ids that were sampled and read."""
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary)
+        out = bundle or scratch / "bundle.jsonl"
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+        async def episodes() -> tuple[RolloutGroup, ...]:
+            settings = work.config.rollout
+            async with _client(server, chat) as client:
+                return await roll_out(
+                    1,
+                    work.tasks,
+                    player=work.player(client, chat, concurrency, scratch),
+                    run_seed=settings.run_seed,
+                    group_size=settings.group_size,
+                    partial=scratch / "partial.jsonl",
+                    bundle=out,
+                )
+
+        began = time.monotonic()
+        groups = asyncio.run(episodes())
+        seconds = time.monotonic() - began
+    trajectories = [t for g in groups for t in g.trajectories]
+    return {
+        **amount(groups),
+        "seconds": seconds,
+        "commands": sum(t.metrics["commands"] for t in trajectories),
+        "command_seconds": sum(t.metrics["command_seconds"] for t in trajectories),
+    }
+
+
+def amount(groups: tuple[RolloutGroup, ...]) -> Values:
+    """Turns, ids sampled, and ids that an engine with a prefix cache has to read for them."""
+    episodes = [t.turns for g in groups for t in g.trajectories]
+    return {
+        "turns": sum(map(len, episodes)),
+        "sampled": sum(len(turn.completion_ids) for turns in episodes for turn in turns),
+        "read": sum(_new(turns) for turns in episodes),
+    }
+
+
+def _new(turns: tuple[Turn, ...]) -> int:
+    """Prompt ids that do not continue the turn before."""
+    before, new = 0, 0
+    for turn in turns:
+        new += len(turn.prompt_ids) - before
+        before = len(turn.prompt_ids) + len(turn.completion_ids)
+    return new
+
+
+async def _send_again(server: Served, groups: tuple[RolloutGroup, ...]) -> Values:
+    """Every turn as one request, the episodes side by side; no turn waits for a world."""
+    episodes = [t.turns for g in groups for t in g.trajectories]
+    async with httpx.AsyncClient(
+        base_url=server.base_url,
+        headers={"Authorization": f"Bearer {server.api_key}"},
+        timeout=None,
+        limits=httpx.Limits(max_connections=None),
+        trust_env=False,
+    ) as http:
+
+        async def request(turn: Turn) -> None:
+            length = len(turn.completion_ids)
+            body = {
+                "model": server.model_name,
+                "prompt": list(turn.prompt_ids),
+                "max_tokens": length,
+                "min_tokens": length,
+                "ignore_eos": True,
+                "temperature": 1.0,
+                "seed": turn.seed,
+                "logprobs": 0,
+                "return_token_ids": True,
+            }
+            (await http.post("/v1/completions", json=body)).raise_for_status()
+
+        async def one_after_the_other(turns: tuple[Turn, ...]) -> None:
+            for turn in turns:
+                await request(turn)
+
+        began = time.monotonic()
+        await asyncio.gather(*map(one_after_the_other, episodes))
+        return {**amount(groups), "seconds": time.monotonic() - began}
+
+
+def empty_cache(server: Served) -> None:
+    """Forget every prefix, as after an adapter that is new."""
+    headers = {"Authorization": f"Bearer {server.api_key}"}
+    address = f"{server.base_url}/reset_prefix_cache"
+    httpx.post(address, headers=headers, trust_env=False, timeout=60).raise_for_status()
+
+
+def _client(server: Served, chat: ChatRenderer) -> EngineClient:
+    return EngineClient(
+        server.base_url, server.api_key, server.model_name, stop_token_ids=(chat.eot_id,)
+    )
+
+
+def stock(settings: EngineSettings) -> EngineSettings:
+    """The engine as it is installed, restarted for each adapter."""
+    return replace(settings, lora_matmul=False, lifecycle="restart")

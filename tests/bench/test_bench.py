@@ -1,0 +1,190 @@
+"""The bench keeps what it measured, takes turns, and compares like with like."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fieldkit.records import encode_group
+from fieldkit.training.adapter import adapter_sha
+from tests.bench import against_trl, page, plain_trainer, restarts, rollouts, steps, trainers
+from tests.bench.measurements import Measurements, Values, in_turn, ratio_by_round
+from tests.bench.trainer_run import matmul_limit, ours
+from tests.bench.work import Work
+from tests.trainer.conftest import make_group
+from trainer.batch import TrainingBatch, collect
+from trainer.settings import TrainerSettings
+
+ABOUT: Values = {"machine": "2 cores of a processor", "dtype": "float32"}
+
+
+# --- measurements ---------------------------------------------------------------------------------
+
+
+def test_contestants_take_turns_and_every_second_round_goes_backwards() -> None:
+    order = list(in_turn(("a", "b", "c"), 3))
+    assert [name for name, _ in order] == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
+
+
+def test_a_measurement_that_is_kept_is_not_taken_again(tmp_path: Path) -> None:
+    file, taken = tmp_path / "kept" / "m.jsonl", []
+
+    def do() -> Values:
+        taken.append(1)
+        return {"seconds": 2.5}
+
+    Measurements(file, ABOUT).take("part", "a", 0, do)
+    again = Measurements(file, ABOUT)
+    assert again.take("part", "a", 0, do)["seconds"] == 2.5
+    assert len(taken) == 1
+    assert not again.missing("part", ["a"], 1)
+    assert again.missing("part", ["a"], 2)
+
+
+def test_what_another_machine_measured_is_put_aside(tmp_path: Path) -> None:
+    file = tmp_path / "m.jsonl"
+    Measurements(file, ABOUT).take("part", "a", 0, lambda: {"seconds": 1.0})
+    other = Measurements(file, {**ABOUT, "machine": "another"})
+    assert other.found == {}
+    assert len(list(tmp_path.glob("m.*.jsonl"))) == 1
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    assert ratio_by_round([10, 20, 40], [5, 10, 10]) == 2
+
+
+# --- the rebuild is the same step -----------------------------------------------------------------
+
+
+@pytest.fixture
+def batch(adapter: Path) -> TrainingBatch:
+    rng, sha = random.Random(3), adapter_sha(adapter)
+    groups = [make_group(rng, sha, f"t{i}", (0.0, 1.0, 0.5)) for i in range(3)]
+    return collect(groups, TrainerSettings())
+
+
+def test_the_plain_rebuild_has_the_gradient_of_the_trainer(
+    tiny_model: Path, adapter: Path, batch: TrainingBatch
+) -> None:
+    settings = TrainerSettings(kl_coef=0.3)
+    mine = ours(tiny_model, adapter, batch, settings, torch.float32)
+    plain = plain_trainer.timed(tiny_model, adapter, batch, settings, torch.float32)
+    assert mine["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=1e-4)
+    assert mine["gradient_norm"] > 0
+
+
+def test_the_plain_rebuild_writes_an_adapter_that_moved(
+    tiny_model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    bundle, settings = tmp_path / "bundle.jsonl", tmp_path / "settings.json"
+    group = make_group(random.Random(3), adapter_sha(adapter), "t", (0.0, 1.0))
+    bundle.write_text(encode_group(group) + "\n")
+    settings.write_text(json.dumps({"lr": 0.1, "dtype": "fp32", "serving_dtype": "float32"}))
+    plain_trainer.main(tiny_model, adapter, bundle, settings, tmp_path / "out")
+    assert adapter_sha(tmp_path / "out") != adapter_sha(adapter)
+
+
+def test_the_limit_is_that_of_the_model_s_best_shape(tiny_model: Path) -> None:
+    found = matmul_limit(tiny_model, torch.float32)
+    assert found["flops"] == max(found["by_shape"].values()) > 0
+    assert "1024x32x97" in found["by_shape"]  # the output layer: 97 words of 32
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(tiny_model: Path) -> Work:
+    made = object.__new__(Work)
+    object.__setattr__(made, "model", tiny_model)
+    return made
+
+
+def made(file: Path) -> Measurements:
+    """Two rounds of every part; the second round's machine is half as fast."""
+    taken = Measurements(file, ABOUT)
+    speeds: dict[str, dict[str, Callable[[int], Values]]] = {
+        rollouts.PART: {
+            "1 in flight": lambda r: played(60 * r),
+            rollouts.ALL: lambda r: played(10 * r),
+            rollouts.ENGINE: lambda r: played(8 * r),
+        },
+        trainers.PART: {
+            trainers.OURS: lambda r: passed(2 * r, 1e9),
+            trainers.PLAIN: lambda r: passed(6 * r, 4e9),
+            trainers.LIMIT: lambda r: {"flops": 1e9 / r},
+        },
+        steps.PART: {
+            steps.OURS: lambda r: stepped(20 * r),
+            steps.DOCUMENT: lambda r: stepped(140 * r),
+        },
+        against_trl.PART: {
+            against_trl.OURS: lambda r: stepped(10 * r),
+            against_trl.TRL: lambda r: stepped(30 * r),
+        },
+        restarts.PART: {"hotswap": lambda r: {"seconds": 0.5, "start_seconds": 30.0 * r}},
+    }
+    for part, contestants in speeds.items():
+        for name, round_ in in_turn(tuple(contestants), 2):
+            taken.take(part, name, round_, lambda: contestants[name](round_ + 1))  # noqa: B023
+    return taken
+
+
+def played(seconds: float) -> Values:
+    turns = {"turns": 40, "commands": 40, "command_seconds": 2.0}
+    return {"seconds": seconds, "sampled": 400, "read": 800, **turns}
+
+
+def passed(seconds: float, peak: float) -> Values:
+    both = {"reference_seconds": seconds, "gradient_seconds": 2 * seconds}
+    return {**both, "peak_bytes": peak, "inputs": 1000, "scored": 300}
+
+
+def stepped(seconds: float) -> Values:
+    return {"seconds": seconds, "sampled": 400, "rollout": 1.0, "train": 1.0, "engine": 1.0}
+
+
+def test_a_slower_second_round_changes_no_ratio(work: Work, tmp_path: Path) -> None:
+    found = page.ratios(work, made(tmp_path / "m.jsonl"))
+    assert found.keys() == page.GOALS.keys()
+    assert found["rollout_vs_sequential"] == 6
+    assert found["rollout_vs_engine"] == 0.8
+    assert found["trainer_vs_naive"] == 3
+    assert found["trainer_peak_vs_naive"] == 0.25
+    assert found["step_vs_document"] == 7
+    assert found["step_vs_trl"] == 3
+
+
+def test_flops_are_counted_from_the_model_s_config(work: Work, tmp_path: Path) -> None:
+    layers, output = page.weights(work.model)
+    assert layers == 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 64)
+    assert output == 97 * 32
+    flops = page.trainer_flops(work, made(tmp_path / "m.jsonl"))
+    assert flops[0] == 4 * (layers * 1000 + output * 300) / 4
+
+
+def test_what_was_not_measured_is_left_out(work: Work, tmp_path: Path) -> None:
+    taken = Measurements(tmp_path / "m.jsonl", ABOUT)
+    taken.take(restarts.PART, "restart", 0, lambda: {"seconds": 50.0, "start_seconds": 60.0})
+    assert page.ratios(work, taken) == {}
+
+
+def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
+    whole = Work.of_preset()
+    text = page.page(whole, made(tmp_path / "m.jsonl"), 2)
+    assert "| rollout, all in flight against one at a time | 6.00 | ≥ 5 |" in text
+    assert "8 tasks,\n4 attempts at each, at most 12 turns" in text
+    assert "| this loop | 30 (20–40) |" in text
+
+
+def test_the_work_is_the_first_step_of_a_default_night() -> None:
+    work = Work.of_preset()
+    assert work.episodes == 32
+    assert len({t.task_id for t in work.tasks}) == 8
+    assert replace(work.settings(4), concurrency=0) == work.config.rollout

@@ -1,0 +1,124 @@
+"""`python -m tests.bench.trainer_run KIND …`: one trainer's pass over a bundle, in its own process.
+
+Prints one JSON object: seconds of the reference pass and of forward + backward, the process's peak
+memory, and the gradient's norm. The model is loaded and a micro-batch is run before the clock
+starts. KIND is "ours" (the trainer's own functions), "plain" (`tests.bench.plain_trainer`), or
+"matmul", which multiplies matrices of the model's shapes instead: what this machine does at best.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import time
+from collections.abc import Iterable
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from fieldkit.files.atomic import read_json
+from fieldkit.records import read_bundle
+from fieldkit.training.adapter import check_adapter
+from fieldkit.training.snapshot import LoraReferenceSnapshot
+from tests.bench import plain_trainer
+from trainer.batch import TrainingBatch, collect
+from trainer.gradient import accumulate_gradient, reference_logprobs
+from trainer.micro_batch import micro_batches
+from trainer.policy import dtype_name, load_policy, serving_dtype, training_dtype
+from trainer.progress import Lines
+from trainer.settings import TrainerSettings, read_settings
+
+MATMUL_ROWS = (256, 1024, 4096)
+MATMUL_REPEATS = 10
+
+
+def main(
+    kind: Annotated[str, typer.Argument(help="ours, plain or matmul.")],
+    model: Annotated[Path, typer.Option(help="Model folder.")],
+    adapter: Annotated[Path, typer.Option(help="The adapter; it is the reference too.")],
+    bundle: Annotated[Path, typer.Option(help="trajectory_bundle.jsonl of a step.")],
+    settings_json: Annotated[Path, typer.Option(help="[trainer] as a JSON object.")],
+) -> None:
+    """Measure one trainer and print what was found."""
+    settings = read_settings(settings_json)
+    batch = collect(read_bundle(bundle), settings)
+    dtype = training_dtype(settings.dtype, serving_dtype(settings.serving_dtype, model))
+    if kind == "matmul":
+        found = matmul_limit(model, dtype)
+    elif kind == "ours":
+        found = ours(model, adapter, batch, settings, dtype)
+    else:
+        found = plain_trainer.timed(model, adapter, batch, settings, dtype)
+    found["dtype"] = dtype_name(dtype)
+    found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found["inputs"] = sum(s.n_inputs for s in batch.segments)
+    found["scored"] = batch.n_scored
+    print(json.dumps(found))
+
+
+def ours(
+    model: Path,
+    adapter: Path,
+    batch: TrainingBatch,
+    settings: TrainerSettings,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """The trainer's two passes, as `trainer.update` runs them."""
+    info = check_adapter(adapter, model)
+    policy = load_policy(model, info, dtype, gradient_checkpointing=False)
+    reference = LoraReferenceSnapshot.from_disk(policy.model, adapter)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    quiet, temperature = Lines(StringIO()), settings.temperature
+    reference_logprobs(policy, reference, batches[-1:], temperature, quiet)
+    began = time.perf_counter()
+    references = reference_logprobs(policy, reference, batches, temperature, quiet)
+    middle = time.perf_counter()
+    accumulate_gradient(policy, batch, batches, references, settings, quiet)
+    ended = time.perf_counter()
+    return {
+        "reference_seconds": middle - began,
+        "gradient_seconds": ended - middle,
+        "gradient_norm": gradient_norm(policy.lora().values()),
+    }
+
+
+def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> float:
+    """L2 over all of them."""
+    flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+    return float(torch.linalg.vector_norm(flat))
+
+
+def matmul_limit(model: Path, dtype: torch.dtype) -> dict[str, Any]:
+    """The largest FLOP/s of a matrix product with any of the model's weights, and of the largest
+    weights, each with a few numbers of rows; the median of repeats."""
+    found: dict[str, float] = {}
+    for out, into in weight_shapes(model):
+        weight = torch.randn(out, into).to(dtype)
+        for rows in MATMUL_ROWS:
+            left = torch.randn(rows, into).to(dtype)
+            seconds = []
+            for _ in range(MATMUL_REPEATS):
+                began = time.perf_counter()
+                torch.nn.functional.linear(left, weight)
+                seconds.append(time.perf_counter() - began)
+            flops = 2 * rows * out * into / statistics.median(seconds)
+            found[f"{rows}x{into}x{out}"] = flops
+    return {"flops": max(found.values()), "by_shape": found}
+
+
+def weight_shapes(model: Path) -> list[tuple[int, int]]:
+    """(rows, columns) of the linear layers' weights, each shape once; output layer included."""
+    config = read_json(model / "config.json")
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim") or hidden // config["num_attention_heads"]
+    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+    shapes = {(queries, hidden), (keys, hidden), (hidden, queries), (inner, hidden)}
+    return sorted({*shapes, (hidden, inner), (config["vocab_size"], hidden)})
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,80 @@
+"""The trainer's passes: ours, the plain rebuild, and this machine's matrix products.
+
+Each measurement is a process of its own with the same preloads, threads, dtype, bundle and adapter,
+so that memory can be compared. Then ours with other micro-batches and dtypes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from functools import partial as bind
+from pathlib import Path
+from typing import Any
+
+from fieldkit.files.atomic import write_json
+from rollout.engine.preload import preloaded
+from rollout.engine.vllm_server import preloads
+from scripts.base.checkout import ROOT
+from tests.bench.measurements import Measurements, Values, in_turn
+from tests.bench.work import Work
+from trainer.settings import CPU_TOKENS
+
+PART, SIZES = "trainer", "trainer by micro-batch and dtype"
+OURS, PLAIN, LIMIT = "ours", "plain rebuild", "matrix products"
+KINDS = {OURS: "ours", PLAIN: "plain", LIMIT: "matmul"}
+MICRO_BATCHES = (512, 1024, 2048, 4096)
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+"""Of the trainer, and of the server that it follows."""
+
+
+def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
+    """Measure every contestant on the bundle, then ours in every size."""
+    for name, round_ in in_turn(tuple(KINDS), rounds):
+        taken.take(PART, name, round_, bind(_passes, work, bundle, KINDS[name]))
+    for dtype, tokens in sizes(work.dtype):
+        changes = {"dtype": dtype, "serving_dtype": DTYPES[dtype], "tokens_per_microbatch": tokens}
+        do = bind(_passes, work, bundle, "ours", **changes)
+        taken.take(SIZES, f"{tokens:,} tokens, {dtype}", 0, do)
+
+
+def sizes(served: str) -> list[tuple[str, int]]:
+    """The micro-batches in the dtype that goes with the server's, and the default one in the other
+    dtype: without bf16 instructions that one is several times slower."""
+    own, other = sorted(DTYPES, key=lambda dtype: DTYPES[dtype] != served)
+    return [*((own, tokens) for tokens in MICRO_BATCHES), (other, CPU_TOKENS)]
+
+
+def trainer_environment(work: Work) -> dict[str, str]:
+    """What the train phase gives to its trainer."""
+    return preloaded(os.environ, preloads(work.config.engine.tcmalloc))
+
+
+def words(work: Work, bundle: Path, settings: Path) -> list[str]:
+    """The options that both programs of the bench take."""
+    return [
+        *("--model", str(work.model), "--adapter", str(work.adapter.path)),
+        *("--bundle", str(bundle), "--settings-json", str(settings)),
+    ]
+
+
+def _passes(work: Work, bundle: Path, kind: str, **changes: Any) -> Values:
+    """Run one measurement in its own process, with the night's settings but for `changes`."""
+    with tempfile.TemporaryDirectory() as temporary:
+        settings = Path(temporary) / "settings.json"
+        write_json(settings, asdict(replace(work.trainer, **changes)))
+        program = [sys.executable, "-P", "-m", "tests.bench.trainer_run", kind]
+        ended = subprocess.run(
+            [*program, *words(work, bundle, settings)],
+            cwd=ROOT,
+            env={**trainer_environment(work), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found

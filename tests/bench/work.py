@@ -1,0 +1,89 @@
+"""What every contestant of the bench does: the first step of a default night.
+
+The preset `smol`, its first tasks, its model and its warm start. Nothing here is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fieldkit.records import Task
+from fieldkit.training.adapter import AdapterInfo, check_adapter
+from reward.reward import Reward
+from rollout.engine.client import EngineClient
+from rollout.engine.vllm_server import serving_dtype
+from rollout.envs.base import Site
+from rollout.envs.registry import make_world
+from rollout.player import Player
+from rollout.policies import sampled
+from rollout.seeds import plan_tasks
+from rollout.settings import RolloutSettings
+from rollout.tasks import read_tasks
+from rollout.transcript import ChatRenderer
+from scripts.base.checkout import ROOT, from_checkout
+from scripts.prepare.model import build_model
+from scripts.prepare.presets import preset_config
+from scripts.run.config import RunConfig
+from trainer.settings import ServingDtype, TrainerSettings
+
+PRESET = "smol"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step's work. smaller: settings that make it less than a default night's, for a test."""
+
+    model: Path
+    adapter: AdapterInfo
+    tasks: tuple[Task, ...]
+    config: RunConfig
+    smaller: tuple[str, ...] = ()
+
+    @classmethod
+    def of_preset(cls, smaller: Sequence[str] = ()) -> Work:
+        config = preset_config(PRESET, smaller)
+        model = build_model()
+        settings = config.rollout
+        pool = read_tasks(ROOT / config.data.pool)
+        return cls(
+            model,
+            check_adapter(from_checkout(config.model.adapter), model),
+            tuple(plan_tasks(settings.run_seed, 1, pool, settings.tasks_per_step, {})),
+            config,
+            tuple(smaller),
+        )
+
+    @property
+    def episodes(self) -> int:
+        return len(self.tasks) * self.config.rollout.group_size
+
+    @property
+    def dtype(self) -> ServingDtype:
+        """What the engine computes in on this machine."""
+        return serving_dtype(self.config.engine, self.model)
+
+    @property
+    def trainer(self) -> TrainerSettings:
+        """The night's, following the engine."""
+        return replace(self.config.trainer, serving_dtype=self.dtype)
+
+    def settings(self, concurrency: int) -> RolloutSettings:
+        """The night's, with so many episodes in flight; 0 is all."""
+        return replace(self.config.rollout, concurrency=concurrency)
+
+    def player(
+        self, client: EngineClient, chat: ChatRenderer, concurrency: int, scratch: Path
+    ) -> Player:
+        """Plays as the rollout phase does."""
+        config = self.config
+        site = Site(config.sandbox, scratch, pay_implied=config.reward.pay_implied)
+        return Player(
+            policy=sampled(client, chat),
+            worlds=lambda task: make_world(task, site),
+            settings=self.settings(concurrency),
+            adapter_sha=self.adapter.sha,
+            policy_version=client.model_name,
+            reward=Reward(config.reward, config.advantages.scale, config.advantages.credit),
+        )
