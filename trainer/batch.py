@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.records import RolloutGroup, Sampling, Signal, Trajectory, segments
+from fieldkit.training.objectives import token_shares
 from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Segment:
     ids: the last turn's prompt + completion. spans: where the sampled ids are, in turn order.
     sampler_logprobs: of the sampled ids, in order, at the sampling temperature.
     advantages: of the sampled ids, in order; all of a turn have the same.
+    shares: of the sampled ids, in order: what each one's loss counts (`token_shares`).
     """
 
     task_id: str
@@ -48,6 +50,7 @@ class Segment:
     spans: tuple[Span, ...]
     sampler_logprobs: tuple[float, ...]
     advantages: tuple[float, ...]
+    shares: tuple[float, ...]
 
     @property
     def n_trained(self) -> int:
@@ -71,14 +74,15 @@ class Segment:
 class TrainingBatch:
     """A bundle as segments.
 
-    segments: those that are scored. n_tokens: N of the objective, the sampled tokens of the whole
-    bundle, silent groups included: a silent group is a mean of zeros, so leaving it out of N would
-    make a step with one learnable group as large as one with eight. n_used of n_trajectories
-    carry gradient.
+    segments: those that are scored. n_tokens: the sampled tokens of the whole bundle, silent groups
+    included: a silent group is a mean of zeros, so leaving it out would make a step with one
+    learnable group as large as one with eight. total: what the sum of share x loss is divided by;
+    n_tokens, where the mean is over tokens. n_used of n_trajectories carry gradient.
     """
 
     segments: tuple[Segment, ...]
     n_tokens: int
+    total: float
     n_trajectories: int
     n_used: int
     groups: dict[str, int]
@@ -98,7 +102,7 @@ class MicroBatch:
     """B segments right-padded to S inputs, and their n trained tokens flattened row by row.
 
     ids_BS holds inputs; rows_n and columns_n say which hidden state predicts each trained token;
-    targets_n are the trained ids.
+    targets_n are the trained ids; turns_r is how many of them each of R turns has, in order.
     """
 
     ids_BS: Tensor
@@ -107,6 +111,8 @@ class MicroBatch:
     targets_n: Tensor
     sampler_logprobs_n: Tensor
     advantages_n: Tensor
+    shares_n: Tensor
+    turns_r: Tensor
 
 
 def check_bundle(
@@ -169,24 +175,37 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
 
     Groups without signal have advantage 0 throughout: no policy term. By default they are not
     scored at all, which saves their time and leaves the KL to the tokens that can pull the policy
-    away; `kl_on_silent_groups` scores them too. N counts them either way.
+    away; `kl_on_silent_groups` scores them too. Every mean counts them either way. The sequence of
+    an objective is a turn: it was sampled in one piece, has one advantage, and is never cut.
     """
     trajectories = [t for g in groups for t in g.trajectories]
-    n_tokens = sum(len(turn.completion_ids) for t in trajectories for turn in t.turns)
+    of_turns = [
+        [len(turn.completion_ids) for t in g.trajectories for turn in t.turns] for g in groups
+    ]
+    n_tokens = sum(map(sum, of_turns))
     if n_tokens == 0:
         raise BadInput("the bundle holds no sampled token")
-    scored = [g for g in groups if g.signal is Signal.LEARNABLE or settings.kl_on_silent_groups]
+    longest = max(t.sampling.max_tokens for t in trajectories)
+    shares, total = token_shares(of_turns, settings.normalised_by, longest)
     found = Counter(g.signal for g in groups)
     return TrainingBatch(
-        segments=tuple(s for g in scored for s in _segments(g)),
+        segments=tuple(
+            segment
+            for group, of_group in zip(groups, shares, strict=True)
+            if group.signal is Signal.LEARNABLE or settings.kl_on_silent_groups
+            for segment in _segments(group, of_group)
+        ),
         n_tokens=n_tokens,
+        total=total,
         n_trajectories=len(trajectories),
         n_used=sum(any(turns) for g in groups for turns in g.by_turn),
         groups={signal.value: found[signal] for signal in Signal},
     )
 
 
-def _segments(group: RolloutGroup) -> Iterator[Segment]:
+def _segments(group: RolloutGroup, shares: Sequence[float]) -> Iterator[Segment]:
+    """shares: of each turn's tokens, all trajectories' turns one after another."""
+    share = iter(shares)
     for trajectory, of_turns in zip(group.trajectories, group.by_turn, strict=True):
         first = 0
         for turns in segments(trajectory.turns):
@@ -195,11 +214,14 @@ def _segments(group: RolloutGroup) -> Iterator[Segment]:
                 for i, turn in enumerate(turns)
             )
             advantages = tuple(of_turns[s.turn] for s in spans for _ in range(s.length))
+            counted = tuple(c for s in spans for c in [next(share)] * s.length)
             first += len(turns)
             logprobs = tuple(lp for turn in turns for lp in turn.logprobs)
             if logprobs:
                 ids = turns[-1].prompt_ids + turns[-1].completion_ids
-                yield Segment(group.task_id, trajectory.k, ids, spans, logprobs, advantages)
+                yield Segment(
+                    group.task_id, trajectory.k, ids, spans, logprobs, advantages, counted
+                )
 
 
 def micro_batches(
@@ -252,6 +274,8 @@ def pad(batch: Sequence[Segment], to: device) -> MicroBatch:
             targets += [segment.ids[p] for p in positions]
     sampler = [lp for s in batch for lp in s.sampler_logprobs]
     advantages = [a for s in batch for a in s.advantages]
+    shares = [share for s in batch for share in s.shares]
+    turns = [span.length for s in batch for span in s.spans]
     return MicroBatch(
         ids_BS=ids.to(to),
         rows_n=torch.tensor(rows, device=to),
@@ -259,4 +283,6 @@ def pad(batch: Sequence[Segment], to: device) -> MicroBatch:
         targets_n=torch.tensor(targets, device=to),
         sampler_logprobs_n=torch.tensor(sampler, dtype=torch.float32, device=to),
         advantages_n=torch.tensor(advantages, dtype=torch.float32, device=to),
+        shares_n=torch.tensor(shares, dtype=torch.float32, device=to),
+        turns_r=torch.tensor(turns, device=to),
     )

@@ -114,7 +114,8 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
         for sequence in ids:
             n = len(sequence) - PROMPT_LEN
             span = Span(turn=0, start=PROMPT_LEN, length=n)
-            segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, (0.0,) * n)
+            none = (0.0,) * n
+            segment = Segment("canary", 0, tuple(sequence), (span,), none, none, none)
             logprobs_n, _ = policy.logprobs(pad([segment], policy.device), temperature=1.0)
             out.append(tuple(logprobs_n.tolist()))
     return tuple(out)

@@ -52,7 +52,7 @@ def main(
             batches = micro_batches(batch.segments, settings)
             began = time.perf_counter()
             quiet = Lines(StringIO())
-            figures = accumulate_gradient(policy, batch, batches, None, settings, quiet)
+            figures, _ = accumulate_gradient(policy, batch, batches, None, settings, quiet)
             if number:
                 seconds[tokens].append(time.perf_counter() - began)
             losses[tokens] = figures.loss
@@ -72,12 +72,13 @@ def _segment(drawn: random.Random, number: int, vocabulary: int) -> Segment:
     spans = tuple(Span(t, PROMPT + t * TURN, REPLY) for t in range(TURNS))
     ids = tuple(drawn.randrange(vocabulary) for _ in range(length))
     advantages = tuple(drawn.choice((-1.0, 1.0)) for _ in spans for _ in range(REPLY))
-    return Segment(f"t{number}", 0, ids, spans, (-20.0,) * (TURNS * REPLY), advantages)
+    n = TURNS * REPLY
+    return Segment(f"t{number}", 0, ids, spans, (-20.0,) * n, advantages, (1.0,) * n)
 
 
 def _batch(segments: list[Segment]) -> TrainingBatch:
     tokens = sum(s.n_trained for s in segments)
-    return TrainingBatch(tuple(segments), tokens, len(segments), len(segments), {})
+    return TrainingBatch(tuple(segments), tokens, float(tokens), len(segments), len(segments), {})
 
 
 def _flat(gradient: torch.Tensor | None) -> torch.Tensor:

@@ -50,7 +50,7 @@ def run(
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings.temperature, quiet)
-    figures = accumulate_gradient(policy, batch, batches, references, settings, quiet)
+    figures, _ = accumulate_gradient(policy, batch, batches, references, settings, quiet)
     gradient = {name: p.grad.clone() for name, p in policy.lora().items() if p.grad is not None}
     assert gradient.keys() == policy.lora().keys()
     return gradient, figures

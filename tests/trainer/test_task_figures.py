@@ -40,7 +40,7 @@ def told(model: Path, adapter: Path, kl_coef: float) -> tuple[list[re.Match[str]
     if kl_coef:
         references = [torch.full((sum(s.n_trained for s in b),), -3.0) for b in batches]
     out = StringIO()
-    figures = accumulate_gradient(policy, batch, batches, references, settings, Lines(out))
+    figures, _ = accumulate_gradient(policy, batch, batches, references, settings, Lines(out))
     found = [m for line in out.getvalue().splitlines() if (m := LINE.match(line))]
     return found, figures.policy_loss, figures.kl
 
