@@ -7,7 +7,6 @@ logprobs. The importance ratios of sampler and trainer come from TRL's generatio
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fieldkit.training.losses import importance_weights, k3
 from fieldkit.training.objectives import normalised, token_shares
+from tests.tiny_trl import make_trainer
 from trainer.objective import OBJECTIVES, Band, Tokens
 from trainer.settings import TrainerSettings
 
@@ -42,50 +42,15 @@ AS_TRL_CALLS_IT: dict[str, dict[str, Any]] = {
 
 
 def trl_trainer(folder: Path, **config: Any) -> Any:
-    """A GRPOTrainer of TRL with a tiny model; nothing is trained."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    from datasets import Dataset
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    from trl import GRPOConfig, GRPOTrainer
-
-    words = {word: i for i, word in enumerate(["<pad>", "<eos>", "a", "b", "c", "d", "e", "f"])}
-    built = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=built, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>"
-    )
-    torch.manual_seed(0)
-    tiny = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.5,
-    )
-    said = GRPOConfig(
-        output_dir=str(folder),
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        report_to=[],
-        per_device_train_batch_size=4,
-        num_generations=2,
+    """TRL's trainer at the moment when it asks for a loss."""
+    made = make_trainer(
+        "GRPO",
+        folder,
+        reward_funcs=lambda completions, **row: [0.0] * len(completions),
         max_completion_length=LONGEST,
-        beta=0.0,  # with another one a second model would be loaded; set below
+        num_generations=2,
         use_bias_correction_kl=False,  # by default TRL weighs the KL by the ratio; GRPO does not
         **config,
-    )
-    made: Any = GRPOTrainer(
-        model=LlamaForCausalLM(tiny),  # type: ignore[no-untyped-call]
-        reward_funcs=lambda completions, **row: [0.0] * len(completions),
-        args=said,
-        train_dataset=Dataset.from_dict({"prompt": ["a b"] * 4}),
-        processing_class=tokenizer,
     )
     made.beta = BETA
     made.current_gradient_accumulation_steps = 1  # which the training loop sets
