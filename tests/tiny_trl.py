@@ -22,7 +22,7 @@ def make_trainer(
     known = models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>")
     built = Tokenizer(known)
     built.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=built, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>"
     )
     manual_seed(0)

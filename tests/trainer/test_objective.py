@@ -201,8 +201,9 @@ def test_an_objective_brings_its_band_and_its_mean_and_settings_win() -> None:
 
 @pytest.mark.parametrize("key", ["clip_low", "clip_high"])
 def test_a_band_for_an_objective_without_one_is_refused(key: str) -> None:
+    said: dict[str, Any] = {key: 0.2}
     with pytest.raises(BadInput, match=rf"trainer\.{key}: objective 'reinforce' clips no ratio"):
-        TrainerSettings(**{key: 0.2})
+        TrainerSettings(**said)
 
 
 def test_an_objective_is_one_entry_of_the_registry(

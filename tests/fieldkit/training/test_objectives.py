@@ -112,16 +112,15 @@ def test_masked_importance_sampling_drops_what_leaves_the_band() -> None:
 
 def test_before_the_first_step_every_objective_has_the_plain_policy_gradient() -> None:
     advantages, rows = torch.tensor([1.0, 1.0, -2.0, -2.0]), torch.tensor([2, 2])
-    for losses_of in (
-        lambda lp: objectives.grpo(lp, OLD, advantages),
-        lambda lp: objectives.dr_grpo(lp, OLD, advantages),
-        lambda lp: objectives.dapo(lp, OLD, advantages),
-        lambda lp: objectives.gspo(lp, OLD, advantages, rows),
-        lambda lp: objectives.cispo(lp, OLD, advantages),
-        lambda lp: objectives.masked_importance_sampling(lp, OLD, advantages),
+    logprobs = OLD.clone().requires_grad_()
+    for found in (
+        objectives.grpo(logprobs, OLD, advantages),
+        objectives.dr_grpo(logprobs, OLD, advantages),
+        objectives.dapo(logprobs, OLD, advantages),
+        objectives.gspo(logprobs, OLD, advantages, rows),
+        objectives.cispo(logprobs, OLD, advantages),
+        objectives.masked_importance_sampling(logprobs, OLD, advantages),
     ):
-        logprobs = OLD.clone().requires_grad_()
-        found = losses_of(logprobs)
         assert gradient(found.losses_n, logprobs) == pytest.approx([-1.0, -1.0, 2.0, 2.0])
         assert not found.clipped_n.any()
 
