@@ -133,6 +133,8 @@ class Key:
     table: str
     name: str
     expected: str
+    kind: type
+    """Of its values, as a file or a flag gives them."""
     default: Any = dataclasses.field(hash=False)  # a table has no hash
     """None where it has to be given."""
     change: Change
@@ -158,6 +160,7 @@ def keys(cls: Any) -> Iterator[Key]:
             table=cls.__table__,
             name=name,
             expected=_expected(field.annotation, said),
+            kind=_kind(field.annotation),
             default=None if field.is_required() else field.get_default(call_default_factory=True),
             change=change,
             follows=next((m.leader for m in said if isinstance(m, Follows)), None),
@@ -276,6 +279,18 @@ def _expected(kind: Any, said: Iterable[Any] = ()) -> str:
         return " or ".join(_expected(k) for k in get_args(kind) if k is not NoneType) + units
     bounds = [_BOUNDS[type(m)].format(m) for m in said if type(m) in _BOUNDS]
     return " ".join([_KINDS[kind], " and ".join(bounds)]).rstrip() + units
+
+
+def _kind(annotation: Any) -> type:
+    """The type of the values that an annotation allows; of a union, its first one's."""
+    match get_origin(annotation):
+        case None:
+            return str if issubclass(annotation, Enum) else annotation
+        case origin if origin in (dict, list):
+            return origin  # type: ignore[no-any-return]
+        case origin if origin is Literal:
+            return str
+    return _kind(get_args(annotation)[0])  # Annotated, or a union
 
 
 def _choices(kind: Any, said: Iterable[Any]) -> list[str]:

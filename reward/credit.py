@@ -20,6 +20,7 @@ from fieldkit.training.advantages import (
     all_equal,
     check_rewards,
     group_advantages,
+    leave_one_out,
 )
 
 Rows = Sequence[Sequence[float]]
@@ -61,13 +62,13 @@ def turn_advantages(
 def state_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows, scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
-    """K rewards, and what each turn earned in which state → an advantage for every turn.
+    """As "turn", against all turns of the group in the same state: GiGPO's step-level advantage.
 
-    As `turn_advantages`, but the baseline of a turn is the mean reward-to-go over all turns of the
-    group in its state, however often an episode was there: the step-level advantage of GiGPO (Feng
-    et al. 2025, arXiv 2505.10978) without discount and without the episode's term. A turn that is
-    alone in its state has 0. Every episode begins in one state, so unequal rewards always give some
-    turn an advantage.
+    K rewards, and what each turn earned in which state → an advantage for every turn. The baseline
+    of a turn is the mean reward-to-go over all turns of the group in its state, however often an
+    episode was there (Feng et al. 2025, arXiv:2505.10978; here without discount and without the
+    episode's term). A turn that is alone in its state has 0. Every episode begins in one state, so
+    unequal rewards always give some turn an advantage.
     """
     check_rewards(rewards)
     if all_equal(rewards):
@@ -109,6 +110,14 @@ def episode_advantages(
     return tuple((a,) * len(turns) for a, turns in zip(advantages, earned, strict=True))
 
 
+def rloo_advantages(
+    rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
+) -> tuple[tuple[float, ...], ...]:
+    """RLOO: every turn has its episode's reward minus the mean of the group's other episodes."""
+    advantages = leave_one_out(rewards, scale)
+    return tuple((a,) * len(turns) for a, turns in zip(advantages, earned, strict=True))
+
+
 CreditRule = Callable[[Sequence[float], Rows, Rows, Scale], tuple[tuple[float, ...], ...]]
 """K rewards, what each turn earned, the state before each turn (`states_of`) and the scale → an
 advantage for every turn. Equal rewards have to give zeros: a group without signal must not train.
@@ -119,3 +128,4 @@ CREDITS: Registry[CreditRule] = Registry("credit rule")
 CREDITS.register("episode", episode_advantages)
 CREDITS.register("turn", turn_advantages)
 CREDITS.register("state", state_advantages)
+CREDITS.register("rloo", rloo_advantages)

@@ -52,6 +52,8 @@ WHOLE = {
     "scripts/setup": "the set-up scripts",
     "scripts/report/test_browser.py": "the page in a browser",
     "scripts/report/test_scale.py": "the page of a long night",
+    "fieldkit/training/test_trl_advantages.py": "TRL's own advantages",
+    "trainer/test_trl_losses.py": "TRL's own losses",
     "trainer/test_command_line.py": "`python -m trainer`",
     "test_committed_runs.py": "the records of every committed run",
     "test_docs.py": "the documents",

@@ -39,11 +39,7 @@ def _with_flags_of_settings(command: T) -> T:
             key.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            # A key without a default is a whole number.
-            annotation=Annotated[
-                (int if key.default is None else type(key.default)) | None,
-                typer.Option(help=key.expected),
-            ],
+            annotation=Annotated[key.kind | None, typer.Option(help=key.expected)],
         )
         for key in keys(TrainerSettings)
     ]
@@ -75,7 +71,7 @@ def main(
     ] = False,
     **said: Any,
 ) -> None:
-    """Take one REINFORCE step with KL on a bundle of rollouts and write the new adapter."""
+    """Train an adapter on a bundle of rollouts, one step, and write the new adapter."""
     try:
         settings = read_settings(settings_json, **said)
         inputs = StepInputs(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Sampling, Signal, Trajectory, segments
+from fieldkit.training.objectives import token_shares
 from trainer.settings import TrainerSettings
 
 _TOP_K_OFF = (0, -1)  # both spellings are in use
@@ -36,6 +37,7 @@ class Segment:
     ids: the last turn's prompt + completion. spans: where the sampled ids are, in turn order.
     sampler_logprobs: of the sampled ids, in order, at the sampling temperature.
     advantages: of the sampled ids, in order; all of a turn have the same.
+    shares: of the sampled ids, in order: what each one's loss counts (`token_shares`).
     """
 
     task_id: str
@@ -44,6 +46,7 @@ class Segment:
     spans: tuple[Span, ...]
     sampler_logprobs: tuple[float, ...]
     advantages: tuple[float, ...]
+    shares: tuple[float, ...]
 
     @property
     def n_trained(self) -> int:
@@ -67,14 +70,15 @@ class Segment:
 class TrainingBatch:
     """A bundle as segments.
 
-    segments: those that are scored. n_tokens: N of the objective, the sampled tokens of the whole
-    bundle, silent groups included: a silent group is a mean of zeros, so leaving it out of N would
-    make a step with one learnable group as large as one with eight. n_used of n_trajectories
-    carry gradient.
+    segments: those that are scored. n_tokens: the sampled tokens of the whole bundle, silent groups
+    included: a silent group is a mean of zeros, so leaving it out would make a step with one
+    learnable group as large as one with eight. total: what the sum of share x loss is divided by;
+    n_tokens, where the mean is over tokens. n_used of n_trajectories carry gradient.
     """
 
     segments: tuple[Segment, ...]
     n_tokens: int
+    total: float
     n_trajectories: int
     n_used: int
     groups: dict[str, int]
@@ -149,24 +153,37 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
 
     Groups without signal have advantage 0 throughout: no policy term. By default they are not
     scored at all, which saves their time and leaves the KL to the tokens that can pull the policy
-    away; `kl_on_silent_groups` scores them too. N counts them either way.
+    away; `kl_on_silent_groups` scores them too. Every mean counts them either way. The sequence of
+    an objective is a turn: it was sampled in one piece, has one advantage, and is never cut.
     """
     trajectories = [t for g in groups for t in g.trajectories]
-    n_tokens = sum(len(turn.completion_ids) for t in trajectories for turn in t.turns)
+    of_turns = [
+        [len(turn.completion_ids) for t in g.trajectories for turn in t.turns] for g in groups
+    ]
+    n_tokens = sum(map(sum, of_turns))
     if n_tokens == 0:
         raise BadInput("the bundle holds no sampled token")
-    scored = [g for g in groups if g.signal is Signal.LEARNABLE or settings.kl_on_silent_groups]
+    longest = max(t.sampling.max_tokens for t in trajectories)
+    shares, total = token_shares(of_turns, settings.normalised_by, longest)
     found = Counter(g.signal for g in groups)
     return TrainingBatch(
-        segments=tuple(s for g in scored for s in _segments(g)),
+        segments=tuple(
+            segment
+            for group, of_group in zip(groups, shares, strict=True)
+            if group.signal is Signal.LEARNABLE or settings.kl_on_silent_groups
+            for segment in _segments(group, of_group)
+        ),
         n_tokens=n_tokens,
+        total=total,
         n_trajectories=len(trajectories),
         n_used=sum(any(turns) for g in groups for turns in g.by_turn),
         groups={signal.value: found[signal] for signal in Signal},
     )
 
 
-def _segments(group: RolloutGroup) -> Iterator[Segment]:
+def _segments(group: RolloutGroup, shares: Sequence[float]) -> Iterator[Segment]:
+    """shares: of each turn's tokens, all trajectories' turns one after another."""
+    share = iter(shares)
     for trajectory, of_turns in zip(group.trajectories, group.by_turn, strict=True):
         first = 0
         for turns in segments(trajectory.turns):
@@ -175,8 +192,11 @@ def _segments(group: RolloutGroup) -> Iterator[Segment]:
                 for i, turn in enumerate(turns)
             )
             advantages = tuple(of_turns[s.turn] for s in spans for _ in range(s.length))
+            counted = tuple(c for s in spans for c in [next(share)] * s.length)
             first += len(turns)
             logprobs = tuple(lp for turn in turns for lp in turn.logprobs)
             if logprobs:
                 ids = turns[-1].prompt_ids + turns[-1].completion_ids
-                yield Segment(group.task_id, trajectory.k, ids, spans, logprobs, advantages)
+                yield Segment(
+                    group.task_id, trajectory.k, ids, spans, logprobs, advantages, counted
+                )

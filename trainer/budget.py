@@ -16,11 +16,11 @@ from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
-from trainer.micro_batch import tokens
+from trainer.scoring.micro_batch import tokens
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings
 
 if TYPE_CHECKING:
-    from trainer.micro_batch import Micro
+    from trainer.scoring.micro_batch import Micro
 
 _PROCESS_BYTES = GIB // 2  # interpreter and libraries: 0.42 to 0.47 GiB, measured
 _LOGIT_BUFFERS = 4 * 4 * CHUNK_ELEMENTS  # float32 scores, probabilities and two temporaries

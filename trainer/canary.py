@@ -19,8 +19,8 @@ from fieldkit.training.adapter import check_adapter
 from fieldkit.training.canary_record import Canary, Rows, write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, Span
-from trainer.micro_batch import tensors
-from trainer.policy import Policy, dtype_name, load_policy, serving_dtype
+from trainer.scoring.micro_batch import tensors
+from trainer.scoring.policy import Policy, dtype_name, load_policy, serving_dtype
 
 SEQUENCES = 4
 TOKENS_EACH = 96
@@ -115,7 +115,8 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
         for sequence in ids:
             n = len(sequence) - PROMPT_LEN
             span = Span(turn=0, start=PROMPT_LEN, length=n)
-            segment = Segment("canary", 0, tuple(sequence), (span,), (0.0,) * n, (0.0,) * n)
+            none = (0.0,) * n
+            segment = Segment("canary", 0, tuple(sequence), (span,), none, none, none)
             alone = tensors([segment], policy.device, shared=False)
             logprobs_n, _ = policy.logprobs(alone, temperature=1.0)
             out.append(tuple(logprobs_n.tolist()))

@@ -1,7 +1,7 @@
 """One pass over a bundle: reference logprobs, then losses and gradients by micro-batch.
 
-The sums are the bundle's own (N is global), so how it was cut into micro-batches changes nothing
-but memory. No optimizer and no file here.
+The sums are the bundle's own (shares and total are of all of it), so how it was cut into
+micro-batches changes nothing but memory. No optimizer and no file here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from fieldkit.errors import BadInput, Shortage
-from fieldkit.training.losses import importance_weights, k3, kl_loss, policy_loss
+from fieldkit.training.losses import KL_ESTIMATORS, importance_weights, k3
+from fieldkit.training.objectives import kl_in_reward, normalised
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, TrainingBatch
-from trainer.micro_batch import Micro, MicroBatch, tensors, tokens
-from trainer.policy import Policy
+from trainer.objective import OBJECTIVES, Tokens
 from trainer.progress import Progress
+from trainer.scoring.micro_batch import Micro, MicroBatch, tensors, tokens
+from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
 from trainer.task_figures import TaskFigures
 
@@ -29,10 +31,11 @@ from trainer.task_figures import TaskFigures
 class BundleFigures:
     """Sums and means over the scored tokens of a bundle, before the optimizer step.
 
-    policy_loss, kl_loss: the two terms of L without β, both over N. kl: mean k3 per scored token
-    (what a curve should show, since it does not shrink when groups fall silent). clipped_share:
-    of scored tokens whose importance weight was cut. sampler_*: |lp_trainer − lp_sampler|.
-    entropy: mean over scored tokens of the policy's entropy at T, in nats.
+    policy_loss, kl_loss: the two terms of L without β; kl_loss is 0 where the KL is in the reward.
+    kl: mean k3 per scored token (what a curve should show, since it does not shrink when groups
+    fall silent). clipped_share: of scored tokens whose importance weight was cut. sampler_*:
+    |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's entropy at T, in
+    nats. ratio_clipped_share: of scored tokens that the objective's band held back.
     """
 
     loss: float
@@ -44,6 +47,7 @@ class BundleFigures:
     sampler_mean_abs: float
     sampler_max_abs: float
     entropy: float
+    ratio_clipped_share: float
 
 
 def reference_logprobs(
@@ -75,25 +79,35 @@ def accumulate_gradient(
     references: Sequence[Tensor] | None,
     settings: TrainerSettings,
     progress: Progress,
-) -> BundleFigures:
+    old: Sequence[Tensor] | None = None,
+) -> tuple[BundleFigures, list[Tensor]]:
     """Add the bundle's gradient to the LoRA parameters' .grad and return its figures.
 
-    `references`: one tensor for each micro-batch, or None where β is 0.
+    `references`: one tensor for each micro-batch, or None where β is 0. `old`: logprobs of the
+    policy before the first optimizer step on this bundle, one tensor for each micro-batch; None
+    where this is that policy, whose own logprobs are returned beside the figures to be kept.
     """
-    sums, tasks = _Sums(), TaskFigures(batch, settings.tis_cap, progress)
+    sums, tasks = _Sums(), TaskFigures(batch, progress)
+    scored = []
     for done, segments in enumerate(batches, start=1):
         began = time.perf_counter()
         with _naming_the_budget(policy, segments):
             micro = tensors(segments, policy.device, shared=policy.shares_prompts)
             logprobs_n, entropy_n = policy.logprobs(micro, settings.temperature)
             _require_finite(logprobs_n, segments, "the policy")
+            scored.append(logprobs_n.detach())
+            old_n = scored[-1] if old is None else old[done - 1]
             reference_n = references[done - 1] if references is not None else None
-            loss = sums.add(micro, logprobs_n, entropy_n, reference_n, batch.n_tokens, settings)
+            loss, parts_n, k3_n = sums.add(
+                micro, logprobs_n, old_n, entropy_n, reference_n, batch.total, settings
+            )
             loss.backward()  # type: ignore[no-untyped-call]
-        tasks.add(segments, micro, logprobs_n.detach(), reference_n)
+        if old is None:
+            tasks.add(segments, parts_n.tolist(), None if k3_n is None else k3_n.tolist())
         seconds = time.perf_counter() - began
-        progress.micro_batch("policy", done, len(batches), _inputs(segments), seconds)
-    return sums.figures(batch.n_scored, settings.kl_coef)
+        phase = "policy" if old is None else "policy again"
+        progress.micro_batch(phase, done, len(batches), _inputs(segments), seconds)
+    return sums.figures(batch.n_scored, settings.kl_coef), scored
 
 
 class _Sums:
@@ -101,36 +115,53 @@ class _Sums:
 
     def __init__(self) -> None:
         self.policy = self.kl = self.k3 = self.weights = self.entropy = 0.0
-        self.clipped = 0
+        self.clipped = self.held = 0
         self.difference = self.largest = 0.0
 
     def add(
         self,
         micro: MicroBatch,
         logprobs_n: Tensor,
+        old_n: Tensor,
         entropy_n: Tensor,
         reference_n: Tensor | None,
-        n_tokens: int,
+        total: float,
         settings: TrainerSettings,
-    ) -> Tensor:
-        """The micro-batch's share of the loss, with its gradient; its figures join the sums."""
-        weights_n, cut_n = importance_weights(
-            logprobs_n, micro.sampler_logprobs_n, settings.tis_cap
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The micro-batch's part of the loss, with its gradient; its figures join the sums.
+
+        Also returns, without one, each token's part of the policy loss, and its k3.
+        """
+        estimator = KL_ESTIMATORS[settings.kl_estimator]
+        in_reward = settings.kl_in == "reward"
+        advantages_n = micro.advantages_n
+        if reference_n is not None and in_reward:
+            kl_n = estimator(old_n, reference_n)
+            advantages_n = kl_in_reward(advantages_n, kl_n, settings.kl_coef)
+        sampler_n = micro.sampler_logprobs_n
+        losses_n, held_n = OBJECTIVES[settings.objective].losses(
+            Tokens(logprobs_n, old_n, sampler_n, advantages_n, micro.turns_r, settings.tis_cap),
+            settings.band,
         )
-        loss = policy_loss(logprobs_n, weights_n, micro.advantages_n, n_tokens)
+        loss = normalised(losses_n, micro.shares_n, total)
         self.policy += loss.item()
+        k3_n = None
         if reference_n is not None:
-            kl = kl_loss(logprobs_n, reference_n, n_tokens)
+            k3_n = k3(logprobs_n.detach(), reference_n)
+            self.k3 += k3_n.sum().item()
+        if reference_n is not None and not in_reward:
+            kl = normalised(estimator(logprobs_n, reference_n), micro.shares_n, total)
             self.kl += kl.item()
-            self.k3 += k3(logprobs_n.detach(), reference_n).sum().item()
             loss = loss + settings.kl_coef * kl
-        difference_n = (logprobs_n.detach() - micro.sampler_logprobs_n).abs()
+        difference_n = (logprobs_n.detach() - sampler_n).abs()
         self.difference += difference_n.sum().item()
         self.largest = max(self.largest, difference_n.max().item())
+        weights_n, cut_n = importance_weights(logprobs_n, sampler_n, settings.tis_cap)
         self.weights += weights_n.sum().item()
         self.clipped += int(cut_n.sum())
+        self.held += int(held_n.sum())
         self.entropy += entropy_n.sum().item()
-        return loss
+        return loss, losses_n.detach() * micro.shares_n / total, k3_n
 
     def figures(self, n_scored: int, kl_coef: float) -> BundleFigures:
         return BundleFigures(
@@ -143,6 +174,7 @@ class _Sums:
             sampler_mean_abs=self.difference / n_scored,
             sampler_max_abs=self.largest,
             entropy=self.entropy / n_scored,
+            ratio_clipped_share=self.held / n_scored,
         )
 
 

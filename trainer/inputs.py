@@ -13,7 +13,7 @@ from fieldkit.records import RolloutGroup, read_bundle
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from trainer.batch import TrainingBatch, check_bundle, collect
 from trainer.checkpoint import state_sha, state_steps
-from trainer.micro_batch import check_lengths
+from trainer.scoring.micro_batch import check_lengths
 from trainer.settings import TrainerSettings
 
 

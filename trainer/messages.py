@@ -11,7 +11,7 @@ from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from fieldkit.training.snapshot import LoraReferenceSnapshot
-    from trainer.policy import Policy
+    from trainer.scoring.policy import Policy
 
 
 def report_bundle(batch: TrainingBatch, progress: Progress) -> None:
@@ -44,6 +44,11 @@ def report_loaded(
         progress.say("no reference: kl_coef is 0")
     else:
         progress.say(f"reference snapshot: {len(reference)} tensors from {reference.source}")
+    if reference is not None and (settings.kl_estimator, settings.kl_in) == ("k1", "loss"):
+        progress.say(
+            "k1 in the loss has a gradient whose mean is 0, so nothing holds to the reference;"
+            ' set trainer.kl_in to "reward", or trainer.kl_estimator to k2 or k3'
+        )
     if settings.step_norm is not None:
         progress.say(f"the step moves the weights by at most {settings.step_norm:g} (L2)")
 
@@ -61,12 +66,14 @@ def report_result(result: dict[str, Any], progress: Progress) -> None:
 
 
 def _trained(figures: dict[str, Any], seconds: dict[str, float]) -> list[str]:
+    held = figures.get("ratio_clipped_share")
     return [
         f"policy_loss={figures['policy_loss']:.4f} kl_loss={figures['kl_loss']:.5f} "
         f"kl={figures['kl']:.5f} grad_norm={figures['grad_norm']:.3f} (before clipping)",
         f"sampler-trainer mean|Δlogprob|={figures['sampler_mean_abs']:.2e} "
         f"max={figures['sampler_max_abs']:.2e} clipped={figures['clipped_share']:.2%} "
-        f"entropy={figures['entropy']:.3f} nats",
+        f"entropy={figures['entropy']:.3f} nats"
+        + ("" if held is None else f"; held back by the objective={held:.2%}"),
         f"weight_delta_l2={figures['delta_l2']:.4f} max|Δ|={figures['delta_max_abs']:.6f}; "
         f"as served l2={figures['delta_served_l2']:.4f}, "
         f"{figures['delta_served_changed']:.1%} of the moved weights change",

@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Le
+from annotated_types import Ge, Le
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import gpu_names
 from fieldkit.settings import Change, Choice, Follows, Unit, read, settings
+from fieldkit.training.objectives import Normalisation
+from trainer.objective import OBJECTIVES, Band
 from trainer.optimizer import OPTIMIZERS
 
 TrainingDtype = Literal["auto", "bf16", "fp32"]
@@ -33,20 +35,41 @@ cores of an EPYC; `tests/trainer/microbatch_price.py` measures both."""
 
 @settings("trainer", retired={"seed": "run.seed"})
 class TrainerSettings:
-    """Settings of one optimizer step over one bundle."""
+    """Settings of one step over one bundle."""
 
+    objective: Annotated[str, Choice(OBJECTIVES)] = "reinforce"
+    """What is minimised. A sequence, where an objective speaks of one, is what was sampled in one
+    piece: a turn's reply."""
+    normalisation: Literal["auto", Normalisation] = "auto"
+    """What the losses of tokens are averaged over, silent groups included. "token": all tokens;
+    "sequence": the mean of the turns' means; "group": the mean of the groups' means; "constant":
+    their sum by turns × rollout.max_new_tokens; "auto": the objective's own."""
+    clip_low: Annotated[float, Ge(0), Le(1)] | None = None
+    """The ratio's band begins at 1 − clip_low. Left out: the objective's own."""
+    clip_high: NonNegativeFloat | None = None
+    """The ratio's band ends at 1 + clip_high. Left out: the objective's own."""
+    passes: PositiveInt = 1
+    """Optimizer steps over one bundle, each with the gradient of all of it. Ratios are to the
+    policy before the first."""
     optimizer: Annotated[str, Choice(OPTIMIZERS)] = "adamw"
     """What turns the gradient into a step."""
     lr: PositiveFloat = 2e-4
     """The optimizer's learning rate, constant over the run. AdamW's is no measure for SGD's."""
     kl_coef: NonNegativeFloat = 0.02
-    """β: weight of the k3 KL to the reference adapter. 0 leaves the reference pass out."""
+    """β: weight of the KL to the reference adapter. 0 leaves the reference pass out."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Schulman's estimator of that KL. k1 in the loss has a gradient whose mean is 0: it holds the
+    policy to nothing."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Whether the KL is a term of the loss, or taken from each token's advantage as it was before
+    the first optimizer step."""
     temperature: Annotated[PositiveFloat, Le(2), Follows("rollout.temperature")] = 1.0
     """T of both sides of every ratio; must be the T that the bundle was sampled at."""
     clip_norm: PositiveFloat = 1.0
     """The gradient's global L2 norm is cut to this."""
     tis_cap: PositiveFloat = 2.0
-    """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token."""
+    """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token. The objective
+    "masked" has its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
     """Input tokens of one forward pass; what episodes share counts once, padding counts. Memory
     grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps what it began with, since
@@ -64,6 +87,30 @@ class TrainerSettings:
     allow_off_policy: bool = False
     """Train on a bundle that another adapter than the initial one has sampled."""
 
+    def __post_init__(self) -> None:
+        if OBJECTIVES[self.objective].clips:
+            return
+        for key in ("clip_low", "clip_high"):
+            if getattr(self, key) is not None:
+                raise BadInput(
+                    f"trainer.{key}: objective {self.objective!r} clips no ratio (trainer.tis_cap"
+                    f" bounds its weights); leave out {key}, or set another objective"
+                )
+
+    @property
+    def normalised_by(self) -> Normalisation:
+        """`normalisation`, or the objective's own."""
+        if self.normalisation == "auto":
+            return OBJECTIVES[self.objective].normalisation
+        return self.normalisation
+
+    @property
+    def band(self) -> Band:
+        """Of the objective's ratio."""
+        own = OBJECTIVES[self.objective].band
+        low = own.low if self.clip_low is None else self.clip_low
+        return Band(low, own.high if self.clip_high is None else self.clip_high)
+
     @property
     def microbatch_tokens(self) -> int:
         """`tokens_per_microbatch`, or the default of this machine's device."""
@@ -73,7 +120,8 @@ class TrainerSettings:
     def step_norm(self) -> float | None:
         """The most that a step moves the weights (L2, over all of them); None where the optimizer
         gives no such bound."""
-        return self.lr * self.clip_norm if OPTIMIZERS[self.optimizer].step_is_gradient else None
+        bounded = OPTIMIZERS[self.optimizer].step_is_gradient
+        return self.passes * self.lr * self.clip_norm if bounded else None
 
 
 def read_settings(file: Path | None, **changes: Any) -> TrainerSettings:

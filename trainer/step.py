@@ -1,4 +1,4 @@
-"""One optimizer step: a bundle and an adapter in, a new adapter out.
+"""One step: a bundle and an adapter in, a new adapter out.
 
 `train` is the whole step, from the first check to the last file; its parts live in their own
 modules. A bundle without signal is recognised before torch is imported.
@@ -6,6 +6,7 @@ modules. A bundle without signal is recognised before torch is imported.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def _already_done(out_dir: Path, identity: dict[str, Any]) -> dict[str, Any] | N
     for key, value in identity.items():
         found = result.get(key)
         if key == "settings" and isinstance(found, dict):
-            found = current(TrainerSettings, found)
+            # A key that an older version did not have had its default.
+            found = asdict(TrainerSettings()) | current(TrainerSettings, found)
         if found != value:
             raise BadInput(
                 f"{out_dir}: holds the result of another step: its {key} is {found}, "

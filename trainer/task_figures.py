@@ -10,15 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from fieldkit.training.losses import importance_weights, k3, policy_loss
 from trainer.batch import Segment, TrainingBatch
-from trainer.micro_batch import MicroBatch
 from trainer.progress import Progress
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass
@@ -36,25 +30,18 @@ class _Task:
 class TaskFigures:
     """Collects the figures of each task while micro-batches, which mix tasks, are scored."""
 
-    def __init__(self, batch: TrainingBatch, tis_cap: float, progress: Progress) -> None:
-        self._n_tokens = batch.n_tokens
-        self._tis_cap = tis_cap
+    def __init__(self, batch: TrainingBatch, progress: Progress) -> None:
         self._left = Counter(s.task_id for s in batch.segments)
         self._tasks = {task_id: _Task() for task_id in self._left}
         self._progress = progress
 
     def add(
-        self,
-        segments: Sequence[Segment],
-        micro: MicroBatch,
-        logprobs_n: Tensor,
-        reference_n: Tensor | None,
+        self, segments: Sequence[Segment], parts_n: Sequence[float], k3_n: Sequence[float] | None
     ) -> None:
         """Add one micro-batch, its n tokens in the order of `segments`; tell what became whole.
 
-        logprobs_n: without a gradient. reference_n: None where β is 0.
+        parts_n: what each token adds to the step's policy loss. k3_n: None where β is 0.
         """
-        weights_n, _ = importance_weights(logprobs_n, micro.sampler_logprobs_n, self._tis_cap)
         begin = 0
         for segment in segments:
             here = slice(begin, begin + segment.n_trained)
@@ -62,17 +49,14 @@ class TaskFigures:
             task = self._tasks[segment.task_id]
             task.episodes.add(segment.k)
             task.tokens += segment.n_trained
-            loss = policy_loss(
-                logprobs_n[here], weights_n[here], micro.advantages_n[here], self._n_tokens
-            )
-            task.policy += loss.item()
-            if reference_n is not None:
-                task.k3 += k3(logprobs_n[here], reference_n[here]).sum().item()
+            task.policy += sum(parts_n[here])
+            if k3_n is not None:
+                task.k3 += sum(k3_n[here])
             task.lowest = min(task.lowest, *segment.advantages)
             task.highest = max(task.highest, *segment.advantages)
             self._left[segment.task_id] -= 1
             if not self._left[segment.task_id]:
-                self._tell(segment.task_id, task, reference_n is not None)
+                self._tell(segment.task_id, task, k3_n is not None)
 
     def _tell(self, task_id: str, task: _Task, has_kl: bool) -> None:
         kl = f" kl={task.k3 / task.tokens:.5f}" if has_kl else ""

@@ -1,20 +1,18 @@
 """The part of a step that needs a model: load, score, take the gradient, move, save.
 
-Reference logprobs, gradient, clip, the optimizer's step, then the files of the new adapter in a
+Reference logprobs, gradient, clip, the optimizer's steps, then the files of the new adapter in a
 folder that `trainer.step` publishes. Imported only when there is signal to learn from.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fieldkit.errors import BadInput
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
 from fieldkit.training.canary_record import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
@@ -23,16 +21,17 @@ from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
-from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
+from trainer.gradient import check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded
-from trainer.micro_batch import micro_batches
 from trainer.optimizer import OPTIMIZERS
 from trainer.optimizer_state import load_state, save_state
-from trainer.policy import Policy, load_policy, serving_dtype, training_dtype
+from trainer.passes import take_passes
 from trainer.progress import Progress, Stopwatch
+from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.policy import Policy, load_policy, serving_dtype, training_dtype
+from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
-from trainer.shared_prefix import can_share
 
 
 def update_adapter(
@@ -43,7 +42,7 @@ def update_adapter(
     watch: Stopwatch,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Take one optimizer step and write adapter/ and trainer_state/ into `build`.
+    """Take the step's optimizer steps and write adapter/ and trainer_state/ into `build`.
 
     Returns the step's figures. Equal inputs give equal bytes on a CPU (with as many threads).
     """
@@ -75,7 +74,7 @@ def update_adapter(
         optimizer = kind.make(lora.values(), settings.lr)
         if inputs.state is not None:
             load_state(inputs.state, kind, optimizer, lora, checked.adapter.sha)
-    steps = checked.optimizer_steps + 1
+    steps = checked.optimizer_steps + settings.passes
     report_loaded(policy, reference, settings, watch, progress)
 
     references = None
@@ -85,13 +84,16 @@ def update_adapter(
                 policy, reference, batches, settings.temperature, progress
             )
     with watch.phase("gradient"):
-        figures = accumulate_gradient(
-            policy, checked.batch, batches, references, settings, progress
+        figures = take_passes(
+            policy,
+            optimizer,
+            checked.batch,
+            batches,
+            references,
+            settings,
+            progress,
+            where=f"step {checked.groups[0].step}",
         )
-        norm = torch.nn.utils.clip_grad_norm_(lora.values(), settings.clip_norm).item()
-        if not math.isfinite(norm):
-            raise BadInput(f"step {checked.groups[0].step}: the gradient's norm is {norm}")
-        optimizer.step()
     with watch.phase("save"):
         delta = tracker.served(served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
@@ -110,8 +112,7 @@ def update_adapter(
     n_inputs = sum(s.n_inputs for s in checked.batch.segments)
     trainable, total = policy.count_parameters()
     return {
-        **dataclasses.asdict(figures),
-        "grad_norm": norm,
+        **figures,
         **{f"delta_{key}": value for key, value in dataclasses.asdict(delta).items()},
         "n_input_tokens": n_inputs,
         "n_micro_batches": len(batches),

@@ -67,6 +67,21 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
     return tuple((r - mean) / divisor for r in rewards)
 
 
+def leave_one_out(rewards: Sequence[float], scale: Scale = "mean") -> tuple[float, ...]:
+    """K rewards → K advantages against the mean of the other K − 1: the baseline of RLOO.
+
+    r_i − mean of r_j, j ≠ i (Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!";
+    Ahmadian et al. 2024, arXiv:2402.14740, section 2): unbiased, since the baseline does not depend
+    on what it is taken from. It is K/(K − 1) times `group_advantages`, whose `scale` and errors it
+    has; RLOO itself divides by nothing.
+
+    >>> leave_one_out([1.0, 0.0, 0.5])
+    (0.75, -0.75, 0.0)
+    """
+    k = len(rewards)
+    return tuple(a * k / (k - 1) for a in group_advantages(rewards, scale))
+
+
 def group_size_warning(group_size: int, scale: Scale = "std") -> str | None:
     """A warning about a small K, or None. Raises `BadInput` for a K below 2."""
     if group_size < 2:

@@ -1,8 +1,9 @@
-"""The objective, as pure functions of per-token tensors.
+"""The default objective and its two terms, as pure functions of per-token tensors.
 
 L = −Σ w·A·lp / N + β·Σ k3 / N over the trained tokens, N of the whole bundle. All inputs are 1-D of
 equal length n, float32, natural logarithms at the sampling temperature. Nothing here knows a model,
-a batch or a file, so every formula can be checked on numbers worked out by hand.
+a batch or a file, so every formula can be checked on numbers worked out by hand. Other policy terms
+and other means are in `fieldkit.training.objectives`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ def k3(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
     """
     difference = reference_logprobs_n - logprobs_n
     return difference.expm1() - difference
+
+
+KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+"""By their names in Schulman 2020."""
 
 
 def kl_loss(logprobs_n: Tensor, reference_logprobs_n: Tensor, n_tokens: int) -> Tensor:

@@ -145,6 +145,10 @@ CLIPPED = StepFigure(
     "Clipped share", "clipped", "% of tokens", train("clipped_share"), "train/clipped_share", -1,
     scale=100.0,
 )  # fmt: skip
+HELD_BACK = StepFigure(
+    "Held back by the objective", "held back", "% of tokens", train("ratio_clipped_share"),
+    "train/ratio_clipped_share", scale=100.0, is_number=False,
+)  # fmt: skip
 ENTROPY = StepFigure(
     "Entropy", "entropy", "nats a token", train("entropy"), "train/entropy", colour="green"
 )
@@ -155,7 +159,7 @@ TRAINED = StepFigure(
 
 FIGURES: list[StepFigure] = [
     REWARD, STOPS, PASSES, ASSERTIONS, TURNS, REPLY, SAMPLED, LOSS, KL, DELTA, DELTA_SERVED,
-    GRADIENT, DRIFT, LARGEST_DRIFT, CLIPPED, ENTROPY, TRAINED,
+    GRADIENT, DRIFT, LARGEST_DRIFT, CLIPPED, HELD_BACK, ENTROPY, TRAINED,
 ]  # fmt: skip
 """Every figure, in the order of tables, curves and trackers."""
 

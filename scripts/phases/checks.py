@@ -30,7 +30,7 @@ from scripts.phases.context import DEFAULT_MODEL, Context
 from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
 from scripts.track.trackers import require_trackers
-from trainer.trainable import check_trainable
+from trainer.scoring.trainable import check_trainable
 
 DISK_MARGIN_BYTES = 1 * GIB
 """Disk space that must stay free on top of what the run writes."""

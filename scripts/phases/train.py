@@ -34,9 +34,9 @@ from scripts.phases.summary import step_summary
 from scripts.run.timings import read_timings, write_timings
 from trainer.batch import collect
 from trainer.budget import Budget, smaller_budget
-from trainer.micro_batch import micro_batches
+from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
-from trainer.shared_prefix import can_share
 
 TRAINER = "trainer"
 """The name of its entry in the ledger."""

@@ -19,7 +19,7 @@ from fieldkit.eval.stats import Estimate
 from fieldkit.records import StepSummary
 from scripts.evidence.collect import Evidence
 from scripts.evidence.played import WARM_START, step_name
-from scripts.evidence.step_figures import CLIPPED, KL, StepFigure, by_step, curves
+from scripts.evidence.step_figures import CLIPPED, HELD_BACK, KL, StepFigure, by_step, curves
 from scripts.report import drawing
 from scripts.report.drawing import (
     BLUE,
@@ -63,6 +63,7 @@ MEANINGS = {
     "Gradient norm": "Size of the step's gradient.",
     "Sampler − trainer": "How much server and trainer differ on the same tokens: rounding.",
     CLIPPED.name: "Tokens whose importance weight reached trainer.tis_cap.",
+    HELD_BACK.name: "Tokens whose ratio left the band of trainer.objective in the last pass.",
     "Entropy": "How undecided the policy is at a token; near zero it no longer explores.",
     "Speed": "Tokens that the server samples and the trainer trains on.",
 }

@@ -142,7 +142,8 @@ class AdvantageSettings:
     """"std" divides by the group's standard deviation; "mean" keeps how far apart rewards were."""
     credit: Annotated[str, Choice(CREDITS)] = "turn"
     """"turn" credits each turn with what came of it; "episode" gives all turns of one the same;
-    "state" compares turns in which the same share of the work was done."""
+    "state" (GiGPO) compares turns in which the same share of the work was done; "rloo" is "episode"
+    against the mean of the other episodes, which asks for scale = "mean"."""
 
 
 @settings("eval")

@@ -7,6 +7,7 @@ docs/PERFORMANCE.md. Each measurement is kept at once: a bench that was ended go
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the page and the table go.")] = ROOT / "docs",
 ) -> None:
     """Measure what is still to be measured, and write what was found."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers end as on Ctrl-C
     chosen = tuple(part or PARTS)
     if unknown := set(chosen) - set(PARTS):
         raise BadInput(f"--part {min(unknown)}: unknown; known: {', '.join(PARTS)}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fieldkit.records import read_bundle
 from trainer.batch import Segment, TrainingBatch, collect
-from trainer.policy import serving_dtype, training_dtype
+from trainer.scoring.policy import serving_dtype, training_dtype
 from trainer.settings import TrainerSettings, read_settings
 
 

@@ -27,9 +27,9 @@ from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.bench import plain_trainer
 from trainer.batch import TrainingBatch, collect
 from trainer.gradient import accumulate_gradient, reference_logprobs
-from trainer.micro_batch import micro_batches
-from trainer.policy import dtype_name, load_policy, serving_dtype, training_dtype
 from trainer.progress import Lines
+from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.policy import dtype_name, load_policy, serving_dtype, training_dtype
 from trainer.settings import TrainerSettings, read_settings
 
 MATMUL_ROWS = (256, 1024, 4096)

@@ -20,7 +20,7 @@ import typer
 from fieldkit.files.json_text import parse_json
 from rollout.envs.user_code import load
 from scripts.base.checkout import ROOT
-from trainer.policy import serving_dtype, training_dtype
+from trainer.scoring.policy import serving_dtype, training_dtype
 
 GAME = "docs/styles/guess_trl.py:Guess"
 REWARD = "tests/bench/trl_step.py:letters"

@@ -15,6 +15,7 @@ from reward.credit import (
     CREDITS,
     Rows,
     episode_advantages,
+    rloo_advantages,
     state_advantages,
     states_of,
     turn_advantages,
@@ -49,6 +50,15 @@ def test_a_group_worked_out_by_hand() -> None:
     first, second = turn_advantages((0.8, 0.7), (paid(1, 0), paid(1, 0, 0)), scale="mean")
     assert first == pytest.approx((0.05, 0.05))
     assert second == pytest.approx((-0.05, -0.05, -0.05))
+
+
+def test_rloo_credits_a_turn_with_its_episode_against_the_others() -> None:
+    first, second, third = rloo_advantages(
+        (1.0, 0.0, 0.5), (paid(1), paid(0, 0), paid(0.5)), (), "mean"
+    )
+    assert first == pytest.approx((0.75,))
+    assert second == pytest.approx((-0.75, -0.75))
+    assert third == pytest.approx((0.0,))
 
 
 def test_the_turn_that_stops_is_not_blamed_for_the_work_before_it() -> None:

@@ -23,9 +23,9 @@ from scripts.base.checkout import ROOT
 from scripts.prepare.model import build_model
 from trainer.batch import Segment, Span, TrainingBatch
 from trainer.gradient import accumulate_gradient
-from trainer.micro_batch import micro_batches
-from trainer.policy import load_policy
 from trainer.progress import Lines
+from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.policy import load_policy
 from trainer.settings import CPU_TOKENS, GPU_TOKENS, TrainerSettings
 
 PROMPT, TURNS, TURN, REPLY = 110, 8, 29, 10
@@ -53,7 +53,7 @@ def main(
             batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
             began = time.perf_counter()
             quiet = Lines(StringIO())
-            figures = accumulate_gradient(policy, batch, batches, None, settings, quiet)
+            figures, _ = accumulate_gradient(policy, batch, batches, None, settings, quiet)
             if number:
                 seconds[tokens].append(time.perf_counter() - began)
             losses[tokens] = figures.loss
@@ -73,12 +73,13 @@ def _segment(drawn: random.Random, number: int, vocabulary: int) -> Segment:
     spans = tuple(Span(t, PROMPT + t * TURN, REPLY) for t in range(TURNS))
     ids = tuple(drawn.randrange(vocabulary) for _ in range(length))
     advantages = tuple(drawn.choice((-1.0, 1.0)) for _ in spans for _ in range(REPLY))
-    return Segment(f"t{number}", 0, ids, spans, (-20.0,) * (TURNS * REPLY), advantages)
+    n = TURNS * REPLY
+    return Segment(f"t{number}", 0, ids, spans, (-20.0,) * n, advantages, (1.0,) * n)
 
 
 def _batch(segments: list[Segment]) -> TrainingBatch:
     tokens = sum(s.n_trained for s in segments)
-    return TrainingBatch(tuple(segments), tokens, len(segments), len(segments), {})
+    return TrainingBatch(tuple(segments), tokens, float(tokens), len(segments), len(segments), {})
 
 
 def _flat(gradient: torch.Tensor | None) -> torch.Tensor:

@@ -28,9 +28,9 @@ from scripts.prepare.model import build_model
 from tests.rollout.engine.preload_price import environment
 from tests.trainer.microbatch_price import _batch, _flat, _segment
 from trainer.gradient import accumulate_gradient
-from trainer.micro_batch import micro_batches
-from trainer.policy import load_policy
 from trainer.progress import Lines
+from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.policy import load_policy
 from trainer.settings import TrainerSettings
 
 

@@ -23,8 +23,8 @@ from trainer.budget import (
     require_memory,
     smaller_budget,
 )
-from trainer.micro_batch import Micro, micro_batches, tokens
-from trainer.policy import load_policy
+from trainer.scoring.micro_batch import Micro, micro_batches, tokens
+from trainer.scoring.policy import load_policy
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings()

@@ -19,9 +19,9 @@ from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import VOCABULARY, make_group
 from trainer.batch import collect
 from trainer.gradient import BundleFigures, accumulate_gradient, check_ids, reference_logprobs
-from trainer.micro_batch import micro_batches, tensors
-from trainer.policy import Policy, load_policy
 from trainer.progress import Lines
+from trainer.scoring.micro_batch import micro_batches, tensors
+from trainer.scoring.policy import Policy, load_policy
 from trainer.settings import TrainerSettings
 
 Gradient = dict[str, torch.Tensor]
@@ -51,7 +51,7 @@ def run(
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings.temperature, quiet)
-    figures = accumulate_gradient(policy, batch, batches, references, settings, quiet)
+    figures, _ = accumulate_gradient(policy, batch, batches, references, settings, quiet)
     gradient = {name: p.grad.clone() for name, p in policy.lora().items() if p.grad is not None}
     assert gradient.keys() == policy.lora().keys()
     return gradient, figures

@@ -92,8 +92,8 @@ def test_good_rollouts_become_likelier_and_bad_ones_less(inputs: StepInputs) -> 
     from fieldkit.records import read_bundle
     from fieldkit.training.adapter import read_adapter
     from trainer.batch import collect
-    from trainer.micro_batch import tensors
-    from trainer.policy import load_policy
+    from trainer.scoring.micro_batch import tensors
+    from trainer.scoring.policy import load_policy
 
     settings = dataclasses.replace(SETTINGS, kl_coef=0.0, lr=1e-3)
     step(inputs, settings)
@@ -149,13 +149,26 @@ def test_a_step_that_is_done_is_not_done_again(inputs: StepInputs) -> None:
 
 
 def test_a_step_that_an_older_version_did_is_not_done_again(inputs: StepInputs) -> None:
-    """Its settings held a seed, from which nothing was drawn."""
+    """Its settings held a seed, from which nothing was drawn, and knew one objective."""
     step(inputs)
     marker = inputs.out_dir / "train.json"
     result = json.loads(marker.read_text())
     result["settings"]["seed"] = 0
+    for key in ("objective", "normalisation", "clip_low", "clip_high", "passes", "kl_in"):
+        del result["settings"][key]
     marker.write_text(json.dumps(result))
     assert step(inputs) == result
+
+
+def test_two_passes_are_two_optimizer_steps_and_go_on_from_there(
+    inputs: StepInputs, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(SETTINGS, objective="grpo", passes=2)
+    figures = step(inputs, settings)["train"]
+    assert figures["optimizer_steps"] == 2
+    assert 0 < figures["ratio_clipped_share"] < 1
+    second = step(follow(inputs, tmp_path), settings)
+    assert second["train"]["optimizer_steps"] == 4
 
 
 def test_another_step_does_not_overwrite_a_done_one(inputs: StepInputs) -> None:

@@ -15,9 +15,9 @@ from fieldkit.training.adapter import adapter_sha, read_adapter
 from tests.trainer.conftest import make_group
 from trainer.batch import collect
 from trainer.gradient import accumulate_gradient
-from trainer.micro_batch import micro_batches
-from trainer.policy import load_policy
 from trainer.progress import Lines
+from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.policy import load_policy
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings(temperature=0.8, kl_coef=0.3, tokens_per_microbatch=60)
@@ -41,7 +41,7 @@ def told(model: Path, adapter: Path, kl_coef: float) -> tuple[list[re.Match[str]
     if kl_coef:
         references = [torch.full((sum(s.n_trained for s in b),), -3.0) for b in batches]
     out = StringIO()
-    figures = accumulate_gradient(policy, batch, batches, references, settings, Lines(out))
+    figures, _ = accumulate_gradient(policy, batch, batches, references, settings, Lines(out))
     found = [m for line in out.getvalue().splitlines() if (m := LINE.match(line))]
     return found, figures.policy_loss, figures.kl
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.training.advantages import group_advantages, group_size_warning
+from fieldkit.training.advantages import group_advantages, group_size_warning, leave_one_out
 
 
 def test_advantages_match_a_group_worked_by_hand() -> None:
@@ -24,6 +24,16 @@ def test_the_mean_scale_keeps_how_far_apart_they_were() -> None:
 
 def test_advantages_sum_to_zero() -> None:
     assert sum(group_advantages((0.1, 0.7, 0.33, 0.9))) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_left_out_of_its_own_baseline() -> None:
+    # 1 − (0 + 0.5)/2, 0 − (1 + 0.5)/2, 0.5 − (1 + 0)/2
+    assert leave_one_out((1.0, 0.0, 0.5)) == pytest.approx((0.75, -0.75, 0.0))
+    assert leave_one_out((0.0, 1.0)) == (-1.0, 1.0)
+    by_std = leave_one_out((1.0, 0.0, 0.5), "std")
+    assert by_std == pytest.approx([1.5 * a for a in group_advantages((1.0, 0.0, 0.5))])
+    with pytest.raises(BadInput, match="group_size"):
+        leave_one_out((0.5,))
 
 
 def test_equal_rewards_give_exact_zeros() -> None:

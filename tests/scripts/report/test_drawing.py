@@ -69,3 +69,11 @@ def test_a_figure_that_no_step_has_is_left_out() -> None:
     assert {"Reward", "KL to the start", "Groups by signal"} <= titles
     bare = replace(summary(1, 2), train={})
     assert "KL to the start" not in {d.title for d in draw_curves([bare], None)}
+
+
+def test_what_an_objective_holds_back_is_drawn_where_it_has_a_band() -> None:
+    plain = summary(1, 2)
+    assert "Held back by the objective" not in {d.title for d in draw_curves([plain], None)}
+    clipped = replace(plain, train={**plain.train, "ratio_clipped_share": 0.05})
+    (found,) = [d for d in draw_curves([clipped], None) if d.title == "Held back by the objective"]
+    assert (found.unit, bool(found.meaning)) == ("% of tokens", True)

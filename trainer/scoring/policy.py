@@ -20,10 +20,10 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
 from fieldkit.training.live import live_lora
-from trainer.logprobs import token_logprobs
-from trainer.micro_batch import MicroBatch
-from trainer.shared_prefix import ATTENTION, can_share, register
-from trainer.trainable import check_dtype, check_logits
+from trainer.scoring.logprobs import token_logprobs
+from trainer.scoring.micro_batch import MicroBatch
+from trainer.scoring.shared_prefix import ATTENTION, can_share, register
+from trainer.scoring.trainable import check_dtype, check_logits
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -34,7 +34,7 @@ _PROBE_REPEATS = 8
 
 class Policy:
     """A loaded base + adapter on one device. shares_prompts: it takes micro-batches of one shared
-    row (`trainer.shared_prefix`)."""
+    row (`trainer.scoring.shared_prefix`)."""
 
     def __init__(
         self, peft_model: Any, device: torch.device, *, shares_prompts: bool = False

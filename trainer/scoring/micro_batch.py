@@ -1,9 +1,9 @@
 """What one forward pass takes: segments side by side as tensors.
 
-Where the model allows it (`trainer.shared_prefix`), a micro-batch is one row in which the episodes
-of a task share the ids that they begin with, and nothing is padded. Elsewhere each segment is a
-padded row. Either way the trained tokens come in the order of the segments, and every sum over a
-bundle is the same up to rounding. torch is imported only where tensors are made.
+Where the model allows it (`trainer.scoring.shared_prefix`), a micro-batch is one row in which the
+episodes of a task share the ids that they begin with, and nothing is padded. Elsewhere each segment
+is a padded row. Either way the trained tokens come in the order of the segments, and every sum over
+a bundle is the same up to rounding. torch is imported only where tensors are made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from fieldkit.errors import Shortage
 from trainer.batch import Segment
+from trainer.scoring.shared_prefix import Family
 from trainer.settings import TrainerSettings
-from trainer.shared_prefix import Family
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -30,8 +30,9 @@ class MicroBatch:
     """B rows of S inputs, and their n trained tokens in the order of the segments.
 
     ids_BS holds inputs, positions_BS where each stands in its segment; rows_n and columns_n say
-    which hidden state predicts each trained token; targets_n are the trained ids. families: what
-    the one row shares; None for padded rows.
+    which hidden state predicts each trained token; targets_n are the trained ids; turns_r is how
+    many of them each of R turns has, in order. families: what the one row shares; None for padded
+    rows.
     """
 
     ids_BS: Tensor
@@ -41,6 +42,8 @@ class MicroBatch:
     targets_n: Tensor
     sampler_logprobs_n: Tensor
     advantages_n: Tensor
+    shares_n: Tensor
+    turns_r: Tensor
     families: tuple[Family, ...] | None
 
 
@@ -125,6 +128,8 @@ def tensors(segments: Micro, to: device, *, shared: bool) -> MicroBatch:
             targets += [segment.ids[p] for p in sampled]
     sampler = [lp for s in segments for lp in s.sampler_logprobs]
     advantages = [a for s in segments for a in s.advantages]
+    shares = [share for s in segments for share in s.shares]
+    turns = [span.length for s in segments for span in s.spans]
     return MicroBatch(
         ids_BS=torch.tensor(ids, device=to),
         positions_BS=torch.tensor(positions, device=to),
@@ -133,6 +138,8 @@ def tensors(segments: Micro, to: device, *, shared: bool) -> MicroBatch:
         targets_n=torch.tensor(targets, device=to),
         sampler_logprobs_n=torch.tensor(sampler, dtype=torch.float32, device=to),
         advantages_n=torch.tensor(advantages, dtype=torch.float32, device=to),
+        shares_n=torch.tensor(shares, dtype=torch.float32, device=to),
+        turns_r=torch.tensor(turns, device=to),
         families=families,
     )
 

@@ -15,10 +15,10 @@ from fieldkit.errors import Shortage
 from tests.fieldkit.peft_models import VOCABULARY, peft_model
 from tests.trainer.conftest import make_group
 from trainer.batch import Segment, Span, collect
-from trainer.micro_batch import check_lengths, micro_batches, tensors, tokens
-from trainer.policy import Policy
+from trainer.scoring.micro_batch import check_lengths, micro_batches, tensors, tokens
+from trainer.scoring.policy import Policy
+from trainer.scoring.shared_prefix import ATTENTION, Family, can_share, register
 from trainer.settings import TrainerSettings
-from trainer.shared_prefix import ATTENTION, Family, can_share, register
 
 SETTINGS = TrainerSettings()
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def segment(task: str, k: int, ids: tuple[int, ...], start: int) -> Segment:
     """A segment whose ids are sampled from `start` on."""
     n = len(ids) - start
     advantages = tuple(0.1 * (k + i + 1) for i in range(n))
-    return Segment(task, k, ids, (Span(0, start, n),), (-1.0,) * n, advantages)
+    return Segment(task, k, ids, (Span(0, start, n),), (-1.0,) * n, advantages, (1.0,) * n)
 
 
 def task(name: str, prompt: int, replies: tuple[int, ...], seed: int = 0) -> list[Segment]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer import logprobs as module
-from trainer.logprobs import token_logprobs
+from trainer.scoring import logprobs as module
+from trainer.scoring.logprobs import token_logprobs
 
 N, HIDDEN, VOCABULARY = 11, 8, 23
 

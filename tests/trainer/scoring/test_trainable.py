@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
-from trainer.trainable import check_trainable
+from trainer.scoring.trainable import check_trainable
 
 
 def model(folder: Path, **config: Any) -> Path:
