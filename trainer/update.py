@@ -116,7 +116,7 @@ def update_adapter(
         **{f"delta_{key}": value for key, value in dataclasses.asdict(delta).items()},
         "n_input_tokens": n_inputs,
         "n_micro_batches": len(batches),
-        "tokens_per_second": n_inputs / watch.seconds["gradient"],
+        "tokens_per_second": settings.passes * n_inputs / watch.seconds["gradient"],
         "trainable_parameters": trainable,
         "all_parameters": total,
         "snapshot_tensors": len(reference) if reference else 0,

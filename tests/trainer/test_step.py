@@ -164,9 +164,12 @@ def test_two_passes_are_two_optimizer_steps_and_go_on_from_there(
     inputs: StepInputs, tmp_path: Path
 ) -> None:
     settings = dataclasses.replace(SETTINGS, objective="grpo", passes=2)
-    figures = step(inputs, settings)["train"]
+    result = step(inputs, settings)
+    figures = result["train"]
     assert figures["optimizer_steps"] == 2
     assert 0 < figures["ratio_clipped_share"] < 1
+    scored = figures["tokens_per_second"] * result["seconds"]["gradient"]
+    assert scored == pytest.approx(2 * figures["n_input_tokens"])
     second = step(follow(inputs, tmp_path), settings)
     assert second["train"]["optimizer_steps"] == 4
 
