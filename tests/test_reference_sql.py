@@ -7,19 +7,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+import pytest
+
 from fieldkit.eval.stats import mcnemar, mean
+from rollout.tasks import decode_tasks
 from scripts.base.checkout import ROOT
-from scripts.evidence.played import finished, read_played
+from scripts.evidence.played import PlayedArm, finished, read_played
+from scripts.evidence.transcripts import turn_views
+from scripts.show.side_by_side import (
+    CALL_CHARS,
+    as_code,
+    chosen,
+    first_attempts,
+    kind_of,
+    transcripts_page,
+)
 
 NIGHTS = [ROOT / "runs" / f"sql-{seed}" for seed in range(3)]
 PAGE = (ROOT / "docs" / "environments-sql.md").read_text(encoding="utf-8")
+SIDES = (ROOT / "docs" / "sql-side-by-side.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARMS = ("warm start", "step 6", "step 12")
 
 
+def played(night: Path, arm: str) -> PlayedArm:
+    (found,) = [p for p in map(read_played, finished(night / "evals")) if p.summary.arm == arm]
+    return found
+
+
 def passed(night: Path, arm: str) -> dict[str, bool]:
     """Whether each held-out question was answered rightly, in the order of the ids."""
-    (found,) = [p for p in map(read_played, finished(night / "evals")) if p.summary.arm == arm]
+    found = played(night, arm)
     return {t.task_id: t.grade.passed for t in sorted(found.trajectories, key=lambda t: t.task_id)}
 
 
@@ -57,3 +75,28 @@ def test_the_page_has_each_nights_figures() -> None:
         [seed, *(sum(passed(night, arm).values()) for arm in ARMS)]
         for seed, night in enumerate(NIGHTS)
     ]
+
+
+def test_the_transcripts_show_the_questions_of_their_rule_as_the_run_has_them() -> None:
+    tasks = decode_tasks(ROOT / "data" / "sql" / "heldout.jsonl")
+    arms = [first_attempts(played(NIGHTS[0], arm)) for arm in (ARMS[0], ARMS[-1], "oracle")]
+    before, after, _ = arms
+    kinds = {t.task_id: kind_of(before[t.task_id], after[t.task_id]) for t in tasks}
+    sections = re.findall(r"^## (.+): (sql-\S+)$", SIDES, re.MULTILINE)
+    assert sections == [
+        (kinds[t.task_id].value.capitalize(), t.task_id) for t in chosen(tasks, kinds, 6)
+    ]
+    for kind, task_id in sections:
+        _, _, text = SIDES.partition(f"## {kind}: {task_id}\n")
+        text = text.partition("\n## ")[0]
+        for arm in arms:
+            for view in turn_views(arm[task_id]):
+                assert as_code([view.command or view.reply], CALL_CHARS) in text
+        rewards = re.findall(r"^\| reward \| \S+ \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
+        expected = [f"{arm[task_id].reward:.3f}".replace("-", "−") for arm in (before, after)]
+        assert rewards == [tuple(expected)]
+
+
+@pytest.mark.envs  # the random policy plays on the databases
+def test_the_transcripts_are_what_their_command_prints() -> None:
+    assert transcripts_page("sql-0", 6) == SIDES

@@ -1,7 +1,8 @@
 """The commands that read a run: tables, page, comparison, transcripts, live watch, trackers.
 
 None of them trains or changes what a phase reads; all but one are safe while the loop runs. Only
-`show --random` and `show --base` play; `--base` needs the engine, so it cannot run beside a loop.
+`transcripts`, `show --random` and `show --base` play; `--base` needs the engine, so it cannot run
+beside a loop.
 """
 
 from __future__ import annotations
@@ -210,6 +211,20 @@ def show(
         _print_json(plain_listing(request))
     else:
         show_attempt(request, Console(highlight=False))
+
+
+@app.command()
+def transcripts(
+    run: Run,
+    tasks: Annotated[int, typer.Option(min=1, help="Most held-out tasks to show.")] = 6,
+) -> None:
+    """Print tasks as random policy, warm start and newest adapter played them, as Markdown.
+
+    Example: grpo transcripts tonight > side-by-side.md
+    """
+    from scripts.show.side_by_side import transcripts_page
+
+    print(transcripts_page(run, tasks), end="")
 
 
 @app.command()

@@ -66,7 +66,8 @@ def sft(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Learn from the best episodes of this run, or of what `grpo eval --out` kept.",
+            help="Learn from the best episodes of this run, or of what `grpo eval --out` or `grpo"
+            " env eval --out` kept.",
         ),
     ] = None,
     oracle: Annotated[
@@ -152,10 +153,14 @@ def _sft_from(
     out: Path,
     progress: Progress,
 ) -> dict[str, float]:
+    from rollout.envs.tool_yardsticks import YARDSTICK_FORM
+    from scripts.base.invocation import say
     from scripts.phases.context import find_model
     from scripts.prepare.best_episodes import check_same_model, choose, find_source
     from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.run.config import ModelSettings
     from scripts.run.folder import open_run
+    from scripts.run.template import tool_form
 
     require_free(out)
     folder = open_run(run)
@@ -164,6 +169,15 @@ def _sft_from(
     check_same_model(source, model_dir, other_weights=model is not None)
     chosen = choose(source, model_dir, per_task)
     print(chosen.told)
+    if (
+        source.config.envs
+        and not source.has_ids
+        and tool_form(ModelSettings(), model_dir) != YARDSTICK_FORM
+    ):
+        say(
+            f"these episodes call tools in the {YARDSTICK_FORM} form: a run from {out} needs"
+            f' tool_form = "{YARDSTICK_FORM}" under [model]'
+        )
     flags = f"--from {folder.typed}{'' if model is None else f' --model {model}'}"
     flags = f"{flags} --per-task {per_task}"
     return warm_start_from(settings, model_dir, chosen, flags, out, progress)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
-from fieldkit.records import Task, Trajectory, Turn, read_bundle, read_trajectories
+from fieldkit.records import Task, Trajectory, read_bundle, read_trajectories
 from rollout.arm import SUMMARY, read_eval, tasks_sha, transcripts
-from rollout.envs.base import Message
-from rollout.envs.registry import environment_of, opening_of
-from rollout.tasks import read_tasks, shared_tasks
+from rollout.envs.registry import ENVIRONMENTS
+from rollout.tasks import decode_tasks, read_tasks, shared_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import from_checkout
+from scripts.prepare.endpoint_ids import with_ids
+from scripts.prepare.presets import held_out_files
 from scripts.run.config import DataSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import model_hashes, read_manifest
@@ -28,7 +29,7 @@ from scripts.run.reader import RunReader
 
 HELD_OUT = "of held-out tasks"
 NOT_PASSED = "not passed"
-NO_IDS = "of an endpoint, in an environment whose first messages only a new episode can tell"
+OTHERWISE = "of an endpoint, answered otherwise by the environment when they were said again"
 REPEATED = "with the same replies as a better one"
 BEYOND = "beyond the bound for a task"
 ENDPOINT = "endpoint"
@@ -121,8 +122,6 @@ def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
             left_out[HELD_OUT] += 1
         elif not episode.grade.passed or not episode.turns:
             left_out[NOT_PASSED] += 1
-        elif tasks and environment_of(tasks[episode.task_id]).opening is None:
-            left_out[NO_IDS] += 1
         else:
             passed.setdefault(episode.task_id, []).append(episode)
     demos = []
@@ -131,19 +130,20 @@ def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
         left_out[REPEATED] += len(passed[task_id]) - len(ranked)
         left_out[BEYOND] += len(ranked[per_task:])
         demos += ranked[:per_task]
+    if tasks and demos:
+        kept = with_ids(source.config, tasks, demos, ChatRenderer(model_dir))
+        left_out[OTHERWISE] += len(demos) - len(kept)
+        demos = kept
     left = {why: n for why, n in left_out.items() if n}
     if not demos:
         raise BadInput(_nothing(source, left))
-    if tasks:
-        renderer = ChatRenderer(model_dir)
-        demos = [_with_ids(demo, tasks[demo.task_id], renderer) for demo in demos]
     origin = {
         "run": source.folder.name,
         "played_by": source.model["dir"],
         "steps": stored.steps,
         "files": stored.files,
         "per_task": per_task,
-        "tasks": sorted(passed),
+        "tasks": sorted({demo.task_id for demo in demos}),
         "left_out": left,
     }
     return Chosen(tuple(demos), origin)
@@ -244,41 +244,18 @@ def _tasks_as_played(source: Source) -> dict[str, Task]:
 
 def _held_out(source: Source) -> set[str]:
     """The ids of held-out tasks, and of tasks that share a thing with one: the run's own, and those
-    of a run with default settings. An arm's tasks are those that a person named, and no held-out
-    set of their own."""
-    named = {DataSettings().heldout}
+    of the shipped presets. An arm's tasks are those that a person named, and no held-out set of
+    their own."""
+    named = {DataSettings().heldout, *held_out_files()}
     if not source.is_arm:
         named.add(source.config.data.heldout)
     pool = from_checkout(source.config.data.pool)
     found: set[str] = set()
-    for file in map(from_checkout, named):
+    for file in map(from_checkout, sorted(named)):
         if file.is_file():
-            found |= {task.task_id for task in read_tasks(file)}
-            if pool.is_file():
+            tasks = decode_tasks(file)
+            found |= {task.task_id for task in tasks}
+            # What tasks of a preset's environment share can be told where it is known.
+            if pool.is_file() and all(task.env in ENVIRONMENTS for task in tasks):
                 found |= {task.task_id for _, task, *_ in shared_tasks(pool, file)}
     return found
-
-
-# --- an endpoint's text ---------------------------------------------------------------------------
-
-
-def _with_ids(demo: Trajectory, task: Task, renderer: ChatRenderer) -> Trajectory:
-    """An endpoint's episode as the model in training would have been shown it: its replies are
-    written ids, as those of an oracle are."""
-    opening = opening_of(task)
-    talk = renderer.start(opening.messages, opening.tools)
-    turns: list[Turn] = []
-    for turn in demo.turns:
-        ids = renderer.encode_reply(turn.text)
-        turns.append(
-            replace(
-                turn,
-                prompt_ids=talk.prompt_ids,
-                completion_ids=ids,
-                logprobs=(0.0,) * len(ids),
-            )
-        )
-        talk.add_completion(ids)
-        told: Message = {"role": "user", "content": turn.observation or ""}
-        talk.add_observation([told])
-    return replace(demo, turns=tuple(turns))

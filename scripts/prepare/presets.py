@@ -26,6 +26,12 @@ def presets(where: Path = SHIPPED) -> dict[str, Path]:
     return {file.stem: file for file in sorted(where.glob("*.toml"))}
 
 
+def held_out_files() -> set[str]:
+    """The held-out files of the shipped presets, as their [data] names them."""
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in presets().values())
+    return {str(t["data"]["heldout"]) for t in tables if "heldout" in t.get("data", {})}
+
+
 def run_text(preset: str, where: Path = SHIPPED, assignments: Sequence[str] = ()) -> str:
     """The run.toml of a preset with these settings, as `table.key=value`. Raises `BadInput`."""
     known = presets(where)
