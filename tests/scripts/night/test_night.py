@@ -153,7 +153,9 @@ def test_a_step_that_had_signal_changed_the_adapter(night: Night) -> None:
 def test_in_float32_trainer_and_sampler_agree(night: Night) -> None:
     steps = [night.json(f"step-{n:03d}/step.json") for n in range(1, STEPS + 1)]
     differences = [s["train"]["sampler_mean_abs"] for s in steps if s["outcome"] == "TRAINED"]
-    assert max(differences) <= 1e-5
+    # Two programs sum in different orders: 2e-6 with AVX-512, 1.5e-5 with AVX2. Another adapter,
+    # temperature or mask is 1e-2 and more.
+    assert max(differences) <= 5e-5
 
 
 def test_the_seconds_of_the_phases_add_up_to_the_wall_of_the_step(night: Night) -> None:
