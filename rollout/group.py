@@ -12,6 +12,7 @@ from functools import partial as bind
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.reward import Reward
+from rollout.envs.registry import environment_of
 from rollout.flight import Attempt, OnProgress, PartialFile, fly, ignore_progress
 from rollout.player import Player, TurnSeeds
 from rollout.seeds import training_seed
@@ -29,7 +30,7 @@ async def play_groups(
 ) -> tuple[RolloutGroup, ...]:
     """Play every task `group_size` times with the training seeds of `step`, all in flight.
 
-    Groups come in the order of `tasks`. Raises as `fly`.
+    Groups come in the order of `tasks`. Raises as `fly`, and as the graders of whole groups.
     """
 
     def seeds(attempt: Attempt) -> TurnSeeds:
@@ -37,10 +38,22 @@ async def play_groups(
 
     attempts = [Attempt(task, k) for task in tasks for k in range(group_size)]
     played = await fly(attempts, player, seeds, partial=partial, on_progress=on_progress)
-    return tuple(
-        make_group(step, task, played[i * group_size : (i + 1) * group_size], player.reward)
-        for i, task in enumerate(tasks)
-    )
+    groups = []
+    for i, task in enumerate(tasks):
+        compared = await _compared(task, played[i * group_size : (i + 1) * group_size], player)
+        groups.append(make_group(step, task, compared, player.reward))
+    return tuple(groups)
+
+
+async def _compared(
+    task: Task, attempts: Sequence[Trajectory], player: Player
+) -> Sequence[Trajectory]:
+    """The attempts, with what only their comparison can tell in their grades and rewards."""
+    of_group = environment_of(task).of_group
+    if of_group is None:
+        return attempts
+    grades = await of_group(task, attempts)
+    return [player.graded_again(t, g) for t, g in zip(attempts, grades, strict=True)]
 
 
 def make_group(

@@ -128,6 +128,13 @@ class Player:
             },
         )
 
+    def graded_again(self, trajectory: Trajectory, grade: Grade) -> Trajectory:
+        """The episode with another grade, and what it is paid for that. Raises `ValueError` for a
+        reward that is not finite."""
+        t = trajectory
+        reward = self._paid(t.task_id, t.k, grade, len(t.turns), t.stop_reason)
+        return replace(t, grade=grade, reward=reward)
+
     def _paid(self, task_id: str, k: int, grade: Grade, n_turns: int, stop: StopReason) -> float:
         # An oracle may take more turns than a policy is allowed: the dearest episode.
         n_turns = min(n_turns, self.settings.max_turns)
@@ -144,9 +151,7 @@ class Player:
         """
         if not self._would_have_played(trajectory, task, seeds):
             return None
-        t = trajectory
-        reward = self._paid(task.task_id, t.k, t.grade, len(t.turns), t.stop_reason)
-        return replace(trajectory, reward=reward)
+        return self.graded_again(trajectory, trajectory.grade)
 
     def _would_have_played(self, t: Trajectory, task: Task, seeds: TurnSeeds) -> bool:
         opening = environment_of(task).opening

@@ -8,14 +8,14 @@ the episode's. Nothing here knows a shell, a tool or a game.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Action, StopReason, Task, Turn
+from fieldkit.records import Action, StopReason, Task, Trajectory, Turn
 from rollout.sandbox.command import SandboxSettings
 
 Message = Mapping[str, Any]
@@ -152,6 +152,9 @@ class Environment:
     random_reply: Callable[[Task, str, random.Random], str] | None = None
     """A reply of a policy without skill: drawn from the text that it was shown so far, never from
     the grader."""
+    of_group: Callable[[Task, Sequence[Trajectory]], Awaitable[Sequence[Grade]]] | None = None
+    """The grades of a task's attempts with what only their comparison can tell, in order; asked
+    when the last has ended and every world is closed. Raises as `World.grade`."""
     timed_out: Callable[[Turn], bool] = lambda turn: False
     """Whether what a turn asked for was ended because it took too long: played again where the
     time passed while this machine stood still."""

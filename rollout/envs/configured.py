@@ -18,8 +18,10 @@ from fieldkit.files.atomic import sha256_text
 from fieldkit.records import Task
 from rollout.envs.base import Environment
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings
+from rollout.envs.reward_functions import group_rewards
 from rollout.envs.tool_world import row_of
 from rollout.envs.tool_yardsticks import drawn_replies, oracle_replies
+from rollout.envs.user_code import identity
 
 _ours: dict[str, tuple[EnvSettings, Path]] = {}
 
@@ -70,15 +72,20 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
         published=lambda line: published_row(line, name),
         marks=lambda task: [("row", json.dumps(row_of(task), sort_keys=True))],
         from_rows=True,
+        of_group=group_rewards(name, settings, root),
     )
 
 
 def environment_hashes(settings: Mapping[str, EnvSettings], root: Path) -> dict[str, str]:
     """A hash of the code of each environment, by name: another one is another environment."""
-    return {
-        name: ENV_STYLES.named(asked.style).code_hash(name, asked, root)
-        for name, asked in settings.items()
-    }
+    return {name: _hash(name, asked, root) for name, asked in settings.items()}
+
+
+def _hash(name: str, asked: EnvSettings, root: Path) -> str:
+    own = ENV_STYLES.named(asked.style).code_hash(name, asked, root)
+    where = f"envs.{name}.group_rewards"
+    more = [identity(use, root, where) for use in asked.group_rewards]
+    return sha256_text("\n".join([own, *more])) if more else own
 
 
 def published_row(line: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

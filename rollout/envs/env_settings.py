@@ -94,6 +94,9 @@ class EnvSettings:
     rewards: dict[str, float] = field(default_factory=dict)
     """Reward functions (`module:function`, `file.py:function`) with their weights. A part of weight
     0 is shown, and nothing is learned from it."""
+    group_rewards: dict[str, float] = field(default_factory=dict)
+    """Reward functions that compare the attempts of a group, with their weights: they get all of
+    them at once, when the last has ended and without environments. Evaluations have no groups."""
     config: dict[str, Any] = field(default_factory=dict)
     """What the code is configured with."""
     oracle: str = ""

@@ -1,24 +1,34 @@
-"""Reward functions as TRL's trainers take them, asked about one attempt at a time.
+"""Reward functions as TRL's trainers take them: about one attempt, or about a group of them.
 
-A function gets `prompts`, `completions`, `environments` and every column of the row, each as a list
-of one, and gives a list of one: a number, or None where it does not apply. It may be a coroutine.
+A function of `rewards` is asked when an attempt has ended. It gets `prompts`, `completions`,
+`environments` and every column of the row, each as a list of one, and gives a list of one: a
+number, or None where it does not apply. It may be a coroutine.
 Anything else is an error that names the function, never a reward. One that raises, or takes too
 long, is a broken grader, as a broken world is: the episode is played again, and then the phase
 fails. One that gives what is no number is bad input: it will give that again.
+
+A function that compares attempts (`group_rewards`) gets those of a group in one call, once the last
+has ended: an attempt is kept as it is when it ends, and its environment does not survive a kill. So
+it gets what is stored, and no `environments`. An evaluation has no groups, and no such parts.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.grade import RewardPart
+from fieldkit.eval.grade import Grade, RewardPart
+from fieldkit.records import Task, Trajectory
 from rollout.envs.base import Message
+from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, asked
+from rollout.envs.tool_world import messages_of, row_of
 from rollout.envs.user_code import load
 
 OWN = "get_reward"
@@ -45,17 +55,37 @@ class RewardFunction:
     ) -> RewardPart:
         """What it says of one attempt, asked in the environment's thread. Raises as `asked`, and
         `BadInput` that begins with `where` for what is no reward."""
-        given = {
-            "prompts": [list(prompt)],
-            "completions": [list(completion)],
-            "environments": [environment],
-            **{key: [value] for key, value in row.items() if key != "prompt"},
+        values = await self.of_all(
+            [prompt], [completion], row, seconds, where, [environment], thread
+        )
+        return RewardPart(self.name, values[0], self.weight)
+
+    async def of_all(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        completions: Sequence[Sequence[Message]],
+        row: Mapping[str, Any],
+        seconds: float,
+        where: str,
+        environments: Sequence[Any] | None = None,
+        thread: PinnedThread | None = None,
+    ) -> list[float | None]:
+        """What it says of several attempts at one row, in order. Raises as `of`."""
+        n = len(prompts)
+        given: dict[str, Any] = {
+            "prompts": [list(prompt) for prompt in prompts],
+            "completions": [list(completion) for completion in completions],
+            **{key: [value] * n for key, value in row.items() if key != "prompt"},
         }
+        if environments is not None:
+            given["environments"] = list(environments)
         what = f"{where}: reward function {self.name}"
         values = await asked(self.call, given, seconds, what, thread)
-        if not isinstance(values, Sequence) or len(values) != 1:
-            raise BadInput(f"{what}: gave {values!r:.80} for one attempt, expected a list of one")
-        return RewardPart(self.name, checked(values[0], what), self.weight)
+        if not isinstance(values, Sequence) or len(values) != n:
+            of = "one attempt, expected a list of one"
+            of = of if n == 1 else f"{n} attempts, expected a list of {n}"
+            raise BadInput(f"{what}: gave {values!r:.80} for {of}")
+        return [checked(value, what) for value in values]
 
 
 def checked(value: Any, what: str) -> float | None:
@@ -71,18 +101,81 @@ def checked(value: Any, what: str) -> float | None:
 
 
 def reward_functions(
-    weights: Mapping[str, float], root: Path, where: str
+    weights: Mapping[str, float], root: Path, where: str, key: str = "rewards"
 ) -> tuple[RewardFunction, ...]:
-    """The functions of `rewards` in `[envs.NAME]`. Raises `BadInput` that begins with `where`."""
+    """The functions of `key` in `[envs.NAME]`. Raises `BadInput` that begins with `where`."""
     found = []
     for use, weight in weights.items():
         if use == OWN:
             continue
-        call = load(use, root, f"{where}.rewards")
+        call = load(use, root, f"{where}.{key}")
         if not callable(call):
-            raise BadInput(f"{where}.rewards: {use!r} is no function")
+            raise BadInput(f"{where}.{key}: {use!r} is no function")
         found.append(RewardFunction(use.rpartition(":")[2], call, weight))
     names = [f.name for f in found]
     if twice := [n for n in names if names.count(n) > 1]:
-        raise BadInput(f"{where}.rewards: two functions are called {twice[0]!r}; rename one")
+        raise BadInput(f"{where}.{key}: two functions are called {twice[0]!r}; rename one")
     return tuple(found)
+
+
+# --- a group --------------------------------------------------------------------------------------
+
+OfGroup = Callable[[Task, Sequence[Trajectory]], Awaitable[Sequence[Grade]]]
+
+
+def group_rewards(name: str, settings: EnvSettings, root: Path) -> OfGroup | None:
+    """The grader of groups of `[envs.NAME]`; None where it has none. Its functions are loaded when
+    the first group is there; what is wrong with them is `BadInput` that names the key."""
+    if not settings.group_rewards:
+        return None
+    where = f"envs.{name}"
+
+    async def of_group(task: Task, attempts: Sequence[Trajectory]) -> list[Grade]:
+        functions = reward_functions(settings.group_rewards, root, where, "group_rewards")
+        _check(functions, attempts, where)
+        prompts = [messages_of(row_of(task)["prompt"], f"task {task.task_id}")] * len(attempts)
+        completions = [completion_of(attempt) for attempt in attempts]
+        found = [
+            await f.of_all(prompts, completions, row_of(task), settings.call_seconds, where)
+            for f in functions
+        ]
+        return [
+            replace(attempt.grade, rewards=(*attempt.grade.rewards, *_parts(functions, values)))
+            for attempt, values in zip(attempts, zip(*found, strict=True), strict=True)
+        ]
+
+    return of_group
+
+
+def completion_of(attempt: Trajectory) -> list[Message]:
+    """An attempt as messages: each reply, and what was answered, one message a turn. Calls are
+    text as they were written; the columns of the row are not repeated."""
+    said: list[Message] = []
+    for turn in attempt.turns:
+        said.append({"role": "assistant", "content": turn.text})
+        if turn.observation is not None:
+            said.append({"role": "tool", "content": turn.observation})
+    return said
+
+
+def _parts(functions: Sequence[RewardFunction], values: Sequence[float | None]) -> list[RewardPart]:
+    return [RewardPart(f.name, v, f.weight) for f, v in zip(functions, values, strict=True)]
+
+
+def _check(functions: Sequence[RewardFunction], attempts: Sequence[Trajectory], where: str) -> None:
+    """Raise `BadInput` for a function that needs an environment, and for a name that a part of the
+    attempts has."""
+    own = Counter(part.name for part in attempts[0].grade.rewards)
+    for f in functions:
+        given = inspect.signature(f.call).parameters.get("environments")
+        if given is not None and given.default is inspect.Parameter.empty:
+            raise BadInput(
+                f"{where}.group_rewards: {f.name} asks for `environments`, and those of a group are"
+                " closed when it is asked; have the class keep what it needs in what its tools"
+                f" say, or give the function in {where}.rewards, one attempt at a time"
+            )
+        if f.name in own:
+            raise BadInput(
+                f"{where}.group_rewards: there is a part {f.name!r} of the reward already; rename"
+                " the function"
+            )

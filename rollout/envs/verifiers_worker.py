@@ -280,7 +280,7 @@ class Worker:
             raise Refused(
                 f"{use}: a reward function scores a whole group at once ({', '.join(grouped)});"
                 " here each episode is scored by itself, so give the rubric functions of one"
-                " completion"
+                " completion, and name one that compares conversations in group_rewards"
             )
         if not isinstance(self.env, vf.MultiTurnEnv):
             raise Refused(f"{use}: {type(self.env).__name__} is no MultiTurnEnv")
