@@ -227,8 +227,8 @@ def play(
     Example: grpo env play my_env.py:MyEnv --seed 3
     """
     from scripts.environments.by_hand import play_by_hand
+    from scripts.environments.instance import Broken
     from scripts.environments.order import class_of, trials_of
-    from scripts.environments.tryout import Broken
 
     order = _order(name, run, rows, passes, ends)
     try:

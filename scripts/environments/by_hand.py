@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import IO
 
 from rollout.envs.tool_calls import TOOL_FORMS
-from scripts.environments.tryout import Instance, Trials
+from scripts.environments.instance import Instance, Trials
 
 
 def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) -> None:

@@ -23,8 +23,9 @@ from fieldkit.files.json_text import parse_json
 from rollout.envs.user_code import place_of
 from scripts.environments.contract import Finding, Level, broken_promises, schemas_of
 from scripts.environments.endpoint import play_model
+from scripts.environments.instance import Broken
 from scripts.environments.order import Order, class_of, trials_of
-from scripts.environments.tryout import Broken, run_trials
+from scripts.environments.tryout import run_trials
 
 STACK = signal.SIGUSR1
 """Asks for the stack."""

@@ -17,7 +17,8 @@ from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS
 from rollout.envs.user_code import place_of
 from scripts.environments.contract import Finding, Level
-from scripts.environments.tryout import Instance, Played, Row, Trials, earned, many
+from scripts.environments.instance import Instance, Played, Row, Trials
+from scripts.environments.tryout import earned, many
 
 REPLY_SECONDS = 120.0
 """For one answer of the model."""

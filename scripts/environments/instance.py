@@ -1,0 +1,229 @@
+"""One object of an environment's class, and one episode with it, as a check plays it.
+
+Everything runs in the calling thread, so that whoever watches this process can tell where it
+stands; before each call into the environment `tell` gets one line that says what is called. A
+tool that raises is ordinary, because a policy gets the error as its observation; a constructor, a
+`reset` or a reward that raises is an error with file and line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.eval.grade import Grade, RewardPart
+from rollout.envs.base import Message
+from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
+from rollout.envs.tool_world import assistant
+from rollout.envs.tool_yardsticks import random_call
+from rollout.envs.trl_class import seed_generators
+from rollout.envs.user_code import place_of
+from scripts.environments.contract import Finding, Level, schemas_of
+
+Call = tuple[str, Mapping[str, Any]]
+Row = Mapping[str, Any]
+Choose = Callable[[int, str], Call | None]
+"""The next call, from how many there were and all that was shown; None: the policy stops."""
+Judge = Callable[[Any, "Played", Row], Awaitable[Sequence[RewardPart]]]
+"""The reward's parts, of the instance that was played."""
+
+
+class Broken(Exception):
+    """The environment itself failed: `finding` says where."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+@dataclass
+class Played:
+    """One episode: what was asked, what was said, what it was worth."""
+
+    seed: int
+    opening: str = ""
+    calls: list[Call] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
+    """Where and how a tool raised, one line a time."""
+    parts: tuple[RewardPart, ...] = ()
+    completion: list[Message] = field(default_factory=list)
+    """What reward functions are shown: the calls and their answers as messages."""
+    reset_s: float = 0.0
+    call_s: list[float] = field(default_factory=list)
+
+    @property
+    def reward(self) -> float | None:
+        """Σ weight·value over the parts that apply; None where none applies."""
+        return Grade((), self.parts).reward
+
+    @property
+    def worth(self) -> dict[str, float | None]:
+        """The parts' values by name."""
+        return {part.name: part.value for part in self.parts}
+
+    @property
+    def shown(self) -> str:
+        """All that a policy has read."""
+        return "\n".join((self.opening, *self.said))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is played and how much of it."""
+
+    kind: type
+    judge: Judge
+    rows: Sequence[Row]
+    pays: bool = True
+    """Whether anything gives a reward."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    ends: str = ""
+    """The attribute that is true once the episode is over."""
+    passed: Callable[[Sequence[RewardPart]], bool] | None = None
+    """Whether a reward's parts are a pass; None: nothing is declared."""
+    episodes: int = 32
+    turns: int = 15
+    seconds: float = 60.0
+    """After so long no further random episode begins."""
+    perfect: Sequence[Call] | None = None
+    """The calls that solve the first row at seed 0."""
+
+
+class Instance:
+    """One object of the class, and what is called on it."""
+
+    def __init__(self, trials: Trials, tell: Callable[[str], None]) -> None:
+        kind, config = trials.kind, trials.config
+        self._judge, self._ends, self._tell = trials.judge, trials.ends, tell
+        self._runner = asyncio.Runner()
+        self.schemas = schemas_of(kind)
+        tell(f"{kind.__name__}()")
+        with _Blamed(f"{kind.__name__}()", inspect.getattr_static(kind, "__init__")):
+            self.env = kind()
+            if config:
+                self._finish(self.env.configure(**config))
+
+    def close(self) -> None:
+        """Let go of the event loop, and of the environment where it has a `close`."""
+        self._runner.close()
+
+    def begin(self, row: Row, seed: int) -> Played:
+        """Reset it. Raises `Broken`."""
+        self._tell(f"reset, seed {seed}")
+        seed_generators(seed)
+        began = time.perf_counter()
+        with _Blamed("reset", self.env.reset):
+            said = self._finish(self.env.reset(**row))
+        if said is not None and not isinstance(said, str | list):
+            text = (
+                f"reset returned {type(said).__name__}; a text that the prompt ends with, or None"
+            )
+            raise Broken(Finding(Level.ERROR, place_of(self.env.reset), text))
+        prompt = str(row.get("prompt", ""))
+        opening = "".join((prompt, str(said or "")))
+        if not opening.strip():
+            text = "neither the row nor reset() gives a prompt: have reset return it, or give rows"
+            raise Broken(Finding(Level.ERROR, place_of(self.env.reset), text))
+        return Played(seed, opening, reset_s=time.perf_counter() - began)
+
+    def call(self, played: Played, name: str, arguments: Mapping[str, Any]) -> None:
+        """Call a tool and note what it said."""
+        self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
+        began = time.perf_counter()
+        try:
+            said = str(self._finish(getattr(self.env, name)(**arguments)))
+        except Exception as e:  # the policy's observation, whatever it is
+            played.raised.append(f"{_raised_at(e)}: tool {name} raised {type(e).__name__}: {e}")
+            said = str({"error": str(e)})
+        played.call_s.append(time.perf_counter() - began)
+        played.calls.append((name, arguments))
+        played.said.append(said)
+        call = ToolCall(name, arguments)
+        played.completion.append(assistant(TOOL_FORMS["text"].write(call), (call,)))
+        played.completion.append({"role": "tool", "name": name, "content": said})
+
+    @property
+    def done(self) -> bool:
+        """Whether the environment says that the episode is over. Raises `Broken`."""
+        if not self._ends:
+            return False
+        try:
+            return bool(getattr(self.env, self._ends))
+        except AttributeError as e:
+            where = place_of(type(self.env))
+            raise Broken(Finding(Level.ERROR, where, f"ends = {self._ends!r}: {e}")) from None
+
+    def end(self, played: Played, row: Row) -> Played:
+        """Ask for the reward. Raises `Broken`."""
+        self._tell("the reward")
+        pay = getattr(self.env, "get_reward", type(self.env))
+        with _Blamed("the reward", pay):
+            played.parts = tuple(self._finish(self._judge(self.env, played, row)))
+        return played
+
+    def play(self, row: Row, seed: int, choose: Choose, most: int) -> Played:
+        """One episode of at most `most` calls. Raises `Broken`."""
+        played = self.begin(row, seed)
+        while len(played.calls) < most and not self.done:
+            call = choose(len(played.calls), played.shown)
+            if call is None:
+                break
+            self.call(played, *call)
+        return self.end(played, row)
+
+    def _finish(self, value: Any) -> Any:
+        if not inspect.isawaitable(value):
+            return value
+
+        async def wait() -> Any:
+            return await value
+
+        return self._runner.run(wait())
+
+
+class _Blamed:
+    """Turns an exception of the environment into `Broken`, with the line that raised."""
+
+    def __init__(self, what: str, thing: Any) -> None:
+        self._what, self._thing = what, thing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (BadInput, Unavailable)):  # it says what and where
+            cause = error.__cause__
+            where = (cause and _raised_at(cause)) or place_of(self._thing)
+            raise Broken(Finding(Level.ERROR, where, str(error))) from error
+        if isinstance(error, Exception) and not isinstance(error, Broken):
+            where = _raised_at(error) or place_of(self._thing)
+            text = f"{self._what} raised {type(error).__name__}: {error}"
+            raise Broken(Finding(Level.ERROR, where, text)) from error
+
+
+def _raised_at(error: BaseException) -> str:
+    """file:line of the innermost frame outside this file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+def chance(schemas: Sequence[Mapping[str, Any]], seed: int) -> Choose:
+    """A policy without skill."""
+    rng = random.Random(f"random/{seed}")
+    return lambda done, shown: random_call(schemas, shown, rng)
+
+
+def recited(calls: Sequence[Call]) -> Choose:
+    """A policy that makes these calls and then stops."""
+    return lambda done, shown: calls[done] if done < len(calls) else None
