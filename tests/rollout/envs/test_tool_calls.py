@@ -2,7 +2,7 @@
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,26 @@ from hypothesis import strategies as st
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools
 from tests.rollout.envs.trl_templates import templates, tokenizer
 
-TEMPLATE_OF = {"hermes": "qwen2_5", "llama3_json": "llama3_1"}
+
+class Family(NamedTuple):
+    """Models that are taught one form, and what reads their calls elsewhere."""
+
+    form: str
+    """Ours."""
+    template: str
+    """TRL's."""
+    parser: str
+    """vLLM's registered tool parser."""
+
+
+FAMILIES = {
+    "Hermes and Qwen 2.5": Family("hermes", "qwen2_5", "hermes"),
+    "Qwen 3": Family("hermes", "qwen3", "qwen3_json"),
+    "Llama 3.1": Family("llama3_json", "llama3_1", "llama3_json"),
+    "Llama 3.2": Family("llama3_json", "llama3_2", "llama3_json"),
+}
+FIRST = {family.form: family for family in reversed(FAMILIES.values())}
+"""The first family of each form."""
 
 TOOLS: list[Any] = [
     {
@@ -31,22 +50,22 @@ TOOLS: list[Any] = [
 
 
 @cache
-def speaker(form: str) -> Any:
-    """The tokenizer with which TRL parses this form."""
+def speaker(template: str) -> Any:
+    """The tokenizer with which TRL parses what a model with this template writes."""
     from trl.chat_template_utils import add_response_schema
 
-    return add_response_schema(tokenizer(TEMPLATE_OF[form]))
+    return add_response_schema(tokenizer(template))
 
 
 def ours(form: str, reply: str, whole: bool = True) -> list[tuple[str, str]]:
     return [(c.name, json.dumps(c.arguments)) for c in TOOL_FORMS[form].read(reply, TOOLS, whole)]
 
 
-def trl(form: str, reply: str, whole: bool = True) -> list[tuple[str, str]]:
+def trl(family: Family, reply: str, whole: bool = True) -> list[tuple[str, str]]:
     """What TRL makes of the reply's ids, which end with the end of turn where it is whole."""
     from trl.chat_template_utils import parse_response
 
-    tok = speaker(form)
+    tok = speaker(family.template)
     prefix = tok.apply_chat_template(
         [{"role": "user", "content": "hi"}], add_generation_prompt=True, return_dict=False
     )
@@ -58,11 +77,11 @@ def trl(form: str, reply: str, whole: bool = True) -> list[tuple[str, str]]:
     ]
 
 
-def vllm(form: str, reply: str) -> list[tuple[str, str]]:
+def vllm(family: Family, reply: str) -> list[tuple[str, str]]:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.tool_parsers import ToolParserManager
 
-    parser = ToolParserManager.get_tool_parser(form)(speaker(form))
+    parser = ToolParserManager.get_tool_parser(family.parser)(speaker(family.template))
     request = ChatCompletionRequest(messages=[], model="m", seed=0)
     found = parser.extract_tool_calls(reply, request).tool_calls
     return [(c.function.name, json.dumps(json.loads(c.function.arguments))) for c in found]
@@ -82,6 +101,7 @@ SAME_AS_VLLM = {
         "text before it": f"I add.\n{hermes(ADD)}",
         "text after it": f"{hermes(ADD)}\nThat is all.",
         "two calls": f"{hermes(ADD)}\n{hermes(SAY)}",
+        "a thought before it": f"<think>I add.</think>\n\n{hermes(ADD)}",
         "no line breaks": f"<tool_call>{ADD}</tool_call>",
         "an unknown tool": hermes('{"name": "fly", "arguments": {}}'),
         "an unknown argument": hermes('{"name": "add", "arguments": {"size": [1, {"a": null}]}}'),
@@ -112,10 +132,13 @@ SAME_AS_VLLM = {
 }
 
 
-@pytest.mark.parametrize(("form", "case"), [(f, c) for f in SAME_AS_VLLM for c in SAME_AS_VLLM[f]])
-def test_a_reply_is_read_as_trl_and_vllm_read_it(form: str, case: str) -> None:
-    reply = SAME_AS_VLLM[form][case]
-    assert ours(form, reply) == trl(form, reply) == vllm(form, reply)
+@pytest.mark.parametrize(
+    ("name", "case"), [(n, c) for n, f in FAMILIES.items() for c in SAME_AS_VLLM[f.form]]
+)
+def test_a_reply_is_read_as_trl_and_vllm_read_it(name: str, case: str) -> None:
+    family = FAMILIES[name]
+    reply = SAME_AS_VLLM[family.form][case]
+    assert ours(family.form, reply) == trl(family, reply) == vllm(family, reply)
 
 
 # Where TRL and vLLM differ we read as TRL does: (reply, ours, vLLM's).
@@ -158,12 +181,13 @@ OTHER_IN_VLLM = {
 
 
 @pytest.mark.parametrize(
-    ("form", "case"), [(f, c) for f in OTHER_IN_VLLM for c in OTHER_IN_VLLM[f]]
+    ("name", "case"), [(n, c) for n, f in FAMILIES.items() for c in OTHER_IN_VLLM[f.form]]
 )
-def test_where_vllm_reads_otherwise_ours_is_what_trl_reads(form: str, case: str) -> None:
-    reply, wanted, theirs = OTHER_IN_VLLM[form][case]
-    assert ours(form, reply) == trl(form, reply) == wanted
-    assert vllm(form, reply) == theirs
+def test_where_vllm_reads_otherwise_ours_is_what_trl_reads(name: str, case: str) -> None:
+    family = FAMILIES[name]
+    reply, wanted, theirs = OTHER_IN_VLLM[family.form][case]
+    assert ours(family.form, reply) == trl(family, reply) == wanted
+    assert vllm(family, reply) == theirs
 
 
 CUT = {
@@ -183,7 +207,7 @@ CUT = {
 @pytest.mark.parametrize(("form", "case"), [(f, c) for f in CUT for c in CUT[f]])
 def test_a_reply_that_was_cut_off_is_read_as_trl_reads_it(form: str, case: str) -> None:
     reply, wanted = CUT[form][case]
-    assert ours(form, reply, whole=False) == trl(form, reply, whole=False) == wanted
+    assert ours(form, reply, whole=False) == trl(FIRST[form], reply, whole=False) == wanted
 
 
 _VALUE = st.recursive(
@@ -229,7 +253,7 @@ _PIECE = (
 def test_whatever_a_policy_writes_is_read_as_trl_reads_it(
     form: str, reply: str, whole: bool
 ) -> None:
-    assert ours(form, reply, whole) == trl(form, reply, whole)
+    assert ours(form, reply, whole) == trl(FIRST[form], reply, whole)
 
 
 @given(
