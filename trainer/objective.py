@@ -7,6 +7,7 @@ computed, because every command reads the settings.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,12 @@ class Band:
 
     low: float
     high: float
+
+
+def published_band(formula: Callable[..., TokenLosses]) -> Band:
+    """The band of its paper, which a formula has for its default."""
+    of = inspect.signature(formula).parameters
+    return Band(of["clip_low"].default, of["clip_high"].default)
 
 
 EVERYTHING = Band(1.0, math.inf)
@@ -133,7 +140,7 @@ OBJECTIVES.register(
         "PPO's clipped surrogate, 0.8 to 1.2, and the mean over turns of their means"
         " (arXiv:2402.03300)",
         normalisation="sequence",
-        band=Band(0.2, 0.2),
+        band=published_band(objectives.grpo),
     ),
 )
 OBJECTIVES.register(
@@ -143,7 +150,7 @@ OBJECTIVES.register(
         "the same surrogate over a constant length (arXiv:2503.20783); to be it in full, set"
         ' advantages.scale to "mean"',
         normalisation="constant",
-        band=Band(0.2, 0.2),
+        band=published_band(objectives.dr_grpo),
     ),
 )
 OBJECTIVES.register(
@@ -153,7 +160,7 @@ OBJECTIVES.register(
         "the same surrogate with a higher upper bound, 0.8 to 1.28, and a mean over tokens"
         " (arXiv:2503.14476)",
         normalisation="token",
-        band=Band(0.2, 0.28),
+        band=published_band(objectives.dapo),
     ),
 )
 OBJECTIVES.register(
@@ -163,7 +170,7 @@ OBJECTIVES.register(
         "one ratio for a whole turn, its tokens' geometric mean, 0.9997 to 1.0004, and a mean over"
         " turns (arXiv:2507.18071)",
         normalisation="sequence",
-        band=Band(3e-4, 4e-4),
+        band=published_band(objectives.gspo),
     ),
 )
 OBJECTIVES.register(
@@ -173,7 +180,7 @@ OBJECTIVES.register(
         "the policy gradient weighted by the ratio, cut at 5, so that no token is dropped; a mean"
         " over tokens (arXiv:2506.13585)",
         normalisation="token",
-        band=Band(1.0, 4.0),
+        band=published_band(objectives.cispo),
     ),
 )
 OBJECTIVES.register(
@@ -183,6 +190,6 @@ OBJECTIVES.register(
         "the policy gradient without the tokens whose weight, trainer over sampler, is outside 0.5"
         " to 5; a mean over tokens (the mask of arXiv:2510.18855)",
         normalisation="token",
-        band=Band(0.5, 4.0),
+        band=published_band(objectives.masked_importance_sampling),
     ),
 )

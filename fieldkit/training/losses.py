@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fieldkit.training.objectives import reinforce
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -36,7 +38,7 @@ def policy_loss(
 
     `n_tokens` is N of the whole bundle, so that micro-batches sum to the bundle's loss.
     """
-    return -(weights_n * advantages_n * logprobs_n).sum() / n_tokens
+    return reinforce(logprobs_n, weights_n, advantages_n).sum() / n_tokens
 
 
 def k1(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
