@@ -18,7 +18,6 @@ from scripts.show.side_by_side import (
     CALL_CHARS,
     as_code,
     chosen,
-    first_attempts,
     kind_of,
     transcripts_page,
 )
@@ -79,7 +78,7 @@ def test_the_page_has_each_nights_figures() -> None:
 
 def test_the_transcripts_show_the_questions_of_their_rule_as_the_run_has_them() -> None:
     tasks = decode_tasks(ROOT / "data" / "sql" / "heldout.jsonl")
-    arms = [first_attempts(played(NIGHTS[0], arm)) for arm in (ARMS[0], ARMS[-1], "oracle")]
+    arms = [played(NIGHTS[0], arm).first_attempts for arm in (ARMS[0], ARMS[-1], "oracle")]
     before, after, _ = arms
     kinds = {t.task_id: kind_of(before[t.task_id], after[t.task_id]) for t in tasks}
     sections = re.findall(r"^## (.+): (sql-\S+)$", SIDES, re.MULTILINE)

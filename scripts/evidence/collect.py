@@ -183,7 +183,7 @@ def arm_of(name: str, played: PlayedArm, tasks: Sequence[Task]) -> Arm:
 
     Raises `BadInput` if one of `tasks` was not played.
     """
-    first = {t.task_id: outcome(t) for t in played.trajectories if t.k == 0}
+    first = {task_id: outcome(t) for task_id, t in played.first_attempts.items()}
     s = played.summary
     settings = {
         "temperature": s.temperature,

@@ -128,7 +128,7 @@ def _tasks(reference: str, first: StoredArm, label: str, other: StoredArm) -> st
 def _seeds(first: StoredArm, other: StoredArm) -> Iterator[Mismatch]:
     """Compare the sampling seeds of the first attempts; only first attempts are compared."""
     mine, theirs = (
-        {t.task_id: t.seed for t in a.played.trajectories if t.k == 0} for a in (first, other)
+        {task: t.seed for task, t in a.played.first_attempts.items()} for a in (first, other)
     )
     common = mine.keys() & theirs.keys()
     if n := sum(mine[task] != theirs[task] for task in common):

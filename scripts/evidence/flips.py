@@ -58,10 +58,7 @@ def find_flips(
     """
     if evidence.newest is None:
         return None
-    before, after = (
-        {t.task_id: t for t in arms[name].trajectories if t.k == 0}
-        for name in (evidence.reference, evidence.newest)
-    )
+    before, after = (arms[name].first_attempts for name in (evidence.reference, evidence.newest))
     found = [
         Flip(task, change, before[task.task_id], after[task.task_id])
         for task in tasks

@@ -29,6 +29,11 @@ class PlayedArm:
     summary: EvalSummary
     trajectories: tuple[Trajectory, ...]
 
+    @property
+    def first_attempts(self) -> dict[str, Trajectory]:
+        """By task: the attempt whose seed every arm of the run has too."""
+        return {t.task_id: t for t in self.trajectories if t.k == 0}
+
 
 def finished(evals: Path) -> list[Path]:
     """The folders of the finished evaluations below a run's evals/, sorted by key."""

@@ -18,7 +18,7 @@ from fieldkit.records import Task, Trajectory
 from rollout.tasks import decode_tasks
 from rollout.yardsticks import ORACLE
 from scripts.base.checkout import from_checkout
-from scripts.evidence.played import WARM_START, PlayedArm, read_named
+from scripts.evidence.played import WARM_START, read_named
 from scripts.evidence.transcripts import TurnView, turn_views
 from scripts.run.config import read_config
 from scripts.run.folder import open_run
@@ -73,8 +73,8 @@ def transcripts_page(run: str, most: int) -> str:
             f"{folder.path}: no trained adapter has a finished evaluation; `grpo eval {to_play}`"
             " plays the newest"
         )
-    before, after = first_attempts(arms[WARM_START]), first_attempts(arms[newest])
-    gold = first_attempts(arms[ORACLE]) if ORACLE in arms else {}
+    before, after = arms[WARM_START].first_attempts, arms[newest].first_attempts
+    gold = arms[ORACLE].first_attempts if ORACLE in arms else {}
     kinds = {t.task_id: kind_of(before[t.task_id], after[t.task_id]) for t in tasks}
     model = model_dir(folder, config)
     compared = []
@@ -86,11 +86,6 @@ def transcripts_page(run: str, most: int) -> str:
     counts = {kind: sum(k is kind for k in kinds.values()) for kind in Kind}
     head = _head(folder.name, f"grpo transcripts {run} --tasks {most}", counts, compared)
     return "\n".join([head, *map(_section, compared)])
-
-
-def first_attempts(arm: PlayedArm) -> dict[str, Trajectory]:
-    """An arm's first attempt at each task: the one whose seed every other arm has too."""
-    return {t.task_id: t for t in arm.trajectories if t.k == 0}
 
 
 def kind_of(before: Trajectory, after: Trajectory) -> Kind:
