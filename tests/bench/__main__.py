@@ -47,7 +47,7 @@ def main(
     bundle = kept / BUNDLE
     if not taken.found:
         bundle.unlink(missing_ok=True)
-    if "rollout" in chosen or not bundle.is_file():
+    if "rollout" in chosen or ("trainer" in chosen and not bundle.is_file()):
         rollouts.measure(work, taken, rounds, bundle)
     if "trainer" in chosen:
         trainers.measure(work, taken, rounds, bundle)

@@ -2,21 +2,20 @@
 
 The same model, warm start, chat template with tools, tasks, K, limits and β. The model was not
 trained to call the tool, so most episodes are one reply; that spares TRL the repeated prompts of
-later turns. Seconds are for a thousand sampled ids, because the two sample different replies.
+later turns. They sample different replies, so the ratio is of sampled ids a second.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from functools import partial as bind
 from importlib.util import find_spec
 from pathlib import Path
 
 from fieldkit.files.atomic import write_text
-from scripts.base.checkout import ROOT
+from fieldkit.records import Task, encode
+from tests.bench import child
 from tests.bench.measurements import Measurements, Values, in_turn
 from tests.bench.steps import run_of, step_of
 from tests.bench.trainers import trainer_environment
@@ -38,14 +37,14 @@ def measure(work: Work, taken: Measurements, rounds: int) -> None:
 def _step(work: Work, name: str) -> Values:
     with tempfile.TemporaryDirectory() as temporary:
         tasks = Path(temporary) / "tasks.jsonl"
-        write_text(tasks, "".join(_task(n) for n in range(len(work.tasks))))
+        _write_tasks(tasks, "Round", range(len(work.tasks)))
         return _ours(work, tasks) if name == OURS else _trl(work, tasks)
 
 
-def _task(number: int) -> str:
-    prompt = f"Round {number}: call the tool until you are told that you are right."
-    task = {"schema": 1, "task_id": f"guess-{number}", "env": "guess", "prompt": prompt}
-    return json.dumps({**task, "info": {"seed": number}}) + "\n"
+def _write_tasks(file: Path, name: str, seeds: range) -> None:
+    asked = "call the tool until you are told that you are right."
+    tasks = [Task(f"guess-{n}", "guess", f"{name} {n}: {asked}", {"seed": n}) for n in seeds]
+    write_text(file, "".join(encode(task) + "\n" for task in tasks))
 
 
 def template() -> Path:
@@ -58,7 +57,7 @@ def template() -> Path:
 
 def _ours(work: Work, tasks: Path) -> Values:
     other = tasks.with_name("heldout.jsonl")
-    write_text(other, tasks.read_text("utf-8").replace("Round", "Held-out round"))
+    _write_tasks(other, "Held-out round", range(1000, 1000 + len(work.tasks)))
     said = {
         "data.pool": f'"{tasks}"',
         "data.heldout": f'"{other}"',
@@ -85,13 +84,6 @@ def _trl(work: Work, tasks: Path) -> Values:
         "--kl-coef": work.config.trainer.kl_coef,
     }
     words = [str(word) for pair in options.items() for word in pair]
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "tests.bench.trl_step", *words],
-        cwd=ROOT,
-        env={**trainer_environment(work), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found: Values = json.loads(ended.stdout.splitlines()[-1])
+    said = child.run("tests.bench.trl_step", *words, env=trainer_environment(work))
+    found: Values = json.loads(said.splitlines()[-1])  # TRL prints too
     return found

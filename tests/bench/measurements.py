@@ -7,7 +7,6 @@ of work; another one's is put aside.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -16,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldkit.files.atomic import append_line
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.journal import Journal
 
 Values = dict[str, Any]
 """What one measurement found, JSON-ready."""
@@ -27,20 +25,19 @@ class Measurements:
     """The measurements in one file. about: what the file belongs to; its first line."""
 
     def __init__(self, file: Path, about: Values) -> None:
-        self.file = file
         self.about = about
         self.found: dict[tuple[str, str, int], Values] = {}
-        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        if lines and parse_json(lines[0], f"{file}:1") != about:
+        self._journal = Journal(file)
+        kept = [entry.data for entry in self._journal.read()]
+        if kept and kept[0] != about:
             aside = file.with_suffix(f".{int(time.time())}.jsonl")
             file.rename(aside)
             tell(f"another machine, commit or amount of work: {file} is now {aside}")
-            lines = []
-        if not lines:
+            kept = []
+        if not kept:
             file.parent.mkdir(parents=True, exist_ok=True)
-            append_line(file, json.dumps(about))
-        for number, line in enumerate(lines[1:], start=2):
-            value = parse_json(line, f"{file}:{number}")
+            self._journal.append("about", **about)
+        for value in kept[1:]:
             self.found[value["part"], value["contestant"], value["round"]] = value["values"]
 
     def take(self, part: str, contestant: str, round_: int, do: Callable[[], Values]) -> Values:
@@ -50,8 +47,8 @@ class Measurements:
             load, began = os.getloadavg()[0], time.monotonic()
             values = {**do(), "load": load}
             tell(f"{part}, {contestant}, round {round_ + 1}: {time.monotonic() - began:.0f} s")
-            line = {"part": part, "contestant": contestant, "round": round_, "values": values}
-            append_line(self.file, json.dumps(line))
+            at = {"part": part, "contestant": contestant, "round": round_}
+            self._journal.append("measured", **at, values=values)
             self.found[key] = values
         return self.found[key]
 

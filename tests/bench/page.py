@@ -2,89 +2,69 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from fieldkit.files.atomic import read_json
+from fieldkit.gate.memory import GIB
+from scripts.words.quantities import counted
 from scripts.words.table import Table
 from tests.bench import against_trl, restarts, rollouts, steps, trainers
 from tests.bench.measurements import Measurements, ratio_by_round
+from tests.bench.shapes import weights
 from tests.bench.work import Work
 
-GOALS = {
-    "rollout_vs_sequential": ("rollout, all in flight against one at a time", "≥ 5"),
-    "rollout_vs_engine": ("rollout against the engine alone", "≥ 0.9"),
-    "engine_vs_matmul": ("engine alone against matrix products", "≥ 0.6"),
-    "trainer_vs_naive": ("trainer against the plain rebuild", "≥ 2.5"),
-    "trainer_vs_matmul": ("trainer against matrix products", "≥ 0.75"),
-    "trainer_peak_vs_naive": ("trainer's peak memory against the plain rebuild's", "≤ 0.5"),
-    "step_vs_document": ("whole step against the document's loop", "≥ 5"),
-    "step_vs_trl": ("whole step against TRL", "≥ 2"),
-}
-"""Ratios: what they compare, and what we aim at."""
 
+@dataclass(frozen=True)
+class Ratio:
+    """What is compared, what we aim at, the parts that have to be measured for it, and the ratio:
+    the median over rounds of that within a round."""
 
-def ratios(work: Work, taken: Measurements) -> dict[str, float]:
-    """Each is the median over rounds of the ratio within a round; parts not measured are left out.
-
-    Speeds are sampled ids a second in rollouts, and input ids a second in trainers. FLOPs: 2 for
-    each weight of the linear layers and each input id forward, 2 more backward (the base is frozen,
-    so only the gradient of the activations is taken); of the output layer for the ids that need it.
-    """
-    found: dict[str, Callable[[], float]] = {
-        "rollout_vs_sequential": lambda: _faster(
-            taken, rollouts.PART, rollouts.ALL, "1 in flight", _sampled_speed
-        ),
-        "rollout_vs_engine": lambda: _faster(
-            taken, rollouts.PART, rollouts.ALL, rollouts.ENGINE, _sampled_speed
-        ),
-        "engine_vs_matmul": lambda: (
-            statistics.median(engine_flops(work, taken)) / statistics.median(limits(taken))
-        ),
-        "trainer_vs_naive": lambda: _faster(
-            taken, trainers.PART, trainers.OURS, trainers.PLAIN, _trained_speed
-        ),
-        "trainer_vs_matmul": lambda: ratio_by_round(trainer_flops(work, taken), limits(taken)),
-        "trainer_peak_vs_naive": lambda: ratio_by_round(
-            *(taken.of(trainers.PART, c, "peak_bytes") for c in (trainers.OURS, trainers.PLAIN))
-        ),
-        "step_vs_document": lambda: _faster(
-            taken, steps.PART, steps.OURS, steps.DOCUMENT, _sampled_speed
-        ),
-        "step_vs_trl": lambda: _faster(
-            taken, against_trl.PART, against_trl.OURS, against_trl.TRL, _sampled_speed
-        ),
-    }
-    needs = {
-        rollouts.PART: ("rollout_vs_sequential", "rollout_vs_engine"),
-        trainers.PART: ("trainer_vs_naive", "trainer_vs_matmul", "trainer_peak_vs_naive"),
-        steps.PART: ("step_vs_document",),
-        against_trl.PART: ("step_vs_trl",),
-    }
-    measured = [name for part, names in needs.items() if taken.contestants(part) for name in names]
-    if taken.contestants(rollouts.PART) and taken.contestants(trainers.PART):
-        measured.append("engine_vs_matmul")
-    return {name: round(found[name](), 3) for name in GOALS if name in measured}
+    what: str
+    goal: str
+    parts: tuple[str, ...]
+    of: Callable[[Work, Measurements], float]
 
 
 Speed = Callable[[Measurements, str, str], list[float]]
+"""By round, of a contestant of a part."""
 
 
-def _faster(taken: Measurements, part: str, ours: str, theirs: str, speed: Speed) -> float:
-    return ratio_by_round(speed(taken, part, ours), speed(taken, part, theirs))
+def per(over: str, under: str) -> Speed:
+    """One measured value by another."""
+
+    def speed(taken: Measurements, part: str, name: str) -> list[float]:
+        pairs = zip(taken.of(part, name, over), taken.of(part, name, under), strict=True)
+        return [a / b for a, b in pairs]
+
+    return speed
 
 
-def _sampled_speed(taken: Measurements, part: str, contestant: str) -> list[float]:
-    sampled = taken.of(part, contestant, "sampled")
-    return [n / s for n, s in zip(sampled, taken.of(part, contestant, "seconds"), strict=True)]
+SAMPLED = per("sampled", "seconds")
+"""Sampled ids a second."""
 
 
-def _trained_speed(taken: Measurements, part: str, contestant: str) -> list[float]:
+def _trained(taken: Measurements, part: str, name: str) -> list[float]:
+    """Input ids a second, through both passes."""
     names = ("inputs", "reference_seconds", "gradient_seconds")
-    values = zip(*(taken.of(part, contestant, name) for name in names), strict=True)
+    values = zip(*(taken.of(part, name, value) for value in names), strict=True)
     return [n / (reference + gradient) for n, reference, gradient in values]
+
+
+def _peak(taken: Measurements, part: str, name: str) -> list[float]:
+    return taken.of(part, name, "peak_bytes")
+
+
+def _between(
+    what: str, goal: str, part: str, ours: str, theirs: str, speed: Speed = SAMPLED
+) -> Ratio:
+    """Two contestants of one part."""
+
+    def of(work: Work, taken: Measurements) -> float:
+        return ratio_by_round(speed(taken, part, ours), speed(taken, part, theirs))
+
+    return Ratio(what, goal, (part,), of)
 
 
 def limits(taken: Measurements) -> list[float]:
@@ -93,7 +73,12 @@ def limits(taken: Measurements) -> list[float]:
 
 
 def trainer_flops(work: Work, taken: Measurements) -> list[float]:
-    """FLOP/s of forward + backward, by round."""
+    """FLOP/s of forward + backward, by round.
+
+    2 for each weight of the linear layers and each input id forward, 2 more backward: the base is
+    frozen, so only the gradient of the activations is taken. The output layer counts for the ids
+    that need it.
+    """
     layers, output = weights(work.model)
     names = ("inputs", "scored", "gradient_seconds")
     values = zip(*(taken.of(trainers.PART, trainers.OURS, n) for n in names), strict=True)
@@ -101,7 +86,7 @@ def trainer_flops(work: Work, taken: Measurements) -> list[float]:
 
 
 def engine_flops(work: Work, taken: Measurements) -> list[float]:
-    """FLOP/s of the engine alone, by round."""
+    """FLOP/s of the engine alone, by round; as in `trainer_flops`, forward only."""
     layers, output = weights(work.model)
     names = ("read", "sampled", "seconds")
     values = zip(*(taken.of(rollouts.PART, rollouts.ENGINE, n) for n in names), strict=True)
@@ -111,23 +96,65 @@ def engine_flops(work: Work, taken: Measurements) -> list[float]:
     ]
 
 
-def weights(model: Path) -> tuple[int, int]:
-    """Weights of the linear layers without the output layer, and of the output layer."""
-    config = read_json(model / "config.json")
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim") or hidden // config["num_attention_heads"]
-    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
-    layer = 2 * queries * hidden + 2 * keys * hidden + 3 * hidden * inner
-    return config["num_hidden_layers"] * layer, config["vocab_size"] * hidden
+_TWO_TRAINERS = (trainers.PART, trainers.OURS, trainers.PLAIN)
+
+RATIOS = {
+    "rollout_vs_sequential": _between(
+        "rollout, all in flight against one at a time",
+        "≥ 5",
+        *(rollouts.PART, rollouts.ALL, "1 in flight"),
+    ),
+    "rollout_vs_engine": _between(
+        "rollout against the engine alone",
+        "≥ 0.9",
+        *(rollouts.PART, rollouts.ALL, rollouts.ENGINE),
+    ),
+    "engine_vs_matmul": Ratio(
+        "engine alone against matrix products",
+        "≥ 0.6",
+        (rollouts.PART, trainers.PART),
+        # Measured at different times, and perhaps in different numbers of rounds.
+        lambda work, taken: median(engine_flops(work, taken)) / median(limits(taken)),
+    ),
+    "trainer_vs_naive": _between(
+        "trainer against the plain rebuild", "≥ 2.5", *_TWO_TRAINERS, _trained
+    ),
+    "trainer_vs_matmul": Ratio(
+        "trainer against matrix products",
+        "≥ 0.75",
+        (trainers.PART,),
+        lambda work, taken: ratio_by_round(trainer_flops(work, taken), limits(taken)),
+    ),
+    "trainer_peak_vs_naive": _between(
+        "trainer's peak memory against the plain rebuild's", "≤ 0.5", *_TWO_TRAINERS, _peak
+    ),
+    "step_vs_document": _between(
+        "whole step against the document's loop",
+        "≥ 5",
+        *(steps.PART, steps.OURS, steps.DOCUMENT),
+    ),
+    "step_vs_trl": _between(
+        "whole step against TRL",
+        "≥ 2",
+        *(against_trl.PART, against_trl.OURS, against_trl.TRL),
+    ),
+}
+
+
+def ratios(work: Work, taken: Measurements) -> dict[str, float]:
+    """Those whose parts were measured."""
+    return {
+        name: round(ratio.of(work, taken), 3)
+        for name, ratio in RATIOS.items()
+        if all(map(taken.contestants, ratio.parts))
+    }
 
 
 def page(work: Work, taken: Measurements, rounds: int) -> str:
     """The page."""
     about, settings = taken.about, work.config.rollout
     found = ratios(work, taken)
-    goals = [
-        (text, f"{found[name]:.2f}", goal) for name, (text, goal) in GOALS.items() if name in found
-    ]
+    goals = [(RATIOS[name].what, f"{n:.2f}", RATIOS[name].goal) for name, n in found.items()]
     parts = [
         Table("Ratios", ("what", "measured", "goal"), tuple(goals)),
         *(table(taken) for table in (_rollouts, _trainers, _sizes, _steps, _trl, _restarts)),
@@ -136,10 +163,11 @@ def page(work: Work, taken: Measurements, rounds: int) -> str:
     return f"""# Performance
 
 Written by `make bench` on {about["machine"]},
-in {about["dtype"]}, {rounds} rounds. The contestants take turns, in the opposite order every second
-round. A cell is the median of the rounds and, in brackets, the smallest and the largest; a ratio is
-the median of the rounds' ratios. Every measurement, with the machine's load when it began, is in
-`performance.json`. [fieldkit/performance.md](fieldkit/performance.md) has fieldkit's own figures.
+in {about["dtype"]}, {counted(rounds, "round")}.
+The contestants take turns, in the opposite order every second round. A cell is the median of the
+rounds and, in brackets, the smallest and the largest; a ratio is the median of the rounds' ratios.
+Every measurement, with the machine's load when it began, is in `performance.json`; fieldkit's own
+figures are in [fieldkit/performance.md](fieldkit/performance.md).
 
 The work is the first step of a default night: {len(work.tasks)} tasks,
 {settings.group_size} attempts at each, at most {settings.max_turns} turns,
@@ -155,8 +183,8 @@ def _rollouts(taken: Measurements) -> Table:
             name,
             _spread(taken.of(part, name, "seconds")),
             _spread(taken.of(part, name, "sampled")),
-            _spread(_sampled_speed(taken, part, name)),
-            _spread(_outside(taken, name)) if name in rollouts.IN_FLIGHT else "",
+            _spread(SAMPLED(taken, part, name)),
+            _spread(_in_worlds(taken, part, name)) if name in rollouts.IN_FLIGHT else "",
         )
         for name in taken.contestants(part)
     )
@@ -173,31 +201,18 @@ def _rollouts(taken: Measurements) -> Table:
     )
 
 
-def _outside(taken: Measurements, name: str) -> list[float]:
-    seconds = taken.of(rollouts.PART, name, "command_seconds")
-    turns = taken.of(rollouts.PART, name, "turns")
-    return [1000 * s / n for s, n in zip(seconds, turns, strict=True)]
+def _in_worlds(taken: Measurements, part: str, name: str) -> list[float]:
+    return [1000 * seconds for seconds in per("command_seconds", "turns")(taken, part, name)]
 
 
 def _trainers(taken: Measurements) -> Table:
-    part = trainers.PART
-    rows = tuple(
-        (
-            name,
-            *(
-                _spread(_rate(taken, part, name, f"{kind}_seconds"))
-                for kind in ("reference", "gradient")
-            ),
-            _spread([b / 2**30 for b in taken.of(part, name, "peak_bytes")]),
-        )
-        for name in (trainers.OURS, trainers.PLAIN)
-        if taken.contestants(part)
-    )
+    measured = taken.contestants(trainers.PART)
+    rows = _passes(taken, trainers.PART, [c for c in measured if c != trainers.LIMIT])
     note = (
         "Input ids a second. Each is a process of its own with the same threads and preloads;"
         " loading is left out. Both gradients have the same norm, but for rounding."
     )
-    if taken.contestants(part):
+    if measured:
         note += f" This machine's matrix products reach {_spread([f / 1e9 for f in limits(taken)])}"
         note += " GFLOP/s in the model's best shape."
     columns = ("what", "forward (reference)", "forward and backward", "peak GiB")
@@ -205,20 +220,24 @@ def _trainers(taken: Measurements) -> Table:
 
 
 def _sizes(taken: Measurements) -> Table:
-    part = trainers.SIZES
-    rows = tuple(
-        (
-            name,
-            *(
-                _spread(_rate(taken, part, name, f"{kind}_seconds"))
-                for kind in ("reference", "gradient")
-            ),
-            _spread([b / 2**30 for b in taken.of(part, name, "peak_bytes")]),
-        )
-        for name in taken.contestants(part)
-    )
+    rows = _passes(taken, trainers.SIZES, taken.contestants(trainers.SIZES))
     columns = ("micro-batch, dtype", "forward (reference)", "forward and backward", "peak GiB")
     return Table("Trainer by micro-batch and dtype", columns, rows, ("One round.",))
+
+
+def _passes(
+    taken: Measurements, part: str, contestants: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """A row each: input ids a second of both passes, and the peak in GiB."""
+    return tuple(
+        (
+            name,
+            _spread(per("inputs", "reference_seconds")(taken, part, name)),
+            _spread(per("inputs", "gradient_seconds")(taken, part, name)),
+            _spread([n / GIB for n in _peak(taken, part, name)]),
+        )
+        for name in contestants
+    )
 
 
 def _steps(taken: Measurements) -> Table:
@@ -267,14 +286,9 @@ def _restarts(taken: Measurements) -> Table:
     return Table("A new adapter", ("lifecycle", "seconds", "first start"), rows)
 
 
-def _rate(taken: Measurements, part: str, name: str, seconds: str) -> list[float]:
-    inputs = taken.of(part, name, "inputs")
-    return [n / s for n, s in zip(inputs, taken.of(part, name, seconds), strict=True)]
-
-
 def _spread(values: Sequence[float]) -> str:
     """Median, and the range where there is more than one."""
-    middle = _short(statistics.median(values))
+    middle = _short(median(values))
     if len(values) == 1:
         return middle
     return f"{middle} ({_short(min(values))}–{_short(max(values))})"

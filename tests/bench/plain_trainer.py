@@ -9,6 +9,7 @@ is a whole step, from loading to the saved adapter.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,12 +87,17 @@ def timed(
     with torch.no_grad():
         logprobs(policy, batch.segments[-1], settings.temperature)
     of_reference, of_gradient = passes(policy, reference, batch, settings)
-    gradient = torch.cat([p.grad.flatten() for p in trained(policy).values() if p.grad is not None])
     return {
         "reference_seconds": of_reference,
         "gradient_seconds": of_gradient,
-        "gradient_norm": torch.linalg.vector_norm(gradient).item(),
+        "gradient_norm": gradient_norm(trained(policy).values()),
     }
+
+
+def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> float:
+    """L2 over all of them."""
+    flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+    return float(torch.linalg.vector_norm(flat))
 
 
 def main(

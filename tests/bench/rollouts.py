@@ -10,12 +10,14 @@ each, as a new adapter would.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 
@@ -25,7 +27,6 @@ from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import Served, ensure_engine, stop_engine
 from rollout.transcript import ChatRenderer
-from tests.bench.environment import variable
 from tests.bench.measurements import Measurements, Values, in_turn, tell
 from tests.bench.work import Work
 
@@ -38,7 +39,7 @@ CONTESTANTS = (*IN_FLIGHT, ENGINE)
 @contextmanager
 def served(work: Work, settings: EngineSettings) -> Iterator[Served]:
     """A server with the work's adapter, ended afterwards; its prefix cache can be emptied."""
-    with tempfile.TemporaryDirectory() as run, variable("VLLM_SERVER_DEV_MODE", "1"):
+    with tempfile.TemporaryDirectory() as run, patch.dict(os.environ, VLLM_SERVER_DEV_MODE="1"):
         folder = Path(run)
         try:
             yield ensure_engine(folder, work.model, settings, work.adapter.path, "v0", tell)

@@ -8,26 +8,23 @@ engine, trains with the plain trainer in a new process, and starts the engine ag
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial as bind
 from pathlib import Path
 
 from fieldkit.files.atomic import write_json
 from fieldkit.records import read_bundle
 from rollout.engine.serve import ensure_engine, stop_engine
 from rollout.transcript import ChatRenderer
-from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
-from tests.bench import rollouts
+from tests.bench import child, rollouts
 from tests.bench.measurements import Measurements, Values, in_turn, tell
 from tests.bench.trainers import trainer_environment, words
 from tests.bench.work import PRESET, Work
+from trainer.progress import Stopwatch
 
 PART = "step"
 OURS, DOCUMENT = "this loop", "the document's loop"
@@ -68,25 +65,18 @@ def step_of(work: Work, folder: RunFolder) -> Values:
     settings = work.config.engine
     served = (folder.adapter(0), folder.version(0))
     ensure_engine(folder.path, work.model, settings, *served, tell)
-    clock = _Clock()
-    _grpo("rollout", str(folder.path))
-    clock.lap("rollout")
-    _grpo("train", str(folder.path))
-    clock.lap("train")
-    served = (folder.adapter(1), folder.version(1))
-    ensure_engine(folder.path, work.model, settings, *served, tell)
-    clock.lap("engine")
-    return {**clock.laps, **rollouts.amount(read_bundle(folder.bundle(1)))}
+    watch = Stopwatch()
+    with watch.phase("rollout"):
+        _grpo("rollout", str(folder.path))
+    with watch.phase("train"):
+        _grpo("train", str(folder.path))
+    with watch.phase("engine"):
+        served = (folder.adapter(1), folder.version(1))
+        ensure_engine(folder.path, work.model, settings, *served, tell)
+    return {**_seconds(watch), **rollouts.amount(read_bundle(folder.bundle(1)))}
 
 
-def _grpo(*arguments: str) -> None:
-    subprocess.run(
-        [sys.executable, "-P", "-m", "scripts.cli", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
+_grpo = bind(child.run, "scripts.cli")
 
 
 def _document(work: Work) -> Values:
@@ -94,42 +84,30 @@ def _document(work: Work) -> Values:
     settings, chat = rollouts.stock(work.config.engine), ChatRenderer(work.model)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        bundle = folder / "bundle.jsonl"
+        bundle, options, run = folder / "bundle.jsonl", folder / "settings.json", folder / "run"
+        write_json(options, asdict(work.trainer))
         try:
-            adapter = work.adapter.path
-            server = ensure_engine(folder / "run", work.model, settings, adapter, "v0", tell)
-            clock = _Clock()
-            played = rollouts.play(work, server, chat, 1, bundle)
-            clock.lap("rollout")
-            stop_engine(folder / "run")
-            clock.lap("engine")
-            options = folder / "settings.json"
-            write_json(options, asdict(work.trainer))
-            program = [sys.executable, "-P", "-m", "tests.bench.plain_trainer"]
-            subprocess.run(
-                [*program, *words(work, bundle, options), "--out", str(folder / "adapter")],
-                cwd=ROOT,
-                env={**trainer_environment(work), "PYTHONPATH": str(ROOT)},
-                check=True,
-            )
-            clock.lap("train")
-            ensure_engine(folder / "run", work.model, settings, folder / "adapter", "v1", tell)
-            clock.lap("engine")
+            server = ensure_engine(run, work.model, settings, work.adapter.path, "v0", tell)
+            watch = Stopwatch()
+            with watch.phase("rollout"):
+                played = rollouts.play(work, server, chat, 1, bundle)
+            with watch.phase("engine"):
+                stop_engine(run)
+            with watch.phase("train"):
+                child.run(
+                    "tests.bench.plain_trainer",
+                    *words(work, bundle, options),
+                    *("--out", str(folder / "adapter")),
+                    env=trainer_environment(work),
+                )
+            with watch.phase("engine"):
+                ensure_engine(run, work.model, settings, folder / "adapter", "v1", tell)
+            seconds = _seconds(watch)
         finally:
-            stop_engine(folder / "run")
-        return {**clock.laps, **{name: played[name] for name in ("turns", "sampled", "read")}}
+            stop_engine(run)
+        return {**seconds, **{name: played[name] for name in ("turns", "sampled", "read")}}
 
 
-class _Clock:
-    """Seconds by part, from its making."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        """Add what has passed since the last call to a part, and to the whole."""
-        now = time.monotonic()
-        for part in (name, "seconds"):
-            self.laps[part] = self.laps.get(part, 0.0) + now - self._last
-        self._last = now
+def _seconds(watch: Stopwatch) -> Values:
+    """Those of each part, and of all until now."""
+    return {**watch.seconds, "seconds": watch.total}

@@ -15,6 +15,7 @@ from fieldkit.records import encode_group
 from fieldkit.training.adapter import adapter_sha
 from tests.bench import against_trl, page, plain_trainer, restarts, rollouts, steps, trainers
 from tests.bench.measurements import Measurements, Values, in_turn, ratio_by_round
+from tests.bench.shapes import weights
 from tests.bench.trainer_run import matmul_limit, ours
 from tests.bench.work import Work
 from tests.trainer.conftest import make_group
@@ -152,7 +153,7 @@ def stepped(seconds: float) -> Values:
 
 def test_a_slower_second_round_changes_no_ratio(work: Work, tmp_path: Path) -> None:
     found = page.ratios(work, made(tmp_path / "m.jsonl"))
-    assert found.keys() == page.GOALS.keys()
+    assert found.keys() == page.RATIOS.keys()
     assert found["rollout_vs_sequential"] == 6
     assert found["rollout_vs_engine"] == 0.8
     assert found["trainer_vs_naive"] == 3
@@ -162,7 +163,7 @@ def test_a_slower_second_round_changes_no_ratio(work: Work, tmp_path: Path) -> N
 
 
 def test_flops_are_counted_from_the_model_s_config(work: Work, tmp_path: Path) -> None:
-    layers, output = page.weights(work.model)
+    layers, output = weights(work.model)
     assert layers == 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 64)
     assert output == 97 * 32
     flops = page.trainer_flops(work, made(tmp_path / "m.jsonl"))

@@ -12,7 +12,6 @@ import json
 import resource
 import statistics
 import time
-from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +19,11 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from fieldkit.files.atomic import read_json
 from fieldkit.records import read_bundle
 from fieldkit.training.adapter import check_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.bench import plain_trainer
+from tests.bench.shapes import layer_shapes, output_shape
 from trainer.batch import TrainingBatch, collect
 from trainer.gradient import accumulate_gradient, reference_logprobs
 from trainer.progress import Lines
@@ -82,21 +81,15 @@ def ours(
     return {
         "reference_seconds": middle - began,
         "gradient_seconds": ended - middle,
-        "gradient_norm": gradient_norm(policy.lora().values()),
+        "gradient_norm": plain_trainer.gradient_norm(policy.lora().values()),
     }
 
 
-def gradient_norm(parameters: Iterable[torch.nn.Parameter]) -> float:
-    """L2 over all of them."""
-    flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-    return float(torch.linalg.vector_norm(flat))
-
-
 def matmul_limit(model: Path, dtype: torch.dtype) -> dict[str, Any]:
-    """The largest FLOP/s of a matrix product with any of the model's weights, and of the largest
-    weights, each with a few numbers of rows; the median of repeats."""
+    """FLOP/s of matrix products with each shape of the model's weights and a few numbers of rows,
+    each the median of repeats; and the largest of them."""
     found: dict[str, float] = {}
-    for out, into in weight_shapes(model):
+    for out, into in sorted({*layer_shapes(model), output_shape(model)}):
         weight = torch.randn(out, into).to(dtype)
         for rows in MATMUL_ROWS:
             left = torch.randn(rows, into).to(dtype)
@@ -108,16 +101,6 @@ def matmul_limit(model: Path, dtype: torch.dtype) -> dict[str, Any]:
             flops = 2 * rows * out * into / statistics.median(seconds)
             found[f"{rows}x{into}x{out}"] = flops
     return {"flops": max(found.values()), "by_shape": found}
-
-
-def weight_shapes(model: Path) -> list[tuple[int, int]]:
-    """(rows, columns) of the linear layers' weights, each shape once; output layer included."""
-    config = read_json(model / "config.json")
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim") or hidden // config["num_attention_heads"]
-    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
-    shapes = {(queries, hidden), (keys, hidden), (hidden, queries), (inner, hidden)}
-    return sorted({*shapes, (hidden, inner), (config["vocab_size"], hidden)})
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, replace
 from functools import partial as bind
@@ -19,7 +17,7 @@ from typing import Any
 from fieldkit.files.atomic import write_json
 from rollout.engine.preload import preloaded
 from rollout.engine.vllm_server import preloads
-from scripts.base.checkout import ROOT
+from tests.bench import child
 from tests.bench.measurements import Measurements, Values, in_turn
 from tests.bench.work import Work
 from trainer.settings import CPU_TOKENS
@@ -67,14 +65,7 @@ def _passes(work: Work, bundle: Path, kind: str, **changes: Any) -> Values:
     with tempfile.TemporaryDirectory() as temporary:
         settings = Path(temporary) / "settings.json"
         write_json(settings, asdict(replace(work.trainer, **changes)))
-        program = [sys.executable, "-P", "-m", "tests.bench.trainer_run", kind]
-        ended = subprocess.run(
-            [*program, *words(work, bundle, settings)],
-            cwd=ROOT,
-            env={**trainer_environment(work), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    found: dict[str, Any] = json.loads(ended.stdout)
+        options = words(work, bundle, settings)
+        env = trainer_environment(work)
+        found: Values = json.loads(child.run("tests.bench.trainer_run", kind, *options, env=env))
     return found
