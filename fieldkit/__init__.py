@@ -8,6 +8,7 @@ The rooms, each a package with its own documented names:
 - `fieldkit.reward`: any score of a text as a reward;
 - `fieldkit.lineage`: which adapter came from which, with what outcome;
 - `fieldkit.client`: chat completions of any OpenAI-compatible server;
+- `fieldkit.nim`: the same client by the names of the index's fieldkit, and texts in chunks;
 - `fieldkit.process`: processes that are owned, found again after a crash and ended whole;
 - `fieldkit.gate`: memory that is measured, waited for and proven to have come back;
 - `fieldkit.files`: files that appear whole or not at all, and an append-only journal.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fieldkit import files as files
     from fieldkit import gate as gate
     from fieldkit import lineage as lineage
+    from fieldkit import nim as nim
     from fieldkit import process as process
     from fieldkit import reward as reward
     from fieldkit import training as training

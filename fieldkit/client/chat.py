@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fieldkit.errors import FieldkitError
 from fieldkit.files.json_text import parse_json
@@ -36,7 +36,7 @@ class ChatError(FieldkitError):
 class ChatHTTPError(ChatError):
     """The server refused the request, or was still failing at the last try."""
 
-    def __init__(self, message: str, *, status_code: int, body: str = "") -> None:
+    def __init__(self, message: str, *, status_code: int, body: str | None = None) -> None:
         super().__init__(message)
         self.status_code = status_code
         self.body = body
@@ -136,7 +136,7 @@ class ChatClient(_Endpoint):
 
     _http: httpx.Client | None = field(default=None, init=False, repr=False)
 
-    def __enter__(self) -> ChatClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -223,7 +223,7 @@ class AsyncChatClient(_Endpoint):
 
     _http: httpx.AsyncClient | None = field(default=None, init=False, repr=False)
 
-    async def __aenter__(self) -> AsyncChatClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

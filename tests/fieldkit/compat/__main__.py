@@ -16,6 +16,10 @@ from pathlib import Path
 from tests.fieldkit.compat.scratch import environment
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+NEEDED = ("tests/__init__.py", "tests/fieldkit/__init__.py", "tests/fieldkit/answering.py")
+"""What the tests import beside their package, copied with them."""
+
 ORIGINAL = "fieldkit==0.34.1"
 
 
@@ -43,6 +47,9 @@ def _outcomes(python: Path, folder: Path) -> dict[str, str]:
     folder.mkdir()
     for test in HERE.glob("test_*.py"):
         shutil.copy(test, folder)
+    for needed in NEEDED:
+        (folder / needed).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / needed, folder / needed)
     report = folder / "report.xml"
     words = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
     command: list[str | Path] = [
