@@ -1,5 +1,5 @@
-"""The clients of the index's fieldkit 0.34.1, for scripts that import them: `fieldkit.client` by its
-names, with a check of the context window, and texts cut into chunks."""
+"""The client of the index's fieldkit 0.34.1: `fieldkit.client` by its names, with a check of the
+context window, and texts cut into chunks."""
 
 from __future__ import annotations
 
