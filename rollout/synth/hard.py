@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from rollout.synth.operation import (
+    HELDOUT,
     Draw,
     Piece,
     contains,
+    csv_text,
     exactly,
     exists,
     gone,
     operation,
+    table_rows,
     text,
     to_file,
 )
 
 
-def _table(d: Draw, low: int = 4, high: int = 5) -> list[tuple[str, int]]:
-    """Rows of (word, number), all numbers different."""
-    names = d.lines(low, high)
-    return list(zip(names, d.rng.sample(range(10, 90), len(names)), strict=True))
-
-
-def _csv(rows: list[tuple[str, int]]) -> str:
-    return text([f"{name},{value}" for name, value in rows])
-
-
 @operation("hard")
 def sum_column(d: Draw) -> Piece:
-    path, out, rows = d.file("csv"), d.file("txt"), _table(d)
+    path, out, rows = d.file("csv"), d.file("txt"), table_rows(d)
     return to_file(
         d.phrase(
             f"Add up the numbers in column 2 of {path} and write the sum to {out}.",
             f"Write the total of the second column of {path} to {out}.",
         ),
-        {path: _csv(rows)},
+        {path: csv_text(rows)},
         f"awk -F, '{{s+=$2}} END {{print s}}' {path} > {out}",
         (path, out),
         str(sum(v for _, v in rows)),
@@ -42,27 +35,27 @@ def sum_column(d: Draw) -> Piece:
 
 @operation("hard")
 def largest_row(d: Draw) -> Piece:
-    path, out, rows = d.file("csv"), d.file("txt"), _table(d)
+    path, out, rows = d.file("csv"), d.file("txt"), table_rows(d)
     name = max(rows, key=lambda row: row[1])[0]
     return to_file(
         d.phrase(
             f"Write the name with the largest number in {path} to {out}.",
             f"Find the row of {path} with the highest value and write its name to {out}.",
         ),
-        {path: _csv(rows)},
+        {path: csv_text(rows)},
         f"sort -t, -k2 -n {path} | tail -n 1 | cut -d, -f1 > {out}",
         (path, out),
         name,
     )
 
 
-@operation("hard", held_out=True)
+@operation("hard", only_in=HELDOUT)
 def smallest_row(d: Draw) -> Piece:
-    path, out, rows = d.file("csv"), d.file("txt"), _table(d)
+    path, out, rows = d.file("csv"), d.file("txt"), table_rows(d)
     name = min(rows, key=lambda row: row[1])[0]
     return to_file(
         f"Write the name with the smallest number in {path} to {out}.",
-        {path: _csv(rows)},
+        {path: csv_text(rows)},
         f"sort -t, -k2 -n {path} | head -n 1 | cut -d, -f1 > {out}",
         (path, out),
         name,
@@ -71,7 +64,7 @@ def smallest_row(d: Draw) -> Piece:
 
 @operation("hard")
 def rows_above(d: Draw) -> Piece:
-    path, out, rows = d.file("csv"), d.file("txt"), _table(d)
+    path, out, rows = d.file("csv"), d.file("txt"), table_rows(d)
     values = sorted(v for _, v in rows)
     limit = values[len(values) // 2] - 1
     hits = [f"{n},{v}" for n, v in rows if v > limit]
@@ -80,21 +73,21 @@ def rows_above(d: Draw) -> Piece:
             f"Write the rows of {path} whose number is above {limit} to {out}.",
             f"Put the rows of {path} with a value greater than {limit} in {out}.",
         ),
-        {path: _csv(rows)},
+        {path: csv_text(rows)},
         f"awk -F, '$2 > {limit}' {path} > {out}",
         (path, out),
         *hits,
     )
 
 
-@operation("hard", held_out=True)
+@operation("hard", only_in=HELDOUT)
 def rows_below(d: Draw) -> Piece:
-    path, out, rows = d.file("csv"), d.file("txt"), _table(d)
+    path, out, rows = d.file("csv"), d.file("txt"), table_rows(d)
     limit = sorted(v for _, v in rows)[len(rows) // 2] + 1
     hits = [f"{n},{v}" for n, v in rows if v < limit]
     return to_file(
         f"Write the rows of {path} whose number is below {limit} to {out}.",
-        {path: _csv(rows)},
+        {path: csv_text(rows)},
         f"awk -F, '$2 < {limit}' {path} > {out}",
         (path, out),
         *hits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollout.synth.operation import (
+    HELDOUT,
     Draw,
     Piece,
     contains,
@@ -63,7 +64,7 @@ def first_line(d: Draw) -> Piece:
     )
 
 
-@operation("middle", held_out=True)
+@operation("middle", only_in=HELDOUT)
 def last_line(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), d.lines()
     return to_file(
@@ -175,7 +176,7 @@ def set_key(d: Draw) -> Piece:
     )
 
 
-@operation("middle", held_out=True)
+@operation("middle", only_in=HELDOUT)
 def lower_case(d: Draw) -> Piece:
     path, out, lines = d.file(), d.file("txt"), [w.upper() for w in d.lines(2, 3)]
     return to_file(

@@ -3,8 +3,8 @@
 Each operation draws names and contents and returns one `Piece`: a sentence, the files that must be
 there, the oracle's commands, commands that look before and check after, and the assertions. Oracle
 commands are what a careful person would type; that they work is not believed but checked in the
-sandbox, for every task, by `scripts.prepare.task_sets`. Operations marked `held_out` occur in
-held-out tasks only.
+sandbox, for every task, by `scripts.prepare.task_sets`. An operation that is marked `only_in` a
+split occurs in no other one.
 """
 
 from __future__ import annotations
@@ -80,6 +80,17 @@ def text(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def table_rows(d: Draw, low: int = 4, high: int = 5) -> list[tuple[str, int]]:
+    """Rows of (word, number), all numbers different."""
+    names = d.lines(low, high)
+    return list(zip(names, d.rng.sample(range(10, 90), len(names)), strict=True))
+
+
+def csv_text(rows: list[tuple[str, int]]) -> str:
+    """The rows as the contents of a .csv file without a header."""
+    return text([f"{name},{value}" for name, value in rows])
+
+
 def exists(path: str) -> Assertion:
     return {"kind": "file_exists", "path": path}
 
@@ -121,20 +132,23 @@ Operation = Callable[[Draw], Piece]
 
 @dataclass(frozen=True)
 class Registered:
-    """An operation with its name, its difficulty and whether it is kept for held-out tasks."""
+    """An operation with its name and its difficulty. `only_in`: the split that alone has it; "" for
+    one that every split may have."""
 
     name: str
     difficulty: str
-    held_out: bool
+    only_in: str
     make: Operation
 
 
 OPERATIONS: list[Registered] = []
+HELDOUT, FINAL = "heldout", "final"
+"""The splits that have operations of their own."""
 
 
-def operation(difficulty: str, held_out: bool = False) -> Callable[[Operation], Operation]:
+def operation(difficulty: str, only_in: str = "") -> Callable[[Operation], Operation]:
     def register(make: Operation) -> Operation:
-        OPERATIONS.append(Registered(make.__name__, difficulty, held_out, make))
+        OPERATIONS.append(Registered(make.__name__, difficulty, only_in, make))
         return make
 
     return register

@@ -1,43 +1,88 @@
-"""Synthetic tasks: operations composed into tasks, split into pool, held-out set and reserve.
+"""Synthetic tasks: operations composed into tasks, and those into five splits.
 
-A task is one to three operations on files of their own. Its difficulty is that of its hardest
-operation. The split keeps ClawGym's sizes (42, 158) and adds a reserve for growth; no held-out task
-shares its text, its set of seed files or its set of assertions with the others, and a fifth of the
-held-out tasks use an operation that occurs nowhere else. Nothing here runs a command: that oracle
-and grader agree is checked in the sandbox by `scripts.prepare.task_sets`.
+A task is one to four operations on files of their own. Its difficulty is that of its hardest
+operation. Pool and held-out set have ClawGym's sizes (42, 158). A reserve is for growth, a
+development set, taken from it, for choosing settings, and a final set for one look at the end. No
+held-out and no final task shares its text, its set of seed files or its set of assertions with
+another split; some of both use an operation that occurs nowhere else, and some final ones a
+composition that occurs nowhere else. Nothing here runs a command: that oracle and grader agree is
+checked in the sandbox by `scripts.prepare.task_sets`.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from fieldkit.records import Task
 from rollout.envs.shell import SHELL_ENV
 from rollout.envs.shell_tasks import DIFFICULTIES
-from rollout.synth import easy, hard, middle
-from rollout.synth.operation import OPERATIONS, Draw, Piece, Registered, unchanged
+from rollout.synth import easy, final_only, hard, middle
+from rollout.synth.operation import (
+    FINAL,
+    HELDOUT,
+    OPERATIONS,
+    Draw,
+    Piece,
+    Registered,
+    unchanged,
+)
 from rollout.synth.vocabulary import PERSONAS, Persona
+from rollout.tasks import signatures
 
 # Imported so that they register; named here so that no linter takes the imports away.
-_REGISTERED = (easy, middle, hard)
+_REGISTERED = (easy, middle, hard, final_only)
 
+N_POOL, N_HELDOUT = 42, 158  # reference document 3
+N_DRAWN, N_DEVELOPMENT = 1000, 150
+"""The development set is taken from what is drawn; the reserve is the rest."""
+N_FINAL = 408  # every persona 17 times in each difficulty
+SPLITS = ("pool", HELDOUT, "development", "reserve", FINAL)
 
-POOL, HELDOUT, RESERVE = 42, 158, 1000  # pool and held-out: reference document 3
+DEMO_SEED, N_DEMOS = 1, 1600
+"""The demonstrations that the committed warm start learned from."""
+
 UNSEEN_SHARE = 0.2
 """Share of the held-out tasks that use an operation which occurs nowhere else."""
+FINAL_UNSEEN_SHARE, FINAL_COMPOSED_SHARE = 0.4, 0.2
+"""Shares of the final tasks with an operation, and with a composition, that occurs nowhere else."""
 KEEP_SHARE = 0.35
 """Share of tasks with a bystander file that has to stay as it is."""
 
-# How many further operations a task has beside the one that gives it its difficulty, as
-# (choices, weights). The words are difficulties.
-_COMPANY: dict[str, tuple[list[tuple[str, ...]], list[float]]] = {
+Company = dict[str, tuple[list[tuple[str, ...]], list[float]]]
+"""How many further operations a task has beside the one that gives it its difficulty, as
+(choices, weights). The words are difficulties."""
+
+_COMPANY: Company = {
     "easy": ([(), ("easy",), ("easy", "easy")], [0.3, 0.5, 0.2]),
     "middle": ([(), ("easy",), ("middle",)], [0.35, 0.4, 0.25]),
     "hard": ([(), ("easy",), ("middle",)], [0.5, 0.3, 0.2]),
 }
+
+_COMPOSED: Company = {
+    "easy": ([("easy", "easy", "easy")], [1.0]),
+    "middle": ([("middle", "easy"), ("middle", "middle")], [0.5, 0.5]),
+    "hard": ([("hard",), ("hard", "easy"), ("middle", "easy")], [0.4, 0.3, 0.3]),
+}
+"""The company that tasks of no other split have, so each of these compositions is new."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a task is drawn from. `leading`: the split whose own operations may give the task its
+    difficulty, "" for those that every split may have; `composed`: its company is `_COMPOSED`."""
+
+    leading: str = ""
+    composed: bool = False
+
+
+USUAL = Recipe()
+Recipes = Callable[[str, random.Random], Recipe]
+"""Chooses the recipe of a task of this difficulty."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +104,11 @@ def split_marks(task: Task) -> tuple[str, str, str]:
     return f"text {task.prompt}", f"files {files}", f"assertions {claims}"
 
 
+def content_marks(task: Task) -> frozenset[tuple[str, str]]:
+    """What any two task files may not share, ids apart: `rollout.tasks.signatures`."""
+    return frozenset(sign for sign in signatures(task) if sign[0] != "task_id")
+
+
 def _globs_collide(pieces: list[Piece]) -> bool:
     """Whether a `*.ext` of one piece would catch a file of another one."""
     for piece in pieces:
@@ -69,21 +119,21 @@ def _globs_collide(pieces: list[Piece]) -> bool:
     return False
 
 
-def _operations(difficulty: str, unseen: bool) -> list[Registered]:
-    return [o for o in OPERATIONS if o.difficulty == difficulty and o.held_out == unseen]
+def _operations(difficulty: str, only_in: str = "") -> list[Registered]:
+    return [o for o in OPERATIONS if o.difficulty == difficulty and o.only_in == only_in]
 
 
 def plan_task(
-    task_id: str, difficulty: str, persona: Persona, rng: random.Random, unseen: bool
+    task_id: str, difficulty: str, persona: Persona, rng: random.Random, recipe: Recipe
 ) -> Plan:
-    """Draw one task. `unseen`: its leading operation is one of those kept for held-out tasks."""
+    """Draw one task."""
     while True:
         draw = Draw(rng, persona)
-        choices, weights = _COMPANY[difficulty]
+        choices, weights = (_COMPOSED if recipe.composed else _COMPANY)[difficulty]
         company = rng.choices(choices, weights)[0]
-        chosen = [rng.choice(_operations(difficulty, unseen))]
+        chosen = [rng.choice(_operations(difficulty, recipe.leading))]
         for level in company:
-            rest = [o for o in _operations(level, False) if o not in chosen]
+            rest = [o for o in _operations(level) if o not in chosen]
             chosen.append(rng.choice(rest))
         rng.shuffle(chosen)
         pieces = [o.make(draw) for o in chosen]
@@ -108,20 +158,38 @@ def plan_task(
         "estimated_steps": len(commands),
         "oracle": commands,
         "template": "+".join(o.name for o in chosen),
-        "unseen_template": unseen,
+        "unseen_template": recipe != USUAL,
     }
     prompt = " ".join(piece.sentence for piece in pieces)
     return Plan(Task(task_id, SHELL_ENV, prompt, info), tuple(pieces))
 
 
+def _usual(difficulty: str, rng: random.Random) -> Recipe:
+    return _of_heldout(difficulty, rng, 0.0)
+
+
+def _of_heldout(difficulty: str, rng: random.Random, share: float = UNSEEN_SHARE) -> Recipe:
+    # No easy operation is kept for it: the other two thirds carry the share.
+    return Recipe(HELDOUT) if difficulty != "easy" and rng.random() < share * 1.5 else USUAL
+
+
+def _of_final(difficulty: str, rng: random.Random) -> Recipe:
+    drawn = rng.random()
+    if drawn < FINAL_UNSEEN_SHARE:
+        return Recipe(FINAL)
+    return Recipe(composed=True) if drawn < FINAL_UNSEEN_SHARE + FINAL_COMPOSED_SHARE else USUAL
+
+
 @dataclass
 class Splitter:
-    """Hands out distinct tasks. `taken` holds marks that later tasks may not repeat."""
+    """Hands out distinct tasks. `taken` holds marks that later tasks may not repeat, `contents`
+    those of tasks of which they may repeat the names of seed files."""
 
     seed: int
     taken: set[str] = field(default_factory=set)
+    contents: set[tuple[str, str]] = field(default_factory=set)
 
-    def plans(self, split: str, unseen_share: float = 0.0) -> Iterator[Plan]:
+    def plans(self, split: str, recipes: Recipes = _usual) -> Iterator[Plan]:
         """Endless tasks of `split`, difficulties and personas in turn; deterministic by seed."""
         rng = random.Random(f"{self.seed}/{split}")
         own: set[str] = set()
@@ -130,41 +198,92 @@ class Splitter:
         while True:
             difficulty = DIFFICULTIES[number % len(DIFFICULTIES)]
             persona = PERSONAS[(number // len(DIFFICULTIES)) % len(PERSONAS)]
-            # No easy operation is kept back: the other two thirds carry the share.
-            unseen = difficulty != "easy" and rng.random() < unseen_share * 1.5
+            recipe = recipes(difficulty, rng)
             while True:
                 task_id = f"{split}-{persona.name}-{counts[persona.name]:02d}"
-                plan = plan_task(task_id, difficulty, persona, rng, unseen)
-                marks = split_marks(plan.task)
-                if self.taken.isdisjoint(marks) and marks[0] not in own:
+                plan = plan_task(task_id, difficulty, persona, rng, recipe)
+                if plan.task.prompt not in own and self._is_free(plan.task):
                     break
-            own.add(marks[0])
+            own.add(plan.task.prompt)
             counts[persona.name] += 1
             number += 1
             yield plan
+
+    def _is_free(self, task: Task) -> bool:
+        if not self.taken.isdisjoint(split_marks(task)):
+            return False
+        return not self.contents or self.contents.isdisjoint(content_marks(task))
 
     def reserve_marks(self, tasks: Iterable[Task]) -> None:
         """From here on no task repeats a text, file set or assertion set of `tasks`."""
         for task in tasks:
             self.taken.update(split_marks(task))
 
-
-def _first(plans: Iterator[Plan], n: int) -> list[Plan]:
-    return [plan for plan, _ in zip(plans, range(n), strict=False)]
+    def reserve_contents(self, tasks: Iterable[Task]) -> None:
+        """The same, but names of seed files may come back with other contents."""
+        for task in tasks:
+            self.contents.update(content_marks(task))
 
 
 def split_tasks(seed: int) -> dict[str, list[Plan]]:
-    """The three splits: pool (42), heldout (158) and reserve (1,000)."""
+    """The five splits by name, in the order of `SPLITS`."""
     splitter = Splitter(seed)
-    heldout = _first(splitter.plans("heldout", UNSEEN_SHARE), HELDOUT)
-    splitter.reserve_marks(plan.task for plan in heldout)
-    pool = _first(splitter.plans("pool"), POOL)
-    splitter.reserve_marks(plan.task for plan in pool)
-    return {"pool": pool, "heldout": heldout, "reserve": _first(splitter.plans("reserve"), RESERVE)}
+    heldout = _first(splitter.plans(HELDOUT, _of_heldout), N_HELDOUT)
+    splitter.reserve_marks(_tasks(heldout))
+    pool = _first(splitter.plans("pool"), N_POOL)
+    splitter.reserve_marks(_tasks(pool))
+    drawn = _first(splitter.plans("reserve"), N_DRAWN)
+    demonstrated = _tasks(
+        _first(demonstration_plans(DEMO_SEED, _tasks([*pool, *heldout])), N_DEMOS)
+    )
+    development = development_of(drawn, demonstrated)
+    splitter.reserve_marks(_tasks(drawn))
+    splitter.reserve_contents(demonstrated)
+    final = _first(splitter.plans(FINAL, _of_final), N_FINAL)
+    left_out = {task.task_id for task in _tasks(development)}
+    reserve = [plan for plan in drawn if plan.task.task_id not in left_out]
+    return dict(zip(SPLITS, (pool, heldout, development, reserve, final), strict=True))
 
 
-def demonstration_plans(seed: int, avoid: Iterable[Task]) -> Iterator[Plan]:
-    """Endless tasks for demonstrations that share nothing with `avoid` (pool and held-out)."""
+def development_of(drawn: Sequence[Plan], demonstrated: Iterable[Task]) -> list[Plan]:
+    """The development set: of each difficulty the last tasks of `drawn` that share no text, seed
+    files or assertions with another task of it or with one of `demonstrated`.
+
+    The last ones, so that a pool that grew in the order of the file did not reach them. They keep
+    their ids. Difficulties come in turn, so that the first N tasks are balanced too.
+    """
+    counts = Counter(mark for plan in drawn for mark in content_marks(plan.task))
+    known = set(chain.from_iterable(map(content_marks, demonstrated)))
+    free = [
+        plan
+        for plan in drawn
+        if all(counts[mark] == 1 and mark not in known for mark in content_marks(plan.task))
+    ]
+    each = N_DEVELOPMENT // len(DIFFICULTIES)
+    chosen = (
+        [plan for plan in free if plan.task.info["difficulty"] == difficulty][-each:]
+        for difficulty in DIFFICULTIES
+    )
+    return list(chain.from_iterable(zip(*chosen, strict=True)))
+
+
+def demonstration_plans(
+    seed: int, avoid: Iterable[Task], apart: Iterable[Task] = ()
+) -> Iterator[Plan]:
+    """Endless tasks for demonstrations that share nothing with `avoid` (pool and held-out).
+
+    Of `apart` they may repeat the names of seed files: development and final set were made after
+    the committed demonstrations, and keep clear of these by contents.
+    """
     splitter = Splitter(seed)
     splitter.reserve_marks(avoid)
+    splitter.reserve_contents(apart)
     return splitter.plans("demo")
+
+
+def _first(plans: Iterator[Plan], n: int) -> list[Plan]:
+    return list(islice(plans, n))
+
+
+def _tasks(plans: Iterable[Plan]) -> list[Task]:
+    return [plan.task for plan in plans]

@@ -42,7 +42,9 @@ def synth(
     out: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("data"),
     force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,
 ) -> None:
-    """Write pool.jsonl, heldout.jsonl and reserve.jsonl; check every task in the sandbox.
+    """Write the five default task files; check every task in the sandbox.
+
+    pool, heldout, development, reserve and final: `docs/running.md` says which is for what.
 
     Example: grpo synth --seed 7 --out data/more
     """

@@ -29,7 +29,7 @@ from rollout.envs.registry import make_world
 from rollout.envs.shell_protocol import STOP
 from rollout.sandbox.command import SandboxSettings
 from rollout.synth.demonstrate import DemoSettings, demonstrate
-from rollout.synth.splits import demonstration_plans
+from rollout.synth.splits import DEMO_SEED, N_DEMOS, demonstration_plans
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import in_checkout
@@ -41,14 +41,14 @@ from scripts.prepare.best_episodes import Chosen
 class SftSettings:
     """The warm start's settings; the defaults are those of the committed adapter."""
 
-    demos: int = 1600
+    demos: int = N_DEMOS
     epochs: float = 1.0
     batch_size: int = 8
     lr: float = 2e-3
     rank: int = 16
     alpha: int = 32
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
-    seed: int = 1
+    seed: int = DEMO_SEED
     demo: DemoSettings = field(default_factory=DemoSettings)
 
 

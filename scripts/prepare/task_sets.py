@@ -107,7 +107,7 @@ def check_tasks(
 def write_splits(
     seed: int, out: Path, scratch: Path, progress: Progress, force: bool = False
 ) -> dict[str, int]:
-    """Write pool.jsonl, heldout.jsonl and reserve.jsonl below `out`; return their sizes.
+    """Write a file for each of `SPLITS` below `out`; return their sizes.
 
     Raises `BadInput`, before a task is checked, if `out` is a file, or if a file there holds other
     tasks and `force` is not given.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.records import encode
-from rollout.synth.splits import split_tasks
+from rollout.synth.operation import FINAL, OPERATIONS
+from rollout.synth.splits import SPLITS, split_tasks
 from rollout.tasks import check_disjoint, read_tasks
 from scripts.base.checkout import ROOT
 from scripts.prepare.task_sets import NOTHING_LIMIT, check_tasks, write_splits
@@ -30,7 +32,7 @@ def test_the_committed_files_are_what_the_default_seed_writes() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["pool", "heldout"])
+@pytest.mark.parametrize("name", ["pool", "heldout", "development"])
 def test_every_oracle_passes_and_doing_nothing_passes_no_task(name: str, tmp_path: Path) -> None:
     checked = check_tasks(read_tasks(DATA / f"{name}.jsonl"), tmp_path, name, silent)
     share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)
@@ -39,22 +41,36 @@ def test_every_oracle_passes_and_doing_nothing_passes_no_task(name: str, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_oracle_of_the_reserve_passes_and_doing_nothing_passes_no_task(
-    tmp_path: Path,
+@pytest.mark.parametrize(("name", "n"), [("reserve", 850), ("final", 408)])
+def test_every_oracle_of_the_long_files_passes_and_doing_nothing_passes_no_task(
+    name: str, n: int, tmp_path: Path
 ) -> None:
-    reserve = read_tasks(DATA / "reserve.jsonl")
-    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 1000
+    tasks = read_tasks(DATA / f"{name}.jsonl")
+    assert len(check_tasks(tasks, tmp_path, name, silent)) == n
 
 
 def test_the_oracles_of_a_share_of_the_reserve_pass(tmp_path: Path) -> None:
-    """Every 25th of its thousand tasks; all of them are a slow case."""
+    """Every 25th of its tasks; all of them are a slow case."""
     reserve = read_tasks(DATA / "reserve.jsonl")[::25]
-    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 40
+    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 34
 
 
-def test_the_heldout_set_is_kept_apart_from_what_is_trained_on() -> None:
-    check_disjoint(DATA / "pool.jsonl", DATA / "heldout.jsonl")
-    check_disjoint(DATA / "reserve.jsonl", DATA / "heldout.jsonl")
+def test_each_of_the_final_sets_own_operations_is_done_by_the_oracle_and_not_by_doing_nothing(
+    tmp_path: Path,
+) -> None:
+    """Three tasks of each; nothing of the work is done at the start but what must stay as it is."""
+    final = read_tasks(DATA / "final.jsonl")
+    own = [o.name for o in OPERATIONS if o.only_in == FINAL]
+    some = {o: [t for t in final if o in t.info["skills_required"]][:3] for o in own}
+    assert {len(tasks) for tasks in some.values()} == {3}
+    for found in check_tasks([t for tasks in some.values() for t in tasks], tmp_path, "", silent):
+        claims = found.task.info["verifiable_assertions"]
+        assert found.nothing_passed == sum(c["kind"] == "file_unchanged" for c in claims)
+
+
+def test_no_two_of_the_files_share_a_task() -> None:
+    for one, other in combinations(SPLITS, 2):
+        check_disjoint(DATA / f"{one}.jsonl", DATA / f"{other}.jsonl")
 
 
 def test_a_task_whose_oracle_fails_is_named(tmp_path: Path) -> None:
