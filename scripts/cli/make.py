@@ -138,13 +138,10 @@ def sft(
 
 
 def _sft_played(settings: SftSettings, out: Path, progress: Progress) -> dict[str, float]:
-    from scripts.base.checkout import from_checkout
     from scripts.prepare.model import build_model
-    from scripts.prepare.sft import warm_start
-    from scripts.run.config import DataSettings
+    from scripts.prepare.sft import default_avoided, warm_start
 
-    avoid = [from_checkout(DataSettings().pool), from_checkout(DataSettings().heldout)]
-    return warm_start(settings, build_model(), avoid, out, progress)
+    return warm_start(settings, build_model(), default_avoided(), out, progress)
 
 
 def _sft_from(

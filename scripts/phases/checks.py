@@ -25,7 +25,7 @@ from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.preflight import PREFLIGHT_TASKS
 from rollout.sandbox.base import probe
 from rollout.seeds import check_mix
-from rollout.tasks import check_disjoint
+from rollout.tasks import check_disjoint, check_without_final
 from scripts.phases.context import DEFAULT_MODEL, Context
 from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
@@ -70,7 +70,7 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
     if ctx.config.data.mix:
         at_once = max(wanted, min(PREFLIGHT_TASKS, len(pool)))
         check_mix(pool, at_once, ctx.config.data.mix)
-    check_disjoint(ctx.pool_file, ctx.heldout_file)
+    check_kept_apart(ctx)
     for file, tasks in ((ctx.pool_file, pool), (ctx.heldout_file, heldout)):
         for task in tasks:
             for reason in environment_of(task).fits(task, ctx.config.sandbox):
@@ -78,6 +78,15 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
                     f"{file}: task {task.task_id}: {reason}; raise it or shorten the seed"
                 )
     return len(pool), len(heldout)
+
+
+def check_kept_apart(ctx: Context) -> None:
+    """Raise `BadInput`, naming both lines, where the pool shares a task with the held-out or the
+    final set."""
+    check_disjoint(ctx.pool_file, ctx.heldout_file)
+    final = ctx.final_file
+    if final is not None and final != ctx.heldout_file:
+        check_without_final(ctx.pool_file, final)
 
 
 def check_prompts(ctx: Context) -> int:

@@ -122,6 +122,13 @@ class Context:
     def heldout_file(self) -> Path:
         return from_checkout(self.config.data.heldout)
 
+    @property
+    def final_file(self) -> Path | None:
+        """The final set; None where the run has none. Raises `BadInput` if the file is missing."""
+        if not self.config.data.final:
+            return None
+        return self._there(from_checkout(self.config.data.final), "data.final")
+
     def about_to_play(self) -> None:
         """Raise `BadInput` if the run was started with another kind of sandbox, or with other code
         of an environment; tell an alarm if there is no sandbox."""
@@ -141,12 +148,15 @@ class Context:
     def _tasks(self, file: Path, key: str) -> tuple[Task, ...]:
         from rollout.tasks import read_tasks
 
+        return read_tasks(self._there(file, key))
+
+    def _there(self, file: Path, key: str) -> Path:
         if not file.is_file():
             raise BadInput(
                 f"{self.folder.config}: {key} is {file}: no such file; `grpo synth` writes the "
                 "default task sets"
             )
-        return read_tasks(file)
+        return file
 
     def say(self, text: str) -> None:
         """Tell one line; raise `Interrupted` if the person asked to stop."""

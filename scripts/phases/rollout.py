@@ -12,8 +12,8 @@ from fieldkit.records import RolloutGroup, Signal
 from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.seeds import plan_tasks
-from rollout.tasks import check_disjoint
 from scripts.base.events import alarm
+from scripts.phases.checks import check_kept_apart
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, serve, show
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
@@ -26,7 +26,7 @@ def rollout(ctx: Context) -> Done:
     if ctx.folder.bundle(n).is_file():
         return Done(f"step {n}: the bundle is there already")
     if not _checked_at_start(ctx):
-        check_disjoint(ctx.pool_file, ctx.heldout_file)
+        check_kept_apart(ctx)
     ctx.about_to_play()
     ctx.folder.step(n).mkdir(exist_ok=True)
     groups = _play(ctx, n)

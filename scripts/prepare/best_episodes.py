@@ -247,6 +247,8 @@ def _held_out(source: Source) -> set[str]:
     of the shipped presets. An arm's tasks are those that a person named, and no held-out set of
     their own."""
     named = {DataSettings().heldout, *held_out_files()}
+    if source.config.data.final:
+        named.add(source.config.data.final)
     if not source.is_arm:
         named.add(source.config.data.heldout)
     pool = from_checkout(source.config.data.pool)

@@ -26,10 +26,16 @@ def presets(where: Path = SHIPPED) -> dict[str, Path]:
     return {file.stem: file for file in sorted(where.glob("*.toml"))}
 
 
+EVALUATED = ("development.jsonl", "final.jsonl")
+"""What may lie beside a preset's held-out file: tasks that are only evaluated on, too."""
+
+
 def held_out_files() -> set[str]:
-    """The held-out files of the shipped presets, as their [data] names them."""
+    """The held-out files of the shipped presets, as their [data] names them, and the development
+    and final sets beside them."""
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in presets().values())
-    return {str(t["data"]["heldout"]) for t in tables if "heldout" in t.get("data", {})}
+    named = {Path(t["data"]["heldout"]) for t in tables if "heldout" in t.get("data", {})}
+    return {str(path) for file in named for path in (file, *map(file.with_name, EVALUATED))}
 
 
 def run_text(preset: str, where: Path = SHIPPED, assignments: Sequence[str] = ()) -> str:

@@ -29,10 +29,11 @@ from rollout.envs.registry import make_world
 from rollout.envs.shell_protocol import STOP
 from rollout.sandbox.command import SandboxSettings
 from rollout.synth.demonstrate import DemoSettings, demonstrate
+from rollout.synth.operation import FINAL, HELDOUT
 from rollout.synth.splits import DEMO_SEED, N_DEMOS, demonstration_plans
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
-from scripts.base.checkout import in_checkout
+from scripts.base.checkout import from_checkout, in_checkout
 from scripts.base.display import Progress
 from scripts.prepare.best_episodes import Chosen
 
@@ -52,17 +53,38 @@ class SftSettings:
     demo: DemoSettings = field(default_factory=DemoSettings)
 
 
+@dataclass(frozen=True)
+class Avoided:
+    """The task files that demonstrations keep clear of: of `tasks` not even the names of seed files
+    come back, of `contents` those may."""
+
+    tasks: tuple[Path, ...]
+    contents: tuple[Path, ...] = ()
+
+
+def default_avoided() -> Avoided:
+    """The task files that `grpo synth` writes and that something is evaluated on, and the pool."""
+
+    def files(*splits: str) -> tuple[Path, ...]:
+        return tuple(from_checkout(f"data/{split}.jsonl") for split in splits)
+
+    return Avoided(files("pool", HELDOUT), files("development", FINAL))
+
+
+def _read_all(files: tuple[Path, ...]) -> list[Task]:
+    return [task for file in files for task in read_tasks(file)]
+
+
 def play_demonstrations(
     settings: SftSettings,
     model_dir: Path,
-    avoid: list[Path],
+    avoid: Avoided,
     scratch: Path,
     progress: Progress,
 ) -> list[Trajectory]:
     """Play `settings.demos` demonstrations; no task of theirs shares a thing with `avoid`."""
     renderer = ChatRenderer(model_dir)
-    tasks = [task for path in avoid for task in read_tasks(path)]
-    plans = demonstration_plans(settings.seed, tasks)
+    plans = demonstration_plans(settings.seed, _read_all(avoid.tasks), _read_all(avoid.contents))
     worlds = functools.partial(make_world, site=Site(SandboxSettings(), scratch))
 
     async def play() -> list[Trajectory]:
@@ -182,7 +204,7 @@ def _tidy(folder: Path, base: str, log: list[dict[str, Any]]) -> None:
 
 
 def warm_start(
-    settings: SftSettings, model_dir: Path, avoid: list[Path], out: Path, progress: Progress
+    settings: SftSettings, model_dir: Path, avoid: Avoided, out: Path, progress: Progress
 ) -> dict[str, float]:
     """Demonstrations, then the fit. Demonstrations of an earlier, cut-off try are used again.
 

@@ -120,7 +120,9 @@ class DataSettings:
     pool: str = "data/pool.jsonl"
     """What is trained on."""
     heldout: str = "data/heldout.jsonl"
-    """What is evaluated on, and never trained on."""
+    """What is evaluated on, and never trained on. Settings are chosen on data/development.jsonl."""
+    final: str = "data/final.jsonl"
+    """What is evaluated when nothing is left to choose, and never trained on. "": there is none."""
     mix: dict[str, float] = field(default_factory=dict)
     """The share of each environment in a step's tasks, such as `{ sql = 0.5, clawgym = 0.5 }`.
     Without it tasks are drawn from the whole pool."""

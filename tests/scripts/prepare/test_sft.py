@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,15 +11,23 @@ import typer
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_text
-from fieldkit.records import Trajectory, encode_trajectory, plain
+from fieldkit.records import Trajectory, encode, encode_trajectory, plain
 from fieldkit.training.adapter import check_adapter
 from fieldkit.training.canary_record import read_canary
-from scripts.base.checkout import ROOT, from_checkout
+from rollout.synth.splits import demonstration_plans
+from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.prepare.model import build_model
 from scripts.prepare.prove import prove
-from scripts.prepare.sft import SftSettings, as_examples, command, play_demonstrations, warm_start
-from scripts.run.config import DataSettings
+from scripts.prepare.sft import (
+    Avoided,
+    SftSettings,
+    as_examples,
+    command,
+    default_avoided,
+    play_demonstrations,
+    warm_start,
+)
 from tests.conftest import TinyModel
 from tests.tiny_policy import write_tasks
 
@@ -30,13 +40,13 @@ def model(tiny: TinyModel) -> Path:
 
 
 @pytest.fixture(scope="module")
-def avoid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return [write_tasks(tmp_path_factory.mktemp("data") / "pool.jsonl", 2, "pool")]
+def avoid(tmp_path_factory: pytest.TempPathFactory) -> Avoided:
+    return Avoided((write_tasks(tmp_path_factory.mktemp("data") / "pool.jsonl", 2, "pool"),))
 
 
 @pytest.fixture(scope="module")
 def demos(
-    model: Path, avoid: list[Path], tmp_path_factory: pytest.TempPathFactory
+    model: Path, avoid: Avoided, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Trajectory]:
     return play_demonstrations(SETTINGS, model, avoid, tmp_path_factory.mktemp("s"), silent)
 
@@ -51,10 +61,23 @@ def test_every_demonstration_passes_its_task(demos: list[Trajectory]) -> None:
 
 
 def test_the_same_seed_plays_the_same_demonstrations(
-    demos: list[Trajectory], model: Path, avoid: list[Path], tmp_path: Path
+    demos: list[Trajectory], model: Path, avoid: Avoided, tmp_path: Path
 ) -> None:
     again = play_demonstrations(SETTINGS, model, avoid, tmp_path, silent)
     assert [as_examples(d) for d in again] == [as_examples(d) for d in demos]
+
+
+def test_a_demonstration_shares_nothing_with_files_of_either_sort(
+    demos: list[Trajectory], model: Path, avoid: Avoided, tmp_path: Path
+) -> None:
+    """The third task that is drawn is put into a file, once of each sort; then it is another."""
+    plans = list(islice(demonstration_plans(SETTINGS.seed, []), SETTINGS.demos))
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text(encode(replace(plans[2].task, task_id="kept")) + "\n")
+    for wanted in (Avoided((kept,)), Avoided((), (kept,))):
+        again = play_demonstrations(SETTINGS, model, wanted, tmp_path / "s", silent)
+        assert [as_examples(d) for d in again][:2] == [as_examples(d) for d in demos][:2]
+        assert as_examples(again[2]) != as_examples(demos[2])
 
 
 def test_exactly_what_the_policy_writes_is_learned(demos: list[Trajectory]) -> None:
@@ -67,7 +90,7 @@ def test_exactly_what_the_policy_writes_is_learned(demos: list[Trajectory]) -> N
 
 
 def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
-    model: Path, avoid: list[Path], tmp_path: Path
+    model: Path, avoid: Avoided, tmp_path: Path
 ) -> None:
     out = tmp_path / "warm"
     warm_start(SETTINGS, model, avoid, out, silent)
@@ -78,7 +101,7 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     assert said["command"] == f"grpo sft {out} --demos 16 --seed 1 && grpo prove {out}"
     assert (tmp_path / "warm.work" / "demos-16-seed1.jsonl").is_file()
 
-    prove(out, model, avoid[0], "float32")
+    prove(out, model, avoid.tasks[0], "float32")
     assert read_canary(out / "canary.json").adapter_sha == info.sha
 
 
@@ -90,7 +113,7 @@ def test_an_adapter_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     out.mkdir()
     (out / "adapter_model.safetensors").write_text("weeks of work")
     with pytest.raises(BadInput, match=r"would be lost; `grpo sft .*warm-again` writes"):
-        warm_start(SETTINGS, tmp_path / "model", [], out, silent)
+        warm_start(SETTINGS, tmp_path / "model", Avoided(()), out, silent)
     assert [p.name for p in tmp_path.rglob("*")] == ["warm", "adapter_model.safetensors"]
 
 
@@ -120,8 +143,6 @@ def test_the_committed_adapter_s_demonstrations_are_played_again_to_the_byte(
     tmp_path: Path,
 ) -> None:
     """Two minutes. The tokenizer, the tasks, the sandbox and the seeds are those of the time."""
-    data = DataSettings()
-    avoid = [from_checkout(data.pool), from_checkout(data.heldout)]
-    demos = play_demonstrations(SftSettings(), build_model(), avoid, tmp_path, silent)
+    demos = play_demonstrations(SftSettings(), build_model(), default_avoided(), tmp_path, silent)
     kept = "".join(encode_trajectory(d) + "\n" for d in demos)
     assert sha256_text(kept) == read_json(COMMITTED / "sft.json")["demos_sha256"]
