@@ -209,7 +209,7 @@ def refused(error: ChatHTTPError, model: str) -> BadInput | Unavailable:
 
 def _is_too_long(error: ChatHTTPError) -> bool:
     """Whether the prompt was too long. OpenAI has an error code for it; vLLM says it in words."""
-    said = error.body
+    said = error.body or ""
     return error.status_code == 400 and (
         "context_length_exceeded" in said or "context length" in said
     )

@@ -19,6 +19,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import (
+    Task,
     Trajectory,
     encode_trajectory,
     read_trajectories,
