@@ -176,6 +176,8 @@ class RolloutGroup:
     signal: Signal
     turn_advantages: tuple[tuple[float, ...], ...] | None = None
     """Of every turn; None in older bundles, where each turn has its trajectory's."""
+    left_out: bool = False
+    """Played, but not trained on: another task's group took its place (`rollout.resample`)."""
 
     @property
     def by_turn(self) -> tuple[tuple[float, ...], ...]:
@@ -205,6 +207,26 @@ class RolloutGroup:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """What one group of a step said about its task."""
+
+    task_id: str
+    signal: Signal
+    """Of the work and of ending by itself: SATURATED or STUCK also where rewards differ by turns
+    alone."""
+    passed: int
+    played: int
+    """K, of which `passed` passed."""
+    left_out: bool = False
+    """As in `RolloutGroup`."""
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some attempts passed and some did not."""
+        return 0 < self.passed < self.played
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """A finished step: step.json. A step is done when it is there.
 
@@ -228,6 +250,8 @@ class StepSummary:
     groups: dict[str, int]
     train: dict[str, float]
     seconds: dict[str, float]
+    draws: tuple[Draw, ...] = ()
+    """Of every group that was played, in the order of the bundle; empty in older steps."""
 
 
 _ALL: Any = (Task, Sampling, Action, Turn, Trajectory, RolloutGroup, StepSummary, Grade)
@@ -327,6 +351,8 @@ def encode_group(group: RolloutGroup) -> str:
     """One line of trajectory_bundle.jsonl (no newline)."""
     value = plain(group)
     value["trajectories"] = [_shorten(t) for t in value["trajectories"]]
+    if not group.left_out:  # a bundle without such groups is what it always was
+        del value["left_out"]
     return _dumps({"schema": SCHEMA, **value})
 
 

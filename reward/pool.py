@@ -1,6 +1,6 @@
-"""What the pool can still teach, told from the bundles alone.
+"""What the pool can still teach, told from what was played.
 
-Nothing here is stored: the state is derived from what was played, so that growing the pool lifts
+The state is not stored: it is derived from the draws of every step, so that growing the pool lifts
 convergence by itself. One batch without signal is an accident; convergence is a statement about
 every task of the pool. This module must not decide from log text or from a single step.
 """
@@ -11,20 +11,18 @@ import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import PositiveInt
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_lines, read_raw_lines
+from fieldkit.files.atomic import read_raw_lines
 from fieldkit.files.json_text import parse_json
-from fieldkit.records import SCHEMA, Signal, StopReason
+from fieldkit.records import Signal, StepSummary, read_bundle
 from fieldkit.settings import settings
-
-BUNDLE_NAME = "trajectory_bundle.jsonl"
+from reward.group_signal import draw_of
 
 WINDOW_PASSES = 2
 """A task's last group counts as evidence while it lies among the last 2 × |pool| groups. Tasks come
@@ -50,14 +48,17 @@ class Drawn:
     step: int
     task_id: str
     signal: Signal
-    """Of the work and of ending by itself: see `_work_signal`."""
+    """Of the work and of ending by itself: `reward.group_signal.work_signal`."""
+    passed: int = 0
+    played: int = 0
+    """Attempts, and those of them that passed."""
 
 
 @dataclass(frozen=True)
 class PoolHistory:
     """Every group that was played, oldest first."""
 
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[Drawn, ...] = ()
 
     def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
         """(step, signal) of each time a task was drawn, oldest first."""
@@ -67,50 +68,19 @@ class PoolHistory:
         return {task_id: tuple(seen) for task_id, seen in out.items()}
 
 
-def read_history(run_dir: Path) -> PoolHistory:
-    """The history of a run folder: every whole bundle in it, trained on or not.
+def read_history(steps: Iterable[StepSummary], bundle_of: Callable[[int], Path]) -> PoolHistory:
+    """The history of a run's finished steps, from their summaries.
 
-    Reads a few keys of each line and skips the trajectories' checks, since it is asked again after
-    every step. Raises `BadInput` naming file and line.
+    Steps that an older version wrote do not have it, so their bundles are read; one that is gone
+    says nothing. Raises `BadInput` naming file and line.
     """
-    bundles = sorted(run_dir.glob(f"step-*/{BUNDLE_NAME}"))
-    drawn = [
-        _drawn(line, f"{bundle}:{number}")
-        for bundle in bundles
-        for number, line in read_lines(bundle)
-    ]
-    return PoolHistory(tuple(sorted(drawn, key=lambda d: d.step)))
-
-
-def _drawn(line: str, where: str) -> Drawn:
-    value = parse_json(line, where)
-    try:
-        if value["schema"] != SCHEMA:
-            raise BadInput(f"{where}: schema is {value['schema']!r}, this version reads {SCHEMA}")
-        return Drawn(int(value["step"]), str(value["task_id"]), _work_signal(value))
-    except BadInput:
-        raise
-    except (ValueError, KeyError, TypeError) as e:
-        raise BadInput(f"{where}: not a rollout group ({type(e).__name__}: {e})") from None
-
-
-def _work_signal(group: Mapping[str, Any]) -> Signal:
-    """A group's signal, which counts as none where its K episodes differ by turns alone.
-
-    Under a turn penalty rewards go on differing for as long as one attempt is a turn shorter than
-    another, so a pool would never be learned out. Such a group trains, and says nothing about the
-    pool. Turns within the parts of a reward that an environment gives cannot be told from work.
-    """
-    signal, episodes = Signal(group["signal"]), group["trajectories"]
-    grades = [episode["grade"] for episode in episodes]
-    if signal is not Signal.LEARNABLE or any(grade.get("rewards") for grade in grades):
-        return signal
-    done = {tuple(bool(held["passed"]) for held in grade["results"]) for grade in grades}
-    ended = {StopReason(episode["stop_reason"]).by_itself for episode in episodes}
-    if len(done) > 1 or len(ended) > 1:
-        return signal
-    work = done.pop()
-    return Signal.SATURATED if work and all(work) else Signal.STUCK
+    found: list[Drawn] = []
+    for s in steps:
+        draws = s.draws
+        if not draws and s.bundle_sha is not None and (bundle := bundle_of(s.step)).is_file():
+            draws = tuple(map(draw_of, read_bundle(bundle)))
+        found += (Drawn(s.step, d.task_id, d.signal, d.passed, d.played) for d in draws)
+    return PoolHistory(tuple(found))
 
 
 @dataclass(frozen=True)

@@ -29,18 +29,19 @@ async def roll_out(
     partial: Path,
     bundle: Path,
     on_progress: OnProgress = ignore_progress,
+    spare: Sequence[Task] = (),
 ) -> tuple[RolloutGroup, ...]:
     """Play every task `group_size` times, all in flight, and write the bundle.
 
-    Groups come in the order of `tasks`. `partial` and `bundle` are file paths in one existing
-    folder. Raises `Unavailable` when an episode fails for good (what is finished is kept),
-    `BadInput` when there is no task, or the bundle that is there belongs to another adapter, step
-    or plan.
+    Groups come in the order of `tasks`; `spare` as in `play_groups`. `partial` and `bundle` are
+    file paths in one existing folder. Raises `Unavailable` when an episode fails for good (what is
+    finished is kept), `BadInput` when there is no task, or the bundle that is there belongs to
+    another adapter, step or plan.
     """
     unfinished = PartialFile(partial)
     if bundle.is_file():
         unfinished.remove()
-        return _check_bundle(bundle, step, tasks, group_size, player.adapter_sha)
+        return _check_bundle(bundle, step, tasks, spare, group_size, player.adapter_sha)
     if not tasks:
         raise BadInput(f"{bundle}: a bundle needs at least one group")
     groups = await play_groups(
@@ -51,6 +52,7 @@ async def roll_out(
         group_size=group_size,
         partial=unfinished,
         on_progress=on_progress,
+        spare=spare,
     )
     lines = "".join(encode_group(g) + "\n" for g in groups)
     await asyncio.to_thread(write_text, bundle, lines)
@@ -59,9 +61,15 @@ async def roll_out(
 
 
 def _check_bundle(
-    path: Path, step: int, tasks: Sequence[Task], group_size: int, adapter_sha: str
+    path: Path,
+    step: int,
+    tasks: Sequence[Task],
+    spare: Sequence[Task],
+    group_size: int,
+    adapter_sha: str,
 ) -> tuple[RolloutGroup, ...]:
     groups = read_bundle(path)
+    planned = [*tasks, *spare][: max(len(tasks), len(groups))]
     found = {
         "step": {g.step for g in groups},
         "tasks": [g.task_id for g in groups],
@@ -70,7 +78,7 @@ def _check_bundle(
     }
     wanted = {
         "step": {step},
-        "tasks": [t.task_id for t in tasks],
+        "tasks": [t.task_id for t in planned],
         "group_size": {group_size},
         "adapter": {adapter_sha},
     }

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -45,18 +45,26 @@ _FILES_BESIDE = 64
 """Those of the process itself: libraries, logs, the event loop."""
 
 
+Key = tuple[str, int]
+"""(task_id, k): what a trajectory is found by."""
+
+
 class Attempt(NamedTuple):
     """Attempt number `k` at a task."""
 
     task: Task
     k: int
 
+    @property
+    def key(self) -> Key:
+        return self.task.task_id, self.k
 
-Key = tuple[str, int]
-"""(task_id, k): what a trajectory is found by."""
 
 SeedsOf = Callable[[Attempt], TurnSeeds]
 """The seeds of an attempt's turns."""
+
+More = Callable[[Attempt, Trajectory], Awaitable[Sequence[Attempt]]]
+"""Which attempts to play besides, now that this one has ended."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +109,17 @@ class _Tally:
     """Adds up what a progress event tells."""
 
     def __init__(self, total: int, on_progress: OnProgress, clock: Callable[[], float]) -> None:
-        self._total, self._on_progress, self._clock = total, on_progress, clock
+        self.total = total
+        self._on_progress, self._clock = on_progress, clock
         self._began = clock()
         self._kept = self._turns = self._tokens = 0
         self._finished: list[Trajectory] = []
 
     def keep(self, trajectories: Iterable[Trajectory]) -> None:
-        self._finished += trajectories
-        self._kept = len(self._finished)
-        self._turns = sum(len(t.turns) for t in self._finished)
+        kept = list(trajectories)
+        self._finished += kept
+        self._kept += len(kept)
+        self._turns += sum(len(t.turns) for t in kept)
         self._tell()
 
     def turn(self, turn: Turn) -> None:
@@ -126,7 +136,7 @@ class _Tally:
         self._on_progress(
             RolloutProgress(
                 finished=len(finished),
-                total=self._total,
+                total=self.total,
                 kept=self._kept,
                 turns=self._turns,
                 tokens=self._tokens,
@@ -152,7 +162,7 @@ class PartialFile:
         """What an earlier start left that still counts; the rest is dropped from the file."""
         if not self.path.is_file():
             return {}
-        wanted = {(a.task.task_id, a.k): a for a in attempts}
+        wanted = {a.key: a for a in attempts}
         stored = read_trajectories(self.path)
         kept: dict[Key, Trajectory] = {}
         for trajectory in stored:
@@ -212,16 +222,19 @@ async def fly(
     *,
     partial: PartialFile | None = None,
     on_progress: OnProgress = ignore_progress,
+    spare: Sequence[Attempt] = (),
+    more: More | None = None,
 ) -> list[Trajectory]:
     """Play every attempt that the partial file does not hold; return all, in attempts' order.
 
-    The player's `concurrency` bounds the episodes in flight; 0 is all. Raises what the first
-    failing episode raised; the finished trajectories stay in the partial file, and an `Unavailable`
-    says so. Without a partial file nothing is kept.
+    The player's `concurrency` bounds the episodes in flight; 0 is all. `more` is asked whenever an
+    attempt has ended, also one that the file held; what it names of `spare` is played too. Raises
+    what the first failing episode raised; the finished trajectories stay in the partial file, and
+    an `Unavailable` says so. Without a partial file nothing is kept.
     """
-    done = partial.load(attempts, player, seeds) if partial else {}
+    done = partial.load((*attempts, *spare), player, seeds) if partial else {}
     tally = _Tally(len(attempts), on_progress, player.clock)
-    tally.keep(done.values())
+    tally.keep(done[a.key] for a in attempts if a.key in done)
     at_once = player.settings.concurrency or max(1, len(attempts))
     allow_open_files(_FILES_BESIDE + _FILES_AN_EPISODE * at_once)
     seats = asyncio.Semaphore(at_once)
@@ -236,23 +249,34 @@ async def fly(
                     break
             if partial:
                 await partial.append(trajectory)
-        done[attempt.task.task_id, attempt.k] = trajectory
+        done[attempt.key] = trajectory
         tally.finish(trajectory)
+        await ask_for_more(attempt)
+
+    async def ask_for_more(attempt: Attempt) -> None:
+        if more:
+            further = await more(attempt, done[attempt.key])
+            tally.total += len(further)
+            tally.keep(done[a.key] for a in further if a.key in done)
+            begin(further)
+
+    def begin(attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            known = attempt.key in done
+            group.create_task(ask_for_more(attempt) if known else play_one(attempt))
 
     beating = asyncio.create_task(pulse.keep())
     try:
         async with asyncio.TaskGroup() as group:
-            for attempt in attempts:
-                if (attempt.task.task_id, attempt.k) not in done:
-                    group.create_task(play_one(attempt))
+            begin(attempts)
     except BaseExceptionGroup as failures:
         first = failures.exceptions[0]
         if partial and isinstance(first, Unavailable):
             raise Unavailable(
-                f"{first}; {len(done)} of {len(attempts)} episodes are finished and kept in"
+                f"{first}; {len(done)} of {tally.total} episodes are finished and kept in"
                 f" {partial.path}; the same command goes on from there"
             ) from first
         raise first from None
     finally:
         beating.cancel()
-    return [done[a.task.task_id, a.k] for a in attempts]
+    return [done[a.key] for a in attempts]

@@ -1,16 +1,24 @@
 """A step's tasks are played K times each, and the K episodes of a task become its group.
 
-A group is complete and every reward in it finite, or there is none. What a reward is worth is
+A group is complete and every reward in it finite, or there is none. Where all K pass or all K fail,
+a spare task is played too while there is one; at the end as many such groups are left out of
+training as spare tasks were played. Which ones are played does not depend on which episode ends
+first: each such group asks for one more task, so it is the shortest beginning of the spare tasks
+that answers all that ask. What a reward is worth is
 decided in `reward`; files are the business of `rollout.bundle`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial as bind
 
 from fieldkit.errors import BadInput
-from fieldkit.records import RolloutGroup, Task, Trajectory
+from fieldkit.records import RolloutGroup, Signal, Task, Trajectory
+from reward.group_signal import draw_of
 from reward.reward import Reward
 from rollout.envs.registry import environment_of
 from rollout.flight import Attempt, OnProgress, PartialFile, fly, ignore_progress
@@ -27,22 +35,57 @@ async def play_groups(
     group_size: int,
     partial: PartialFile | None,
     on_progress: OnProgress = ignore_progress,
+    spare: Sequence[Task] = (),
 ) -> tuple[RolloutGroup, ...]:
     """Play every task `group_size` times with the training seeds of `step`, all in flight.
 
-    Groups come in the order of `tasks`. Raises as `fly`, and as the graders of whole groups.
+    Groups come in the order of `tasks`, then of the `spare` tasks that were played. Raises as
+    `fly`, and as the graders of whole groups.
     """
 
     def seeds(attempt: Attempt) -> TurnSeeds:
         return bind(training_seed, run_seed, step, attempt.task.task_id, attempt.k)
 
-    attempts = [Attempt(task, k) for task in tasks for k in range(group_size)]
-    played = await fly(attempts, player, seeds, partial=partial, on_progress=on_progress)
-    groups = []
-    for i, task in enumerate(tasks):
-        compared = await _compared(task, played[i * group_size : (i + 1) * group_size], player)
-        groups.append(make_group(step, task, compared, player.reward))
-    return tuple(groups)
+    def attempts(tasks: Iterable[Task]) -> list[Attempt]:
+        return [Attempt(task, k) for task in tasks for k in range(group_size)]
+
+    ended: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    groups: dict[str, RolloutGroup] = {}
+    waiting = iter(spare)
+
+    async def more(attempt: Attempt, trajectory: Trajectory) -> Sequence[Attempt]:
+        task, of_task = attempt.task, ended[attempt.task.task_id]
+        of_task.append(trajectory)
+        if len(of_task) < group_size:
+            return ()
+        compared = await _compared(task, sorted(of_task, key=lambda t: t.k), player)
+        group = make_group(step, task, compared, player.reward)
+        groups[task.task_id] = group
+        return () if draw_of(group).mixed else attempts(itertools.islice(waiting, 1))
+
+    await fly(
+        attempts(tasks),
+        player,
+        seeds,
+        partial=partial,
+        on_progress=on_progress,
+        spare=attempts(spare),
+        more=more,
+    )
+    played = [groups[t.task_id] for t in (*tasks, *spare) if t.task_id in groups]
+    return _leave_out(played, len(played) - len(tasks))
+
+
+def _leave_out(groups: Sequence[RolloutGroup], n: int) -> tuple[RolloutGroup, ...]:
+    """`n` of the groups that are not mixed are left out: first those whose attempts did the same
+    work and ended alike, and of equals the last."""
+
+    def teaches_less(i: int) -> tuple[bool, int]:
+        return draw_of(groups[i]).signal is not Signal.LEARNABLE, i
+
+    unmixed = [i for i, group in enumerate(groups) if not draw_of(group).mixed]
+    out = sorted(unmixed, key=teaches_less, reverse=True)[:n]
+    return tuple(replace(g, left_out=True) if i in out else g for i, g in enumerate(groups))
 
 
 async def _compared(

@@ -8,7 +8,7 @@ evening, and not as a flat curve in the morning. A preflight writes nothing.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,9 +17,9 @@ from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups
 from rollout.player import Player
-from rollout.seeds import plan_tasks
 
-PREFLIGHT_TASKS = 4  # as in the third reference document
+PREFLIGHT_TASKS = 4
+"""How many tasks a preflight has at most, as in the third reference document."""
 PREFLIGHT_STEP = 0
 """The step whose seeds a preflight uses: no training step has that number."""
 
@@ -76,22 +76,18 @@ class Preflight:
 
 
 async def preflight(
-    pool: Sequence[Task],
+    tasks: Sequence[Task],
     *,
     player: Player,
     run_seed: int,
     group_size: int,
-    mix: Mapping[str, float] | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Preflight:
-    """Play up to four tasks of the pool, `group_size` times each, as a step would; with a `mix` of
-    several environments."""
+    """Play the first few of the tasks, `group_size` times each, as a step would."""
     began = player.clock()
-    wanted = min(PREFLIGHT_TASKS, len(pool))
-    tasks = plan_tasks(run_seed, 1, pool, wanted, mix)
     groups = await play_groups(
         PREFLIGHT_STEP,
-        tasks,
+        tasks[:PREFLIGHT_TASKS],
         player=player,
         run_seed=run_seed,
         group_size=group_size,

@@ -16,6 +16,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from fieldkit.errors import BadInput
 from fieldkit.records import Sampling
 from fieldkit.settings import Change, Choice, Follows, NoCondition, Unit, settings
+from rollout.draw.rules import DRAWS
 from rollout.envs.shell_protocol import PROTOCOLS
 
 
@@ -70,5 +71,11 @@ class RolloutSettings(EpisodeSettings):
     """B, the tasks of a step."""
     group_size: Annotated[int, Ge(2), Le(1000)] = 4
     """K, the episodes of each task; their mean reward is the baseline, so one alone has none."""
+    draw: Annotated[str, Choice(DRAWS)] = "uniform"
+    """Which tasks a step plays."""
+    resample: NonNegativeInt = 0
+    """How many tasks more a step may play, each in place of one whose attempts all pass or all
+    fail. Training leaves those out; what they say about the pool is kept (DAPO's dynamic
+    sampling)."""
     run_seed: Annotated[int, Follows("run.seed")] = 0
     """What every task order and sampling seed of a run derives from."""

@@ -14,9 +14,13 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", HOUSE, re.DOTALL | re.MULTILINE
 KNOWN = """
 assert "echo" in ENVIRONMENTS and "file_at_least" in ASSERTION_KINDS
 assert "rate" in REWARDS and "none" in CREDITS and "lister" in YARDSTICKS
+from rollout.draw.drawing import Drawing
+from fieldkit.records import Task
+pool = [Task(str(i), "echo", "", {}) for i in range(5)]
+assert DRAWS["file"](Drawing(0, 1, pool, 2, spare=1)) == pool[:3]
 from scripts.run.keys import settings_page
 page = settings_page()
-assert all(name in page for name in ("rate", "none", "squared", "adagrad", "careful"))
+assert all(name in page for name in ("file", "rate", "none", "squared", "adagrad", "careful"))
 from scripts.evidence.findings import Findings
 assert PHASES["count"].load() and TABLES[-1].make.__name__ == "<lambda>"
 assert isinstance(TRACKERS[-1], Printer) and FIGURES[-1].tag == "rollout/tokens"
@@ -32,7 +36,7 @@ def test_every_example_adds_what_it_says_from_outside_the_packages() -> None:
 
 def test_every_kind_that_has_a_registry_has_an_example() -> None:
     registries = ["ENVIRONMENTS", "ASSERTION_KINDS", "REWARDS", "CREDITS", "YARDSTICKS"]
-    registries += ["OBJECTIVES", "OPTIMIZERS", "LIFECYCLES", "PHASES"]
+    registries += ["DRAWS", "OBJECTIVES", "OPTIMIZERS", "LIFECYCLES", "PHASES"]
     in_order = ("TRACKERS", "TABLES", "FIGURES")
     shown = "\n".join(EXAMPLES)
     for name in registries:

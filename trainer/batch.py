@@ -68,7 +68,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """A bundle as segments.
+    """A bundle as segments. Groups that were left out of training take no part in it.
 
     segments: those that are scored. n_tokens: the sampled tokens of the whole bundle, silent groups
     included: a silent group is a mean of zeros, so leaving it out would make a step with one
@@ -156,6 +156,7 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
     away; `kl_on_silent_groups` scores them too. Every mean counts them either way. The sequence of
     an objective is a turn: it was sampled in one piece, has one advantage, and is never cut.
     """
+    groups = [g for g in groups if not g.left_out]
     trajectories = [t for g in groups for t in g.trajectories]
     of_turns = [
         [len(turn.completion_ids) for t in g.trajectories for turn in t.turns] for g in groups

@@ -207,7 +207,7 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         timings=parts.read("wall time", lambda: reader.timings[: len(steps)], ()),
         summaries=summaries,
         sampled=parts.read("arms at the training temperature", at_training_temperature, None),
-        pool=parts.read("pool", lambda: _pool(folder, config, len(steps)), None),
+        pool=parts.read("pool", lambda: _pool(folder, config, steps), None),
         plan=_plan(config, journal, reader),
         manifest=manifest or {},
         journal=journal,
@@ -229,14 +229,14 @@ def _summaries(evals: Path, parts: _Parts) -> tuple[EvalSummary, ...]:
     return tuple(sorted(whole, key=lambda s: reading_order(s.arm)))
 
 
-def _pool(folder: RunFolder, config: RunConfig, n_steps: int) -> Pool:
-    if not has_bundles(folder, n_steps):
+def _pool(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> Pool:
+    if not (all(s.draws for s in steps[1:]) or has_bundles(folder, len(steps))):
         raise BadInput(
             f"{folder.bundle(1)}: no such file: this copy of the run does not have the episodes of"
             " training, so the history of its pool is not known"
         )
     ids = [t.task_id for t in decode_tasks(from_checkout(config.data.pool))]
-    history = read_history(folder.path)
+    history = read_history(steps, folder.bundle)
     return Pool(history, converged(history, ids, config.pool), forecast(history, ids))
 
 

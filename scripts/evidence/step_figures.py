@@ -84,6 +84,12 @@ def tokens_a_turn(step: StepSummary) -> float | None:
     return step.mean_tokens / step.mean_turns
 
 
+def mixed_share(s: StepSummary) -> float | None:
+    """Share of the groups that were trained on in which some attempts passed and some did not."""
+    trained = [d for d in s.draws if not d.left_out]
+    return sum(d.mixed for d in trained) / len(trained) if trained else None
+
+
 def sampled_rate(s: StepSummary) -> float | None:
     """Tokens that the server sampled per second of rollout."""
     seconds = s.seconds.get("rollout")
@@ -104,6 +110,10 @@ PASSES = StepFigure(
 ASSERTIONS = StepFigure(
     "Assertions that hold", "assertions", "% of assertions", lambda s: s.assertion_rate,
     "rollout/assertion_rate", +1, is_rate=True, scale=100.0, curve="", is_number=False,
+)  # fmt: skip
+MIXED = StepFigure(
+    "Groups with passes and failures", "mixed groups", "% of the groups trained on", mixed_share,
+    "rollout/mixed_groups", +1, is_rate=True, scale=100.0, is_number=False,
 )  # fmt: skip
 TURNS = StepFigure(
     "Turns", "turns", "an episode", lambda s: s.mean_turns, "rollout/turns", -1,
@@ -158,7 +168,7 @@ TRAINED = StepFigure(
 )  # fmt: skip
 
 FIGURES: list[StepFigure] = [
-    REWARD, STOPS, PASSES, ASSERTIONS, TURNS, REPLY, SAMPLED, LOSS, KL, DELTA, DELTA_SERVED,
+    REWARD, STOPS, PASSES, ASSERTIONS, MIXED, TURNS, REPLY, SAMPLED, LOSS, KL, DELTA, DELTA_SERVED,
     GRADIENT, DRIFT, LARGEST_DRIFT, CLIPPED, HELD_BACK, ENTROPY, TRAINED,
 ]  # fmt: skip
 """Every figure, in the order of tables, curves and trackers."""

@@ -20,11 +20,11 @@ from fieldkit.training.adapter import (
     other_base,
     weight_bytes,
 )
+from rollout.draw.mix import check_mix
 from rollout.envs.registry import environment_of
 from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.preflight import PREFLIGHT_TASKS
 from rollout.sandbox.base import probe
-from rollout.seeds import check_mix
 from rollout.tasks import check_disjoint, check_without_final
 from scripts.phases.context import DEFAULT_MODEL, Context
 from scripts.run.config import RunConfig

@@ -11,7 +11,16 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_json
-from rollout.preflight import Preflight, Verdict, explain, preflight, render_rows
+from rollout.draw.drawing import Drawing
+from rollout.draw.rules import DRAWS
+from rollout.preflight import (
+    PREFLIGHT_TASKS,
+    Preflight,
+    Verdict,
+    explain,
+    preflight,
+    render_rows,
+)
 from rollout.sandbox.command import SandboxKind
 from scripts.base.events import Tell, table
 from scripts.phases.context import Context
@@ -38,14 +47,17 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
     chat = renderer(ctx)
     served = serve(ctx, adapter, ctx.folder.version(n))
 
+    settings, pool = ctx.config.rollout, ctx.pool()
+    wanted = min(PREFLIGHT_TASKS, len(pool))
+    drawing = Drawing(settings.run_seed, 1, pool, wanted, mix=ctx.config.data.mix)
+
     async def play() -> Preflight:
-        async with player(ctx, served, chat, ctx.config.rollout) as p:
+        async with player(ctx, served, chat, settings) as p:
             return await preflight(
-                ctx.pool(),
+                DRAWS[settings.draw](drawing),
                 player=p,
-                run_seed=ctx.config.rollout.run_seed,
-                group_size=ctx.config.rollout.group_size,
-                mix=ctx.config.data.mix,
+                run_seed=settings.run_seed,
+                group_size=settings.group_size,
                 on_progress=show(ctx),
             )
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
-from fieldkit.records import RolloutGroup, Signal
+from fieldkit.records import RolloutGroup, Signal, Task
+from reward.group_signal import draw_of
+from reward.pool import read_history
 from reward.totals import totals
 from rollout.bundle import roll_out
-from rollout.seeds import plan_tasks
+from rollout.draw.drawing import Drawing
+from rollout.draw.rules import DRAWS
 from scripts.base.events import alarm
 from scripts.phases.checks import check_kept_apart
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, serve, show
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
+from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
 
 
@@ -60,14 +64,14 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
     settings = ctx.config.rollout
     chat = renderer(ctx)
     served = serve(ctx, ctx.folder.adapter(n - 1), ctx.folder.version(n - 1))
-    mix = ctx.config.data.mix
-    tasks = plan_tasks(settings.run_seed, n, ctx.pool(), settings.tasks_per_step, mix)
+    tasks = _draw(ctx, n)
 
     async def play() -> tuple[RolloutGroup, ...]:
         async with player(ctx, served, chat, settings) as p:
             return await roll_out(
                 n,
-                tasks,
+                tasks[: settings.tasks_per_step],
+                spare=tasks[settings.tasks_per_step :],
                 player=p,
                 run_seed=settings.run_seed,
                 group_size=settings.group_size,
@@ -78,6 +82,22 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
 
     with ctx.watch.part("rollout"):
         return ctx.run_async(play())
+
+
+def _draw(ctx: Context, n: int) -> list[Task]:
+    """Step n's tasks, and behind them the spare ones."""
+    settings = ctx.config.rollout
+    drawing = Drawing(
+        settings.run_seed,
+        n,
+        ctx.pool(),
+        settings.tasks_per_step,
+        spare=settings.resample,
+        group_size=settings.group_size,
+        mix=ctx.config.data.mix,
+        history=read_history(RunReader(ctx.folder).steps, ctx.folder.bundle),
+    )
+    return DRAWS[settings.draw](drawing)
 
 
 def _checked_at_start(ctx: Context) -> bool:
@@ -105,8 +125,11 @@ def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:
 def _told(n: int, groups: tuple[RolloutGroup, ...]) -> str:
     sums = totals([t for g in groups for t in g.trajectories])
     learnable = sum(g.signal is Signal.LEARNABLE for g in groups)
+    mixed, out = sum(draw_of(g).mixed for g in groups), sum(g.left_out for g in groups)
+    left = f", {out} left out" if out else ""
     return (
         f"step {n}: {sums.n} episodes, reward {sums.mean_reward:.3f}, "
         f"passed {sums.pass_rate:.0%}, stopped by themselves {sums.stop_rate:.0%}, "
-        f"{sums.mean_turns:.2f} turns, {learnable} of {len(groups)} groups learnable"
+        f"{sums.mean_turns:.2f} turns, {learnable} of {len(groups)} groups learnable, "
+        f"{mixed} with passes and failures{left}"
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fieldkit.records import Outcome, RolloutGroup, StepSummary
+from reward.group_signal import draw_of
 from reward.totals import totals
 from scripts.run.timings import StepTimings
 
@@ -41,4 +42,5 @@ def step_summary(
             if isinstance(value, (int, float))
         },
         seconds={k: round(v, 3) for k, v in {**timings.seconds, "wall": timings.wall}.items()},
+        draws=tuple(map(draw_of, groups)),
     )

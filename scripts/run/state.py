@@ -141,12 +141,12 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
     )
 
 
-def pool_state(folder: RunFolder, config: RunConfig) -> Convergence:
-    """The evidence about the pool, from every bundle."""
+def pool_state(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> Convergence:
+    """The evidence about the pool, from what its finished steps drew."""
     from rollout.tasks import read_tasks  # heavy, and seldom asked
 
     pool = [t.task_id for t in read_tasks(from_checkout(config.data.pool))]
-    return converged(read_history(folder.path), pool, config.pool)
+    return converged(read_history(steps, folder.bundle), pool, config.pool)
 
 
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
@@ -155,7 +155,7 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     command = growth(pool)
     grow = f"`{command}`" if command else f"Add tasks to {pool}"
     raise PoolConverged(
-        f"{pool_state(folder, config).message}. Everything is saved. "
+        f"{pool_state(folder, config, RunReader(folder).steps).message}. Everything is saved. "
         f"{grow}, then `grpo run {folder.typed}{config.flags}` goes on; or `grpo new` another run, "
         f'on other tasks, with [model] adapter = "{in_checkout(newest)}"'
     )
@@ -166,10 +166,10 @@ def _nothing_yet() -> RunFiles:
 
 
 def _is_converged(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> bool:
-    """Whether the pool is exhausted. The bundles are read only where the answer could be yes."""
+    """Whether the pool is exhausted."""
     if len(steps) == 1 or steps[-1].groups.get(Signal.LEARNABLE, 0):
         return False  # a task that was just learnable is evidence enough against
-    return pool_state(folder, config).converged
+    return pool_state(folder, config, steps).converged
 
 
 def _eval_seconds(reader: RunReader, files: RunFiles, timings: Sequence[StepTimings]) -> float:

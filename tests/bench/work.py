@@ -12,13 +12,14 @@ from pathlib import Path
 from fieldkit.records import Task
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from reward.reward import Reward
+from rollout.draw.drawing import Drawing
+from rollout.draw.epochs import by_epochs
 from rollout.engine.client import EngineClient
 from rollout.engine.vllm_server import serving_dtype
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.player import Player
 from rollout.policies import sampled
-from rollout.seeds import plan_tasks
 from rollout.settings import RolloutSettings
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
@@ -50,7 +51,7 @@ class Work:
         return cls(
             model,
             check_adapter(from_checkout(config.model.adapter), model),
-            tuple(plan_tasks(settings.run_seed, 1, pool, settings.tasks_per_step, {})),
+            tuple(by_epochs(Drawing(settings.run_seed, 1, pool, settings.tasks_per_step))),
             config,
             tuple(smaller),
         )

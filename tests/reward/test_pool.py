@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import RolloutGroup, Signal, encode_group
+from fieldkit.records import (
+    Draw,
+    Outcome,
+    RolloutGroup,
+    Signal,
+    StepSummary,
+    encode_group,
+)
+from reward.group_signal import draw_of
 from reward.pool import (
     Drawn,
     PoolHistory,
@@ -98,17 +106,40 @@ def test_a_pool_that_names_a_task_twice_is_refused() -> None:
         converged(played(), ["a", "a"])
 
 
-def write_bundle(run: Path, step: int, signal: Signal) -> None:
-    members = [trajectory(["ls"], 1, 2, 0.5, task_id="a")]
-    other = (2, 0.9) if signal is LEARN else (1, 0.5)
-    members.append(trajectory(["ls"], other[0], 2, other[1], k=1, task_id="a"))
-    write_group(run, group(members, signal, step))
+def summary(step: int, *draws: Draw, bundle: bool = True) -> StepSummary:
+    return StepSummary(
+        step=step,
+        outcome=Outcome.TRAINED,
+        parent_sha=None,
+        adapter_sha="a",
+        optimizer_sha=None,
+        bundle_sha="b" if bundle else None,
+        n_trajectories=2,
+        mean_reward=None,
+        pass_rate=None,
+        assertion_rate=None,
+        stop_rate=None,
+        mean_turns=None,
+        mean_tokens=None,
+        groups={},
+        train={},
+        seconds={},
+        draws=draws,
+    )
 
 
-def write_group(run: Path, played: RolloutGroup) -> None:
-    folder = run / f"step-{played.step:03d}"
-    folder.mkdir(parents=True)
-    (folder / "trajectory_bundle.jsonl").write_text(encode_group(played) + "\n")
+def draw(signal: Signal, passed: int = 1) -> Draw:
+    return Draw("a", signal, passed, 2)
+
+
+def no_bundle(step: int) -> Path:
+    raise AssertionError(f"the bundle of step {step} was asked for")
+
+
+def write_group(run: Path, played: RolloutGroup) -> Path:
+    bundle = run / f"{played.step}.jsonl"
+    bundle.write_text(encode_group(played) + "\n")
+    return bundle
 
 
 DONE = "TASK_COMPLETE"
@@ -131,23 +162,30 @@ def test_a_group_that_differs_by_turns_alone_keeps_no_pool_alive(
         trajectory(texts, passed, 2, 0.9 - k / 10, k=k)
         for k, (texts, passed) in enumerate((first, second))
     ]
-    write_group(tmp_path, group(members, LEARN))
-    assert read_history(tmp_path).by_task()["t"] == ((1, told),)
-    assert converged(read_history(tmp_path), ["t"]).converged == (told is not LEARN)
+    drawn = draw_of(group(members, LEARN))
+    assert drawn.signal is told
+    history = read_history([summary(1, drawn)], no_bundle)
+    assert history.by_task()["t"] == ((1, told),)
+    assert converged(history, ["t"]).converged == (told is not LEARN)
 
 
-def test_the_history_of_a_run_is_read_from_its_bundles_in_step_order(tmp_path: Path) -> None:
-    write_bundle(tmp_path, 11, STUCK)
-    write_bundle(tmp_path, 2, LEARN)
-    assert read_history(tmp_path).by_task()["a"] == ((2, LEARN), (11, STUCK))
+def test_the_history_of_a_run_is_read_from_its_step_summaries() -> None:
+    steps = [summary(0, bundle=False), summary(1, draw(LEARN)), summary(2, draw(STUCK, 0))]
+    history = read_history(steps, no_bundle)
+    assert history.by_task()["a"] == ((1, LEARN), (2, STUCK))
+    assert [(d.passed, d.played) for d in history.drawn] == [(1, 2), (0, 2)]
 
 
-def test_a_corrupt_bundle_line_is_named(tmp_path: Path) -> None:
-    write_bundle(tmp_path, 1, LEARN)
-    bundle = tmp_path / "step-001" / "trajectory_bundle.jsonl"
+def test_a_step_of_an_older_version_is_read_from_its_bundle(tmp_path: Path) -> None:
+    members = [trajectory(["ls"], passed, 2, passed / 2, k=k) for k, passed in enumerate((1, 2))]
+    bundle = write_group(tmp_path, group(members, LEARN))
+    history = read_history([summary(1)], lambda step: bundle)
+    assert history == PoolHistory((Drawn(1, "t", LEARN, 1, 2),))
     bundle.write_text(bundle.read_text() + '{"schema": 1, "step": 1}\n')
-    with pytest.raises(BadInput, match=r"trajectory_bundle\.jsonl:2"):
-        read_history(tmp_path)
+    with pytest.raises(BadInput, match=r"1\.jsonl:2"):
+        read_history([summary(1)], lambda step: bundle)
+    bundle.unlink()
+    assert read_history([summary(1)], lambda step: bundle) == PoolHistory()
 
 
 def passes(learnable_per_pass: list[int], n: int) -> tuple[PoolHistory, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.records import RolloutGroup, Signal, read_bundle, read_trajectories
+from fieldkit.records import RolloutGroup, Signal, Task, read_bundle, read_trajectories
 from reward.reward import Reward
 from reward.shaping import REWARDS, RewardKind, RewardSettings
 from rollout.bundle import roll_out
@@ -56,6 +56,7 @@ class Step:
         self.partial = folder / "trajectories.partial.jsonl"
         self.bundle = folder / "trajectory_bundle.jsonl"
         self.tasks = [write_task(name) for name in NAMES]
+        self.spare: list[Task] = []
         self.on_progress: OnProgress = ignore_progress
 
     def play(
@@ -73,6 +74,7 @@ class Step:
             partial=self.partial,
             bundle=self.bundle,
             on_progress=self.on_progress,
+            spare=self.spare,
         )
 
     def files(self) -> list[str]:
@@ -297,3 +299,83 @@ def test_progress_counts_turns_tokens_rewards_and_stops(step: Step) -> None:
     finished = [e.finished for e in events]
     assert finished == sorted(finished)
     assert events[0].mean_reward is None
+
+
+SPARE = ("delta", "epsilon", "zeta", "eta")
+
+
+def passes_by_seed(conversation: str, turn: int, seed: int) -> str:
+    """Solves the task at once or gives it up, as the turn's seed has it."""
+    name = next(n for n in (*NAMES, *SPARE) if f"{n}.txt" in conversation)
+    return f"{bash(f'echo done > {name}.txt')}\nTASK_COMPLETE" if seed % 2 else "TASK_COMPLETE"
+
+
+def planned(run_seed: int) -> tuple[list[str], list[str]]:
+    """The tasks that a step with spare ones should play, by hand, and those that are mixed."""
+
+    def is_mixed(name: str) -> bool:
+        return len({training_seed(run_seed, 3, name, k, 0) % 2 for k in range(K)}) > 1
+
+    names = [*NAMES, *SPARE]
+    n = len(NAMES)
+    while n < len(names) and n - sum(map(is_mixed, names[:n])) > n - len(NAMES):
+        n += 1
+    return names[:n], [name for name in names[:n] if is_mixed(name)]
+
+
+def with_spare(step: Step, folder: str = "") -> Step:
+    other = Step(step.folder / folder)
+    other.folder.mkdir(exist_ok=True)
+    other.spare = [write_task(name) for name in SPARE]
+    return other
+
+
+@pytest.mark.parametrize("run_seed", range(6))
+def test_a_group_without_a_mix_is_replaced_while_there_are_spare_tasks(
+    step: Step, run_seed: int
+) -> None:
+    names, mixed = planned(run_seed)
+    groups = with_spare(step).play(passes_by_seed, run_seed)
+    assert [g.task_id for g in groups] == names
+    trained = [g.task_id for g in groups if not g.left_out]
+    assert len(trained) == len(NAMES)
+    assert set(mixed) >= set(trained) or set(trained) >= set(mixed)
+    one_by_one = with_spare(step, "slow").play(passes_by_seed, run_seed, settings=ONE_BY_ONE)
+    assert [(g.task_id, g.left_out) for g in one_by_one] == [
+        (g.task_id, g.left_out) for g in groups
+    ]
+
+
+def test_the_seeds_of_that_test_meet_every_case() -> None:
+    plans = [planned(seed) for seed in range(6)]
+    assert {len(names) for names, _ in plans} >= {3, 5, 7}
+    assert any(len(mixed) < len(NAMES) for _, mixed in plans)
+
+
+def test_a_step_with_spare_tasks_goes_on_where_it_was_killed(step: Step) -> None:
+    run_seed = next(s for s in range(6) if len(planned(s)[0]) == 5)
+    whole = with_spare(step, "whole").play(passes_by_seed, run_seed)
+    killed = with_spare(step, "killed")
+    with pytest.raises(Unavailable, match=r"6 of \d+ episodes are finished"):
+        killed.play(FailingSampler(passes_by_seed, "delta.txt", 99), run_seed, settings=ONE_BY_ONE)
+    seen: list[RolloutProgress] = []
+    killed.on_progress = seen.append
+    again = ScriptedSampler(passes_by_seed)
+    groups = killed.play(again, run_seed)
+    assert [(g.task_id, g.left_out) for g in groups] == [(g.task_id, g.left_out) for g in whole]
+    assert len(again.prompts) == 4
+    assert (seen[0].kept, seen[-1].kept, seen[-1].finished, seen[-1].total) == (6, 6, 10, 10)
+    # The bundle that is there is the plan's, as far as the plan was played.
+    assert killed.play(again, run_seed) == groups
+    killed.spare = killed.spare[:1]
+    with pytest.raises(BadInput, match="its tasks is"):
+        killed.play(again, run_seed)
+
+
+def test_only_groups_that_are_left_out_say_so_in_the_bundle(step: Step) -> None:
+    run_seed = next(s for s in range(6) if len(planned(s)[0]) == 5)
+    spared = with_spare(step)
+    groups = spared.play(passes_by_seed, run_seed)
+    lines = spared.bundle.read_text().splitlines()
+    assert ["left_out" in line for line in lines] == [g.left_out for g in groups]
+    assert read_bundle(spared.bundle) == groups

@@ -22,6 +22,7 @@ from fieldkit.records import (
     encode,
     encode_group,
 )
+from reward.group_signal import draw_of
 from rollout.arm import tasks_sha
 from scripts.run.config import DataSettings, NightSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -150,12 +151,13 @@ def summary(n: int, n_steps: int) -> StepSummary:
 
 def _write_step(folder: RunFolder, n: int, n_steps: int, pool: Sequence[str]) -> None:
     folder.step(n).mkdir()
-    folder.summary(n).write_text(encode(summary(n, n_steps)))
+    drawn = [pool[(2 * n + i) % len(pool)] for i in range(2 if n else 0)]
+    groups = [group(n, task) for task in drawn]
+    whole = replace(summary(n, n_steps), draws=tuple(map(draw_of, groups)))
+    folder.summary(n).write_text(encode(whole))
     write_timings(folder.timings(n), timings(n))
-    if n:
-        drawn = [pool[(2 * n + i) % len(pool)] for i in range(2)]
-        groups = "".join(encode_group(group(n, task)) + "\n" for task in drawn)
-        folder.bundle(n).write_text(groups)
+    if groups:
+        folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
 
 
 def timings(n: int) -> StepTimings:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
+from fieldkit.records import encode
 from rollout.arm import PACKED_TRAJECTORIES, TRAJECTORIES, transcripts
 from scripts.cli.app import app
 from scripts.evidence.ending import EndKind, ending, next_steps
@@ -22,6 +23,7 @@ from scripts.evidence.played import read_played
 from scripts.evidence.text_page import plain_page
 from scripts.report.files import write_files
 from scripts.run.folder import RunFolder
+from scripts.run.reader import read_step
 from tests.scripts.made_night import Night, make_night
 
 
@@ -142,13 +144,24 @@ def test_on_a_clone_the_night_is_done_and_its_page_is_kept(clone: Night) -> None
     assert said.stdout == f"{run}/report.html\n"
 
 
-def test_a_new_page_can_be_written_elsewhere_and_names_what_it_lacks(clone: Night) -> None:
+def test_the_history_of_the_pool_is_in_the_steps_and_of_older_ones_in_bundles_alone(
+    clone: Night,
+) -> None:
+    assert found(clone).pool is not None
+    for n in range(1, 9):
+        file = clone.folder.summary(n)
+        file.write_text(encode(replace(read_step(file, n), draws=())))
+    (gap,) = found(clone).gaps
+    assert "does not have the episodes of training, so the history of its pool" in gap.why
+
+
+def test_a_new_page_can_be_written_elsewhere(clone: Night) -> None:
     page = clone.folder.path.parent / "pages" / "page.html"
     said = grpo("report", str(clone.folder.path), "--out", str(page))
     assert said.exit_code == 0, said.output
     text = page.read_text()
     assert "The habit is gone" in text
-    assert "does not have the episodes of training" in text
+    assert "does not have the episodes of training" not in text
     own = clone.folder.path / "report.html"
     with pytest.raises(BadInput, match=r"report\.html: a new page would hold less.*--out FILE`"):
         grpo_raises("report", str(clone.folder.path), "--out", str(own))

@@ -14,11 +14,13 @@ import pytest
 
 from fieldkit.files.atomic import append_line
 from fieldkit.files.journal import Journal
+from fieldkit.records import encode
 from scripts.evidence.findings import read_findings
 from scripts.evidence.verdict import Habit
 from scripts.report.files import write_files, write_report
 from scripts.report.page import cell, code
 from scripts.report.sections import HABIT, TERMS, terms
+from scripts.run.reader import read_step
 from tests.scripts.made_night import Night, make_night, tasks, write_tasks
 
 SECTIONS = (
@@ -269,9 +271,14 @@ def test_an_unreadable_line_of_an_evaluation_is_named_and_the_rest_is_shown(
     assert "KL to the start" in shown.text
 
 
-def test_an_unreadable_line_of_a_bundle_costs_the_pool_and_nothing_else(tmp_path: Path) -> None:
+def test_an_unreadable_line_of_an_older_bundle_costs_the_pool_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     night = make_night(tmp_path)
     append_line(night.folder.bundle(3), "no JSON")
+    assert "The pool could not be read." not in page_of(night).text
+    older = replace(read_step(night.folder.summary(3), 3), draws=(), bundle_sha="b")
+    night.folder.summary(3).write_text(encode(older))
     shown = page_of(night)
     assert f"{night.folder.bundle(3)}:3" in shown.text
     assert "The pool could not be read." in shown.text

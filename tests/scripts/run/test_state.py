@@ -17,6 +17,7 @@ import pytest
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files.journal import Journal
 from fieldkit.records import Signal, encode, encode_group
+from reward.group_signal import draw_of
 from rollout.sandbox.command import SandboxSettings
 from scripts.night.loop import LoopOptions, with_options
 from scripts.run.config import RunConfig
@@ -155,11 +156,12 @@ def test_a_base_arm_for_the_end_waits_for_the_last_step_and_for_time(night: Nigh
 def silence(night: Night, *steps: int) -> Night:
     """The groups of these steps without signal: every rollout passed."""
     for n in steps:
-        before = summary(n, STEPS)
-        night.folder.summary(n).write_text(encode(replace(before, groups={"SATURATED": 2})))
         drawn = [f"p{(2 * n + i) % POOL:03d}" for i in range(2)]
         groups = [replace(group(n, t), signal=Signal.SATURATED, advantages=(0, 0)) for t in drawn]
         night.folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
+        draws = tuple(map(draw_of, groups))
+        silent = replace(summary(n, STEPS), groups={"SATURATED": 2}, draws=draws)
+        night.folder.summary(n).write_text(encode(silent))
     return night
 
 

@@ -1,0 +1,78 @@
+"""What a draw of tasks may depend on: the run's seed, the pool, and what earlier steps drew.
+
+A draw gives one step's tasks in the order of their places. The first B are played in any case; a
+spare one behind them only in place of a group whose attempts all pass or all fail
+(`rollout.resample`). Where environments are mixed, a place belongs to an environment before a task
+is chosen for it. Which task gets which place is decided by a rule of `rollout.draw.rules`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task
+from reward.pool import PoolHistory
+from rollout.draw.mix import by_env, places, require
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One step's draw.
+
+    step: from 1. batch: B. spare: how many tasks more may be played. mix: the share of each
+    environment; empty: every task may have every place. history: what the steps before drew; a step
+    that it does not know drew B.
+    """
+
+    run_seed: int
+    step: int
+    pool: Sequence[Task]
+    batch: int
+    spare: int = 0
+    group_size: int = 4
+    mix: Mapping[str, float] = field(default_factory=dict)
+    history: PoolHistory = field(default_factory=PoolHistory)
+
+    def __post_init__(self) -> None:
+        if self.step < 1:
+            raise ValueError(f"training steps count from 1, not {self.step}")
+        if not self.pool:
+            raise BadInput("the pool is empty: there is no task to play")
+        if self.batch > len(self.pool):
+            raise BadInput(
+                f"rollout.tasks_per_step: {self.batch} different tasks a step, but the pool has"
+                f" only {len(self.pool)}; lower it or grow the pool"
+            )
+
+    @property
+    def by_env(self) -> dict[str, list[Task]]:
+        """As `rollout.draw.mix.by_env`."""
+        return by_env(self.pool, self.mix)
+
+    def places(self) -> list[list[str]]:
+        """The environment of each place: of every step so far those that it drew, and last this
+        step's, spare ones included while there are different tasks for them.
+
+        Raises `BadInput` where an environment has too few tasks for the batch.
+        """
+        envs, drew = places(self.mix), Counter(d.step for d in self.history.drawn)
+        past = [
+            list(itertools.islice(envs, drew[step] or self.batch)) for step in range(1, self.step)
+        ]
+        batch = list(itertools.islice(envs, self.batch))
+        tasks, taken = self.by_env, Counter(batch)
+        require(taken, tasks)
+        return [*past, [*batch, *self._spare(envs, tasks, taken)]]
+
+    def _spare(
+        self, envs: Iterator[str], tasks: Mapping[str, Sequence[Task]], taken: Counter[str]
+    ) -> Iterator[str]:
+        for env in itertools.islice(envs, self.spare):
+            if taken[env] == len(tasks[env]):
+                return
+            taken[env] += 1
+            yield env

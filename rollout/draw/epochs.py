@@ -1,0 +1,85 @@
+"""Uniform draws: the pool is walked in shuffled epochs without replacement.
+
+No task is ever played a second time before every task was played once. With a mix, the tasks of
+each environment are walked by themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from fieldkit.records import Task
+from rollout.draw.drawing import Drawing
+from rollout.seeds import epoch_seed
+
+
+def by_epochs(drawing: Drawing) -> list[Task]:
+    """The pool in shuffled passes: no task comes again before every other one came.
+
+    The tasks of a step are all different. The steps before are walked again: what a step finds left
+    depends on what they took."""
+    if not drawing.mix and not drawing.spare:
+        return _in_equal_batches(drawing)
+    tasks = drawing.by_env
+    walks = {env: _Walk(drawing.run_seed, env, len(of_env)) for env, of_env in tasks.items()}
+    for places in drawing.places():
+        taken = {env: iter(walks[env].take(n)) for env, n in Counter(places).items()}
+    return [tasks[env][next(taken[env])] for env in places]
+
+
+def _in_equal_batches(drawing: Drawing) -> list[Task]:
+    """Of a night whose every step draws B: no step before has to be walked for it."""
+    n, batch = len(drawing.pool), drawing.batch
+    epoch, at = divmod((drawing.step - 1) * batch, n)
+    places = _epoch_order(drawing.run_seed, epoch, n, batch)[at : at + batch]
+    if len(places) < batch:
+        following = _epoch_order(drawing.run_seed, epoch + 1, n, batch)
+        places += following[: batch - len(places)]
+    return [drawing.pool[i] for i in places]
+
+
+def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
+    """The order of an epoch's n places.
+
+    A batch may begin in one epoch and end in the next. What it took from the first must not come
+    again in its second part, so those places move behind it; this makes each order depend on the
+    one before.
+    """
+    order: list[int] = []
+    for e in range(epoch + 1):
+        shuffled = list(range(n))
+        random.Random(epoch_seed(run_seed, e)).shuffle(shuffled)
+        carried = e * n % batch
+        taken = set(order[n - carried :]) if carried else set()
+        borrowed = batch - carried if carried else 0
+        head = [i for i in shuffled if i not in taken][:borrowed]
+        chosen = set(head)
+        order = head + [i for i in shuffled if i not in chosen]
+    return order
+
+
+class _Walk:
+    """The places of one environment's tasks in shuffled epochs, in batches of any size."""
+
+    def __init__(self, run_seed: int, env: str, n: int) -> None:
+        self._run_seed, self._env, self._n = run_seed, env, n
+        self._epoch = 0
+        self._left: list[int] = []
+
+    def take(self, wanted: int) -> list[int]:
+        """The next places, all different; at most n of them."""
+        taken: list[int] = []
+        while len(taken) < wanted:
+            if not self._left:
+                self._begin(taken)
+            taken.append(self._left.pop(0))
+        return taken
+
+    def _begin(self, taken: Sequence[int]) -> None:
+        """A new epoch. What the batch has taken from the last one comes at its end."""
+        shuffled = list(range(self._n))
+        random.Random(epoch_seed(self._run_seed, self._epoch, self._env)).shuffle(shuffled)
+        self._epoch += 1
+        self._left = sorted(shuffled, key=set(taken).__contains__)

@@ -1,0 +1,56 @@
+"""What earlier attempts say about a task's chance to be passed, and to be passed now and then."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+
+from fieldkit.records import Signal
+from reward.pool import Drawn, PoolHistory
+from reward.solve_rate import DISCOUNT, PRIOR_ATTEMPTS, SolveRate, solve_rates
+
+
+def drawn(step: int, task: str, passed: int, played: int = 4) -> Drawn:
+    return Drawn(step, task, Signal.LEARNABLE, passed, played)
+
+
+def test_a_task_that_was_never_drawn_is_as_the_pool_is() -> None:
+    history = PoolHistory((drawn(1, "a", 3), drawn(1, "b", 4)))
+    rates = solve_rates(history, ["a", "b", "new"], 2)
+    assert rates["new"].mean == pytest.approx((7 + 1) / (8 + 2))
+    assert rates["new"].passes + rates["new"].fails == pytest.approx(PRIOR_ATTEMPTS)
+    assert solve_rates(PoolHistory(), ["a"], 1)["a"].mean == 0.5
+
+
+def test_what_was_passed_now_and_then_is_the_most_probable_to_be_mixed_again() -> None:
+    history = PoolHistory(tuple(drawn(1, f"{n} of 4", n) for n in range(5)))
+    rates = solve_rates(history, [d.task_id for d in history.drawn] + ["new"], 2)
+    mixed = {task: rate.mixed(4) for task, rate in rates.items()}
+    assert max(mixed, key=mixed.__getitem__) == "2 of 4"
+    for never_differs in ("0 of 4", "4 of 4"):
+        assert mixed[never_differs] < mixed["new"] < mixed["2 of 4"]
+
+
+def test_attempts_of_an_older_policy_count_less() -> None:
+    pool = ["old", "young", "other"]
+    history = PoolHistory((drawn(1, "old", 4), drawn(11, "young", 4), drawn(11, "other", 0)))
+    rates = solve_rates(history, pool, 12)
+    assert rates["other"].fails > rates["young"].fails
+    assert rates["young"].passes - rates["old"].passes == pytest.approx(4 - 4 * DISCOUNT**10)
+
+
+def test_tasks_that_left_the_pool_say_nothing() -> None:
+    history = PoolHistory((drawn(1, "a", 1), drawn(1, "gone", 4)))
+    assert solve_rates(history, ["a"], 2) == solve_rates(PoolHistory(history.drawn[:1]), ["a"], 2)
+
+
+@pytest.mark.parametrize(("passes", "fails", "k"), [*product((0.3, 2.5), (0.7, 4.0), (2, 4))])
+def test_the_chance_of_a_mixed_group_is_that_of_a_beta_binomial(
+    passes: float, fails: float, k: int
+) -> None:
+    rng, n = random.Random(0), 40_000
+    rates = (rng.betavariate(passes, fails) for _ in range(n))
+    mixed = sum(0 < sum(rng.random() < p for _ in range(k)) < k for p in rates) / n
+    assert SolveRate(passes, fails).mixed(k) == pytest.approx(mixed, abs=0.01)
