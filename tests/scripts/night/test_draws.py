@@ -1,4 +1,4 @@
-"""A night near the frontier with spare tasks: what each step plays follows from the steps before."""
+"""A night near the frontier with spare tasks: each step follows from what those before it drew."""
 
 from __future__ import annotations
 
