@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", HOUSE, re.DOTALL | re.MULTILINE
 KNOWN = """
 assert "echo" in ENVIRONMENTS and "file_at_least" in ASSERTION_KINDS
 assert "rate" in REWARDS and "none" in CREDITS and "lister" in YARDSTICKS
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from fieldkit.records import Task
 pool = [Task(str(i), "echo", "", {}) for i in range(5)]
 assert DRAWS["file"](Drawing(0, 1, pool, 2, spare=1)) == pool[:3]

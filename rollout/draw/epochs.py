@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fieldkit.records import Task
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.seeds import epoch_seed
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from fieldkit.records import Task
 from reward.solve_rate import solve_rates
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.seeds import SEED_BITS, draw_seed
 
 SHARPNESS = 8

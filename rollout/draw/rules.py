@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fieldkit.records import Task
 from fieldkit.registry import Registry
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.draw.frontier import by_frontier
 

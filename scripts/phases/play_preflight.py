@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_json
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from rollout.preflight import (
     PREFLIGHT_TASKS,

@@ -13,7 +13,7 @@ from reward.group_signal import draw_of
 from reward.pool import read_history
 from reward.totals import totals
 from rollout.bundle import roll_out
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from scripts.base.events import alarm
 from scripts.phases.checks import check_kept_apart

@@ -12,7 +12,7 @@ from pathlib import Path
 from fieldkit.records import Task
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from reward.reward import Reward
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.engine.client import EngineClient
 from rollout.engine.vllm_server import serving_dtype

@@ -7,7 +7,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.draw.mix import check_mix
 

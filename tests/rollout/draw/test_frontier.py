@@ -12,7 +12,7 @@ import pytest
 
 from fieldkit.records import Signal, Task
 from reward.pool import Drawn, PoolHistory
-from rollout.draw.drawing import Drawing
+from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.draw.frontier import by_frontier
 from rollout.draw.rules import DRAWS
