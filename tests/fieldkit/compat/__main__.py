@@ -17,8 +17,13 @@ from tests.fieldkit.compat.scratch import environment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-NEEDED = ("tests/__init__.py", "tests/fieldkit/__init__.py", "tests/fieldkit/answering.py")
-"""What the tests import beside their package, copied with them."""
+NEEDED = (
+    "tests/__init__.py",
+    "tests/fieldkit/__init__.py",
+    "tests/fieldkit/answering.py",
+    "docs/fieldkit/rl.md",
+)
+"""What the tests import and read beside their package, copied with them."""
 
 ORIGINAL = "fieldkit==0.34.1"
 
