@@ -1,4 +1,4 @@
-"""docs/first_night.ipynb runs from top to bottom, and what it names is there.
+"""docs/notebooks/first_night.ipynb runs from top to bottom, and what it names is there.
 
 The notebook is executed as it is in git, but for its parameters. The two-layer model that was
 taught two replies lies where the default model does, so the warm start, the server, the steps and
@@ -31,7 +31,7 @@ from scripts.prepare.model import NAME
 from scripts.run.folder import RunFolder
 from tests.tiny_policy import write_tasks
 
-NOTEBOOK = ROOT / "docs" / "first_night.ipynb"
+NOTEBOOK = ROOT / "docs" / "notebooks" / "first_night.ipynb"
 STEPS = 2
 TASK = "held-0"
 
