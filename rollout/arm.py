@@ -1,8 +1,8 @@
-"""One arm on the held-out set: every task played by one adapter, kept, and summed up.
+"""One arm on the held-out set: one adapter plays every task; the episodes are kept and summed up.
 
-An arm is played once: its folder is named after adapter, tasks and limits of an episode (model,
-engine and machine are the manifest's to hold), and an arm whose folder is complete is only read.
-Seeds depend on task, attempt and turn alone, so arms are matched. Tables come from the
+An arm is played once. Its folder is named after the adapter, the tasks and the limits of an
+episode; the manifest records model, engine and machine. An arm whose folder is complete is only
+read. Seeds depend on task, attempt and turn alone, so arms are matched. Tables come from the
 trajectories; the summary holds what they are checked against.
 """
 
@@ -42,7 +42,7 @@ from rollout.seeds import eval_seed
 from rollout.settings import EpisodeSettings
 
 BASE_ADAPTER = "base"
-"""What stands for the adapter's hash where the base model is served without one."""
+"""Takes the place of the adapter's hash where the base model is served without an adapter."""
 
 KEY_LENGTH = 16
 """Hex digits of an arm's key: 64 bits, far more than arms in a run."""
@@ -54,11 +54,11 @@ PACKED_TRAJECTORIES = TRAJECTORIES + PACKED
 
 @dataclass(frozen=True)
 class EvalSummary:
-    """What an arm came to: eval.json. Everything finer is derived from the trajectories beside it.
+    """The summary of an arm: eval.json. Finer figures are derived from the trajectories next to it.
 
-    settings_sha: of the episode limits and the number of samples. seconds: wall clock of the start
-    that finished the arm; n_kept of its episodes were played by an earlier start and cost none of
-    them. Means are over trajectories.
+    settings_sha: of the episode limits and the number of samples. seconds: wall time of the process
+    that finished the arm. n_kept: episodes that an earlier process had played, which are not part
+    of `seconds`. Means are over trajectories.
     """
 
     arm: str
@@ -102,12 +102,13 @@ class EvalSummary:
 
 
 def tasks_sha(tasks: Sequence[Task]) -> str:
-    """Hex SHA-256 of the tasks in order, as they would be written."""
+    """Hex SHA-256 of the tasks in order, in the form in which they are written."""
     return sha256_text("".join(encode(t) + "\n" for t in tasks))
 
 
 def settings_sha(settings: EpisodeSettings, samples: int) -> str:
-    """Hex SHA-256 of what changes an episode; how many are in flight does not."""
+    """Hex SHA-256 of what changes an episode. The number of episodes in flight is not part of
+    it."""
     limits = {
         name: value
         for name, value in asdict(settings.at(settings.temperature)).items()
@@ -137,8 +138,8 @@ async def evaluate_arm(
 
     `evals` is the run's evals/ folder; the arm's own is evals/<key>/ with trajectories.jsonl (in
     the order of tasks, then k) and eval.json, written last. Finished episodes survive a kill. An
-    arm that is complete is read, whatever it was called. Raises as `fly`, and `BadInput` where
-    there is no task.
+    arm that is complete is read, whatever its name. Raises as `fly`, and `BadInput` if there is no
+    task.
     """
     if not tasks:
         raise BadInput(f"arm {arm}: there is no task to evaluate on")
@@ -190,7 +191,7 @@ def summarise(
     seconds: float,
     n_kept: int = 0,
 ) -> EvalSummary:
-    """Add up an arm's trajectories, which are of one adapter and at least one."""
+    """Add up an arm's trajectories: at least one, and all of the same adapter."""
     adapter_sha = trajectories[0].adapter_sha
     sums = totals(trajectories)
 
@@ -213,7 +214,7 @@ def summarise(
         stops={reason.value: n for reason, n in sorted(sums.stops.items())},
         mean_turns=sums.mean_turns,
         mean_tokens=sums.mean_tokens,
-        # Added up one after the other, as in every eval.json so far: the last bit is part of it.
+        # Added one after the other, as in every eval.json so far, so that the last bit is the same.
         mean_reward=sum(sums.rewards) / sums.n,
         commands=count("commands"),
         commands_failed=count("commands_failed"),

@@ -1,8 +1,8 @@
 """The rollout phase: a step's tasks, K times each, become trajectory_bundle.jsonl.
 
-It is idempotent: a bundle that is there already is only read, and a phase that was killed goes on
-from the trajectories it had finished. The bundle appears whole; until then finished trajectories
-live in the partial file beside it, which is valid for one adapter.
+It is idempotent: an existing bundle is only read, and a phase that was killed continues from the
+trajectories it had finished. The bundle appears whole. Until then finished trajectories are in the
+partial file next to it, which is valid for one adapter.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ async def roll_out(
     on_progress: OnProgress = ignore_progress,
     spare: Sequence[Task] = (),
 ) -> tuple[RolloutGroup, ...]:
-    """Play every task `group_size` times, all in flight, and write the bundle.
+    """Play every task `group_size` times, all episodes at once, and write the bundle.
 
     Groups come in the order of `tasks`; `spare` as in `play_groups`. `partial` and `bundle` are
-    file paths in one existing folder. Raises `Unavailable` when an episode fails for good (what is
-    finished is kept), `BadInput` when there is no task, or the bundle that is there belongs to
+    file paths in one existing folder. Raises `Unavailable` when an episode fails repeatedly
+    (finished ones are kept), and `BadInput` when there is no task or an existing bundle belongs to
     another adapter, step or plan.
     """
     unfinished = PartialFile(partial)

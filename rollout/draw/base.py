@@ -1,9 +1,10 @@
-"""What a draw of tasks may depend on: the run's seed, the pool, and what earlier steps drew.
+"""The inputs of a draw of tasks: the run's seed, the pool, and what earlier steps drew.
 
-A draw gives one step's tasks in the order of their places. The first B are played in any case; a
-spare one behind them only in place of a group whose attempts all pass or all fail
-(`rollout.resample`). Where environments are mixed, a place belongs to an environment before a task
-is chosen for it. Which task gets which place is decided by a rule of `rollout.draw.rules`.
+A draw gives one step's tasks in the order of their places. The first B are always played. The spare
+tasks after them are played only in place of a group whose attempts all pass or all fail
+(`rollout.resample`). Where environments are mixed, each place is first given to an environment, and
+then a task of that environment is chosen for it. A rule of `rollout.draw.rules` decides which task
+gets which place.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rollout.draw.mix import by_env, places, require
 class Drawing:
     """One step's draw.
 
-    step: from 1. batch: B. spare: how many tasks more may be played. mix: the share of each
-    environment; empty: every task may have every place. history: what the steps before drew; a step
-    that it does not know drew B.
+    step: from 1. batch: B. spare: how many more tasks may be played. mix: the share of each
+    environment; empty: any task may have any place. history: what earlier steps drew; a step that
+    it does not contain drew B tasks.
     """
 
     run_seed: int
@@ -39,7 +40,7 @@ class Drawing:
 
     def __post_init__(self) -> None:
         if self.step < 1:
-            raise ValueError(f"training steps count from 1, not {self.step}")
+            raise ValueError(f"training steps count from 1, found {self.step}")
         if not self.pool:
             raise BadInput("the pool is empty: there is no task to play")
         if self.batch > len(self.pool):
@@ -54,8 +55,9 @@ class Drawing:
         return by_env(self.pool, self.mix)
 
     def places(self) -> list[list[str]]:
-        """The environment of each place: of every step so far those that it drew, and last this
-        step's, spare ones included while there are different tasks for them.
+        """The environment of each place, one list a step: first the places that earlier steps drew,
+        last those of this step. The last list includes spare places while there are different tasks
+        for them.
 
         Raises `BadInput` where an environment has too few tasks for the batch.
         """

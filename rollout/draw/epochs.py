@@ -1,7 +1,7 @@
-"""Uniform draws: the pool is walked in shuffled epochs without replacement.
+"""Uniform draws: shuffled passes over the pool (epochs), without replacement.
 
-No task is ever played a second time before every task was played once. With a mix, the tasks of
-each environment are walked by themselves.
+Every task is played once before any task is played a second time. With a mix, each environment has
+its own passes over its tasks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rollout.seeds import epoch_seed
 def by_epochs(drawing: Drawing) -> list[Task]:
     """The pool in shuffled passes: no task comes again before every other one came.
 
-    The tasks of a step are all different. The steps before are walked again: what a step finds left
-    depends on what they took."""
+    The tasks of a step are all different. The draws of earlier steps are computed again, because
+    the tasks that are left depend on them."""
     if not drawing.mix and not drawing.spare:
         return _in_equal_batches(drawing)
     tasks = drawing.by_env
@@ -30,7 +30,7 @@ def by_epochs(drawing: Drawing) -> list[Task]:
 
 
 def _in_equal_batches(drawing: Drawing) -> list[Task]:
-    """Of a night whose every step draws B: no step before has to be walked for it."""
+    """For a run in which every step draws B tasks: earlier steps need not be computed again."""
     n, batch = len(drawing.pool), drawing.batch
     epoch, at = divmod((drawing.step - 1) * batch, n)
     places = _epoch_order(drawing.run_seed, epoch, n, batch)[at : at + batch]
@@ -43,9 +43,8 @@ def _in_equal_batches(drawing: Drawing) -> list[Task]:
 def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
     """The order of an epoch's n places.
 
-    A batch may begin in one epoch and end in the next. What it took from the first must not come
-    again in its second part, so those places move behind it; this makes each order depend on the
-    one before.
+    A batch may begin in one epoch and end in the next. Its second part must not repeat a task of
+    its first, so those tasks move behind the batch; each order therefore depends on the one before.
     """
     order: list[int] = []
     for e in range(epoch + 1):
@@ -61,7 +60,7 @@ def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
 
 
 class _Walk:
-    """The places of one environment's tasks in shuffled epochs, in batches of any size."""
+    """One environment's tasks as indices, in shuffled epochs and batches of any size."""
 
     def __init__(self, run_seed: int, env: str, n: int) -> None:
         self._run_seed, self._env, self._n = run_seed, env, n
@@ -69,7 +68,7 @@ class _Walk:
         self._left: list[int] = []
 
     def take(self, wanted: int) -> list[int]:
-        """The next places, all different; at most n of them."""
+        """The next indices, all different; at most n of them."""
         taken: list[int] = []
         while len(taken) < wanted:
             if not self._left:
@@ -78,7 +77,7 @@ class _Walk:
         return taken
 
     def _begin(self, taken: Sequence[int]) -> None:
-        """A new epoch. What the batch has taken from the last one comes at its end."""
+        """Begin an epoch. Tasks that the batch took from the previous one come last."""
         shuffled = list(range(self._n))
         random.Random(epoch_seed(self._run_seed, self._epoch, self._env)).shuffle(shuffled)
         self._epoch += 1

@@ -1,8 +1,9 @@
-"""Draws near the frontier: tasks that are neither always nor never solved come more often.
+"""Draws near the frontier: tasks that are sometimes solved are drawn more often.
 
-A group teaches the work where some of its K attempts pass and some do not. How probable that is
-follows from what each task's earlier attempts did (`reward.solve_rate`); a task that has been drawn
-never, or long ago, is as probable as the pool as a whole, so none is given up for good.
+A group teaches the work only if some of its K attempts pass and some fail. The probability of that
+is estimated from each task's earlier attempts (`reward.solve_rate`). For a task that was never
+drawn, or not for a long time, it is the probability over the whole pool, so no task is given up for
+good.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from rollout.draw.base import Drawing
 from rollout.seeds import SEED_BITS, draw_seed
 
 SHARPNESS = 8
-"""A task's weight is its probability of a mixed group to this power. One pass over 42 tasks tells
-little about each of them, so the probabilities lie close together: their eighth powers do not."""
+"""A task's weight is its probability of a mixed group to this power. One pass over 42 tasks says
+little about each of them, so the probabilities are close together; their eighth powers are further
+apart."""
 
 
 def by_frontier(drawing: Drawing) -> list[Task]:
-    """By chance, more often a task that the policy passes now and then.
+    """At random, with more weight on a task that the policy passes some of the time.
 
-    The tasks of a step are all different: drawn without replacement by weight.
+    The tasks of a step are drawn by weight without replacement, so they are all different.
 
-    Of the keys log(u)/w with u uniform in (0, 1) the largest are taken (Efraimidis and Spirakis
-    2006, algorithm A). u depends on run, step and task alone.
+    The tasks with the largest keys log(u)/w are taken, u uniform in (0, 1) (Efraimidis and Spirakis
+    2006, algorithm A). u depends only on run, step and task.
     """
     rates = solve_rates(drawing.history, [t.task_id for t in drawing.pool], drawing.step)
 

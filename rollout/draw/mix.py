@@ -1,4 +1,4 @@
-"""Several environments in one night: each has a share of the places in a step's tasks."""
+"""Several environments in one run: each has a share of the places in a step."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from fieldkit.errors import BadInput
 from fieldkit.records import Task
 
 CHECKED_STEPS = 1000
-"""Steps that `check_mix` looks at. Shares in hundredths repeat their steps after 100 at most."""
+"""Steps that `check_mix` looks at. Shares in hundredths repeat after at most 100 steps."""
 
 ANY = ""
-"""The environment of every place where none are mixed."""
+"""The environment of every place if there is no mix."""
 
 
 def check_mix(pool: Sequence[Task], batch: int, mix: Mapping[str, float]) -> None:
-    """Raise `BadInput` where the pool cannot give the mix: an environment without a task or without
-    a share, or with fewer tasks than a step may need."""
+    """Raise `BadInput` if the pool cannot supply the mix: an environment has no task or no share,
+    or fewer tasks than a step may need."""
     tasks, envs = by_env(pool, mix), places(mix)
     for _ in range(CHECKED_STEPS):
         require(Counter(itertools.islice(envs, batch)), tasks)
 
 
 def by_env(pool: Sequence[Task], mix: Mapping[str, float]) -> dict[str, list[Task]]:
-    """The pool by the environment whose places a task may have. Raises `BadInput` for a task that
-    may have none."""
+    """The pool's tasks by the environment whose places they may have. Raises `BadInput` for a task
+    whose environment has no share."""
     if not mix:
         return {ANY: list(pool)}
     found: dict[str, list[Task]] = {env: [] for env in mix}
@@ -41,7 +41,7 @@ def by_env(pool: Sequence[Task], mix: Mapping[str, float]) -> dict[str, list[Tas
 
 
 def require(wanted: Mapping[str, int], tasks: Mapping[str, Sequence[Task]]) -> None:
-    """Raise `BadInput` where one step's places need more different tasks than there are."""
+    """Raise `BadInput` if one step's places need more different tasks than there are."""
     for env, n in wanted.items():
         if n > len(tasks[env]):
             raise BadInput(
@@ -52,8 +52,8 @@ def require(wanted: Mapping[str, int], tasks: Mapping[str, Sequence[Task]]) -> N
 
 
 def places(mix: Mapping[str, float]) -> Iterator[str]:
-    """The environment of every place of a run, one after the other: each time the one that is
-    furthest behind its share, the first named where two are."""
+    """The environment of every place of a run, in order: each time the one furthest behind its
+    share, and of equals the one named first."""
     if not mix:
         yield from itertools.repeat(ANY)
     total = sum(mix.values())

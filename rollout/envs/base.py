@@ -1,8 +1,8 @@
-"""The door to a world: what an episode knows of where it is played, and all that it knows.
+"""The interface of a world: everything that an episode knows about where it is played.
 
-A world gives messages, is answered with replies, and grades what they left. How a reply is read,
-what it does and when a task is over is the world's own business; sampling, limits and records are
-the episode's. Nothing here knows a shell, a tool or a game.
+A world gives messages, takes replies, and grades the result. The world decides how a reply is read,
+what it does and when a task is over; the episode decides sampling, limits and records. Nothing here
+depends on a shell, a tool or a game.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from fieldkit.records import Action, StopReason, Task, Trajectory, Turn
 from rollout.sandbox.command import SandboxSettings
 
 Message = Mapping[str, Any]
-"""One message as chat templates take it: `role`, `content` (text), and what else a role needs."""
+"""One message as chat templates take it: `role`, `content` (text), and further keys that a role
+needs."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Opening:
     messages: tuple[Message, ...]
     """The conversation before the first reply."""
     tools: tuple[Mapping[str, Any], ...] | None = None
-    """JSON schemas of the tools that the chat template is told of; None: it is told of none."""
+    """JSON schemas of the tools that the chat template gets; None if it gets none."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Reply:
 
     text: str
     finish_reason: str = "stop"
-    """"length" where it was cut off at the limit of a turn, "stop" where it ended by itself."""
+    """"length" if it was cut off at the token limit of a turn, "stop" if it ended by itself."""
 
 
 @dataclass(frozen=True)
@@ -46,42 +47,42 @@ class Step:
     """What a world answers to one reply."""
 
     action: Action
-    """What the reply was read as."""
+    """How the world read the reply."""
     observation: tuple[Message, ...] = ()
-    """What the policy is shown next; empty only where `stop` is set and there was nothing to say.
-    A world that ended the episode may still say what it saw: it is kept, and no prompt holds it."""
+    """What the policy is shown next; empty only if `stop` is set and there is nothing to show. A
+    last observation with `stop` is kept in the record but is in no prompt."""
     calls: int = 0
     """How many commands or tools the reply ran."""
     failed_calls: int = 0
     """How many of them failed."""
     exit_code: int | None = None
-    """Of a command; None where none ran, and in worlds that have none."""
+    """Of a command; None if none ran or the world has no commands."""
     parts: Mapping[str, float] | None = None
-    """The world's own reward for this turn, part by part; None where it has none."""
+    """The world's own reward for this turn, part by part; None if it gives none."""
     stop: StopReason | None = None
-    """TASK_COMPLETE where the policy said that it is done, ENV_DONE where the world ended the
-    episode, None where it goes on. The other reasons are limits, which are the episode's."""
+    """TASK_COMPLETE if the policy said that it is done, ENV_DONE if the world ended the episode,
+    None if it continues. The other reasons are limits, which the episode applies."""
 
     @property
     def reward(self) -> float | None:
-        """The parts together."""
+        """The sum of the parts."""
         return None if self.parts is None else sum(self.parts.values())
 
     @property
     def said(self) -> str | None:
-        """The observation as one text, for the record; None where nothing was said."""
+        """The observation as one text, for the record; None if it is empty."""
         return "\n".join(m["content"] for m in self.observation) if self.observation else None
 
 
 class MissingOracle(BadInput):
-    """Nobody knows replies that solve a task."""
+    """A task has no known solution."""
 
 
 class World(Protocol):
     """One episode at a time: reset, any number of steps, grade, close.
 
-    Whatever a policy does is a `Step` or a part of the grade that it does not get. `Unavailable`
-    means that the world itself failed, and the episode is played again.
+    Whatever a policy does wrong shows in a `Step` or in the grade. `Unavailable` means that the
+    world itself failed; the episode is then played again.
     """
 
     async def reset(self, task: Task, seed: int) -> Opening:
@@ -92,69 +93,72 @@ class World(Protocol):
         """Read a reply and do what it asks. Raises `Unavailable`."""
 
     async def grade(self) -> Grade:
-        """Grade what is there now. A part that is no assertion is one result of its own; `passed`
-        is all of them together. Raises `Unavailable`."""
+        """Grade the present state. A part that is not an assertion is a result of its own; `passed`
+        means that all of them hold. Raises `Unavailable`."""
 
     async def close(self) -> None:
-        """Let go of everything. May be called again, and before `reset`."""
+        """Release all resources. May be called again, and before `reset`."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a machine and a run give to their worlds."""
+    """What a run and its machine provide to their worlds."""
 
     sandbox: SandboxSettings
-    """What a command of a policy may use."""
+    """Limits on what a policy's command may use."""
     scratch: Path
     """Where a world may keep files while it is open."""
     protocol: str = "sentinel"
-    """How a reply is read, where a world knows several ways."""
+    """How a reply is read, for worlds that have several ways."""
     tool_form: str = "text"
     """How tool calls are written: a name in `rollout.envs.tool_calls.TOOL_FORMS`."""
     pay_implied: bool = True
-    """`reward.pay_implied`: which assertions a step's progress counts."""
+    """`reward.pay_implied`: which assertions count towards a step's progress."""
     ledger: Path | None = None
-    """Where processes are entered that a world starts; None: a file in `scratch`."""
+    """The ledger of processes that a world starts; None: a file in `scratch`."""
     say: Callable[[str], None] = lambda line: None
-    """Told what a person should know, one line at a time."""
+    """Called with each line that a person should read."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A kind of world, as `Task.env` names it: how to make one, and what can be asked without one.
+    """A kind of world, as `Task.env` names it: how to make one, and what is known without making
+    one.
 
-    Only `make` is needed; each of the others is something that a world may be able to do.
+    Only `make` is required; every other field is an optional ability.
     """
 
     make: Callable[[Site], World]
-    """A closed world; raises `Unavailable` where the machine lacks something that it needs."""
+    """Makes a closed world. Raises `Unavailable` if the machine lacks something that it needs."""
     opening: Callable[[Task], Opening] | None = None
-    """What every episode of a task begins with. None where only `reset` knows: an episode that an
-    earlier start left is then played again, because nobody can tell whether it still counts."""
+    """What every episode of a task begins with. None if only `reset` knows it: an episode that an
+    earlier process left unfinished is then played again, because it cannot be checked against the
+    task."""
     faults: Callable[[Task, str], Sequence[str]] = lambda task, where: ()
-    """What is wrong with a task's `info`, as reasons; may raise `BadInput` that begins with the
-    given place (file:line)."""
+    """The faults of a task's `info`, as reasons. May raise `BadInput` that begins with the given
+    place (file:line)."""
     doubts: Callable[[Task], Sequence[str]] = lambda task: ()
-    """What is unusual about a sound task, as reasons; it can be played all the same."""
+    """Warnings about a valid task, as reasons; it can still be played."""
     fits: Callable[[Task, SandboxSettings], Sequence[str]] = lambda task, settings: ()
-    """What of a sound task a sandbox of these settings cannot hold, as reasons."""
+    """What a sandbox with these settings cannot hold of a valid task, as reasons."""
     published: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda line: None
     """A line of a task file as this world's author publishes it, as the fields of a `Task`; None
     for a line in another format."""
     from_rows: bool = False
-    """Whether tasks are rows of a dataset: the whole row tells one from another, and the prompt may
-    be empty, because `reset` brings it."""
+    """Whether tasks are rows of a dataset. Two rows are the same task only if every column is
+    equal, and the prompt may be empty because `reset` gives it."""
     marks: Callable[[Task], Sequence[tuple[str, str]]] = lambda task: ()
-    """What two tasks of different splits may not share, beside id and prompt: (name, value)."""
+    """What two tasks of different splits may not share, besides id and prompt: (name, value)."""
     oracle: Callable[[Task], Sequence[str]] | None = None
     """The replies that solve a task, in order. Raises `MissingOracle` for a task without a
-    solution, and `BadInput` for what gives it and is broken."""
+    solution, and `BadInput` if the function that gives it fails."""
     random_reply: Callable[[Task, str, random.Random], str] | None = None
-    """A reply of a policy without skill: drawn from the text that it was shown so far, never from
-    the grader."""
+    """A reply of a random policy, drawn from the text that it was shown so far and never from the
+    grader."""
     of_group: Callable[[Task, Sequence[Trajectory]], Awaitable[Sequence[Grade]]] | None = None
-    """The grades of a task's attempts with what only their comparison can tell, in order; asked
-    when the last has ended and every world is closed. Raises as `World.grade`."""
+    """The grades of a task's attempts, in order, with the parts that need all attempts for
+    comparison. Called when the last attempt has ended and every world is closed. Raises as
+    `World.grade`."""
     timed_out: Callable[[Turn], bool] = lambda turn: False
-    """Whether what a turn asked for was ended because it took too long: played again where the
-    time passed while this machine stood still."""
+    """Whether a turn's command or call was ended by its time limit. The episode is played again if
+    the machine was suspended meanwhile."""
