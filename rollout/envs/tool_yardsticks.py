@@ -19,6 +19,8 @@ from fieldkit.records import Task
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_world import row_of
 from rollout.envs.user_code import load
+from rollout.generators import drawing_from
+from rollout.seeds import world_seed
 
 YARDSTICK_FORM = "text"
 """How a yardstick writes tool calls, whatever form the run's template shows."""
@@ -102,11 +104,14 @@ def _asked(use: str, root: Path, what: str, *given: Any, **columns: Any) -> Any:
 
 def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequence[str]]:
     """What the function `use` says of a task's row: the replies that solve it, one call each, and
-    one without a call that says so. Raises `BadInput` that begins with `where` and the task."""
+    one without a call that says so. Python's and NumPy's generators are seeded as before `reset`,
+    so the function may reset an instance of its own to see what is drawn. Raises `BadInput` that
+    begins with `where` and the task."""
 
     def replies(task: Task) -> Sequence[str]:
         what = f"{where}: task {task.task_id}"
-        calls = _asked(use, root, what, **row_of(task))
+        with drawing_from(world_seed(task.task_id)):  # as before reset
+            calls = _asked(use, root, what, **row_of(task))
         if not isinstance(calls, Sequence) or isinstance(calls, str):
             raise BadInput(f"{what}: {use} gave {calls!r:.80}, expected a list of calls")
         return [*(_written(call, what) for call in calls), "Done."]

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import random
-import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +27,7 @@ from rollout.envs.tool_calls import Schema, ToolCall, name_of
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
 from rollout.envs.tool_yardsticks import random_replies
 from rollout.envs.user_code import identity, load, place_of
+from rollout.generators import DrawingFrom, drawing_from
 
 OWN_PART = "reward"
 """The name of the part that `get_reward()` gives."""
@@ -334,22 +332,11 @@ class TrlToolbox:
         return await asked(method, arguments, seconds, what, self._own.thread)
 
 
-_SEEDING = threading.Lock()
-"""Held while Python's and NumPy's generators are seeded and a reset draws from them: they are the
-process's, and draws of another episode in between would make two equal episodes differ."""
-
-
 def _seeded(seed: int, reset: Callable[..., Any], row: Mapping[str, Any]) -> Any:
-    with _SEEDING:
-        seed_generators(seed)
+    if inspect.iscoroutinefunction(reset):
+        return DrawingFrom(seed, reset(**row))
+    with drawing_from(seed):
         return reset(**row)
-
-
-def seed_generators(seed: int) -> None:
-    """Seed Python's generator, and NumPy's where it is imported."""
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed % 2**32)
 
 
 def _text(result: Any, what: str) -> str:

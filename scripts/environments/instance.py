@@ -23,8 +23,8 @@ from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
 from rollout.envs.tool_world import assistant
 from rollout.envs.tool_yardsticks import random_call
-from rollout.envs.trl_class import seed_generators
 from rollout.envs.user_code import place_of
+from rollout.generators import seed_generators
 from scripts.environments.contract import Finding, Level, schemas_of
 
 Call = tuple[str, Mapping[str, Any]]

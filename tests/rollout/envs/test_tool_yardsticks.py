@@ -34,6 +34,26 @@ def drawn(rng, shown, **row):
 
 def malformed(**row):
     return ["add"]
+
+class Lottery:
+    def reset(self, **row):
+        import random
+        self.number, self.over = random.randrange(10**6), False
+    def say(self, number: int) -> str:
+        \"\"\"Say a number.
+
+        Args:
+            number: Which one.
+        \"\"\"
+        self.over = number == self.number
+        return "yes" if self.over else "no"
+    def get_reward(self):
+        return float(self.over)
+
+def looked_up(**row):
+    own = Lottery()
+    own.reset(**row)
+    return [("say", {"number": own.number})]
 """
 TASK = Task("t0", "counter", "Count.", {"target": 5})
 
@@ -71,6 +91,15 @@ def test_the_oracle_makes_the_calls_that_its_function_gives(tmp_path: Path) -> N
     assert [turn.text for turn in done.turns] == ['add {"amount": 1}', 'add {"amount": 4}']
     assert done.grade.passed
     assert not play(DO_NOTHING, counter(tmp_path), tmp_path).grade.passed
+
+
+def test_an_oracle_sees_what_reset_draws_in_an_instance_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    settings = EnvSettings(
+        "mine.py:Lottery", "reward >= 1", ends="over", oracle="mine.py:looked_up"
+    )
+    done = play(ORACLE, environment("counter", settings, tmp_path), tmp_path)
+    assert done.grade.passed
 
 
 def test_chance_draws_calls_of_the_tools_or_as_its_function_says(tmp_path: Path) -> None:

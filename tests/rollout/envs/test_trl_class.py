@@ -472,3 +472,36 @@ def test_random_numbers_of_the_environment_are_seeded_before_reset() -> None:
     one = opening()
     random.seed(2)
     assert opening() == one
+
+
+ASYNC = """
+import asyncio, random
+
+class Waits:
+    async def reset(self, **row):
+        drawn = random.randrange(10**6)
+        await asyncio.sleep(0.01)
+        return f"The number is {drawn}."
+    def say(self) -> str:
+        \"\"\"Say something.\"\"\"
+        return ""
+    def get_reward(self):
+        return 0.0
+"""
+
+
+def test_coroutine_resets_at_once_draw_what_their_tasks_seeds_give(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(ASYNC)
+    register(EnvSettings(use="waits.py:Waits", passes="reward >= 1"), tmp_path)
+    tasks = [Task(f"t{i % 3}", "counter", "", {}) for i in range(24)]
+
+    async def opened() -> list[str]:
+        worlds = [make_world(t, Site(SandboxSettings(), tmp_path)) for t in tasks]
+        began = await asyncio.gather(*(w.reset(t, 0) for w, t in zip(worlds, tasks, strict=True)))
+        for world in worlds:
+            await world.close()
+        return [str(one.messages[-1]["content"]) for one in began]
+
+    said = asyncio.run(opened())
+    assert len(set(said)) == 3
+    assert [said[i] for i in range(3)] * 8 == said

@@ -1,0 +1,55 @@
+"""Python's and NumPy's own generators, which environments draw from and which the process shares.
+
+Two attempts at a task have to meet the same draws, while other episodes are played beside them. So
+a lock is held from seeding to the end of what draws; a coroutine draws up to where it first waits,
+because a lock that is held while it waits would stop every other episode.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_DRAWING = threading.Lock()
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's generator, and NumPy's where it is imported."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+@contextmanager
+def drawing_from(seed: int) -> Iterator[None]:
+    """The generators are seeded, and nobody else who asks for that draws from them."""
+    with _DRAWING:
+        seed_generators(seed)
+        yield
+
+
+class DrawingFrom:
+    """A coroutine that is seeded when it begins, and has the generators until it first waits."""
+
+    def __init__(self, seed: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._seed = seed
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._coroutine.__await__()
+        try:
+            with drawing_from(self._seed):
+                waits = next(steps)
+            while True:
+                try:
+                    sent = yield waits
+                except BaseException as e:  # cancelled, or what it waits for failed
+                    waits = steps.throw(e)
+                else:
+                    waits = steps.send(sent)
+        except StopIteration as e:
+            return e.value
