@@ -24,6 +24,8 @@ def lazily(package: str, source: str) -> tuple[Callable[[str], Any], Callable[[]
     homes = {a.asname: node.module or "" for node in imports for a in node.names if a.asname}
 
     def __getattr__(name: str) -> Any:
+        if name == "__all__":  # for `from package import *`
+            return sorted(homes)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if homes[name] == package:

@@ -15,11 +15,11 @@ from typing import Annotated
 
 import typer
 
+from fieldkit.cli.streams import ending_with_the_pipe, show_any_text
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from scripts.base.invocation import typeable
 from scripts.cli import doctor, envs, evaluate, look, make, night, phases
 from scripts.cli.as_written import Group, show_as_written
-from scripts.cli.streams import ending_with_the_pipe, show_any_text
 
 app = typer.Typer(
     name="grpo",

@@ -68,6 +68,12 @@ def test_check_says_what_fits_and_names_what_does_not(
     shown, _ = run(capsys, "check", str(adapters[0]), "--base", str(tmp_path / "llama"))
     assert "fits" in shown
     assert "q_proj, v_proj" in shown
+    config = adapters[0] / "adapter_config.json"
+    named = json.loads(config.read_text()) | {"base_model_name_or_path": "org/Other"}
+    config.write_text(json.dumps(named))
+    shown, said = run(capsys, "check", str(adapters[0]), "--base", str(tmp_path / "llama"))
+    assert "fits" in shown
+    assert said == "note: the adapter says that it was trained on Other\n"
     with pytest.raises(SystemExit, match="2"):
         main(["check", str(adapters[0]), "--base", str(tmp_path / "gpt2")])
     assert "the adapter is for another base" in capsys.readouterr().err

@@ -7,11 +7,14 @@ import sys
 
 import pytest
 
+import fieldkit
 from fieldkit.cli.command_line import COMMANDS, main
+
+VERSION = "from fieldkit.cli.command_line import main; main(['--version'])"
 
 
 def test_every_command_is_listed_and_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
+    for arguments in (["-h"], *([name, "--help"] for name in COMMANDS)):
         with pytest.raises(SystemExit, match="0"):
             main(arguments)
     shown = capsys.readouterr().out
@@ -37,3 +40,13 @@ def test_asking_for_help_imports_no_torch() -> None:
     )
     ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
     assert ended.stdout.endswith("False\n"), ended.stderr
+
+
+def test_the_version_is_the_packages() -> None:
+    ended = subprocess.run([sys.executable, "-P", "-c", VERSION], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, f"fieldkit {fieldkit.__version__}\n")
+
+
+def test_a_fault_of_the_system_that_no_message_mends_is_not_hidden() -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        main(["passk", "/proc/self/mem"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ def test_two_stored_arms_by_their_folders(
     on = tasks(12)
     first = write_eval(tmp_path, arm("a", on, passes=2, turns=9, stops=0), on)
     second = write_eval(tmp_path, arm("b", on, passes=11, turns=3, stops=12), on)
+    packed = second / "trajectories.jsonl.xz"
+    packed.write_bytes(lzma.compress((second / "trajectories.jsonl").read_bytes()))
+    (second / "trajectories.jsonl").unlink()  # as in a committed run
     said = fieldkit(capsys, "compare", first, second)
     assert "only the candidate passed: 9" in said
     assert json.loads(fieldkit(capsys, "passk", second, "--json"))["pass_at"]["1"][

@@ -1,7 +1,7 @@
 """What becomes of text that a terminal cannot show, and of output that nobody reads any more.
 
-A terminal may know fewer characters than the tables use, and `grpo table RUN | head` closes the
-pipe early. Neither is a bug, so neither ends in a traceback.
+A terminal may know fewer characters than the tables use, and a command with `| head` behind it
+finds its pipe closed early. Neither is a bug, so neither ends in a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def show_any_text() -> None:
 @contextmanager
 def ending_with_the_pipe() -> Iterator[None]:
     """In this block, a closed pipe behind stdout ends the process by SIGPIPE, as it does other Unix
-    tools. Python itself ignores the signal, since a write to a dead server must not end a phase."""
+    tools. Python itself ignores the signal: a write to a dead server must not end a program."""
     try:
         try:
             yield
