@@ -139,14 +139,15 @@ class Ledger:
         cwd: Path,
         log: Path,
         info: Mapping[str, Any],
+        pass_fds: Sequence[int] = (),
     ) -> Owned:
         """Start `command` in a session of its own and write it down.
 
         Output goes to the end of `log`; input is empty; `env` is the whole environment but for the
-        marks.
+        marks. It inherits the file descriptors `pass_fds`, such as a socket to listen at.
         """
         owned = self.announce(name, command, log, info)
-        child = spawn(command, {**env, **self.marks(owned)}, log, cwd)
+        child = spawn(command, {**env, **self.marks(owned)}, log, cwd, pass_fds)
         reap_later(child)
         return self.started(owned, child.pid)
 
@@ -173,9 +174,14 @@ def _entry(raw: Any, where: str) -> Owned:
 
 
 def spawn(
-    command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start `command` in a session of its own, with `env` alone and its output at `log`'s end."""
+    """Start `command` in a session of its own, with `env` alone and its output at `log`'s end. Of
+    open file descriptors it inherits `pass_fds`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
         return subprocess.Popen(
@@ -186,4 +192,5 @@ def spawn(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=tuple(pass_fds),
         )

@@ -198,11 +198,12 @@ class LoraReferenceSnapshot:
         copies themselves, on the CPU; torch keeps that of a GPU for the next allocation."""
         import torch
 
-        if live.device.type != "cpu":
-            return live.clone()
         room = self._room.get(name)
-        if room is None or (room.shape, room.dtype) != (live.shape, live.dtype):
-            room = self._room[name] = torch.empty_like(live)
+        alike = (live.shape, live.dtype, live.device)
+        if room is None or (room.shape, room.dtype, room.device) != alike:
+            room = torch.empty_like(live)
+            if live.device.type == "cpu":
+                self._room[name] = room
         return room.copy_(live)
 
     def __exit__(self, *exception: object) -> None:

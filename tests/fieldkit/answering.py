@@ -27,16 +27,21 @@ def said(text: str) -> tuple[int, str]:
 
 @contextmanager
 def answering(
-    answers: Sequence[tuple[int, str]], models: int = 200, listed: str = "{}"
+    answers: Sequence[tuple[int, str]],
+    models: int | Sequence[int] = 200,
+    listed: str = "{}",
+    retry_after: str | None = None,
 ) -> Iterator[Endpoint]:
     """Serves `answers` (status, body) in order, the last one again and again; at /models, `listed`
-    with the status `models`."""
+    with the status `models`, or with each of them. retry_after: that header, with every answer."""
+    statuses = [models] if isinstance(models, int) else list(models)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._send(models if self.path == "/v1/models" else 404, listed)
+            status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
+            self._send(status if self.path == "/v1/models" else 404, listed)
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -47,6 +52,8 @@ def answering(
         def _send(self, status: int, text: str) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(text.encode())))
+            if retry_after is not None:
+                self.send_header("Retry-After", retry_after)
             self.end_headers()
             self.wfile.write(text.encode())
 

@@ -16,6 +16,7 @@ from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
     ActionKind,
+    Draw,
     Outcome,
     RolloutGroup,
     Sampling,
@@ -235,3 +236,31 @@ def test_an_episode_ended_by_itself_where_no_limit_ended_it() -> None:
     limits = {StopReason.MAX_TURNS, StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT}
     assert ended_by_themselves(stops) == len(stops) - len(limits)
     assert not any(reason.by_itself for reason in limits)
+
+
+def test_a_turn_is_trained_with_its_own_advantage_or_with_its_trajectorys() -> None:
+    turns = (turn((1,), (2,)), turn((1, 2, 3), (4,)))
+    pair = {"trajectories": (trajectory(0, turns), trajectory(1)), "advantages": (-0.5, 0.5)}
+    assert group(**pair).by_turn == ((-0.5, -0.5), (0.5,))
+    own = ((0.25, -1.0), (0.0,))
+    assert group(**pair, turn_advantages=own).by_turn == own
+
+
+def test_a_group_is_mixed_only_where_some_passed_and_some_did_not() -> None:
+    draws = [Draw("t", Signal.LEARNABLE, passed, 4) for passed in (0, 1, 3, 4)]
+    assert [d.mixed for d in draws] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("turns", "says"),
+    [
+        (["x"], "turns.0: expected an object"),
+        ([{}], "turns.0: prefix_len and prompt_suffix are needed"),
+        ([{"prefix_len": "0", "prompt_suffix": []}], "turns.0: prefix_len and prompt_suffix are"),
+        ("x", "turns: expected a list"),
+    ],
+)
+def test_turns_that_are_none_are_named(turns: Any, says: str) -> None:
+    stored = {**json.loads(encode_trajectory(trajectory())), "turns": turns}
+    with pytest.raises(BadInput, match=f"f:1: {says}"):
+        decode_trajectory(json.dumps(stored), "f:1")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 
 import pytest
 
@@ -102,6 +103,29 @@ def test_a_warm_server_is_seen_at_once_and_a_cold_one_is_not_waited_for_forever(
     with answering([said("hi")], models=503) as cold:
         assert not wait_for_warm(cold.base_url, timeout=0.05, poll_interval=0.01)
     assert not wait_for_warm(nobody(), timeout=0)
+
+
+def test_a_server_that_becomes_warm_is_waited_for() -> None:
+    with answering([said("hi")], models=[503, 503, 200]) as endpoint:
+        assert wait_for_warm(endpoint.base_url, timeout=60, poll_interval=0.01)
+
+
+@pytest.mark.parametrize(("header", "waits"), [("0.3", 0.3), ("Wed, 21 Oct 2026 07:28:00 GMT", 0)])
+def test_a_busy_server_says_how_long_to_wait_and_a_date_is_not_waited_for(
+    header: str, waits: float
+) -> None:
+    answers = [(503, "busy"), said("hi")]
+    with answering(answers, retry_after=header) as endpoint, client(endpoint) as chat:
+        began = time.monotonic()
+        assert chat.chat(HELLO)["choices"]
+    assert time.monotonic() - began >= waits
+
+
+def test_a_negative_number_of_retries_is_refused_before_anything_is_sent() -> None:
+    with answering([said("hi")]) as endpoint, client(endpoint, retries=-1) as chat:
+        with pytest.raises(ValueError, match="max_retries is -1; it has to be 0 or more"):
+            chat.chat(HELLO)
+        assert endpoint.asked == []
 
 
 async def test_many_chats_are_in_flight_in_one_event_loop_and_retried_as_the_others() -> None:

@@ -629,3 +629,19 @@ def test_wherever_an_assertion_holds_so_does_what_it_implies(tmp_path: Path) -> 
                 for implied in ASSERTION_KINDS[assertion["kind"]].implies:
                     assert verdict(tmp_path, {"kind": implied, "path": path})[0]
     assert holding == 3
+
+
+@pytest.mark.parametrize(("size", "fits"), [(0, True), (8, True), (-1, False), (True, False)])
+def test_a_stub_of_so_many_zero_bytes_is_a_seed(tmp_path: Path, size: int, fits: bool) -> None:
+    task = info({"kind": "file_unchanged", "path": "stub.bin"})
+    stub = {"path": "stub.bin", "kind": "binary-stub", "content": size}
+    task["workspace_seed"]["files"].append(stub)
+    if not fits:
+        with pytest.raises(BadInput, match=r"content: expected a size of 0 to \d+ bytes"):
+            parse_seed(task, "t")
+        return
+    grader = TreeGrader(parse_assertions(task, "t"), parse_seed(task, "t"))
+    (tmp_path / "stub.bin").write_bytes(bytes(size))
+    assert grader.grade(tmp_path).passed
+    (tmp_path / "stub.bin").write_bytes(bytes(size + 1))
+    assert not grader.grade(tmp_path).passed

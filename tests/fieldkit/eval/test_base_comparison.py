@@ -100,3 +100,9 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, said: str)
     path.write_text(json.dumps(record("a", True)) + f"\n{line}\n")
     with pytest.raises(BadInput, match=said):
         COMPARE(path, path)
+
+
+@pytest.mark.parametrize("one", [3, [], None])
+def test_a_record_that_is_no_object_is_named_by_its_place(one: Any) -> None:
+    with pytest.raises(BadInput, match="record 1: expected an object, found"):
+        COMPARE([*arm([True]), one], arm([True]))

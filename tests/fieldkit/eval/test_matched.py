@@ -165,3 +165,13 @@ def test_a_task_without_assertions_is_refused() -> None:
 def test_tags_of_a_task_that_was_not_played_are_refused() -> None:
     with pytest.raises(BadInput, match="zzz"):
         MatchedArms([warm()], "warm", {"zzz": {"level": "easy"}})
+
+
+def test_every_arms_numbers_in_their_order_and_without_intervals_the_same_values() -> None:
+    rows, quick = compare().rows(), compare().rows(intervals=False)
+    assert [row.name for row in rows] == ["warm", "new"]
+    for row, without in zip(rows, quick, strict=True):
+        for name in ("assertion_rate", "mean_turns", "mean_tokens"):
+            estimate, plain = getattr(row, name), getattr(without, name)
+            assert estimate.interval is not None
+            assert (plain.value, plain.interval) == (pytest.approx(estimate.value), None)

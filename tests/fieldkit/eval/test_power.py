@@ -109,3 +109,9 @@ def test_too_few_disagreements_can_show_nothing() -> None:
 def test_rates_that_are_no_probabilities_are_an_error() -> None:
     with pytest.raises(ValueError, match="disjoint"):
         mcnemar_power(10, 0.8, 0.4)
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(-0.1, 0.2), (0.2, -0.1), (0.6, 0.5)])
+def test_rates_that_are_no_probabilities_are_refused(gained: float, lost: float) -> None:
+    with pytest.raises(ValueError, match="no probabilities of disjoint events"):
+        mcnemar_power(10, gained, lost)

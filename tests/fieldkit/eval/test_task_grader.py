@@ -63,3 +63,8 @@ def test_a_kind_of_ones_own_is_graded_after_its_registration(tmp_path: Path) -> 
         assert found.detail == "has 3 characters"
     finally:
         ASSERTION_KINDS.remove("file_longer")
+
+
+def test_a_kind_that_is_no_text_is_refused_with_the_tasks_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="task t7"):
+        GRADER.grade([{"kind": [], "path": "a.txt"}], tmp_path, task_id="t7")

@@ -29,3 +29,10 @@ def test_inputs_that_json_lacks_are_written_all_the_same(tmp_path: Path) -> None
     bench = Bench("b").run(lambda path: {"seen": {path}}, [Path("a/b")])
     calls = json.loads(bench.dump(tmp_path / "b.json", include_outputs=True).read_text())["calls"]
     assert calls[0]["input"] == "a/b"
+
+
+def test_a_call_without_the_part_that_holds_its_metrics_is_timed_all_the_same() -> None:
+    outputs = [{"usage": {"tokens": 3}}, {"usage": "unknown"}, {}, None]
+    bench = Bench("b", metrics=["tokens"], metrics_key="usage").run(lambda o: o, outputs)
+    assert [call.metrics for call in bench.calls] == [{"tokens": 3.0}, {}, {}, {}]
+    assert bench.summary()["tokens"]["n"] == 1

@@ -22,6 +22,7 @@ from fieldkit.files.atomic import (
     whole_dir,
     write_bytes,
     write_json,
+    write_packed,
     write_text,
 )
 from tests.fieldkit.conftest import PAGE, PAGES
@@ -183,3 +184,19 @@ def test_a_line_that_is_not_utf8_names_its_place(tmp_path: Path) -> None:
 def test_the_hash_of_a_file_is_that_of_its_text(tmp_path: Path) -> None:
     write_text(tmp_path / "a", "grün")
     assert sha256_file(tmp_path / "a") == sha256_text("grün")
+
+
+def test_a_folder_keeps_the_folders_inside_it(tmp_path: Path) -> None:
+    with whole_dir(tmp_path / "step") as folder:
+        (folder / "adapter").mkdir()
+        (folder / "adapter" / "weights").write_text("1")
+    assert (tmp_path / "step" / "adapter" / "weights").read_text() == "1"
+
+
+def test_a_packed_file_is_read_line_by_line_and_a_cut_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl.xz"
+    write_packed(path, b"one\ntwo\n" + b"x" * 10_000 + b"\n")
+    assert [text[:3] for _, text in read_lines(path)] == ["one", "two", "xxx"]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(BadInput, match=r"l\.jsonl\.xz: not a whole \.xz file"):
+        list(read_lines(path))

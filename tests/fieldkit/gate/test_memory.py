@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +22,9 @@ from fieldkit.gate.memory import (
     Available,
     Reclaim,
     available,
+    describe_holders,
+    gpu_held_by,
+    gpu_names,
     held_by,
     top_holders,
     total_host,
@@ -125,11 +130,39 @@ def test_gpu_memory_is_not_asked_for_where_gpu_and_host_share_it() -> None:
     assert now.gpu is None
 
 
+def test_what_a_container_may_still_take_is_all_that_is_available(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = {"memory.max": 5 * MIB, "memory.current": 3 * MIB}
+    for name, value in files.items():
+        (tmp_path / name).write_text(f"{value}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {MIB}\ninactive_file {MIB}\n")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert available().host == 3 * MIB  # pages of files that the kernel drops first are free
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available().host > 5 * MIB
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "none")
+    assert available().host > 5 * MIB
+
+
 class FakeNvml:
     """NVML of a box with two GPUs, the second of which has no memory of its own."""
 
     class NVMLError(Exception):
         pass
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetName(self, gpu: int) -> str:
+        return ("first", "second")[gpu]
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[SimpleNamespace]:
+        """This process on both; NVML does not know what it holds on the second."""
+        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=(GIB, None)[gpu])]
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         if index > 1:
@@ -154,12 +187,46 @@ class FakeNvml:
 def test_the_gpu_that_is_measured_is_the_one_that_cuda_takes(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, total: int | None
 ) -> None:
-    monkeypatch.setattr(memory, "_nvml", FakeNvml)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert memory.gpu_total() == total
     assert (available().gpu is None) == (total is None)
+
+
+def test_who_holds_gpu_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    assert gpu_names() == ["first", "second"]
+    assert gpu_held_by([os.getpid()]) == GIB
+    assert gpu_held_by([1]) == 0
+    assert f"pid {os.getpid()} (" in describe_holders()
+    assert describe_holders().endswith("0.0 GiB gpu")
+
+
+@pytest.mark.parametrize("lacks", ["driver", "gpu", "binding"])
+def test_a_box_without_a_gpu_has_no_gpu_memory_and_no_holders_of_it(
+    monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    class Bare(FakeNvml):
+        def nvmlInit(self) -> None:
+            if lacks == "driver":
+                raise self.NVMLError
+
+        def nvmlDeviceGetCount(self) -> int:
+            raise self.NVMLError
+
+    monkeypatch.setitem(sys.modules, "pynvml", None if lacks == "binding" else Bare())
+    assert gpu_names() == []
+    if lacks != "gpu":
+        assert available().gpu is None
+        assert gpu_held_by([os.getpid()]) == 0
+
+
+def test_figures_that_another_program_waits_with_are_the_same() -> None:
+    reclaim = Reclaim(frozenset({3, 2}), Available(5, 7), held=11, held_gpu=13, others=17)
+    assert Reclaim.read(json.loads(json.dumps(reclaim.plain()))) == reclaim
+    assert reclaim.all_held == 24
 
 
 def test_what_was_held_on_a_gpu_without_memory_of_its_own_has_to_come_back_to_the_host() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -112,3 +113,34 @@ def test_a_tree_shows_who_came_from_whom(tmp_path: Path) -> None:
 def test_a_column_that_is_missing_is_named() -> None:
     with pytest.raises(BadInput, match="the column 'exp_id' is missing"):
         Trial.from_row({})
+
+
+def test_a_cell_with_a_nul_is_not_written(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    with pytest.raises(BadInput, match="trial 0: a cell holds a NUL character"):
+        store.append(trial("0", notes="a\0b"))
+    assert store.all_trials() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [(b"\xff\n", ": not UTF-8"), (b'a\t"b"c"\n"\n', ":1: '\t' expected after '\"'")],
+)
+def test_a_file_that_is_no_table_is_named(tmp_path: Path, data: bytes, says: str) -> None:
+    store = LineageStore(tmp_path)
+    store.results_path.write_bytes(data)
+    with pytest.raises(BadInput, match=re.escape(f"{store.results_path}{says}")):
+        store.all_trials()
+
+
+def test_a_kept_trial_without_a_metric_ranks_last_and_an_empty_part_says_so(
+    tmp_path: Path,
+) -> None:
+    store = LineageStore(tmp_path)
+    store.append(replace(trial("0", metric=1.0), status=FailureLabel.BASELINE))
+    assert "## Kept, best first\n\n(none)" in store.render_prompt("arch").rendered_prompt
+    for exp_id, metric in (("1", None), ("2", 0.9), ("3", 0.5)):
+        store.append(trial(exp_id, "0", metric, notes=f"note {exp_id}"))
+    found = store.render_prompt("arch")
+    assert [t.exp_id for t in found.top_k_leaderboard] == ["3", "2", "1"]
+    assert "- notes: note 1" in found.rendered_prompt

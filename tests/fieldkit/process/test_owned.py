@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.process import owned as owned_module
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import (
     MARKER_VARIABLE,
@@ -23,6 +25,7 @@ from fieldkit.process.owned import (
     environment,
     family,
     is_running,
+    marked,
     start_time,
     terminate,
     wait_ended,
@@ -264,3 +267,47 @@ def test_an_early_ledger_that_does_not_say_who_started_what_is_read(ledger: Ledg
     assert ledger.get("job") == replace(owned, parent=None)
     ledger.record(replace(owned, name="other"))
     assert [(e.name, e.parent) for e in ledger.entries()] == [("job", None), ("other", os.getpid())]
+
+
+def test_what_ended_before_it_was_waited_for_has_ended(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    terminate(owned, 5.0)
+    assert wait_ended(owned, 0.0)
+    assert wait_ended(replace(owned, pid=None), 0.0)  # it was only announced
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="starts a process of another user")
+def test_another_users_process_is_not_ours_whatever_it_calls_itself(ledger: Ledger) -> None:
+    owned = launch(ledger, FAMILY)
+    env = {**os.environ, **ledger.marks(owned)}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=12345, env=env) as stranger:
+        assert stranger.pid not in family(owned.marker)
+        assert stranger.pid not in [m.pid for m in marked()]
+        terminate(owned, GRACE)
+        alive = stranger.poll() is None
+        stranger.communicate()
+    assert alive
+
+
+def test_a_process_that_ends_while_all_are_looked_at_is_left_out(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = launch(ledger, FAMILY)
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    pids = [gone.pid, *psutil.pids()]
+    monkeypatch.setattr(psutil, "pids", lambda: pids)
+    assert owned.pid in family(owned.marker)
+    assert owned.pid in [m.pid for m in marked()]
+
+
+def test_what_even_sigkill_does_not_end_is_named_with_the_command_that_shows_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel holds such a process; here the signal is not sent."""
+    owned = launch(ledger, "echo ready; exec sleep 600")
+    with monkeypatch.context() as held:
+        held.setattr(signal, "pidfd_send_signal", lambda *given: None)
+        held.setattr(owned_module, "_KILL_SECONDS", 0.05)
+        with pytest.raises(Unavailable, match=rf"`ps -o pid,stat,wchan,cmd -p {owned.pid}`"):
+            terminate(owned, 0.0)

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.training.adapter import adapter_sha, check_adapter, other_base, read_adapter
+from fieldkit.training.adapter import (
+    adapter_sha,
+    check_adapter,
+    copy_adapter,
+    other_base,
+    read_adapter,
+    weight_bytes,
+)
 
 HIDDEN, KV, RANK = 8, 4, 2
 LAYERS = 2
@@ -108,6 +115,7 @@ def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path)
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
         ({"peft_type": "IA3"}, "peft_type"),
         ({"r": 0}, "r: .* greater than 0"),
+        ({"target_modules": ["layers.0.q_proj"]}, "'layers.0.q_proj': give layer names, not paths"),
         ({"r": True}, "r: .* valid integer"),
         ({"lora_alpha": -1}, "lora_alpha"),
         ({"target_modules": "all-linear"}, "target_modules"),
@@ -221,3 +229,29 @@ def test_a_file_cut_short_is_refused(adapter: Path, model: Path) -> None:
 def test_a_folder_that_is_no_model_is_named(adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no model folder"):
         check_adapter(adapter, tmp_path / "nowhere")
+
+
+def test_a_copy_of_an_adapter_is_the_same_adapter_and_nothing_else(
+    adapter: Path, tmp_path: Path
+) -> None:
+    (adapter / "README.md").write_text("of mine")
+    (adapter / "canary.json").write_text("{}")
+    (tmp_path / "copy").mkdir()
+    copy_adapter(adapter, tmp_path / "copy")
+    assert adapter_sha(tmp_path / "copy") == adapter_sha(adapter)
+    assert not (tmp_path / "copy" / "README.md").exists()
+    assert (tmp_path / "copy" / "canary.json").exists()
+
+
+def test_weights_are_counted_from_the_shapes_at_the_width_they_are_loaded_with(
+    adapter: Path,
+) -> None:
+    numbers = LAYERS * (2 * RANK * HIDDEN + RANK * (HIDDEN + KV))
+    assert weight_bytes(adapter, 2) == 2 * numbers
+    assert weight_bytes(adapter, 4) == 4 * numbers
+
+
+def test_a_config_that_is_no_object_is_refused(adapter: Path) -> None:
+    (adapter / "adapter_config.json").write_text("[]")
+    with pytest.raises(BadInput, match=r"adapter_config\.json: expected an object, found list"):
+        read_adapter(adapter)

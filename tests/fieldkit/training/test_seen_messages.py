@@ -175,3 +175,30 @@ def test_what_the_loop_itself_shows_a_policy_is_what_is_read_back() -> None:
             messages = [*messages, answer, *map(dict, observation)]
     seen = replay_messages_from_trajectory(replace(base, turns=tuple(turns)), tokenizer("smollm"))
     assert seen == tuple(expected)
+
+
+def test_a_template_that_shows_no_conversation_is_named() -> None:
+    model = tokenizer("qwen")
+    trajectory = played(model, [[USERS[0]]], EOT["qwen"])
+    model.chat_template = "{{ raise_exception('not for chats') }}"
+    with pytest.raises(BadInput, match="the chat template renders no conversation"):
+        replay_messages_from_trajectory(trajectory, model)
+
+
+def test_a_template_that_leaves_out_system_texts_is_read_without_them() -> None:
+    model = tokenizer("qwen")
+    model.chat_template = (
+        "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    trajectory = played(model, [[SYSTEM, USERS[0]]], EOT["qwen"])
+    assert replay_messages_from_trajectory(trajectory, model) == ((USERS[0],),)
+
+
+def test_a_prompt_that_breaks_off_inside_a_message_is_named() -> None:
+    model = tokenizer("qwen")
+    trajectory = played(model, [[USERS[0]]], EOT["qwen"])
+    (first,) = trajectory.turns
+    cut = replace(first, prompt_ids=first.prompt_ids[:-4])
+    with pytest.raises(BadInput, match="task t k=2 turn 0: its prompt does not follow"):
+        replay_messages_from_trajectory(replace(trajectory, turns=(cut,)), model)

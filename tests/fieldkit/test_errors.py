@@ -1,0 +1,54 @@
+"""What the system reports becomes one of our errors where a person can do something about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput, FieldkitError, Shortage, foreseen
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "says"),
+    [
+        (errno.ENOSPC, Shortage, "/a/b: no space left on this disk"),
+        (errno.EDQUOT, Shortage, "/a/b: no space left on this disk"),
+        (errno.EROFS, BadInput, "/a/b: cannot be written or read (Read-only file system)"),
+        (errno.EACCES, BadInput, "/a/b: cannot be written or read (Permission denied)"),
+        (errno.EMFILE, Shortage, "/a/b: too many open files"),
+        (errno.ENFILE, Shortage, "/a/b: too many open files"),
+    ],
+)
+def test_a_limit_of_the_machine_says_what_to_mend(
+    number: int, kind: type[FieldkitError], says: str
+) -> None:
+    known = foreseen(OSError(number, os.strerror(number), "/a/b"))
+    assert type(known) is kind
+    assert str(known).startswith(says)
+
+
+def test_a_name_that_cannot_be_opened_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "round").symlink_to("round")
+    for name, says in (
+        ("n" * 300, "file name too long"),
+        ("file/inside", "not a directory"),
+        ("", "is a directory"),
+        ("round", "too many levels of symbolic links"),
+    ):
+        path = tmp_path / name
+        with pytest.raises(OSError, match=r".") as raised:
+            path.read_bytes()
+        known = foreseen(raised.value)
+        assert isinstance(known, BadInput)
+        assert str(known) == f"{path}: {says}"
+
+
+def test_what_nobody_can_mend_from_the_message_stays_what_it_was() -> None:
+    assert foreseen(OSError(errno.EIO, "Input/output error")) is None
+    assert foreseen(KeyError("x")) is None
+    ours = BadInput("as it is")
+    assert foreseen(ours) is ours
