@@ -47,15 +47,18 @@ def require_memory(
     *,
     shared: bool,
     on_gpu: bool,
+    loaded: bool = False,
 ) -> None:
     """Raise `Shortage` unless weights and the largest micro-batch fit, naming a budget that does.
 
     item_bytes: of one weight of the base as it will be loaded (2 or 4). shared: as `micro_batches`
-    got it.
+    got it. loaded: this process holds the base already.
     """
     now = available()
     room = now.gpu if on_gpu and now.gpu is not None else now.host
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
+    if loaded:
+        fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
     largest = max(tokens(batch, shared) for batch in batches)
     needed = fixed + largest * per_token
     if needed <= room:

@@ -52,19 +52,19 @@ def make_canary(
 ) -> Canary:
     """The canary of the live adapter; `previous`: its parent's values, None without one.
 
-    Converts the policy's weights (loaded in `dtype` or float32) to `dtype` in place, adapter
-    included, as the server does, and leaves them in float32 or on another attention kernel: the
-    last use of a loaded policy. Noise is the mean |difference| per token between two
-    computations that are equal but for rounding.
+    The policy's weights (loaded in `dtype` or float32) are in `dtype` meanwhile, adapter included,
+    as the server has them. Noise is the mean |difference| per token between two computations that
+    are equal but for rounding.
     """
-    policy.convert(dtype)
-    new = _score(policy, ids)
-    with policy.without_adapter():
-        base = _score(policy, ids)
     before = None
-    if previous is not None:
-        with previous.to(dtype):
-            before = _score(policy, ids)
+    with policy.converted(dtype):
+        new = _score(policy, ids)
+        with policy.without_adapter():
+            base = _score(policy, ids)
+        if previous is not None:
+            with previous.to(dtype):
+                before = _score(policy, ids)
+        noise = _noise(policy, ids, new)
     return Canary(
         adapter_sha=adapter_sha,
         parent_sha=parent_sha,
@@ -74,7 +74,7 @@ def make_canary(
         base=base,
         previous=before,
         new=new,
-        noise=_noise(policy, ids, new),
+        noise=noise,
     )
 
 
@@ -130,11 +130,9 @@ def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: Rows) -> float:
     that is the error of the serving dtype itself. Otherwise between two attention kernels, which is
     less than what separates two programs, but never nothing.
     """
-    if policy.dtype != torch.float32 and _float32_fits(policy):
-        policy.convert(torch.float32)
-    else:
-        policy.use_attention("eager")
-    other = _score(policy, ids)
+    wide = policy.dtype != torch.float32 and _float32_fits(policy)
+    with policy.converted(torch.float32) if wide else policy.attention("eager"):
+        other = _score(policy, ids)
     pairs = [(a, b) for x, y in zip(served, other, strict=True) for a, b in zip(x, y, strict=True)]
     return max(NOISE_FLOOR, sum(abs(a - b) for a, b in pairs) / len(pairs))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Outcome
@@ -24,9 +24,19 @@ from trainer.messages import report_bundle, report_result
 from trainer.progress import Progress, Stopwatch
 from trainer.settings import TrainerSettings
 
+if TYPE_CHECKING:
+    from trainer.scoring.kept_model import KeptModel
 
-def train(inputs: StepInputs, settings: TrainerSettings, progress: Progress) -> dict[str, Any]:
+
+def train(
+    inputs: StepInputs,
+    settings: TrainerSettings,
+    progress: Progress,
+    model: KeptModel | None = None,
+) -> dict[str, Any]:
     """Do one step and return its train.json. A step that is already done is left as it is.
+
+    model: what is loaded already, for a program that takes several steps.
 
     Raises `BadInput` before anything is written, `Shortage` where memory does not suffice.
     """
@@ -43,8 +53,10 @@ def train(inputs: StepInputs, settings: TrainerSettings, progress: Progress) -> 
         if checked.batch.has_signal:
             outcome = Outcome.TRAINED
             with watch.phase("import"):
+                from trainer.scoring.kept_model import KeptModel
                 from trainer.update import update_adapter
-            figures = update_adapter(inputs, checked, settings, build, watch, progress)
+            model = model or KeptModel()
+            figures = update_adapter(inputs, checked, settings, build, watch, progress, model)
         else:
             outcome = Outcome.NO_SIGNAL
             carry_over(build, inputs.adapter, inputs.state)

@@ -28,8 +28,9 @@ from trainer.optimizer import OPTIMIZERS
 from trainer.optimizer_state import load_state, save_state
 from trainer.passes import take_passes
 from trainer.progress import Progress, Stopwatch
+from trainer.scoring.kept_model import KeptModel
 from trainer.scoring.micro_batch import micro_batches
-from trainer.scoring.policy import Policy, load_policy, serving_dtype, training_dtype
+from trainer.scoring.policy import Policy, serving_dtype, training_dtype
 from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
 
@@ -41,6 +42,7 @@ def update_adapter(
     build: Path,
     watch: Stopwatch,
     progress: Progress,
+    model: KeptModel,
 ) -> dict[str, Any]:
     """Take the step's optimizer steps and write adapter/ and trainer_state/ into `build`.
 
@@ -51,6 +53,9 @@ def update_adapter(
     with watch.phase("load"):
         served = serving_dtype(settings.serving_dtype, inputs.model_dir)
         dtype = training_dtype(settings.dtype, served)
+        model.keep_only(
+            inputs.model_dir, checked.adapter, dtype, checkpointing=settings.gradient_checkpointing
+        )
         require_memory(
             inputs.model_dir,
             batches,
@@ -59,13 +64,9 @@ def update_adapter(
             checked.adapter,
             shared=shared,
             on_gpu=torch.cuda.is_available(),
+            loaded=model.is_loaded,
         )
-        policy = load_policy(
-            inputs.model_dir,
-            checked.adapter,
-            dtype,
-            gradient_checkpointing=settings.gradient_checkpointing,
-        )
+        policy = model.with_adapter(checked.adapter)
         check_ids(policy, checked.batch.segments)
         lora = policy.lora()
         tracker = WeightDeltaTracker(policy.model)

@@ -42,6 +42,9 @@ class EngineSettings:
     """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
     lifecycle: Annotated[str, Choice(CHOICES), Change.MACHINE] = AUTO
     """How a new adapter reaches the server."""
+    keep_trainer: Annotated[bool, Change.MACHINE, NoCondition] = True
+    """Keep the trainer's process with its loaded model from step to step, where the lifecycle lets
+    it stand beside the engine. It changes no result."""
     start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
     """How long a server may take until it answers."""
     stop_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 20.0

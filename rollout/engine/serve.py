@@ -105,12 +105,13 @@ def _served(server: Server, proof: Proof | None, seconds: float) -> Served:
 
 
 def release_memory(
-    run_dir: Path, settings: EngineSettings, on_progress: Progress = _silent
+    run_dir: Path, settings: EngineSettings, on_progress: Progress = _silent, *, held: int = 0
 ) -> None:
     """Make room for the trainer by the server's lifecycle.
 
-    Under `auto` a server that keeps its memory is ended all the same where memory has become short.
-    Raises `Shortage` naming the largest holders if the memory does not come back.
+    held: bytes that a trainer holds already of what it needs. Under `auto` a server that keeps its
+    memory is ended all the same where memory has become short. Raises `Shortage` naming the largest
+    holders if the memory does not come back.
     """
     owned = Ledger(run_dir / LEDGER_FILE).get(ENGINE)
     if owned is None:
@@ -118,7 +119,7 @@ def release_memory(
     asked = settings.lifecycle
     name = owned.info.get("lifecycle", RESTART.name) if asked == AUTO else asked
     used = LIFECYCLES.named(name)
-    room = has_room(memory.available(), int(owned.info["trainer_bytes"]))
+    room = has_room(memory.available(), int(owned.info["trainer_bytes"]) - held)
     if asked == AUTO and used.keeps_memory and not room:
         used = RESTART
     with _locked(run_dir):

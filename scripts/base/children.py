@@ -63,9 +63,10 @@ def run_child(
             preexec_fn=_die_with(os.getpid()),
         )
     stop_at: float | None = None
+    assert child.stdout is not None
     try:
         ledger.started(owned, child.pid)
-        for lines in _lines(child):
+        for lines in read_lines(child.stdout.fileno(), lambda: child.poll() is not None):
             for line in lines:
                 on_line(line)
             on_tick()
@@ -79,7 +80,6 @@ def run_child(
         _end(child)
         raise
     finally:
-        assert child.stdout is not None
         child.stdout.close()
         ledger.forget(name)
     return code if code >= 0 else 128 - code
@@ -105,10 +105,9 @@ def _die_with(parent: int) -> Callable[[], None]:
     return arm
 
 
-def _lines(child: subprocess.Popen[bytes]) -> Iterator[list[str]]:
-    """Lists of whole lines as they come; an empty list at least every `TICK_SECONDS`."""
-    assert child.stdout is not None
-    fd = child.stdout.fileno()
+def read_lines(fd: int, ended: Callable[[], bool]) -> Iterator[list[str]]:
+    """Lists of whole lines as they come from a pipe or socket, to its end; an empty list at least
+    every `TICK_SECONDS`. ended: whether who writes is gone, for a pipe that others keep open."""
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
@@ -118,8 +117,8 @@ def _lines(child: subprocess.Popen[bytes]) -> Iterator[list[str]]:
                 chunk = os.read(fd, 65536)
                 if not chunk:
                     break
-            elif child.poll() is not None:
-                break  # ended, while something it started still holds its stdout
+            elif ended():
+                break  # while something it started still holds its stdout
             *lines, rest = (rest + (chunk or b"")).split(b"\n")
             yield [line.decode(errors="replace") for line in lines]
     if rest:

@@ -180,11 +180,12 @@ def _end(family: Family) -> None:
     if family.has_endpoint:
         stop_engine(family.run.path)
         return
-    # Only an engine has a scratch folder of its own; others have that of who started them.
-    leftovers = Leftovers.of(family.pids, {}) if family.name == ENGINE else None
+    # Only an engine's scratch folder is read from its processes: others have that of who started
+    # them.
+    pids = family.pids if family.name == ENGINE else ()
+    leftovers = Leftovers.of(pids, family.entry.info if family.entry else {})
     # Of what no ledger names the marker is all that is known, and enough.
     terminate(family.entry or Owned(family.name, family.marker), GRACE_SECONDS)
-    if leftovers is not None:
-        leftovers.remove()
+    leftovers.remove()
     if family.entry is not None:
         Ledger(family.run.ledger).forget(family.entry.name)

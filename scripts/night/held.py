@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from rollout.engine.server import ENGINE
-from scripts.phases.train import TRAINER
+from scripts.phases.kept_trainer import TRAINER
 from scripts.run.folder import RunFolder
 from scripts.run.programs import Programs
 

@@ -1,8 +1,9 @@
 """The train phase: frees memory, runs the trainer as a separate program, and finishes the step.
 
 The trainer does not know the run folder; it gets the paths of one step and writes the adapter, the
-optimizer state and train.json next to the bundle. This module then writes step.json from those
-files. step.json comes last because it marks the step as finished.
+optimizer state and train.json next to the bundle. It is the process that stayed from the step
+before where there may be one, else one for this step alone. This module then writes step.json from
+those files. step.json comes last because it marks the step as finished.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary, encode, read_bundle
 from fieldkit.training.adapter import read_adapter
 from rollout.engine.preload import preloaded
-from rollout.engine.serve import release_memory
+from rollout.engine.serve import find_engine, release_memory
 from rollout.engine.vllm_server import preloads
 from scripts.base.children import run_child
 from scripts.base.events import detail, progress
 from scripts.base.exit_codes import KILLED, killed, raise_code
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
+from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import step_summary
 from scripts.run.timings import read_timings, write_timings
 from trainer.batch import collect
 from trainer.budget import Budget, smaller_budget
+from trainer.inputs import StepInputs
+from trainer.persistent import Request
 from trainer.scoring.micro_batch import micro_batches
 from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
-
-TRAINER = "trainer"
-"""The name of its entry in the ledger."""
 
 _PARTS = {
     "read": "trainer_load",
@@ -61,20 +62,64 @@ def train(ctx: Context) -> Done:
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
+    engine = ctx.config.engine
+    kept = KeptTrainer(ctx.folder.path, preloaded(os.environ, preloads(engine.tcmalloc)))
     with ctx.watch.part("reclaim"):
-        ctx.waiting(lambda: release_memory(ctx.folder.path, ctx.config.engine, ctx.say))
+        held = kept.held
+        ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
+        stays = engine.keep_trainer and stands_beside(find_engine(ctx.folder.path))
+        if not stays:
+            kept.stop()
     sweep_temporaries(ctx.folder.step(n))
-    trained = _run_trainer(ctx, n)
+    trained = _run_trainer(ctx, n, kept if stays else None)
     summary = _finish(ctx, n, trained)
     return Done(_told(summary), {ctx.folder.relative(ctx.folder.adapter(n)): summary.adapter_sha})
 
 
-def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
-    """Run `python -m trainer` on step `n`; return its train.json."""
+def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, Any]:
+    """Have step `n` trained, by `kept` where there is one; return its train.json."""
     log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    log.parent.mkdir(exist_ok=True)
+    inputs, settings = _inputs(ctx, n), _settings(ctx, n)
     began = time.monotonic()
+    if kept is None or not _ask(ctx, n, kept, Request(inputs, settings, log)):
+        _run_alone(ctx, n, inputs, settings, log)
+    trained = read_json(inputs.out_dir / "train.json")
+    _count_seconds(ctx, trained["seconds"], time.monotonic() - began)
+    return dict(trained)
+
+
+def _inputs(ctx: Context, n: int) -> StepInputs:
+    folder, state = ctx.folder, ctx.folder.trainer_state(n - 1)
+    return StepInputs(
+        bundle=folder.bundle(n),
+        adapter=folder.adapter(n - 1),
+        reference=folder.adapter(0),
+        model_dir=ctx.model_dir(),
+        state=state if state.is_dir() else None,
+        out_dir=folder.step(n),
+    )
+
+
+def _ask(ctx: Context, n: int, kept: KeptTrainer, request: Request) -> bool:
+    """Have the kept trainer take step `n`; False where it was killed. Raises its errors."""
+    answer = kept.ask(
+        request.line(), lambda line: _tell_line(ctx, line), stop_asked=lambda: ctx.wish.now
+    )
+    ctx.check_stop()
+    if answer is None:
+        ctx.say("the trainer's process ended in the middle of the step, which is taken anew")
+        return False
+    raise_code(answer.code, answer.error, f"step {n}: the trainer", request.log)
+    return True
+
+
+def _run_alone(
+    ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings, log: Path
+) -> None:
+    """Run `python -m trainer` on step `n`. Raises the error of its exit code."""
     code = run_child(
-        _command(ctx, n),
+        _command(ctx, n, inputs, settings),
         ledger=Ledger(ctx.folder.ledger),
         name=TRAINER,
         log=log,
@@ -82,30 +127,23 @@ def _run_trainer(ctx: Context, n: int) -> dict[str, Any]:
         stop_asked=lambda: ctx.wish.now,
         env=preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)),
     )
-    wall = time.monotonic() - began
     ctx.check_stop()
     _refuse_failure(ctx, code, n, log)
-    trained = read_json(ctx.folder.step(n) / "train.json")
-    _count_seconds(ctx, trained["seconds"], wall)
-    return dict(trained)
 
 
-def _command(ctx: Context, n: int) -> list[str]:
-    folder, parent = ctx.folder, n - 1
-    settings = folder.log / f"trainer-settings-{n:03d}.json"
-    settings.parent.mkdir(exist_ok=True)
-    write_json(settings, asdict(_settings(ctx, n)))
-    paths: dict[str, Path] = {
-        "--bundle": folder.bundle(n),
-        "--adapter-init": folder.adapter(parent),
-        "--reference-adapter": folder.adapter(0),
-        "--model": ctx.model_dir(),
-        "--out-dir": folder.step(n),
-        "--settings-json": settings,
+def _command(ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings) -> list[str]:
+    file = ctx.folder.log / f"trainer-settings-{n:03d}.json"
+    write_json(file, asdict(settings))
+    paths = {
+        "--bundle": inputs.bundle,
+        "--adapter-init": inputs.adapter,
+        "--reference-adapter": inputs.reference,
+        "--model": inputs.model_dir,
+        "--out-dir": inputs.out_dir,
+        "--settings-json": file,
+        "--optimizer-state": inputs.state,
     }
-    if folder.trainer_state(parent).is_dir():
-        paths["--optimizer-state"] = folder.trainer_state(parent)
-    words = [word for flag, path in paths.items() for word in (flag, str(path))]
+    words = [word for flag, path in paths.items() if path for word in (flag, str(path))]
     return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
 
 

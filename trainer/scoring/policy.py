@@ -8,7 +8,8 @@ over the last hidden state; others are refused by name.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
 from trainer.scoring.shared_prefix import ATTENTION, can_share, register
 from trainer.scoring.trainable import check_dtype, check_logits
+
+_SDPA = "sdpa"
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -42,6 +45,7 @@ class Policy:
         self.model: nn.Module = peft_model
         self.device = device
         self.shares_prompts = shares_prompts
+        self._kernel = ATTENTION if shares_prompts else _SDPA
         self._causal = peft_model.get_base_model()
         self._backbone = getattr(self._causal, self._causal.base_model_prefix)
         self._output = self._causal.get_output_embeddings()
@@ -79,15 +83,29 @@ class Policy:
         """Score the bare base inside the block."""
         return self.model.disable_adapter()  # type: ignore[operator, no-any-return]
 
-    def convert(self, dtype: torch.dtype) -> None:
-        """Every weight to `dtype`, in place, base and adapter. Buffers stay as they were loaded:
-        rotary frequencies are float32 in a server of any dtype, and `nn.Module.to` rounds them."""
-        for parameter in self.model.parameters():
-            parameter.data = parameter.data.to(dtype)
+    @contextmanager
+    def converted(self, dtype: torch.dtype) -> Iterator[None]:
+        """Every weight, base and adapter, in `dtype` inside the block, and as before after it.
 
-    def use_attention(self, kernel: str) -> None:
-        """Switch the attention implementation ("sdpa" or "eager")."""
+        Holds both copies of what has another dtype. Buffers stay as they were loaded: rotary
+        frequencies are float32 in a server of any dtype, and `nn.Module.to` rounds them."""
+        before = [(parameter, parameter.data) for parameter in self.model.parameters()]
+        try:
+            for parameter, values in before:
+                parameter.data = values.to(dtype)
+            yield
+        finally:
+            for parameter, values in before:
+                parameter.data = values
+
+    @contextmanager
+    def attention(self, kernel: str) -> Iterator[None]:
+        """Another attention implementation ("sdpa" or "eager") inside the block."""
         self._causal.set_attn_implementation(kernel)
+        try:
+            yield
+        finally:
+            self._causal.set_attn_implementation(self._kernel)
 
 
 def load_policy(
@@ -110,7 +128,7 @@ def load_policy(
     base = AutoModelForCausalLM.from_pretrained(
         model_dir,
         dtype=dtype,
-        attn_implementation=ATTENTION if shares else "sdpa",
+        attn_implementation=ATTENTION if shares else _SDPA,
         local_files_only=True,
         device_map=str(device) if device.type == "cuda" else None,
     )

@@ -278,10 +278,22 @@ def test_a_command_whose_time_passed_while_all_stood_still_is_not_counted_as_too
 
 
 @pytest.mark.slow
-def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keeps_the_bundle(
+def test_a_kept_trainer_that_is_killed_in_its_step_costs_a_load_and_no_step(
     calm: Night, night: Night
 ) -> None:
     with night.running() as loop:
+        night.until(loop, lambda: kill(night.folder.path, loop, Victim.TRAINER))
+        assert loop.wait() == 0, night.said
+    assert "ended in the middle of the step, which is taken anew" in night.said
+    assert night.trained() == calm.trained()
+    assert Ledger(night.folder.ledger).entries() == []
+
+
+@pytest.mark.slow
+def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keeps_the_bundle(
+    calm: Night, night: Night
+) -> None:
+    with night.running("--set", "engine.keep_trainer=false") as loop:
         night.until(loop, lambda: kill(night.folder.path, loop, Victim.TRAINER))
         assert loop.wait() == SHORTAGE
     assert "the trainer was killed (exit 137)" in night.said

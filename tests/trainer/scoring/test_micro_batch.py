@@ -17,7 +17,7 @@ from tests.trainer.conftest import make_group
 from trainer.batch import Segment, Span, collect
 from trainer.scoring.micro_batch import check_lengths, micro_batches, tensors, tokens
 from trainer.scoring.policy import Policy
-from trainer.scoring.shared_prefix import ATTENTION, Family, can_share, register
+from trainer.scoring.shared_prefix import Family, can_share, register
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings()
@@ -143,9 +143,8 @@ def test_logprobs_and_gradients_are_those_of_each_segment_by_itself(architecture
     register()
     policy = Policy(peft_model(architecture), CPU, shares_prompts=True)
     policy.model.train()
-    policy.use_attention("sdpa")
-    alone, gradient = scored(policy, [[s] for s in segments], shared=False)
-    policy.use_attention(ATTENTION)
+    with policy.attention("sdpa"):
+        alone, gradient = scored(policy, [[s] for s in segments], shared=False)
     together, same_gradient = scored(policy, [segments], shared=True)
     assert torch.allclose(alone, together, atol=1e-5)
     assert (gradient - same_gradient).norm() <= 1e-5 * gradient.norm()

@@ -1,0 +1,157 @@
+"""The trainer that stays between steps (`trainer.persistent`), as the train phase asks it.
+
+It is a session of its own that the run's ledger owns, like the engine beside which it may stand. A
+step that finds none starts one; one that is gone or was started from other code is replaced. Where
+it is killed in a step, the caller takes that step in a child of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.json_text import parse_json
+from fieldkit.gate import memory
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from fieldkit.process.owned import Owned, is_running, terminate
+from rollout.engine.leftovers import Leftovers, new_scratch
+from scripts.base.checkout import ROOT
+from scripts.base.children import GRACE_SECONDS, read_lines
+
+TRAINER = "trainer"
+"""The name of its entry in the ledger."""
+
+_SOURCES = ("trainer", "fieldkit")
+"""The packages that its process has imported."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The end of a step: the exit code that `python -m trainer` would have, and its error."""
+
+    code: int
+    error: str
+
+
+class KeptTrainer:
+    """The kept trainer of one run. env: its whole environment but for the marks."""
+
+    def __init__(self, run_dir: Path, env: Mapping[str, str]) -> None:
+        self._run_dir = run_dir
+        self._env = env
+        self._ledger = Ledger(run_dir / LEDGER_FILE)
+
+    def ask(
+        self, request: str, on_line: Callable[[str], None], stop_asked: Callable[[], bool]
+    ) -> Answer | None:
+        """Have it take the step of `request` (`trainer.persistent.Request.line`).
+
+        Returns None where it ended before it answered. on_line gets each line of its progress. When
+        `stop_asked` turns true its process is ended.
+        """
+        with contextlib.suppress(ConnectionError), self._connected() as connection:
+            connection.sendall(request.encode())
+            for lines in read_lines(connection.fileno(), lambda: False):
+                for line in lines:
+                    if (answer := _answer(line)) is not None:
+                        return answer
+                    on_line(line)
+                if stop_asked():
+                    break
+        self.stop()
+        return None
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self._usable() or self._start())
+            yield connection
+
+    def _usable(self) -> str | None:
+        """The socket of one that runs and that today's code and environment would start."""
+        owned = self._ledger.get(TRAINER)
+        if owned is not None and is_running(owned) and owned.info.get("code") == self._code():
+            return str(owned.info["socket"])
+        self.stop()
+        return None
+
+    def _start(self) -> str:
+        scratch = new_scratch()
+        path = str(scratch / "socket")
+        with socket.socket(socket.AF_UNIX) as listener:
+            # Listening before the process begins: a request waits for it, and its end is heard.
+            listener.bind(path)
+            listener.listen()
+            fd = listener.fileno()
+            self._ledger.launch(
+                TRAINER,
+                [sys.executable, "-P", "-m", "trainer.persistent", str(fd)],
+                env=self._env,
+                cwd=ROOT,
+                log=self._run_dir / "log" / f"trainer-{time.strftime('%Y%m%d-%H%M%S')}.log",
+                info={"scratch": str(scratch), "socket": path, "code": self._code()},
+                pass_fds=(fd,),
+            )
+        return path
+
+    def _code(self) -> str:
+        """Identity of the sources that a process started now would import, and of what it would
+        preload."""
+        files = sorted(f for name in _SOURCES for f in (ROOT / name).rglob("*.py"))
+        stats = [(str(f), (s := f.stat()).st_mtime_ns, s.st_size) for f in files]
+        said = repr((sys.executable, self._env.get("LD_PRELOAD"), stats))
+        return hashlib.sha256(said.encode()).hexdigest()
+
+    def stop(self) -> int:
+        """End it, if there is one; returns the number of processes."""
+        return stop_trainer(self._run_dir)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds now; 0 without one."""
+        owned = self._ledger.get(TRAINER)
+        if owned is None or owned.pid is None or not is_running(owned):
+            return 0
+        return memory.held_by(owned.pid) + memory.gpu_held_by([owned.pid])
+
+
+def stop_trainer(run_dir: Path) -> int:
+    """End a run's kept trainer and remove its socket; returns the number of processes ended.
+
+    Raises `Unavailable` for a process that survives SIGKILL.
+    """
+    ledger = Ledger(run_dir / LEDGER_FILE)
+    owned = ledger.get(TRAINER)
+    if owned is None:
+        return 0
+    ended = terminate(owned, GRACE_SECONDS)
+    Leftovers.of((), owned.info).remove()
+    ledger.forget(TRAINER)
+    return len(ended)
+
+
+def _answer(line: str) -> Answer | None:
+    """The last line of an answer; None for every other one."""
+    try:
+        value: Any = parse_json(line, TRAINER)
+    except BadInput:
+        return None
+    if not isinstance(value, dict) or value.get("event") != "end":
+        return None
+    return Answer(int(value["code"]), str(value["error"]))
+
+
+def stands_beside(engine: Owned | None) -> bool:
+    """Whether a trainer may stay beside this engine: one that keeps its memory while it trains."""
+    from rollout.engine.lifecycle import LIFECYCLES
+
+    name = engine and engine.info.get("lifecycle")
+    return bool(name) and LIFECYCLES.named(name).keeps_memory

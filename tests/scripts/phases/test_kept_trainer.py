@@ -1,0 +1,141 @@
+"""The train phase's side of the kept trainer: it is started, found again, replaced and ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import Owned, is_running, wait_ended
+from scripts.phases import kept_trainer
+from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside, stop_trainer
+from scripts.run.folder import RunFolder
+from tests.trainer.conftest import *  # noqa: F403  # the tiny model, its adapters and bundles
+from tests.trainer.test_step import SETTINGS, follow
+from trainer.inputs import StepInputs
+from trainer.persistent import Request
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    run = RunFolder(tmp_path / "night")
+    run.path.mkdir()
+    yield run
+    stop_trainer(run.path)
+
+
+@pytest.fixture
+def request_line(
+    bundle: Path, adapter: Path, reference: Path, tiny_model: Path, tmp_path: Path
+) -> str:
+    inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step-001")
+    return Request(inputs, SETTINGS, tmp_path / "train.log").line()
+
+
+def kept(folder: RunFolder) -> KeptTrainer:
+    return KeptTrainer(folder.path, os.environ)
+
+
+def owned(folder: RunFolder) -> Owned:
+    found = Ledger(folder.ledger).get(TRAINER)
+    assert found is not None
+    return found
+
+
+def never() -> bool:
+    return False
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+def test_the_next_phase_finds_the_process_of_the_one_before(
+    folder: RunFolder, request_line: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    answer = kept(folder).ask(request_line, said.append, never)
+    assert answer is not None
+    assert answer.code == 0
+    assert any('"microbatch"' in line for line in said)
+    first = owned(folder)
+    again = Request.read(request_line)
+    second = dataclasses.replace(again, inputs=follow(again.inputs, tmp_path))
+    answer = kept(folder).ask(second.line(), ignore, never)
+    assert answer is not None
+    assert answer.code == 0
+    assert owned(folder) == first
+    assert kept(folder).held > 2**20
+
+
+def test_a_process_that_is_killed_in_a_step_gives_no_answer_and_the_next_call_starts_another(
+    folder: RunFolder, request_line: str
+) -> None:
+    def kill(line: str) -> None:
+        found = owned(folder)
+        assert found.pid is not None
+        if is_running(found):
+            os.kill(found.pid, signal.SIGKILL)
+
+    assert kept(folder).ask(request_line, kill, never) is None
+    assert Ledger(folder.ledger).get(TRAINER) is None
+    answer = kept(folder).ask(request_line, ignore, never)
+    assert answer is not None
+    assert answer.code == 0
+
+
+def test_a_process_that_was_killed_between_steps_is_replaced(
+    folder: RunFolder, request_line: str
+) -> None:
+    kept(folder).ask(request_line, ignore, never)
+    first = owned(folder)
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    assert wait_ended(first, 10)
+    answer = kept(folder).ask(request_line, ignore, never)
+    assert answer is not None
+    assert answer.code == 0
+    assert owned(folder).pid != first.pid
+    assert not Path(first.info["scratch"]).exists()
+
+
+def test_a_process_of_other_code_is_replaced(
+    folder: RunFolder, request_line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(folder).ask(request_line, ignore, never)
+    first = owned(folder)
+    monkeypatch.setattr(kept_trainer, "_SOURCES", ("trainer",))  # as if fieldkit had changed
+    kept(folder).ask(request_line, ignore, never)
+    assert not is_running(first)
+    assert owned(folder).pid != first.pid
+
+
+def test_a_wish_to_stop_ends_the_process_in_its_step(folder: RunFolder, request_line: str) -> None:
+    assert kept(folder).ask(request_line, ignore, lambda: True) is None
+    assert Ledger(folder.ledger).get(TRAINER) is None
+    assert not Path(Request.read(request_line).inputs.out_dir, "train.json").exists()
+
+
+def test_ending_it_leaves_no_process_and_no_socket(folder: RunFolder, request_line: str) -> None:
+    kept(folder).ask(request_line, ignore, never)
+    found = owned(folder)
+    assert stop_trainer(folder.path) == 1
+    assert not is_running(found)
+    assert not Path(found.info["scratch"]).exists()
+    assert stop_trainer(folder.path) == 0
+    assert kept(folder).held == 0
+
+
+def test_it_stays_only_beside_an_engine_that_keeps_its_memory() -> None:
+    def engine(**info: str) -> Owned:
+        return Owned("engine", "engine-1", info=dict(info))
+
+    assert stands_beside(engine(lifecycle="hotswap"))
+    assert not stands_beside(engine(lifecycle="restart"))
+    assert not stands_beside(engine())
+    assert not stands_beside(None)

@@ -1,0 +1,130 @@
+"""`python -m trainer.persistent FD`: a trainer that takes step after step in one process.
+
+Importing torch and loading a model takes seconds, each step anew. This process stays between steps
+with its model loaded. It listens at an open socket that it inherits, takes one request at a time,
+and answers with the lines of `JsonLines` and a last one, `end`. It keeps nothing of a step: a step
+reads its files and writes its files as in `python -m trainer`, and a killed process costs a load.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from fieldkit.errors import BadInput, foreseen
+from fieldkit.files.json_text import parse_json
+from trainer.inputs import StepInputs
+from trainer.progress import JsonLines, Lines
+from trainer.scoring.kept_model import KeptModel
+from trainer.settings import TrainerSettings
+from trainer.step import train
+
+BUG = 1
+"""The exit code of an error that nobody foresaw; its traceback is in the process's own log."""
+
+_HUNG_UP = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """One step. log: a file to which lines for a person are added."""
+
+    inputs: StepInputs
+    settings: TrainerSettings
+    log: Path
+
+    def line(self) -> str:
+        """As one line of JSON, with a newline."""
+        paths = {name: value and str(value) for name, value in vars(self.inputs).items()}
+        plain = {"inputs": paths, "settings": asdict(self.settings), "log": str(self.log)}
+        return json.dumps(plain, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, line: str) -> Request:
+        """From `line`. Raises `BadInput` for anything else."""
+        try:
+            plain = parse_json(line, "request")
+            paths = {f.name: plain["inputs"][f.name] for f in fields(StepInputs)}
+            inputs = {name: None if path is None else Path(path) for name, path in paths.items()}
+            return cls(
+                StepInputs(**inputs),  # type: ignore[arg-type]
+                TrainerSettings(**plain["settings"]),
+                Path(plain["log"]),
+            )
+        except (KeyError, TypeError) as e:
+            raise BadInput(f"not a request to the trainer: {type(e).__name__}: {e}") from e
+
+
+def serve(listener: socket.socket) -> None:
+    """Answer requests until this process is ended."""
+    model = KeptModel()
+    while True:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rw", encoding="utf-8") as talk:
+            _answer(connection, talk, model)
+        _give_back()
+
+
+def _answer(connection: socket.socket, talk: TextIO, model: KeptModel) -> None:
+    line = talk.readline()
+    if not line:
+        return
+    finished = threading.Event()
+    watcher = threading.Thread(target=_end_with, args=(connection, finished), daemon=True)
+    watcher.start()
+    code, error = _step(line, talk, model)
+    finished.set()
+    talk.write(json.dumps({"event": "end", "code": code, "error": error}) + "\n")
+    talk.flush()
+    connection.shutdown(socket.SHUT_RDWR)  # which ends the watcher too
+    watcher.join()
+    if code == BUG:
+        raise SystemExit(BUG)  # nobody knows what state it left
+
+
+def _step(line: str, talk: TextIO, model: KeptModel) -> tuple[int, str]:
+    """Do the step; returns the exit code that `python -m trainer` has, and the error's text."""
+    try:
+        request = Request.read(line)
+        with open(request.log, "a", encoding="utf-8") as log:
+            train(request.inputs, request.settings, JsonLines(talk, Lines(log)), model)
+    except Exception as e:
+        if (known := foreseen(e)) is not None:
+            return known.exit_code, str(known)
+        traceback.print_exc()
+        return BUG, f"{type(e).__name__}: {e}"
+    return 0, ""
+
+
+def _end_with(connection: socket.socket, finished: threading.Event) -> None:
+    """End this process at once when who asked is gone before the answer: as a kill would, from
+    which every step recovers."""
+    if not connection.recv(1) and not finished.is_set():
+        os._exit(_HUNG_UP)
+
+
+def _give_back() -> None:
+    """Return to the system what the step's tensors took: the engine works next."""
+    gc.collect()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    allocator = ctypes.CDLL(None)
+    if hasattr(allocator, "MallocExtension_ReleaseFreeMemory"):  # tcmalloc, where it is preloaded
+        allocator.MallocExtension_ReleaseFreeMemory()
+    elif hasattr(allocator, "malloc_trim"):  # glibc
+        allocator.malloc_trim(0)
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as _listener:
+        serve(_listener)

@@ -1,0 +1,93 @@
+"""A loaded model that serves step after step, each with an adapter from its own files.
+
+Loading takes seconds and a step changes nothing of the base. So the model is loaded once for as
+long as its files, dtype and LoRA shape stay the same, and each step puts its adapter's weights into
+it: a step depends on its files alone, whether or not another one came before in this process. Torch
+is imported with the first model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, AdapterInfo
+from fieldkit.training.tensors import load_tensors, require_alike
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainer.scoring.policy import Policy
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a loaded model depends on besides the adapter's weights."""
+
+    model_dir: Path
+    files: tuple[tuple[str, int, int], ...]
+    """Of the model's folder: name, size, and time of the last change in nanoseconds."""
+    lora: bytes
+    """adapter_config.json: rank, alpha and layers."""
+    dtype: torch.dtype
+    checkpointing: bool
+
+
+class KeptModel:
+    """At most one model. Call `keep_only`, then `with_adapter`."""
+
+    def __init__(self) -> None:
+        self._shape: _Shape | None = None
+        self._policy: Policy | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether `with_adapter` has only an adapter's weights to read."""
+        return self._policy is not None
+
+    def keep_only(
+        self, model_dir: Path, adapter: AdapterInfo, dtype: torch.dtype, *, checkpointing: bool
+    ) -> None:
+        """Say which model is needed next. A loaded one that is another is dropped."""
+        files = sorted(p for p in model_dir.iterdir() if p.is_file())
+        stats = [(p.name, p.stat()) for p in files]
+        shape = _Shape(
+            model_dir,
+            tuple((name, s.st_size, s.st_mtime_ns) for name, s in stats),
+            (adapter.path / CONFIG_FILE).read_bytes(),
+            dtype,
+            checkpointing,
+        )
+        if shape != self._shape:
+            self._shape, self._policy = shape, None
+
+    def with_adapter(self, adapter: AdapterInfo) -> Policy:
+        """The model with the weights of `adapter`, which has been checked against it.
+
+        The LoRA is float32 and has no gradient. The caller may train it; the base must stay as it
+        is. Raises `BadInput` for a tensor that is missing, extra or of another shape.
+        """
+        from trainer.scoring.policy import load_policy
+
+        assert self._shape is not None
+        policy, self._policy = self._policy, None  # an error below must not leave half an adapter
+        if policy is None:
+            policy = load_policy(
+                self._shape.model_dir,
+                adapter,
+                self._shape.dtype,
+                gradient_checkpointing=self._shape.checkpointing,
+            )
+        else:
+            _put(adapter.path / WEIGHTS_FILE, policy)
+        self._policy = policy
+        return policy
+
+
+def _put(file: Path, policy: Policy) -> None:
+    lora, tensors = policy.lora(), load_tensors(file)
+    require_alike(tensors, lora, str(file))
+    for name, parameter in lora.items():
+        parameter.data = tensors[name].to(parameter.device).float()
+        parameter.grad = None
