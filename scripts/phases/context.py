@@ -18,7 +18,7 @@ from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
 from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
-from scripts.run.config import UNPROTECTED, RunConfig
+from scripts.run.config import UNPROTECTED, DataSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import check_environments, check_sandbox, read_manifest
 from scripts.run.timings import Stopwatch
@@ -124,10 +124,27 @@ class Context:
 
     @property
     def final_file(self) -> Path | None:
-        """The final set; None where the run has none. Raises `BadInput` if the file is missing."""
-        if not self.config.data.final:
+        """The final set; None where the run has none.
+
+        The default one is made from the same generator as the default pool, so a run on another
+        pool goes on without it where the file is missing. Raises `BadInput` for any other missing
+        file.
+        """
+        named, default = self.config.data, DataSettings()
+        if not named.final:
             return None
-        return self._there(from_checkout(self.config.data.final), "data.final")
+        file = from_checkout(named.final)
+        if file.is_file():
+            return file
+        if named.final == default.final and named.pool != default.pool:
+            return None
+        is_default = named.final == default.final
+        remedy = "`grpo synth` writes the default task sets" if is_default else "put it there"
+        raise BadInput(
+            f"{self.folder.config}: data.final is {file}: no such file; {remedy}, or "
+            f"`grpo run {self.folder.typed}{self.config.flags} --set 'data.final=\"\"'` goes on "
+            "without a final set"
+        )
 
     def about_to_play(self) -> None:
         """Raise `BadInput` if the run was started with another kind of sandbox, or with other code

@@ -113,6 +113,10 @@ class ModelSettings:
     """How tools are called, in worlds that have tools; "auto": as the chat template shows it."""
 
 
+DEVELOPMENT = "data/development.jsonl"
+"""The tasks on which settings are chosen."""
+
+
 @settings("data")
 class DataSettings:
     """The tasks. Relative paths start at the checkout."""
@@ -122,7 +126,8 @@ class DataSettings:
     heldout: str = "data/heldout.jsonl"
     """What is evaluated on, and never trained on. Settings are chosen on data/development.jsonl."""
     final: str = "data/final.jsonl"
-    """What is evaluated when nothing is left to choose, and never trained on. "": there is none."""
+    """What is evaluated when nothing is left to choose, and never trained on. "": there is none.
+    A pool of one's own does not need the default file."""
     mix: dict[str, float] = field(default_factory=dict)
     """The share of each environment in a step's tasks, such as `{ sql = 0.5, clawgym = 0.5 }`.
     Without it tasks are drawn from the whole pool."""

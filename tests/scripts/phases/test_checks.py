@@ -1,0 +1,83 @@
+"""What is checked before a run starts: which tasks are kept apart from the pool."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from scripts.base import checkout
+from scripts.base.signals import Wish
+from scripts.phases.checks import check_kept_apart
+from scripts.phases.context import Context
+from scripts.run.config import DataSettings, RunConfig, read_config
+from scripts.run.folder import RunFolder
+from scripts.run.timings import Stopwatch
+from tests.scripts.cli.in_process import grpo
+from tests.tiny_policy import write_tasks
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A pool and a held-out set of one's own, with different tasks."""
+    write_tasks(tmp_path / "pool.jsonl", 3, "pool")
+    write_tasks(tmp_path / "heldout.jsonl", 3, "held")
+    return tmp_path
+
+
+def context(data: Path, pool: str = "", final: str = DataSettings().final) -> Context:
+    pool, heldout = pool or str(data / "pool.jsonl"), str(data / "heldout.jsonl")
+    settings = DataSettings(pool=pool, heldout=heldout, final=final)
+    watch = Stopwatch(time.time())
+    folder = RunFolder(data / "night")
+    return Context(folder, RunConfig(data=settings), lambda event: None, Wish(), watch)
+
+
+def test_a_pool_that_shares_a_task_with_the_final_set_is_refused(data: Path) -> None:
+    final = shutil.copy(data / "pool.jsonl", data / "final.jsonl")
+    with pytest.raises(BadInput, match=r"pool\.jsonl:1: .* as final task pool-0 .*never trained"):
+        check_kept_apart(context(data, final=str(final)))
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without the default task sets."""
+    root = tmp_path / "checkout"
+    (root / "data").mkdir(parents=True)
+    monkeypatch.setattr(checkout, "ROOT", root)
+    return root
+
+
+def test_tasks_of_ones_own_need_no_default_final_set(data: Path, bare: Path) -> None:
+    check_kept_apart(context(data))
+
+
+def test_the_default_pool_needs_it_and_the_message_names_both_ways_on(
+    data: Path, bare: Path
+) -> None:
+    shutil.copy(data / "pool.jsonl", bare / "data" / "pool.jsonl")
+    with pytest.raises(BadInput) as refused:
+        check_kept_apart(context(data, pool="data/pool.jsonl"))
+    said = str(refused.value)
+    assert f"data.final is {bare / 'data' / 'final.jsonl'}: no such file" in said
+    assert "`grpo synth`" in said
+    assert f"`grpo run {data / 'night'} --set 'data.final=\"\"'`" in said
+
+
+def test_a_final_set_that_was_named_has_to_be_there_and_the_way_on_can_be_typed(
+    data: Path,
+) -> None:
+    assert grpo("new", data / "night", "--set", f"data.final={data / 'gone.jsonl'}").code == 0
+    with pytest.raises(BadInput, match=r"gone\.jsonl: no such file; put it there") as refused:
+        check_kept_apart(context(data, final=str(data / "gone.jsonl")))
+    typed = str(refused.value).rpartition("`grpo ")[2].partition("`")[0]
+    _, run, *words = shlex.split(typed)
+    # `grpo run` with these words writes them as `grpo new` does.
+    again = data / "again"
+    assert grpo("new", again, *words).code == 0
+    assert run == str(data / "night")
+    assert read_config(again / "run.toml").data.final == ""
