@@ -13,28 +13,37 @@ from typing import Any
 
 from fieldkit.eval.matched import ArmRow, MatchedArms
 from fieldkit.eval.stats import Estimate
+from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.arm import EvalSummary
-from scripts.evidence.collect import arm_of
+from scripts.evidence.collect import arm_of, opened_before, played_on
 from scripts.evidence.played import read_played
+from scripts.evidence.tables import tasks_note
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import read_manifest
 from scripts.words import quantities
 from scripts.words.table import Table
 
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """A finished arm: its name, its summary, and its figures with 95 % intervals."""
+    """A finished arm: its name, its summary, and its figures with 95 % intervals. about: what has
+    to be known of the tasks."""
 
     name: str
     summary: EvalSummary
     row: ArmRow
+    about: tuple[str, ...]
 
 
 def arm_figures(name: str, folder: Path, tasks: Sequence[Task]) -> ArmFigures:
     """Read the arm in `folder`, an evaluation's. Raises as `read_played`."""
     played = read_played(folder)
     (row,) = MatchedArms([arm_of(name, played, tasks)], name).rows()
-    return ArmFigures(name, played.summary, row)
+    run = RunFolder(folder.parents[1])
+    manifest, journal = read_manifest(run), Journal(run.journal).read()
+    about = tasks_note(played_on(manifest, journal), opened_before(manifest, journal))
+    return ArmFigures(name, played.summary, row, about)
 
 
 def single_arm_table(found: ArmFigures) -> Table:
@@ -63,13 +72,17 @@ def single_arm_table(found: ArmFigures) -> Table:
             ("wall time, s", quantities.plain(row.mean_seconds), ""),
             ("stops", stops, ""),
         ),
-        ("Intervals: Wilson's for shares of tasks, bootstrap over tasks for the others.",),
+        (
+            *found.about,
+            "Intervals: Wilson's for shares of tasks, bootstrap over tasks for the others.",
+        ),
     )
 
 
 def plain_figures(found: ArmFigures) -> dict[str, Any]:
     """The same, JSON-ready."""
-    return {"arm": found.name, "summary": asdict(found.summary), "figures": asdict(found.row)}
+    figures = {"arm": found.name, "summary": asdict(found.summary), "figures": asdict(found.row)}
+    return figures | ({"notes": list(found.about)} if found.about else {})
 
 
 def _span(value: Estimate, scale: float, unit: str) -> str:

@@ -13,12 +13,13 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
 from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow
+from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.arm import tasks_sha
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
 from scripts.evidence import collect
-from scripts.evidence.collect import Evidence, arm_of, stops_of
+from scripts.evidence.collect import Evidence, TaskSet, arm_of, stops_of
 from scripts.evidence.conditions import conditions, refuse_unmatched, remarks
 from scripts.evidence.stored_arm import SYNTAX, StoredArm, read_arm
 
@@ -55,6 +56,7 @@ class Comparison:
 
     arms: Mapping[str, StoredArm]
     n_tasks: int
+    played_on: TaskSet
     conditions: Mapping[str, Any]
     """The conditions of every arm, by key of run.toml."""
     rows: tuple[ArmRow, ...]
@@ -81,6 +83,7 @@ def compare_arms(names: Sequence[str]) -> Comparison:
     return Comparison(
         arms=arms,
         n_tasks=len(tasks),
+        played_on=collect.played_on(first.manifest, Journal(first.folder.journal).read()),
         conditions=conditions(first),
         rows=matched.rows(),
         compared=_compared(matched),

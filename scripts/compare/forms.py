@@ -80,7 +80,7 @@ def tables(c: Comparison) -> tuple[Table, ...]:
 
 def _arms(c: Comparison) -> Table:
     notes = (_conditions_note(c),)
-    table = arms_table(f"Held-out tasks ({c.n_tasks})", c.rows, notes, wide=False)
+    table = arms_table(f"{c.played_on.heading} ({c.n_tasks})", c.rows, notes, wide=False)
     return replace(table, columns=ARM_COLUMNS)
 
 

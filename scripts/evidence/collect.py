@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from fieldkit.errors import BadInput
@@ -21,7 +22,9 @@ from fieldkit.files.journal import Entry
 from fieldkit.records import StopReason, Task, Trajectory
 from reward.part_means import PartRow, part_rows
 from rollout.yardsticks import YARDSTICKS
+from scripts.base.checkout import from_checkout
 from scripts.evidence.played import BASE, WARM_START, PlayedArm
+from scripts.run.config import DEVELOPMENT
 from scripts.run.manifest import sandbox_kind
 
 TAGS = ("environment", "persona", "difficulty", "template")
@@ -29,6 +32,21 @@ TAGS = ("environment", "persona", "difficulty", "template")
 
 ORDER = ("easy", "middle", "hard", "seen", "unseen")
 """Tag values in their own order; all other values are sorted alphabetically."""
+
+
+class TaskSet(StrEnum):
+    """Which tasks an evaluation was played on: what its figures may be used for."""
+
+    HELD_OUT = "held-out"
+    """Never trained on."""
+    DEVELOPMENT = "development"
+    """Never trained on, but settings are chosen on them."""
+    FINAL = "final"
+    """Looked at when nothing is left to choose."""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.value.capitalize()} tasks"
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,9 @@ class Evidence:
     """Arm → the neighbouring run that played it on its own server."""
     reward_parts: tuple[PartRow, ...] = ()
     """The means of each part of the reward; none where no environment gives rewards."""
+    played_on: TaskSet = TaskSet.HELD_OUT
+    opened_before: tuple[str, ...] = ()
+    """Earlier evaluations on the final set, if that was played."""
 
     def arm(self, name: str) -> ArmRow:
         """Return one arm's row. Raises `BadInput` if the arm was not evaluated."""
@@ -92,8 +113,9 @@ class Evidence:
         raise BadInput(f"arm {name!r} is not compared with {self.reference!r}")
 
     def plain(self) -> dict[str, Any]:
-        """The evidence as JSON-ready values; without `reward_parts` where there are none."""
-        return {k: v for k, v in asdict(self).items() if v or k != "reward_parts"}
+        """The evidence as JSON-ready values, without what only some runs have."""
+        absent = {"reward_parts": (), "played_on": TaskSet.HELD_OUT, "opened_before": ()}
+        return {k: v for k, v in asdict(self).items() if k not in absent or v != absent[k]}
 
 
 def collect(
@@ -115,7 +137,34 @@ def collect(
         compare(arms, tasks),
         unprotected=tuple(arms) if bare else (),
         taken_over={arm: run for arm, run in taken.items() if arm in arms},
+        played_on=played_on(manifest, journal),
+        opened_before=opened_before(manifest, journal),
     )
+
+
+def played_on(manifest: Mapping[str, Any] | None, journal: Sequence[Entry]) -> TaskSet:
+    """The set that a run's evaluations were played on, as far as its files tell."""
+    known = manifest or {}
+    if _openings(known, journal):
+        return TaskSet.FINAL
+    file = known.get("data", {}).get("heldout", {}).get("path", "")
+    is_development = from_checkout(file) == from_checkout(DEVELOPMENT)
+    return TaskSet.DEVELOPMENT if is_development else TaskSet.HELD_OUT
+
+
+def opened_before(manifest: Mapping[str, Any] | None, journal: Sequence[Entry]) -> tuple[str, ...]:
+    """The runs that saw the final set before the newest evaluation of this one."""
+    found = _openings(manifest or {}, journal)
+    earlier = found[-1].data.get("earlier") if found else None
+    return tuple(map(str, earlier)) if isinstance(earlier, list) else ()
+
+
+def _openings(manifest: Mapping[str, Any], journal: Sequence[Entry]) -> list[Entry]:
+    """When the run opened the final set; not with other tasks, before run.toml was changed."""
+    tasks = manifest.get("evaluation", {}).get("tasks_sha")
+    return [
+        e for e in journal if e.event == "final_set_opened" and e.data.get("tasks_sha") == tasks
+    ]
 
 
 def compare(

@@ -22,8 +22,10 @@ from rollout.player import Player
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from rollout.yardsticks import YARDSTICKS, yardstick_player
+from scripts.base.checkout import in_checkout
 from scripts.base.events import alarm, note
 from scripts.phases.context import Context, Done
+from scripts.phases.final_set import open_final_set
 from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
 from scripts.phases.registry import STEP
 from scripts.phases.rollout import next_step
@@ -49,6 +51,7 @@ def evaluate(ctx: Context) -> Done:
         return Done(f"{one} evaluated already")
     ctx.about_to_play()
     for arm in due:
+        _record_opening(ctx, files, arm)
         if arm in files.adapters:
             # First, because the arm's own evaluation is what makes it no longer due.
             _play_at_training_temperature(ctx, files, arm)
@@ -60,6 +63,15 @@ def evaluate(ctx: Context) -> Done:
     except BadInput as e:  # a table beside the run ends no night
         alarm(ctx.tell, f"the lineage is not recorded: {e}")
     return Done(f"{len(due)} arm(s) evaluated")
+
+
+def _record_opening(ctx: Context, files: RunFiles, arm: str) -> None:
+    """Record a policy that is about to play tasks of the final set."""
+    if arm in YARDSTICKS:
+        return
+    start = f" ({in_checkout(ctx.start_adapter)})" if arm == files.adapters[0] else ""
+    name = f"{name_of(files, arm)}{start}"
+    open_final_set(ctx, name, arm, trained=_step_of(files, arm) > 0)
 
 
 def _base_now(ctx: Context, files: RunFiles) -> bool:
@@ -95,11 +107,13 @@ def _arm_of_step(ctx: Context, files: RunFiles, step: int) -> tuple[str, ...]:
 
 
 def _finish(ctx: Context, summary: EvalSummary, evals: Path) -> None:
-    """Tell the arm's figures, and journal what was written."""
+    """Tell the arm's figures, and journal what was written, and from which task file."""
     note(ctx.tell, told(summary))
     played = evals / summary.key / TRAJECTORIES
     wrote = {ctx.folder.relative(played): sha256_file(played)}
-    ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote)
+    file = {"path": ctx.config.data.heldout, "sha256": sha256_file(ctx.heldout_file)}
+    tasks = {**file, "n": summary.n_tasks}
+    ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote, tasks=tasks)
 
 
 def _play_at_training_temperature(ctx: Context, files: RunFiles, arm: str) -> None:

@@ -31,6 +31,7 @@ from scripts.base.signals import Wish, listening
 from scripts.phases.checks import check_model, check_prompts, check_start_adapter, doubt
 from scripts.phases.context import Context
 from scripts.phases.eval import evaluate, told
+from scripts.phases.final_set import open_final_set
 from scripts.phases.make_player import reward, show, worlds
 from scripts.phases.registry import STEP
 from scripts.phases.start import evaluation_identity, start_summary, write_step_zero
@@ -193,13 +194,15 @@ def play_endpoint(
             write_json(folder.manifest, _manifest(ctx, endpoint))
             folder.step(0).mkdir(exist_ok=True)
             write_text(folder.summary(0), encode(start_summary(ctx, endpoint.identity)) + "\n")
+        name = f"{endpoint.model} at {endpoint.url}"
+        open_final_set(ctx, name, endpoint.identity)
 
         async def play() -> EvalSummary:
             async with AsyncChatClient(
                 endpoint.url, endpoint.model, endpoint.api_key, timeout=_ANSWER_SECONDS
             ) as client:
                 return await evaluate_arm(
-                    f"{endpoint.model} at {endpoint.url}",
+                    name,
                     ctx.heldout(),
                     player=Player(
                         policy=chatting(client),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fieldkit.files.atomic import read_json
 from scripts.run.folder import RunFolder
 from tests.scripts.cli.in_process import Ended, grpo, helps
 from tests.scripts.cli.test_any_input import QUICK as OFTEN
@@ -81,5 +82,7 @@ def test_any_timings(night: RunFolder, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_any_journal(night: RunFolder, data: st.DataObject) -> None:
     line = {"schema": 1, "time": 1.0, "pid": 1, "event": "arm_played", "wrote": {"a": "b"}}
-    night.journal.write_text(json.dumps(line) + "\n" + json.dumps(line) + "\n")
+    tasks = read_json(night.manifest)["evaluation"]["tasks_sha"]
+    opened = {"event": "final_set_opened", "tasks_sha": tasks, "earlier": ["run a"]}
+    night.journal.write_text(json.dumps(line) + "\n" + json.dumps(line | opened) + "\n")
     damaged(night, night.journal, data)

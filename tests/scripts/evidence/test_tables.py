@@ -13,16 +13,18 @@ from rich.console import Console
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
 from scripts.evidence.collect import Evidence
-from scripts.evidence.findings import Findings
+from scripts.evidence.findings import Findings, read_findings
 from scripts.evidence.run_tables import text_tables
 from scripts.evidence.tables import main_table, wide_paired_table
 from scripts.evidence.text_page import markdown, plain_page, rich_page
 from scripts.report.files import write_files
+from scripts.run.config import DEVELOPMENT
 from scripts.run.folder import RunFolder
 from scripts.words.table import Table
 from scripts.words.text import as_text
 from tests.scripts.evals import collect, step, tasks
 from tests.scripts.evidence.test_collect import N, night
+from tests.scripts.made_night import make_night
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,28 @@ def test_the_main_table_has_every_arm_and_the_yardsticks(evidence: Evidence) -> 
     assert cell(table, "tasks passed", "warm start") == "10/24 (41.7 %)"
     assert cell(table, "mean turns", "step 2") == "4.0"
     assert cell(table, "assertions that hold", "do-nothing") == "24/96 (25.0 %)"
+
+
+def test_tables_of_the_development_tasks_say_so(tmp_path: Path) -> None:
+    made = make_night(tmp_path)
+    found = read_findings(made.folder, made.config)
+    title = "Held-out tasks (24, T = 0.2)"
+    assert title in markdown(found)
+    assert "played_on" not in plain_page(found)
+    manifest = json.loads(made.folder.manifest.read_text())
+    manifest["data"]["heldout"]["path"] = DEVELOPMENT
+    made.folder.manifest.write_text(json.dumps(manifest))
+    found = read_findings(made.folder, made.config)
+    assert "Development tasks (24, T = 0.2)" in markdown(found)
+    assert "Settings are chosen on the development tasks" in markdown(found)
+    assert title not in markdown(found)
+    assert plain_page(found)["played_on"] == "development"
+    # A copy without its episodes is shown from evidence.json.
+    write_files(found)
+    for arm in made.evals:
+        (arm / "trajectories.jsonl").unlink()
+    again = read_findings(made.folder, made.config)
+    assert "Development tasks (24, T = 0.2)" in markdown(again)
 
 
 def test_a_yardstick_that_samples_nothing_has_no_stops_and_no_tokens(evidence: Evidence) -> None:
