@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fieldkit.cli.columns import show
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 
 _DTYPES = ("bfloat16", "float16", "float32")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -28,7 +28,13 @@ def delta(
     """Show how far the weights of B are from those of A, and what a server will see of it."""
     if dtype not in _DTYPES:
         raise BadInput(f"--dtype: {dtype!r} is unknown; use one of {', '.join(_DTYPES)}")
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise Unavailable(
+            "fieldkit delta needs torch, which this environment lacks; install it with "
+            "`pip install 'grpo-fieldkit[training]'`"
+        ) from None
 
     from fieldkit.training.tensors import load_tensors
     from fieldkit.training.weight_delta import weight_delta

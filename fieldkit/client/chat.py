@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from fieldkit.errors import FieldkitError
+from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.json_text import parse_json
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _Endpoint:
         extra: Mapping[str, Any],
     ) -> dict[str, Any]:
         if self.max_retries < 0:
-            raise ValueError(f"max_retries is {self.max_retries}; it has to be 0 or more")
+            raise BadInput(f"max_retries is {self.max_retries}; it has to be 0 or more")
         return {
             "model": self.model,
             "messages": list(messages),
@@ -187,7 +187,7 @@ class ChatClient(_Endpoint):
         """The server's whole answer: {"choices": [{"message": {"content": …}}], …}.
 
         extra: further keys of the request, such as `response_format` or `seed`. Raises
-        `ChatHTTPError`, `ChatTimeout` or `ChatError`.
+        `ChatHTTPError`, `ChatTimeout` or `ChatError`, and `BadInput` for a negative `max_retries`.
         """
         import httpx
 

@@ -103,7 +103,8 @@ class MatchedBaseComparisonResult:
         }
 
     def report(self) -> str:
-        """The comparison in Markdown: overall, by group, by kind, and what the test says."""
+        """The comparison in Markdown: overall, by group, by kind, and what the test says. Groups
+        of one task each are left out: they would list the tasks."""
         b, c, delta = self.baseline, self.candidate, self.overall_delta
         test = self.task_test.test
         rows = [
@@ -143,7 +144,7 @@ class MatchedBaseComparisonResult:
             f"Tasks only the candidate passed: {test.second_only}; only the baseline: "
             f"{test.first_only}; McNemar's exact p {test.p_value:.3g}.",
         ]
-        if self.per_group:
+        if any(row["n"] > 1 for row in self.per_group):
             heads = ("group", "n", "base task", "cand task", "Δ", "base asrt", "cand asrt", "Δ")
             lines += ["", "**Per group**", "", *_table(heads, map(_group_cells, self.per_group))]
         if self.per_kind:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from fieldkit.errors import BadInput
+
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 _REFUSAL = re.compile(
@@ -44,13 +46,13 @@ def numeric_match(predicted: str, expected: str, *, rel_tolerance: float = 0.01)
     """1.0 where the first number of each lies within `rel_tolerance` of the expected one.
 
     Commas group digits. The tolerance is absolute where 0 is expected. 0.0 where either text has no
-    number. Raises `ValueError` for a tolerance that is negative or not finite.
+    number. Raises `BadInput` for a tolerance that is negative or not finite.
 
     >>> numeric_match("about 1,234.5 dollars", "1234")
     1.0
     """
     if not (math.isfinite(rel_tolerance) and rel_tolerance >= 0):
-        raise ValueError(f"rel_tolerance is {rel_tolerance}, not a finite number of 0 or more")
+        raise BadInput(f"rel_tolerance is {rel_tolerance}, not a finite number of 0 or more")
     found, wanted = _first_number(predicted), _first_number(expected)
     if found is None or wanted is None:
         return 0.0

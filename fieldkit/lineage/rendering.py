@@ -36,10 +36,7 @@ def render(
     """The snapshot of these parts; `best` is None where nothing was tried."""
     if best is None:
         text = f"# Lineage for {reader}\n\nNothing has been tried yet.\n"
-        nothing = Trial.from_row(
-            {**dict.fromkeys(Trial.header(), ""), "status": FailureLabel.BASELINE.value}
-        )
-        return LineageSnapshot(text, nothing, (), (), (), ())
+        return LineageSnapshot(text, Trial.of("", FailureLabel.BASELINE), (), (), (), ())
     heads = ("trial", "parent", "status", "metric", "change", "hypothesis")
     lines = [
         f"# Lineage for {reader}" + (f", {time}" if time else ""),

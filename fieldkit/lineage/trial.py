@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any
 
 from fieldkit.errors import BadInput
 
@@ -58,6 +59,16 @@ class Trial:
     job_name: str
     snapshot_path: str
     notes: str
+
+    @classmethod
+    def of(cls, exp_id: str, status: FailureLabel, **cells: Any) -> Trial:
+        """A trial with these cells, the others empty.
+
+        >>> Trial.of("sft", FailureLabel.BASELINE, core_metric=0.25).parent_exp
+        ''
+        """
+        empty = {name: None if name in _NUMBERS else "" for name in cls.header()}
+        return cls(**{**empty, **cells, "exp_id": exp_id, "status": status})
 
     @classmethod
     def header(cls) -> tuple[str, ...]:

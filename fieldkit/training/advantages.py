@@ -29,7 +29,7 @@ Scale = Literal["std", "mean"]
 
 
 def check_rewards(rewards: Sequence[float]) -> None:
-    """Raise `BadInput` for a group of fewer than two, `ValueError` for a reward not finite."""
+    """Raise `BadInput` for a group of fewer than two and for a reward that is not finite."""
     if len(rewards) < 2:
         raise BadInput(
             f"group_size: a group of {len(rewards)} has nothing to compare with;"
@@ -37,7 +37,7 @@ def check_rewards(rewards: Sequence[float]) -> None:
         )
     for k, r in enumerate(rewards):
         if not math.isfinite(r):
-            raise ValueError(f"the reward of rollout k={k} is {r}, not a finite number")
+            raise BadInput(f"the reward of rollout k={k} is {r}, not a finite number")
 
 
 def all_equal(rewards: Sequence[float]) -> bool:
@@ -51,8 +51,8 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
     "std": (r − μ)/(σ + 1e-4) with the sample standard deviation (K − 1 in the denominator).
     "mean": r − μ, which keeps how far apart the rollouts were (Liu et al. 2025, arXiv:2503.20783).
     Equal rewards give exact zeros. At K = 2 "std" erases the spread: every unequal pair gives about
-    ±0.71. Raises `BadInput` for fewer than two rewards and for an unknown scale, `ValueError` for a
-    reward that is not finite.
+    ±0.71. Raises `BadInput` for fewer than two rewards, an unknown scale and a reward that is not
+    finite.
 
     >>> group_advantages([1.0, 0.0, 0.5, 0.5], "mean")
     (0.5, -0.5, 0.0, 0.0)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from fieldkit.errors import BadInput
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -158,7 +160,7 @@ def token_shares(
 
     lengths: of each group's rows, in tokens; all rows of the bundle, also those that are not
     scored, so that a micro-batch's sums add up to the bundle's loss. longest: the tokens that a row
-    may have, for "constant". Rows without a token count nowhere. Raises `ValueError` for a bundle
+    may have, for "constant". Rows without a token count nowhere. Raises `BadInput` for a bundle
     without a token.
 
     - "token": the mean over all tokens; a long row weighs more.
@@ -177,7 +179,7 @@ def token_shares(
     """
     sums = [sum(rows) for rows in lengths]
     if not any(sums):
-        raise ValueError("no row has a token")
+        raise BadInput("no row has a token")
     n_rows = sum(n > 0 for rows in lengths for n in rows)
     totals: dict[Normalisation, int] = {
         "token": sum(sums),

@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import json
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
@@ -98,8 +99,43 @@ def test_the_command_is_installed_and_says_what_is_wrong(alone: Path, tmp_path: 
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
 
 
-def test_types_are_part_of_it(alone: Path) -> None:
-    assert list((alone.parent / "lib").glob("*/site-packages/fieldkit/py.typed"))
+STRANGER = """
+from fieldkit import BadInput
+from fieldkit.eval import pass_at_k_estimator
+from fieldkit.lineage import LineageStore
+from fieldkit.training import group_advantages
+
+reveal_type(group_advantages([1.0, 0.0]))
+reveal_type(LineageStore("x").best())
+try:
+    pass_at_k_estimator(4, 1, "2")
+except BadInput as e:
+    reveal_type(e.exit_code)
+"""
+
+
+def test_a_strangers_type_checker_knows_every_type(alone: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STRANGER)
+    words: list[str | Path] = [
+        "--strict",
+        "--python-executable",
+        alone / "python",
+        "--cache-dir",
+        tmp_path,
+        program,
+    ]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert re.findall(r'is "(.*)"$', checked.stdout, re.M) == [
+        "tuple[float, ...]",
+        "fieldkit.lineage.trial.Trial | None",
+        "int",
+    ]
+    errors = [line for line in checked.stdout.splitlines() if "error:" in line]
+    assert len(errors) == 1, checked.stdout
+    assert 'incompatible type "str"; expected "int"' in errors[0]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_an_unknown_dtype_and_adapters_that_do_not_compare_are_bad_input(
         with pytest.raises(SystemExit, match="2"):
             main(["delta", *arguments])
         assert named in capsys.readouterr().err
+
+
+def test_delta_without_torch_names_what_to_install(
+    adapters: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="4"):
+        main(["delta", *map(str, adapters)])
+    assert "`pip install 'grpo-fieldkit[training]'`" in capsys.readouterr().err
 
 
 def test_check_says_what_fits_and_names_what_does_not(

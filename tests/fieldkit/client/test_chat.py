@@ -14,6 +14,7 @@ from fieldkit.client import (
     ChatTimeout,
     wait_for_warm,
 )
+from fieldkit.errors import BadInput
 from tests.fieldkit.answering import Endpoint, answering, said
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -123,7 +124,7 @@ def test_a_busy_server_says_how_long_to_wait_and_a_date_is_not_waited_for(
 
 def test_a_negative_number_of_retries_is_refused_before_anything_is_sent() -> None:
     with answering([said("hi")]) as endpoint, client(endpoint, retries=-1) as chat:
-        with pytest.raises(ValueError, match="max_retries is -1; it has to be 0 or more"):
+        with pytest.raises(BadInput, match="max_retries is -1; it has to be 0 or more"):
             chat.chat(HELLO)
         assert endpoint.asked == []
 

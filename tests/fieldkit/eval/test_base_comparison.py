@@ -106,3 +106,12 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, said: str)
 def test_a_record_that_is_no_object_is_named_by_its_place(one: Any) -> None:
     with pytest.raises(BadInput, match="record 1: expected an object, found"):
         COMPARE([*arm([True]), one], arm([True]))
+
+
+def test_a_report_has_a_table_of_groups_and_none_where_every_group_is_one_task() -> None:
+    grouped = COMPARE(arm([False, True]), arm([True, True])).report()
+    assert "| a | 2 | 50.0% | 100.0% | +50.0 pp |" in grouped
+    single = [[record(f"task-{i}", passed) for i in range(3)] for passed in (False, True)]
+    result = COMPARE(*single)
+    assert "Per group" not in result.report()
+    assert len(result.per_group) == 3

@@ -110,6 +110,17 @@ def test_a_tree_shows_who_came_from_whom(tmp_path: Path) -> None:
     ]
 
 
+def test_a_trial_of_a_few_cells_is_read_again_and_an_unknown_cell_is_refused(
+    tmp_path: Path,
+) -> None:
+    store, few = LineageStore(tmp_path), Trial.of("b", FailureLabel.KEEP, parent_exp="a", train_s=2)
+    store.append(few)
+    assert store.all_trials() == [few]
+    assert (few.hypothesis, few.core_metric) == ("", None)
+    with pytest.raises(TypeError, match="parent"):
+        Trial.of("c", FailureLabel.KEEP, parent="b")
+
+
 def test_a_column_that_is_missing_is_named() -> None:
     with pytest.raises(BadInput, match="the column 'exp_id' is missing"):
         Trial.from_row({})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,14 @@ from safetensors.torch import load_file, save_file
 from fieldkit.errors import AlreadySwapped, BadInput
 from fieldkit.training import snapshot as snapshot_module
 from fieldkit.training.snapshot import LoraReferenceSnapshot
-from tests.fieldkit.peft_models import ARCHITECTURES, logits, move, peft_model, same, values
+from tests.fieldkit.peft_models import (
+    ARCHITECTURES,
+    logits,
+    move,
+    peft_model,
+    same,
+    values,
+)
 
 FILE = "adapter_model.safetensors"
 
@@ -299,24 +308,44 @@ def test_a_model_that_accelerate_placed_is_swapped_and_an_offloaded_one_named(
         LoraReferenceSnapshot(offloaded)
 
 
-def test_a_sharded_parameter_is_swapped_by_its_own_part(tmp_path: Path) -> None:
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+RANK = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from fieldkit.training import LoraReferenceSnapshot, WeightDeltaTracker
 
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        model = torch.nn.Linear(4, 2, bias=False)
-        save_file({"weight": torch.zeros(2, 4)}, tmp_path / FILE)
-        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        own: Any = model.weight
-        trained = own.to_local().clone()
-        with LoraReferenceSnapshot.from_disk(model, tmp_path):
-            assert not own.to_local().any()
-        assert torch.equal(own.to_local(), trained)
-        assert len(LoraReferenceSnapshot(model)) == 1
-    finally:
-        dist.destroy_process_group()
+folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+model = torch.nn.Linear(4, 2, bias=False)
+fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+own = model.weight.to_local()
+trained = own.clone()
+tracker = WeightDeltaTracker(model)
+with LoraReferenceSnapshot.from_disk(model, folder):
+    print(model.weight.to_local().tolist())
+assert torch.equal(own, trained)
+with torch.no_grad():
+    own.add_(rank + 1.0)
+print(round(tracker.delta()[1], 4))
+dist.destroy_process_group()
+"""
+
+
+def test_each_rank_of_a_sharded_model_swaps_and_measures_its_own_part(tmp_path: Path) -> None:
+    save_file({"weight": torch.arange(8.0).reshape(2, 4)}, tmp_path / FILE)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(tmp_path), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=200)[0].splitlines() for process in ranks]
+    assert said == [["[[0.0, 1.0, 2.0, 3.0]]", "1.0"], ["[[4.0, 5.0, 6.0, 7.0]]", "2.0"]]
 
 
 @pytest.mark.parametrize(
