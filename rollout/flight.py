@@ -1,9 +1,9 @@
-"""Many episodes in flight at once, and a file that keeps every one that finished.
+"""Many episodes at once, and a file that keeps every finished one.
 
-The engine is the bottleneck, so nothing waits for a neighbour: all episodes of a phase run
-together, and a finished one is on disk before it counts. When one fails for good the rest are let
-go and the phase fails; what is on disk is used by the next start. What ran out of time because this
-process was stopped is played again. Nothing here knows what the episodes are for.
+The engine is the bottleneck, so all episodes of a phase run concurrently. An episode counts as
+finished when it is on disk. When one fails for good, the others are cancelled and the phase fails;
+the next start uses what is on disk. An episode that ran out of time because this process was
+suspended is played again. Nothing here knows what the episodes are for.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from rollout.envs.registry import environment_of
 from rollout.player import Player, TurnSeeds
 
 STANDSTILL_SECONDS = 2.0
-"""An event loop that was not served for so long was stopped (a frozen container, a paused virtual
-machine, Ctrl-Z) or starved. The clock of every time limit went on meanwhile."""
+"""A pause of the event loop this long means that the process was suspended (a frozen container, a
+paused virtual machine, Ctrl-Z) or starved of CPU, while every time limit ran on."""
 _BEAT_SECONDS = 0.5
 _REPLAYS = 2
-"""How often such an episode is played again: what runs out three times does so by itself."""
+"""How often such an episode is played again. One that runs out of time three times does so by
+itself."""
 
 _FILES_AN_EPISODE = 10
-"""Descriptors that one episode holds at most: nine of its world, and one connection."""
+"""File descriptors that one episode holds at most: nine of its world, and one connection."""
 _FILES_BESIDE = 64
-"""Those of the process itself: libraries, logs, the event loop."""
+"""File descriptors of the process itself: libraries, logs, the event loop."""
 
 
 Key = tuple[str, int]
-"""(task_id, k): what a trajectory is found by."""
+"""(task_id, k), which identifies a trajectory."""
 
 
 class Attempt(NamedTuple):
@@ -64,25 +65,25 @@ SeedsOf = Callable[[Attempt], TurnSeeds]
 """The seeds of an attempt's turns."""
 
 More = Callable[[Attempt, Trajectory], Awaitable[Sequence[Attempt]]]
-"""Which attempts to play besides, now that this one has ended."""
+"""Gives the further attempts to play after this one has ended."""
 
 
 @dataclass(frozen=True)
 class RolloutProgress:
-    """How far a phase is. Counts hold what an earlier start had finished, rates do not."""
+    """How far a phase is. Counts include what an earlier start had finished; rates do not."""
 
     finished: int
     total: int
     kept: int
-    """Of the finished, those that an earlier start had played."""
+    """Finished episodes that an earlier start had played."""
     turns: int
-    """Turns taken, by episodes under way as well."""
+    """Turns taken, including those of episodes under way."""
     tokens: int
     """Tokens sampled by this start."""
     seconds: float
-    """Since this start."""
+    """Since the start of this process."""
     mean_reward: float | None
-    """Of the finished; None before the first."""
+    """Of finished episodes; None before the first."""
     stops: Mapping[StopReason, int]
     """Finished episodes by stop reason."""
 
@@ -92,7 +93,7 @@ class RolloutProgress:
 
     @property
     def stop_rate(self) -> float | None:
-        """Share of the finished that no limit ended."""
+        """Share of finished episodes that no limit ended."""
         if not self.finished:
             return None
         return ended_by_themselves(self.stops) / self.finished
@@ -102,11 +103,11 @@ OnProgress = Callable[[RolloutProgress], None]
 
 
 def ignore_progress(progress: RolloutProgress) -> None:
-    """For callers without a display."""
+    """Does nothing; for callers without a display."""
 
 
 class _Tally:
-    """Adds up what a progress event tells."""
+    """Adds up the figures of progress events."""
 
     def __init__(self, total: int, on_progress: OnProgress, clock: Callable[[], float]) -> None:
         self.total = total
@@ -148,18 +149,20 @@ class _Tally:
 
 
 class PartialFile:
-    """The finished trajectories of a phase under way, one a line, durable one by one."""
+    """The finished trajectories of a phase under way, one a line, each on disk when it is
+    written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Held by the writing thread itself: a cancelled phase must not let a second writer in
-        # while a first one is in the middle of its line.
+        # Held by the writing thread, so that after a cancellation no second writer starts while the
+        # first is in the middle of a line.
         self._writing = threading.Lock()
 
     def load(
         self, attempts: Sequence[Attempt], player: Player, seeds: SeedsOf
     ) -> dict[Key, Trajectory]:
-        """What an earlier start left that still counts; the rest is dropped from the file."""
+        """The trajectories of an earlier start that still count. The others are removed from the
+        file."""
         if not self.path.is_file():
             return {}
         wanted = {a.key: a for a in attempts}
@@ -175,7 +178,8 @@ class PartialFile:
         return kept
 
     async def append(self, trajectory: Trajectory) -> None:
-        """On disk when this returns. In a thread: an fsync may take longer than a turn."""
+        """Write one trajectory; it is on disk when this returns. Uses a thread, because an fsync
+        may take longer than a turn."""
         await asyncio.to_thread(self._append, trajectory)
 
     def _append(self, trajectory: Trajectory) -> None:
@@ -187,14 +191,14 @@ class PartialFile:
 
 
 class _Pulse:
-    """Notices that this process stood still."""
+    """Notices pauses of this process."""
 
     def __init__(self) -> None:
         self._standstills = 0
         self._last = time.monotonic()
 
     def beat(self) -> int:
-        """How often it has stood still so far."""
+        """The number of pauses so far."""
         now = time.monotonic()
         self._standstills += now - self._last > STANDSTILL_SECONDS
         self._last = now
@@ -208,8 +212,8 @@ class _Pulse:
 
 
 def _ran_out_of_time(trajectory: Trajectory, task: Task) -> bool:
-    """Whether a turn or the episode had too little time: less than the policy is promised, where
-    this process stood still meanwhile."""
+    """Whether a turn or the episode ran out of time. If this process was suspended meanwhile, the
+    policy had less time than its limit."""
     return trajectory.stop_reason is StopReason.TIME_LIMIT or any(
         map(environment_of(task).timed_out, trajectory.turns)
     )
@@ -225,12 +229,12 @@ async def fly(
     spare: Sequence[Attempt] = (),
     more: More | None = None,
 ) -> list[Trajectory]:
-    """Play every attempt that the partial file does not hold; return all, in attempts' order.
+    """Play every attempt that the partial file does not hold; return all trajectories in order.
 
-    The player's `concurrency` bounds the episodes in flight; 0 is all. `more` is asked whenever an
-    attempt has ended, also one that the file held; what it names of `spare` is played too. Raises
-    what the first failing episode raised; the finished trajectories stay in the partial file, and
-    an `Unavailable` says so. Without a partial file nothing is kept.
+    The player's `concurrency` bounds the episodes in flight; 0 means all. `more` is called when an
+    attempt has ended, or was in the file; the attempts of `spare` that it names are played too.
+    Raises what the first failing episode raised. The finished trajectories stay in the partial
+    file, and an `Unavailable` says so. Without a partial file nothing is kept.
     """
     done = partial.load((*attempts, *spare), player, seeds) if partial else {}
     tally = _Tally(len(attempts), on_progress, player.clock)
@@ -274,7 +278,7 @@ async def fly(
         if partial and isinstance(first, Unavailable):
             raise Unavailable(
                 f"{first}; {len(done)} of {tally.total} episodes are finished and kept in"
-                f" {partial.path}; the same command goes on from there"
+                f" {partial.path}; the same command continues from there"
             ) from first
         raise first from None
     finally:

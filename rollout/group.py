@@ -1,11 +1,10 @@
 """A step's tasks are played K times each, and the K episodes of a task become its group.
 
-A group is complete and every reward in it finite, or there is none. Where all K pass or all K fail,
-a spare task is played too while there is one; at the end as many such groups are left out of
-training as spare tasks were played. Which ones are played does not depend on which episode ends
-first: each such group asks for one more task, so it is the shortest beginning of the spare tasks
-that answers all that ask. What a reward is worth is
-decided in `reward`; files are the business of `rollout.bundle`.
+A group is complete and all its rewards are finite. For each group in which all K pass or all K
+fail, one spare task is played while there are any, in the order of the spare tasks; their number,
+and so the choice, does not depend on which episode ends first. At the end as many such groups are
+left out of training as spare tasks were played. `reward` computes the rewards, and `rollout.bundle`
+writes the file.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ async def play_groups(
     on_progress: OnProgress = ignore_progress,
     spare: Sequence[Task] = (),
 ) -> tuple[RolloutGroup, ...]:
-    """Play every task `group_size` times with the training seeds of `step`, all in flight.
+    """Play every task `group_size` times with the training seeds of `step`, all episodes at once.
 
     Groups come in the order of `tasks`, then of the `spare` tasks that were played. Raises as
     `fly`, and as the graders of whole groups.
@@ -77,8 +76,8 @@ async def play_groups(
 
 
 def _leave_out(groups: Sequence[RolloutGroup], n: int) -> tuple[RolloutGroup, ...]:
-    """`n` of the groups that are not mixed are left out: first those whose attempts did the same
-    work and ended alike, and of equals the last."""
+    """Mark `n` of the groups that are not mixed as left out: first those whose attempts did the
+    same work and ended alike, and of equals the last."""
 
     def teaches_less(i: int) -> tuple[bool, int]:
         return draw_of(groups[i]).signal is not Signal.LEARNABLE, i
@@ -91,7 +90,7 @@ def _leave_out(groups: Sequence[RolloutGroup], n: int) -> tuple[RolloutGroup, ..
 async def _compared(
     task: Task, attempts: Sequence[Trajectory], player: Player
 ) -> Sequence[Trajectory]:
-    """The attempts, with what only their comparison can tell in their grades and rewards."""
+    """The attempts, their grades and rewards completed by the comparison of all attempts."""
     of_group = environment_of(task).of_group
     if of_group is None:
         return attempts
@@ -104,7 +103,7 @@ def make_group(
 ) -> RolloutGroup:
     """The group of a task's K trajectories, in the order k = 0..K-1.
 
-    Raises `ValueError`, naming the task, where a reward is not finite.
+    Raises `ValueError`, naming the task, if a reward is not finite.
     """
     try:
         return RolloutGroup(

@@ -1,10 +1,10 @@
-"""One policy, ready to play: its worlds, its limits, what it is paid, and the one loop.
+"""One policy, ready to play: its worlds, its limits, its reward, and the loop of an episode.
 
-Every policy is played by it: a served model, an oracle, random replies, demonstrations. An episode
-ends with a stop reason and a grade, whatever the policy did; a policy or a world that fails leaves
-no record, because a broken machine must never look like a bad reply: the same episode is played
-again with the same seeds, and when that does not help it is the caller's failure, never a reward.
-Nothing here knows of groups or files, nor what a reply means.
+The same loop plays a served model, an oracle, random replies and demonstrations. An episode ends
+with a stop reason and a grade, whatever the policy did. If the policy or the world fails, the
+episode leaves no record, because a broken machine must never look like a bad reply. It is played
+again with the same seeds, and repeated failures are raised. Nothing here depends on groups, on
+files or on the meaning of a reply.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rollout.seeds import EPISODE_TURN
 from rollout.settings import EpisodeSettings
 
 TRIES = 3
-"""How often an episode is played before the phase gives up on it: one world or one connection may
-break by itself; what breaks three times in a row is broken."""
+"""How often an episode is tried before the phase fails. A single failure of a world or a connection
+may be chance; three in a row are not."""
 
 TurnSeeds = Callable[[int], int]
 """The sampling seed of a turn, counted from 0; of `EPISODE_TURN`, the seed of the episode."""
@@ -33,7 +33,7 @@ TurnSeeds = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Player:
-    """One adapter or yardstick, ready to play."""
+    """One adapter or yardstick with everything that it needs to play."""
 
     policy: PolicyOf
     worlds: Callable[[Task], World]
@@ -41,10 +41,10 @@ class Player:
     settings: EpisodeSettings
     adapter_sha: str
     policy_version: str
-    """The name under which the engine serves the adapter."""
+    """The name by which the engine serves the adapter."""
     reward: Reward
     clock: Callable[[], float] = time.monotonic
-    """Seconds; replaced where records have to be equal to the byte."""
+    """A clock in seconds; replaced where records have to be equal to the byte."""
 
     async def play(
         self,
@@ -55,9 +55,9 @@ class Player:
     ) -> Trajectory:
         """Play one episode and grade what is left; `Unavailable` after `TRIES`.
 
-        The reply of the last allowed turn still reaches the world, so that the grader sees what it
-        did, and its observation is kept though no prompt holds it. Raises `BadInput` where the
-        opening leaves no room for a reply, and `ValueError` for a reward that is not finite.
+        The reply of the last allowed turn still reaches the world, so that the grader sees its
+        effect, and its observation is recorded although no prompt contains it. Raises `BadInput` if
+        the opening leaves no room for a reply, and `ValueError` for a reward that is not finite.
         """
         failure: Unavailable | None = None
         for _ in range(TRIES):
@@ -129,14 +129,15 @@ class Player:
         )
 
     def graded_again(self, trajectory: Trajectory, grade: Grade) -> Trajectory:
-        """The episode with another grade, and what it is paid for that. Raises `ValueError` for a
-        reward that is not finite."""
+        """The episode with another grade and the reward for it. Raises `ValueError` for a reward
+        that is not finite."""
         t = trajectory
         reward = self._paid(t.task_id, t.k, grade, len(t.turns), t.stop_reason)
         return replace(t, grade=grade, reward=reward)
 
     def _paid(self, task_id: str, k: int, grade: Grade, n_turns: int, stop: StopReason) -> float:
-        # An oracle may take more turns than a policy is allowed: the dearest episode.
+        # An oracle may take more turns than a policy is allowed; it is charged for the most allowed
+        # turns.
         n_turns = min(n_turns, self.settings.max_turns)
         try:
             return self.reward.of_episode(grade, n_turns, stop)
@@ -144,10 +145,11 @@ class Player:
             raise ValueError(f"task {task_id}, k = {k}: {e}") from e
 
     def take_over(self, trajectory: Trajectory, task: Task, seeds: TurnSeeds) -> Trajectory | None:
-        """A stored trajectory as this player's own, or None when it would have been another.
+        """A stored trajectory as this player's own; None if this player would have played another
+        one.
 
-        It counts when adapter, sampling, every seed, the opening prompt and the turn limit are the
-        same. The reward is worked out again from the stored grade.
+        It counts if adapter, sampling, every seed, the opening prompt and the turn limit are the
+        same. The reward is computed again from the stored grade.
         """
         if not self._would_have_played(trajectory, task, seeds):
             return None
@@ -172,11 +174,11 @@ class Player:
 
 
 def _metrics(turns: Sequence[Turn], steps: Sequence[Step]) -> dict[str, float]:
-    """What an episode's turns add up to.
+    """Sums over an episode's turns.
 
-    tokens: sampled. prompt_tokens: read by the engine, all turns added (most of them from its
-    prefix cache). context_tokens: the longest prompt and its reply. no_action_turns: replies
-    that asked for nothing and did not stop. cut_turns: replies that met the length limit.
+    tokens: sampled. prompt_tokens: read by the engine, over all turns (most of them from its prefix
+    cache). context_tokens: the longest prompt and its reply. no_action_turns: replies without an
+    action that did not stop. cut_turns: replies that reached the length limit.
     """
     contexts = (len(t.prompt_ids) + len(t.completion_ids) for t in turns)
     sums = {

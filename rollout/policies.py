@@ -1,7 +1,7 @@
-"""What answers a world's messages: a served model, a chat endpoint, replies written or recited.
+"""The policies that answer a world's messages: a served model, a chat endpoint, written replies.
 
 A policy knows messages, ids and its limits. It does not know what a reply means, how an episode is
-recorded or what it is paid; `rollout.player` plays every policy by one loop.
+recorded or how it is rewarded; `rollout.player` plays every policy by the same loop.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rollout.envs.base import Message, Opening, Reply
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer, Transcript
 
-if TYPE_CHECKING:  # `grpo next` knows the yardsticks, and has no use for an engine's client
+if TYPE_CHECKING:  # `grpo next` imports the yardsticks, and needs no engine client
     from fieldkit.client import AsyncChatClient, ChatHTTPError
     from rollout.engine.client import Completion, Sampler
 
 
 @dataclass(frozen=True)
 class Said:
-    """A policy's reply, with the ids that were sampled for it and their logprobs; none of either
-    where the policy is no model."""
+    """A policy's reply, with its sampled ids and their logprobs; both are empty if the policy is
+    not a model."""
 
     reply: Reply
     completion_ids: tuple[int, ...] = ()
@@ -36,24 +36,24 @@ class Policy(Protocol):
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
-        """The ids that the next reply is sampled from; none where the policy is no model."""
+        """The ids that the next reply is sampled from; empty if the policy is not a model."""
 
     def begin(self, task: Task, opening: Opening) -> None:
-        """Take the opening messages. Raises `BadInput` where they leave no room for a reply."""
+        """Take the opening messages. Raises `BadInput` if they leave no room for a reply."""
 
     async def reply(self, seed: int) -> Said | StopReason | None:
-        """The next reply; None where the policy has no more to say, and the limit that it met where
-        only asking for the reply could tell. Raises `Unavailable`."""
+        """The next reply; None if the policy has no more; a stop reason if the request showed that
+        a limit was reached. Raises `Unavailable`."""
 
     def hear(
         self, observation: Sequence[Message], n_turns: int, world_seconds: float
     ) -> StopReason | None:
-        """Take the world's answer to turn number `n_turns`, and say which limit ends the episode,
-        if one does. world_seconds: what the world took for all turns together."""
+        """Take the world's answer to turn number `n_turns`; return the limit that ends the episode,
+        if any. world_seconds: the time that the world took for all turns so far."""
 
 
 PolicyOf = Callable[[Task, EpisodeSettings], Policy]
-"""Makes a policy for one episode of a task under the limits."""
+"""Makes the policy of one episode of a task under the limits."""
 
 
 class SampledPolicy:
@@ -77,7 +77,7 @@ class SampledPolicy:
 
     def begin(self, task: Task, opening: Opening) -> None:
         self._transcript = self._renderer.start(opening.messages, opening.tools)
-        if not self._fits():  # no policy could play it
+        if not self._fits():  # no policy could play this task
             limits = self._settings
             raise BadInput(
                 f"task {task.task_id}: its opening prompt has {len(self.prompt_ids)} tokens; with"
@@ -94,7 +94,7 @@ class SampledPolicy:
     def hear(
         self, observation: Sequence[Message], n_turns: int, world_seconds: float
     ) -> StopReason | None:
-        """The time limit is looked at between turns, so an episode may overrun it by one."""
+        """The time limit is checked between turns, so an episode may exceed it by one turn."""
         if n_turns == self._settings.max_turns:
             return StopReason.MAX_TURNS
         self._talk.add_observation(observation)
@@ -110,16 +110,17 @@ class SampledPolicy:
 
 
 def sampled(sampler: Sampler, renderer: ChatRenderer) -> PolicyOf:
-    """Every episode's policy is the model behind `sampler`."""
+    """The model behind `sampler` is the policy of every episode."""
     return lambda task, settings: SampledPolicy(sampler, renderer, settings)
 
 
 class ChatPolicy:
-    """A model behind chat completions, at any endpoint. It has no ids, so it is never trained on.
+    """A model behind a chat completions endpoint. It gives no ids, so its episodes are never
+    trained on.
 
-    The limits are those of `SampledPolicy`. How long a prompt is, only the endpoint knows: it says
-    so with its reply, and a reply for which there was no room is dropped. The endpoint may have
-    sampling defaults of its own (top-k, min-p): chat completions cannot turn them off.
+    The limits are those of `SampledPolicy`. Only the endpoint knows a prompt's length and reports
+    it with the reply, so a reply that did not fit is dropped. The endpoint may have sampling
+    defaults (top-k, min-p), which chat completions cannot turn off.
     """
 
     prompt_ids: tuple[int, ...] = ()
@@ -135,14 +136,14 @@ class ChatPolicy:
         """Raises `BadInput` for a world that gives tools to the chat template."""
         if opening.tools is not None:
             raise BadInput(
-                f"task {task.task_id}: its world tells of its tools through the chat template, and"
-                " an endpoint keeps its template to itself; play it with --adapter"
+                f"task {task.task_id}: its world gives its tools to the chat template, and the"
+                " template of an endpoint is unknown; play it with --adapter"
             )
         self._messages = list(opening.messages)
 
     async def reply(self, seed: int) -> Said | StopReason:
-        """The endpoint's reply, or CONTEXT_FULL. Raises `Unavailable` where it does not answer, and
-        `BadInput` where it refuses the request or has no room for the opening."""
+        """The endpoint's reply, or CONTEXT_FULL. Raises `Unavailable` if it does not answer, and
+        `BadInput` if it refuses the request or has no room for the opening."""
         from fieldkit.client import ChatError, ChatHTTPError
 
         limits = self._settings
@@ -192,14 +193,17 @@ class ChatPolicy:
 
 
 def chatting(client: AsyncChatClient) -> PolicyOf:
-    """Every episode's policy is the model behind `client`."""
+    """The model behind `client` is the policy of every episode."""
     return lambda task, settings: ChatPolicy(client, task, settings)
 
 
 def refused(error: ChatHTTPError, model: str) -> BadInput | Unavailable:
-    """What a refusal of the endpoint means to the person who named it."""
+    """The endpoint's refusal as an error with its likely cause."""
     if error.status_code in (401, 403):
-        return BadInput(f"{error}: the endpoint wants another key; --key-from names its variable")
+        return BadInput(
+            f"{error}: the endpoint does not accept the key; --key-from names the variable that"
+            " holds it"
+        )
     if error.status_code == 404:
         return BadInput(f"{error}: no model {model!r} there, or --endpoint lacks its /v1")
     if 400 <= error.status_code < 500:
@@ -208,7 +212,8 @@ def refused(error: ChatHTTPError, model: str) -> BadInput | Unavailable:
 
 
 def _is_too_long(error: ChatHTTPError) -> bool:
-    """Whether the prompt was too long. OpenAI has an error code for it; vLLM says it in words."""
+    """Whether the prompt was too long. OpenAI has an error code for this; vLLM has only a
+    message."""
     said = error.body or ""
     return error.status_code == 400 and (
         "context_length_exceeded" in said or "context length" in said
@@ -216,8 +221,8 @@ def _is_too_long(error: ChatHTTPError) -> bool:
 
 
 def _read_chat(answer: Mapping[str, Any], where: str) -> tuple[str, str, int]:
-    """(text, finish reason, tokens of the prompt, 0 where it does not say). Raises `Unavailable`
-    for an answer without a message."""
+    """(text, finish reason, tokens of the prompt or 0 if unknown). Raises `Unavailable` for an
+    answer without a message."""
     try:
         choice = answer["choices"][0]
         text = choice["message"]["content"] or ""
@@ -231,15 +236,15 @@ def _read_chat(answer: Mapping[str, Any], where: str) -> tuple[str, str, int]:
 
 
 class WrittenSampler:
-    """Stands where an engine does: a seed and a prompt in, the ids of a written reply out. A
-    written id has logprob 0."""
+    """A sampler in place of an engine: from a seed and a prompt it gives the ids of a written
+    reply. A written id has logprob 0."""
 
     def __init__(self, write: Callable[[int, Sequence[int]], str], renderer: ChatRenderer) -> None:
         self._write = write
         self._renderer = renderer
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
-        """The next reply, cut at the length of a turn as an engine cuts it."""
+        """The next reply, cut at the token limit of a turn as by an engine."""
         from rollout.engine.client import Completion
 
         whole = self._renderer.encode_reply(self._write(seed, prompt_ids))
@@ -248,14 +253,14 @@ class WrittenSampler:
 
 
 def reciting(replies: Sequence[str], renderer: ChatRenderer, limits: EpisodeSettings) -> Policy:
-    """Says the given replies in order, with the ids that a model would be shown and have said."""
+    """Gives the replies in order, with the ids that a model would have read and sampled."""
     left = iter(replies)
     return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
 
 
 class RecitedPolicy:
-    """Says the given replies in order, whatever it is shown, and is done. It has no ids, so it
-    cannot be trained on, and no limits."""
+    """Gives the replies in order, whatever the observations. It has no limits, and no ids to train
+    on."""
 
     prompt_ids: tuple[int, ...] = ()
 
@@ -263,10 +268,10 @@ class RecitedPolicy:
         self._left = list(replies)
 
     def begin(self, task: Task, opening: Opening) -> None:
-        """There is nothing to learn from an opening."""
+        """The opening has no effect."""
 
     async def reply(self, seed: int) -> Said | None:
         return Said(Reply(self._left.pop(0))) if self._left else None
 
     def hear(self, observation: Sequence[Message], n_turns: int, world_seconds: float) -> None:
-        """Nor from an answer."""
+        """An answer has no effect."""

@@ -1,8 +1,8 @@
-"""Before a night: four tasks, K times each, to see whether the rewards differ at all.
+"""Before a night: four tasks are played K times each, to see whether the rewards differ at all.
 
 GRPO learns from differences within a group. An adapter that always does the same, a reward that
-cannot tell attempts apart, or a pool that is solved or hopeless shows here in minutes, in the
-evening, and not as a flat curve in the morning. A preflight writes nothing.
+does not distinguish attempts, or a pool that is solved or too hard shows here within minutes,
+before the night. A preflight writes no files.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rollout.group import play_groups
 from rollout.player import Player
 
 PREFLIGHT_TASKS = 4
-"""How many tasks a preflight has at most, as in the third reference document."""
+"""The most tasks of a preflight, as in the third reference document."""
 PREFLIGHT_STEP = 0
-"""The step whose seeds a preflight uses: no training step has that number."""
+"""The step whose seeds a preflight uses; training steps count from 1."""
 
 
 class Verdict(StrEnum):
     """What a preflight says."""
 
     HAS_SIGNAL = "HAS_SIGNAL"
-    """At least one group's rewards differ."""
+    """The rewards of at least one group differ."""
     NO_SIGNAL = "NO_SIGNAL"
-    """Every group's rewards are equal: a step on them would change nothing."""
+    """The rewards of every group are equal: a step on them would change nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,14 @@ class PreflightRow:
     task_id: str
     rewards: tuple[float, ...]
     advantages: tuple[float, ...]
-    """Of each episode: the mean over its turns of what they would be trained with."""
+    """For each episode, the mean over its turns of the advantages that they would be trained
+    with."""
     stops: tuple[StopReason, ...]
     n_passed: int
     signal: Signal
     grades_differ: bool
-    """Whether more assertions hold in one than in another: a reward may differ by turns alone."""
+    """Whether more assertions hold after one attempt than after another; rewards may also differ
+    because of turns alone."""
 
     @property
     def stdev(self) -> float:
@@ -55,7 +57,7 @@ class PreflightRow:
 
 @dataclass(frozen=True)
 class Preflight:
-    """The rows, and what follows from them."""
+    """The rows and the verdict."""
 
     rows: tuple[PreflightRow, ...]
     verdict: Verdict
@@ -71,7 +73,7 @@ class Preflight:
 
     @property
     def n_stopped(self) -> int:
-        """Episodes that no limit ended: what stopping is learned from."""
+        """Episodes that no limit ended, from which stopping is learned."""
         return ended_by_themselves(self.stops)
 
 
@@ -98,7 +100,7 @@ async def preflight(
 
 
 def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
-    """Rows and verdict of groups that were played; also of a bundle's."""
+    """Rows and verdict of groups that were played, such as a bundle's."""
     sums = totals([t for g in groups for t in g.trajectories])
     learnable = any(g.signal is Signal.LEARNABLE for g in groups)
     return Preflight(
@@ -151,7 +153,7 @@ def render_rows(report: Preflight) -> list[tuple[str, ...]]:
 
 
 def explain(report: Preflight) -> str:
-    """The verdict in a sentence or two, with what to do where there is no signal."""
+    """The verdict in a sentence or two, with advice if there is no signal."""
     learnable = [row for row in report.rows if row.signal is Signal.LEARNABLE]
     in_work = sum(row.grades_differ for row in learnable)
     counts = (

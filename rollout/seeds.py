@@ -1,8 +1,8 @@
-"""Which seed each turn samples with, each world draws with, and each order of tasks is shuffled by.
+"""The seeds of turns, of worlds, and of the orders of tasks.
 
-Everything derives from the run's seed and from names, never from a generator that is carried
-along: a phase that was killed and starts again has the same seeds, whatever it had finished.
-Evaluation seeds leave out run and step, so that two arms meet the same noise.
+Every seed derives from the run's seed and from names, never from the state of a generator, so a
+phase that was killed and starts again has the same seeds, whatever it had finished. Evaluation
+seeds leave out run and step, so that two arms have the same noise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 
 SEED_BITS = 48
-"""Engines take 63 bits; 48 survive a JSON reader that holds numbers as doubles."""
+"""Engines take 63 bits; 48 bits are exact in a JSON reader that uses doubles."""
 
 EPISODE_TURN = -1
 """The turn number that stands for the whole episode: the seed kept in `Trajectory.seed`."""
@@ -32,20 +32,20 @@ def training_seed(run_seed: int, step: int, task_id: str, k: int, turn: int) -> 
 
 
 def eval_seed(task_id: str, k: int, turn: int) -> int:
-    """The sampling seed of one evaluation turn: the same for every arm, step and run."""
+    """The sampling seed of one evaluation turn, the same for every arm, step and run."""
     return _derive("eval", task_id, k, turn)
 
 
 def world_seed(task_id: str) -> int:
-    """What a world that draws at random is seeded with: the same for every attempt at a task."""
+    """The seed of a world with randomness, the same for every attempt at a task."""
     return _derive("world", task_id)
 
 
 def epoch_seed(run_seed: int, epoch: int, env: str | None = None) -> int:
-    """What the order of a pass over the pool is shuffled by; of one environment's tasks."""
+    """The seed that shuffles one pass over the pool, or over one environment's tasks."""
     return _derive("epoch", run_seed, *([] if env is None else [env]), epoch)
 
 
 def draw_seed(run_seed: int, step: int, task_id: str) -> int:
-    """What decides whether a step draws this task, where a draw is by chance."""
+    """The random number of one task in one step's draw, for draws at random."""
     return _derive("draw", run_seed, step, task_id)

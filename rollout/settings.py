@@ -1,8 +1,8 @@
-"""What a rollout is asked to do: how many episodes, how long each, and how to sample.
+"""Settings of a rollout: how many episodes, how long each may be, and how to sample.
 
-The numbers live here, beside the code that obeys them; run.toml is composed from them elsewhere.
-Sampling is neutral but for the temperature, because the trainer scores with softmax(logits / T)
-and nothing else: a top-p here would train on a distribution that was never sampled from.
+The settings are defined here, next to the code that uses them; run.toml is composed elsewhere.
+Sampling is neutral except for the temperature, because the trainer scores with softmax(logits / T):
+with a top-p it would train on a distribution that was never sampled from.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def neutral_sampling(temperature: float, max_tokens: int) -> Sampling:
 
 @settings("rollout")
 class EpisodeSettings:
-    """The limits of one episode. Every arm of an evaluation and every rollout is played by them."""
+    """The limits of one episode, in evaluations and in rollouts."""
 
     temperature: Annotated[PositiveFloat, Le(2), NoCondition] = 1.0
-    """T, the same when sampling and when training. An evaluation has its own."""
+    """T, the same for sampling and for training. An evaluation has its own."""
     max_turns: PositiveInt = 12
     """Turns an episode may take; the one that stops counts."""
     max_new_tokens: Annotated[PositiveInt, Unit("tokens")] = 96
     """Tokens one reply may have."""
     episode_seconds: Annotated[PositiveFloat, Unit("seconds")] = 60.0
-    """Seconds that an episode's commands may take together before no further turn is begun.
-    Sampling is not counted: it is bounded in tokens, and how long it takes depends on how many
-    episodes share the engine, which must not end any of them."""
+    """Seconds that an episode's commands may take together; after that no further turn begins.
+    Sampling does not count: its tokens are bounded, and its time depends on how many episodes share
+    the engine, which must not end an episode."""
     max_model_len: Annotated[PositiveInt, Unit("tokens"), Follows("engine.max_model_len")] = 2048
-    """Tokens of context the engine serves; prompt and reply together."""
+    """Tokens of context that the engine serves, prompt and reply together."""
     protocol: Annotated[str, Choice(PROTOCOLS)] = "sentinel"
     """How a reply is read."""
     concurrency: Annotated[NonNegativeInt, Change.MACHINE] = 0
@@ -58,7 +58,7 @@ class EpisodeSettings:
         return neutral_sampling(self.temperature, self.max_new_tokens)
 
     def at(self, temperature: float) -> EpisodeSettings:
-        """The same limits at another temperature: how a run's adapters are evaluated."""
+        """The same limits at another temperature, as for evaluations."""
         limits = {f.name: getattr(self, f.name) for f in fields(EpisodeSettings)}
         return EpisodeSettings(**{**limits, "temperature": temperature})
 
@@ -70,12 +70,12 @@ class RolloutSettings(EpisodeSettings):
     tasks_per_step: PositiveInt = 8
     """B, the tasks of a step."""
     group_size: Annotated[int, Ge(2), Le(1000)] = 4
-    """K, the episodes of each task; their mean reward is the baseline, so one alone has none."""
+    """K, the episodes of each task. Their mean reward is the baseline, so K is at least 2."""
     draw: Annotated[str, Choice(DRAWS)] = "uniform"
     """Which tasks a step plays."""
     resample: NonNegativeInt = 0
-    """How many tasks more a step may play, each in place of one whose attempts all pass or all
-    fail. Training leaves those out; what they say about the pool is kept (DAPO's dynamic
+    """How many more tasks a step may play, each in place of one whose attempts all pass or all
+    fail. Training leaves those out, but they count as evidence about the pool (DAPO's dynamic
     sampling)."""
     run_seed: Annotated[int, Follows("run.seed")] = 0
-    """What every task order and sampling seed of a run derives from."""
+    """The seed from which every task order and sampling seed of a run derives."""

@@ -1,8 +1,8 @@
 """Task files: reading them, refusing bad ones, and keeping pool and held-out set apart.
 
-A bad task costs a night and shows only in the morning, as an assertion that nobody passes; so a
-task file is read as a whole and checked before anything is played. Everything here is decided from
-the text of the file, by the environment that a task names for what only that one can know.
+A bad task costs a night and shows only in the morning, as an assertion that never holds. So a task
+file is read as a whole and checked before anything is played. All checks need only the text of the
+file; the environment that a task names adds its own.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ Shared = tuple[int, Task, int, Task, str]
 """Line and task of one file, line and task of another, and what is the same."""
 
 MOST_ID_CHARACTERS = 200
-"""A task's id stands in tables, lists and links."""
+"""Task ids appear in tables, lists and links."""
 
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """One thing wrong with one task. `where` is file:line."""
+    """One fault of one task. where: file:line."""
 
     where: str
     task_id: str
-    """Empty where the line could not be read as a task."""
+    """Empty if the line could not be read as a task."""
     reason: str
     fatal: bool = True
-    """The task cannot be used; otherwise it is worth a warning."""
+    """The task cannot be used; false for a warning."""
 
     def __str__(self) -> str:
         kind = "" if self.fatal else "warning: "
-        name = self.task_id.encode(errors="backslashreplace").decode()  # it may be what is wrong
+        name = self.task_id.encode(errors="backslashreplace").decode()  # it may be the fault
         return f"{self.where}: {kind}{f'{name}: ' if name else ''}{self.reason}"
 
 
 def read_tasks(path: Path) -> tuple[Task, ...]:
-    """Every task of a JSONL file, in file order, all of them sound.
+    """Every task of a JSONL file, in file order, all of them valid.
 
-    Raises `BadInput` naming file and line for the first problem, and how many there are; also for a
+    Raises `BadInput` with file and line of the first problem and the number of problems, and for a
     file without tasks.
     """
     return tuple(tasks_by_line(path).values())
 
 
 def decode_tasks(path: Path) -> tuple[Task, ...]:
-    """Every task of a file that was checked before: decoded and no more.
+    """Every task of a file that was checked before; only decodes them.
 
     Checking every regular expression again takes longer than reading the file does. Raises
-    `BadInput` naming file and line for one that cannot be decoded.
+    `BadInput` with file and line for a task that cannot be decoded.
     """
     return tuple(_decoded_by_line(path).values())
 
 
 def check_tasks(path: Path) -> tuple[TaskProblem, ...]:
-    """Every problem of a task file, in file order, warnings too. `BadInput` only where there is no
-    such file."""
+    """Every problem of a task file, warnings included, in file order. Raises `BadInput` only if the
+    file does not exist."""
     tasks, problems = _read(path)
     if not tasks and not problems:
         return (TaskProblem(f"{path}:1", "", "there is no task in the file"),)
@@ -71,19 +71,19 @@ def check_tasks(path: Path) -> tuple[TaskProblem, ...]:
 
 
 def check_disjoint(pool: Path, held_out: Path) -> None:
-    """Raise `BadInput`, naming both lines, where the pool shares a task with the held-out set.
+    """Raise `BadInput` with both lines if the pool shares a task with the held-out set.
 
-    Two tasks are shared when they have the same id, the same prompt (letter case and spaces apart)
-    or the same of what their environment marks them by (a shell task's seed files, its assertions):
-    training on one would be practising for the other. A row that both files repeat is shared by
-    neither: it stands for as many seeds, and those differ.
+    Two tasks are the same if they have the same id, the same prompt (letter case and spaces aside)
+    or the same marks of their environment (a shell task's seed files, its assertions), because
+    training on one would be practice for the other. A row that both files repeat does not count:
+    each copy is played with a seed of its own.
     """
     _refuse_shared(pool, held_out, "held-out", shared_tasks(pool, held_out))
 
 
 def check_without_final(pool: Path, final: Path) -> None:
-    """The same for the final set. The pool was checked before; the set is only decoded here, which
-    takes a hundredth of the time. Raises `BadInput` for a set that is not sound."""
+    """The same for the final set. The pool was checked before; the set is only decoded, which takes
+    a hundredth of the time. Raises `BadInput` for a set that cannot be decoded."""
     try:
         _refuse_shared(pool, final, "final", shared_tasks(pool, final, _decoded_by_line))
     except (KeyError, TypeError, AttributeError) as e:
@@ -104,9 +104,9 @@ def _refuse_shared(pool: Path, kept: Path, what: str, shared: Iterable[Shared]) 
 def shared_tasks(
     pool: Path, held_out: Path, read: Callable[[Path], dict[int, Task]] | None = None
 ) -> Iterator[Shared]:
-    """What the two files share, as `check_disjoint` has it: line and task of the pool, line and
-    task of the held-out set, and what is the same. read: gives a file's tasks by line; without it
-    both files are checked too."""
+    """The tasks that two files share, as defined in `check_disjoint`: line and task of the pool,
+    line and task of the held-out set, and what is the same. read: gives a file's tasks by line; the
+    default also checks both files."""
     read = read or tasks_by_line
     theirs, ours = read(held_out), read(pool)
     seeded = _repeated(ours.values()) & _repeated(theirs.values())
@@ -125,7 +125,7 @@ def _repeated(tasks: Iterable[Task]) -> set[tuple[str, str]]:
 
 
 def signatures(task: Task) -> list[tuple[str, str]]:
-    """What a task may not share with one of another split: (what it is, the thing itself)."""
+    """What a task may not share with one of another split: (its name, its value)."""
     environment = environment_of(task)
     prompt = " ".join(task.prompt.casefold().split())
     signs = [] if environment.from_rows else [("prompt", prompt)]
@@ -148,7 +148,7 @@ def tasks_by_line(path: Path) -> dict[int, Task]:
 
 
 def _read(path: Path) -> tuple[dict[int, Task], list[TaskProblem]]:
-    """The tasks that could be decoded, by line, and everything that is wrong."""
+    """The tasks that could be decoded, by line, and all problems."""
     tasks: dict[int, Task] = {}
     problems: list[TaskProblem] = []
     first_line: dict[str, int] = {}
@@ -177,7 +177,7 @@ def _decoded_by_line(path: Path) -> dict[int, Task]:
 
 
 def _decode(raw: bytes, where: str, copy: str) -> Task:
-    """One line as a task. copy: what tells a repeated row from its like."""
+    """One line as a task. copy: distinguishes a repeated row from its copies."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as e:
@@ -186,16 +186,16 @@ def _decode(raw: bytes, where: str, copy: str) -> Task:
     if published is None:
         return decode(Task, text, where)
     task = from_plain(Task, published, where)
-    # Its id seeds its world, so each of a thousand equal rows is an episode of its own.
+    # The id seeds the world, so each of a thousand equal rows is a different episode.
     return replace(task, task_id=task.task_id + copy) if environment_of(task).from_rows else task
 
 
 def _published(text: str) -> Mapping[str, Any] | None:
-    """A line in the format in which an environment's author publishes tasks; None for another."""
+    """The task of a line in the format of an environment's own files; None for another format."""
     try:
         line = parse_json(text, "")
     except BadInput:
-        return None  # `decode` says what is wrong with it
+        return None  # `decode` reports what is wrong with it
     if not isinstance(line, dict):
         return None
     read = (environment.published(line) for environment in ENVIRONMENTS.values())
@@ -203,8 +203,8 @@ def _published(text: str) -> Mapping[str, Any] | None:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, bytes, str]]:
-    """(line number, line, what tells it from equal lines); the last is empty for a line that the
-    file does not repeat."""
+    """(line number, line, suffix that distinguishes it from equal lines); the suffix is empty for a
+    line that occurs once."""
     lines = list(_lines(path))
     counts = Counter(raw for _, raw in lines)
     seen: Counter[bytes] = Counter()
@@ -227,7 +227,8 @@ def _without(where: str, error: BadInput) -> str:
 
 
 def task_faults(task: Task, where: str) -> list[str]:
-    """Everything wrong with one decoded task, as reasons; `where` is for the messages of others."""
+    """The faults of one decoded task, as reasons. where: begins the messages of errors that are
+    raised."""
     try:
         encode(task).encode()
     except UnicodeEncodeError as e:

@@ -1,10 +1,10 @@
-"""The one owner of the text that the policy sees.
+"""The only module that composes the text that the policy sees.
 
-A transcript is a list of token ids that only ever grows: what the engine sampled is kept as the
-ids it sampled, and only the new text between two completions (end of turn, the observation, the
-next header) is tokenised. So training sees exactly what sampling saw. Where a chat template does
-not let a conversation grow that way, the conversation is rendered anew and the trajectory gets a
-new segment; that is decided once, by looking at the template, and never in silence.
+A transcript is a list of token ids that only grows: sampled ids are kept as they are, and only the
+new text between two completions (end of turn, the observation, the next header) is tokenised. So
+training sees exactly what sampling saw. If a chat template does not allow a conversation to grow
+that way, the conversation is rendered again and the trajectory gets a new segment. The template is
+checked for this once.
 
 Messages and tools come from the world and may spell the model's control tokens.
 They are broken up before they are tokenised, so that no text can end its turn and speak for
@@ -24,11 +24,11 @@ from fieldkit.files.atomic import read_json
 from rollout.envs.base import Message
 
 Tools = Sequence[Mapping[str, Any]] | None
-"""JSON schemas of tools, as chat templates take them; None: there are none."""
+"""JSON schemas of tools, as chat templates take them; None if there are none."""
 
 _GENERIC = "TokenizersBackend"  # what transformers calls a tokenizer that is all in tokenizer.json
 
-# Stand-ins that a template passes through unchanged; their text appears in no template.
+# Placeholders that a template passes through unchanged; no template contains their text.
 _USER, _REPLY = "\x02user\x03", "\x02reply\x03"
 _NEXT = "what the world says next"  # plain, because some templates quote the answers of tools
 
@@ -36,8 +36,8 @@ Switch = bool | int | str
 """A variable of a chat template."""
 
 _TODAY = datetime(2024, 7, 26)
-"""What templates are told that tell the policy the date, which is what Llama 3 falls back to:
-what is sampled must not depend on the day, and arms of two days could not be compared."""
+"""The date for templates that show one; Llama 3's template has it as its default. With the real
+date, sampling would depend on the day, and arms of two days could not be compared."""
 
 _BEGINNING: tuple[Message, ...] = (
     {"role": "system", "content": "s"},
@@ -46,7 +46,7 @@ _BEGINNING: tuple[Message, ...] = (
 
 
 class ChatRenderer:
-    """A model folder's tokenizer and chat template, reduced to what a transcript needs."""
+    """The parts of a model folder's tokenizer and chat template that a transcript needs."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ChatRenderer:
         template: str | None = None,
         switches: Mapping[str, Switch] | None = None,
     ) -> None:
-        """template: one that replaces the model's own. switches: more variables for it."""
+        """template: replaces the model's own. switches: further variables for it."""
         if not (model_dir / "tokenizer_config.json").is_file():
             raise BadInput(f"{model_dir}: no tokenizer there; `grpo model` builds the default one")
         self._tokenizer: Any = _load_tokenizer(model_dir)
@@ -69,11 +69,11 @@ class ChatRenderer:
         """`preserves_prefixes` without tools, when a user speaks next."""
 
     def preserves_prefixes(self, tools: Tools = None, role: str = "user") -> bool:
-        """Whether a finished turn stays as it was when the conversation goes on with a message of
-        `role`: templates of reasoning models keep a reply's reasoning while tools answer."""
+        """Whether a finished turn stays the same when a message of `role` follows. It depends on
+        the role: templates of reasoning models keep a reply's reasoning only while tools answer."""
         before = self._render(_BEGINNING, tools)
         told = {"role": role, "name": "tool", "content": _NEXT}
-        # Some templates cut the reasoning out of earlier replies: probe with and without.
+        # Some templates remove the reasoning from earlier replies: try with and without.
         for reply in (_REPLY, f"<think>\nx\n</think>\n\n{_REPLY}"):
             talk = [{"role": "assistant", "content": reply}, told]
             whole = self._render([*_BEGINNING, *talk], tools)
@@ -82,7 +82,8 @@ class ChatRenderer:
         return True
 
     def _after_reply(self, told: Sequence[Message], tools: Tools = None) -> str:
-        """What the template puts after a reply: its end, `told`, the header of the next reply."""
+        """The text that the template puts after a reply: its end, `told`, the header of the next
+        reply."""
         reply = {"role": "assistant", "content": _REPLY}
         return self._render([*_BEGINNING, reply, *told], tools).partition(_REPLY)[2]
 
@@ -117,8 +118,8 @@ class ChatRenderer:
         return text
 
     def harmless(self, outside: Any) -> Any:
-        """A text from outside with a blank in every control token, which makes it ordinary text;
-        of a list or a mapping all texts."""
+        """A text from outside with a blank in every control token, which makes it ordinary text; in
+        a list or a mapping, every text."""
         match outside:
             case str():
                 return self._control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", outside)
@@ -133,12 +134,12 @@ class ChatRenderer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, special tokens left out."""
+        """The text of sampled ids, without special tokens."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
-        """A written (not sampled) reply as ids, its end of turn included: for demonstrations."""
+        """A written reply as ids, including its end of turn; for demonstrations."""
         return (*self._encode(text), self.eot_id)
 
     def start(self, messages: Sequence[Message], tools: Tools = None) -> Transcript:
@@ -152,15 +153,15 @@ class ChatRenderer:
     def bridge_ids(
         self, told: Sequence[Message], closed: bool, tools: Tools = None
     ) -> tuple[int, ...]:
-        """The ids between a reply and the next one. `closed`: the reply ended its own turn."""
+        """The ids between a reply and the next one. closed: the reply has its end of turn."""
         ids = self._encode(self._after_reply(told, tools))
         return tuple(ids[1:] if closed else ids)
 
 
 def _load_tokenizer(model_dir: Path) -> Any:
-    """The folder's tokenizer. A generic one is loaded as such: finding the class of another one
-    imports torch and every model's code, which takes four times as long as all the rest of it, in
-    every phase of a night."""
+    """The folder's tokenizer. A generic one is loaded by its class: looking up the class imports
+    torch and every model's code, which takes four times as long as the rest, in every phase of a
+    night."""
     if read_json(model_dir / "tokenizer_config.json").get("tokenizer_class") == _GENERIC:
         from transformers import PreTrainedTokenizerFast
 
@@ -193,7 +194,8 @@ class Transcript:
         self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages, self._tools)
 
     def _grows(self, told: Sequence[Message]) -> bool:
-        """Whether the conversation may go on with these messages without being rendered anew."""
+        """Whether the conversation may continue with these messages without being rendered
+        again."""
         for role in {m["role"] for m in told} - self._preserving.keys():
             self._preserving[role] = self._renderer.preserves_prefixes(self._tools, role)
         return all(self._preserving[m["role"]] for m in told)

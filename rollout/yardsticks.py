@@ -1,8 +1,8 @@
-"""Policies that are no model: doing nothing, the oracle, and replies drawn at random.
+"""Policies without a model: doing nothing, the oracle, and replies drawn at random.
 
-They say what a score is worth: no policy does better than the oracle, and one that does no better
+They put a score into proportion: no policy does better than the oracle, and one that does no better
 than doing nothing has learned nothing. They are played in the same worlds by the same loop as a
-model. What can be said in a world is for its `Environment` to know.
+model. A world's `Environment` knows the replies for them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from fieldkit.registry import Registry
 from rollout.policies import Policy, RecitedPolicy, SampledPolicy, WrittenSampler
 from rollout.settings import EpisodeSettings
 
-if TYPE_CHECKING:  # `grpo next` needs the names only, and the worlds are slow to import
+if TYPE_CHECKING:  # `grpo next` needs only the names, and the worlds are slow to import
     from reward.reward import Reward
     from rollout.envs.base import Environment, World
     from rollout.player import Player
     from rollout.transcript import ChatRenderer
 
-# A yardstick takes milliseconds an episode and a process each; beyond this many the processes wait
-# for a core, and their time limits with them.
+# A yardstick's episode takes milliseconds and one process. With more than this many at once the
+# processes wait for a core while their time limits run.
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """A policy to hold others against."""
+    """A policy for comparison."""
 
     policy: Callable[[Task, EpisodeSettings, Callable[[], ChatRenderer]], Policy]
-    """Makes the policy of one episode; the last argument loads a tokenizer, for those that need
-    one. Raises `BadInput` for a task that it cannot play."""
+    """Makes the policy of one episode; the last argument loads a tokenizer if it is needed. Raises
+    `BadInput` for a task that it cannot play."""
     evaluated: bool = True
-    """It is an arm of every run's evaluation."""
+    """Whether it is an arm of every run's evaluation."""
 
 
 def _environment(task: Task) -> Environment:
@@ -48,7 +48,7 @@ def _environment(task: Task) -> Environment:
 
 
 def oracle_replies(task: Task) -> Sequence[str]:
-    """The replies that solve the task. Raises `MissingOracle` where nobody knows any."""
+    """The replies that solve the task. Raises `MissingOracle` if none are known."""
     oracle = _environment(task).oracle
     if oracle is None:
         from rollout.envs.base import MissingOracle
@@ -70,7 +70,7 @@ def has_oracle(task: Task) -> bool:
 def _random(task: Task, settings: EpisodeSettings, load: Callable[[], ChatRenderer]) -> Policy:
     draw = _environment(task).random_reply
     if draw is None:
-        raise BadInput(f"task {task.task_id}: env {task.env!r} knows no random replies")
+        raise BadInput(f"task {task.task_id}: env {task.env!r} has no random replies")
     renderer = load()
     sampler = WrittenSampler(
         lambda seed, ids: draw(task, renderer.decode(ids), random.Random(seed)), renderer
@@ -85,8 +85,8 @@ def _no_tokenizer() -> ChatRenderer:
 DO_NOTHING, ORACLE, RANDOM = "do-nothing", "oracle", "random"
 
 YARDSTICKS: Registry[Yardstick] = Registry("yardstick")
-"""By the name of their arms, in the order in which tables name them; the name stands for the
-adapter's hash in their records."""
+"""By the names of their arms, in the order of tables. In their records the name takes the place of
+the adapter's hash."""
 YARDSTICKS.register(DO_NOTHING, Yardstick(lambda task, *_: RecitedPolicy(())))
 YARDSTICKS.register(ORACLE, Yardstick(lambda task, *_: RecitedPolicy(oracle_replies(task))))
 YARDSTICKS.register(RANDOM, Yardstick(_random, evaluated=False))
@@ -105,8 +105,8 @@ def yardstick_player(
     reward: Reward,
     load: Callable[[], ChatRenderer] | None = None,
 ) -> Player:
-    """The yardstick of that name, ready to play. load: gives the tokenizer; only for those that
-    have ids. Raises `BadInput` for a name that is unknown."""
+    """The player of a yardstick. load: gives the tokenizer, for yardsticks that have ids. Raises
+    `BadInput` for an unknown name."""
     from rollout.player import Player
 
     make = YARDSTICKS.named(name).policy

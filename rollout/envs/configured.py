@@ -1,7 +1,7 @@
 """The environments of a run, `[envs.NAME]`, in the registry of all.
 
-Their code is loaded when something is asked of it, so that a command that only looks at a run
-imports nobody's code. Tasks are rows of a dataset here: what tells one from another is the row.
+Their code is loaded on first use, so that a command that only reads a run does not import it. Their
+tasks are rows of a dataset: two tasks are different if their rows are.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ours: dict[str, tuple[EnvSettings, Path]] = {}
 
 
 def register_environments(settings: Mapping[str, EnvSettings], root: Path) -> None:
-    """Have tasks find the environments of a run by name, instead of those of an earlier one.
+    """Register the environments of a run by name, in place of those of an earlier run.
 
-    root: what relative paths start at. Raises `BadInput` for a name that is taken.
+    root: the folder of relative paths. Raises `BadInput` for a name that is taken.
     """
     wanted = {name: (asked, root) for name, asked in settings.items()}
-    if wanted == _ours:  # most runs have none, and most commands have no use for a world
+    if wanted == _ours:  # most runs have none, and most commands need no world
         return
     from rollout.envs.registry import ENVIRONMENTS
 
@@ -77,7 +77,7 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
 
 
 def environment_hashes(settings: Mapping[str, EnvSettings], root: Path) -> dict[str, str]:
-    """A hash of the code of each environment, by name: another one is another environment."""
+    """A hash of the code of each environment, by name. Another hash means another environment."""
     return {name: _hash(name, asked, root) for name, asked in settings.items()}
 
 

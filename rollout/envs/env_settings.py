@@ -1,8 +1,8 @@
-"""What run.toml says of an environment: `[envs.NAME]`.
+"""The settings of an environment in run.toml: `[envs.NAME]`.
 
-Which part of an environment's reward means "passed" is declared, never guessed. Whose interface the
-code has is its style; a style is a file beside this one, and makes an environment from these
-settings.
+The settings declare which part of an environment's reward means "passed". A style is the interface
+that the environment's code has; each style is a file in this folder that makes an environment from
+these settings.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rollout.envs.base import Environment
 
 @dataclass(frozen=True)
 class EnvStyle:
-    """Whose interface an environment's code has.
+    """An interface of environment code.
 
-    meaning: in a line. make, identity: the functions behind `environment` and `code_hash`, or their
-    "module:function", which is imported when it is used: every command reads the settings, and few
-    play an environment.
+    meaning: its description in one line. make, identity: the functions behind `environment` and
+    `code_hash`, or their "module:function", which is imported on first use, because every command
+    reads the settings and few play an environment.
     """
 
     meaning: str
@@ -38,21 +38,21 @@ class EnvStyle:
     identity: str | Callable[[str, EnvSettings, Path], str]
 
     def environment(self, name: str, settings: EnvSettings, root: Path) -> Environment:
-        """What the settings describe. root: the folder that relative paths start at. Raises
-        `BadInput` for code that cannot be found or does not have the interface."""
+        """The environment that the settings describe. root: the folder of relative paths. Raises
+        `BadInput` for code that cannot be found or lacks the interface."""
         make = resolve_name(self.make) if isinstance(self.make, str) else self.make
         made: Environment = make(name, settings, root)
         return made
 
     def code_hash(self, name: str, settings: EnvSettings, root: Path) -> str:
-        """A hash of the code: another one is another environment. Raises as `environment`."""
+        """A hash of the code. Another hash means another environment. Raises as `environment`."""
         identity = resolve_name(self.identity) if isinstance(self.identity, str) else self.identity
         found: str = identity(name, settings, root)
         return found
 
 
 ENV_STYLES: Registry[EnvStyle] = Registry("style")
-"""By the name that `style` gives."""
+"""By the names that `style` may have."""
 ENV_STYLES.register(
     "trl",
     EnvStyle(
@@ -82,55 +82,56 @@ ENV_STYLES.register(
 
 @settings("envs.NAME")
 class EnvSettings:
-    """An environment of your own, under the name that tasks give in `env`."""
+    """An environment of your own. NAME is what tasks give in `env`."""
 
     use: str
-    """`module:Class`, or `path/to/file.py:Class`; of style "verifiers" a package or a file."""
+    """`module:Class` or `path/to/file.py:Class`; with style "verifiers" a package or a file."""
     passes: str
-    """When an attempt counts as passed: a part of the reward compared with a number, such as
-    `reward >= 1`."""
+    """The condition for an attempt to count as passed: a part of the reward compared with a number,
+    such as `reward >= 1`."""
     style: Annotated[str, Choice(ENV_STYLES)] = "trl"
-    """Whose interface the code has."""
+    """The interface of the code."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Reward functions (`module:function`, `file.py:function`) with their weights. A part of weight
-    0 is shown, and nothing is learned from it."""
+    0 is reported but not trained on."""
     group_rewards: dict[str, float] = field(default_factory=dict)
-    """Reward functions that compare the attempts of a group, with their weights: they get all of
-    them at once, when the last has ended and without environments. Evaluations have no groups."""
+    """Reward functions that compare the attempts of a group, with their weights. They are called
+    once with all attempts, after the last has ended, and get no environments. Evaluations have no
+    groups."""
     config: dict[str, Any] = field(default_factory=dict)
-    """What the code is configured with."""
+    """Configuration that the code gets."""
     oracle: str = ""
-    """A function (`module:function`) of a row's columns that gives the calls that solve it, as
-    (tool, arguments) pairs: an arm to hold others against, and demonstrations."""
+    """A function (`module:function`) of a row's columns that returns the calls that solve it, as
+    (tool, arguments) pairs. It makes an oracle arm and demonstrations possible."""
     chance: str = ""
-    """A function of a generator, the text shown so far and a row's columns that gives a call of a
-    policy without skill; by default a tool and arguments are drawn."""
+    """A function of a random generator, the text shown so far and a row's columns that returns a
+    call of a random policy; by default a tool and its arguments are drawn at random."""
     ends: str = ""
-    """An attribute of the environment that is true once the episode is over. By default it is over
-    when a reply asks for no tool."""
+    """An attribute of the environment that is true once the episode is over. By default an episode
+    is over when a reply calls no tool."""
     fallback: str = ""
-    """Of style "trl": a tool of one text argument that is called with a reply that calls none. By
-    default such a reply ends the episode."""
+    """Style "trl": a tool with one text argument that is called with any reply that calls no tool.
+    By default such a reply ends the episode."""
     url: str = ""
-    """Of style "openenv": where a server answers that runs already; with `serve` the port of this
-    machine that ours takes."""
+    """Style "openenv": the URL of a running server; with `serve`, the URL on this machine whose
+    port our server takes."""
     serve: str = ""
-    """Of style "openenv": the server to start, `module:app` or `path/to/file.py:app`."""
+    """Style "openenv": the server to start, `module:app` or `path/to/file.py:app`."""
     sessions: PositiveInt = 64
-    """Of style "openenv": the most episodes at once; a server that has fewer sessions says so."""
+    """Style "openenv": the most episodes at once; a server with fewer sessions lowers it."""
     show: list[str] = field(default_factory=list)
-    """Of style "openenv": the fields of an observation that the policy reads; all by default."""
+    """Style "openenv": the fields of an observation that the policy reads; all by default."""
     python: str = ""
-    """The Python of a virtual environment, where the code needs packages of its own."""
+    """The Python of the virtual environment that has the code's packages."""
     call_seconds: Annotated[PositiveFloat, Unit("seconds")] = 60.0
-    """How long one reset, tool or reward may take; longer is a broken environment."""
+    """How long one reset, tool or reward may take; a longer call means a broken environment."""
 
     def __post_init__(self) -> None:
         parse_passes(self.passes)
 
     @property
     def code(self) -> str:
-        """What plays it: the class or package, the server to start, or the one that answers."""
+        """The class or package, the server to start, or the URL of a running one."""
         return self.use or self.serve or self.url
 
 
@@ -158,8 +159,8 @@ def parse_passes(text: str) -> tuple[str, str, float]:
 def graded(parts: Sequence[RewardPart], passes: str, where: str) -> Grade:
     """The grade of an attempt from the parts of its reward.
 
-    A part that does not apply is not passed. Raises `BadInput` that begins with `where` for a
-    `passes` that names no part.
+    A part that does not apply does not count as passed. Raises `BadInput` that begins with `where`
+    if `passes` names an unknown part.
     """
     name, comparison, bound = parse_passes(passes)
     found = {part.name: part.value for part in parts}

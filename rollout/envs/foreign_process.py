@@ -1,9 +1,9 @@
-"""A program in another virtual environment, asked over a socket, one JSON line a request.
+"""A program in another virtual environment that answers requests over a socket, one JSON line each.
 
-Worlds that need other packages than ours live there: their frameworks pin versions that would
-change ours. The program gets the socket and nothing else of this process, and ends when the socket
-closes, so that no kill of ours leaves one behind. What it prints goes to a file, whose last line
-is quoted when it dies. Nothing here knows a framework.
+It runs worlds whose frameworks pin other versions of our packages. The program gets the socket and
+nothing else of this process, and ends when the socket closes, so no kill of this process leaves it
+behind. Its output goes to a file, whose last line is quoted when it dies. Nothing here depends on a
+framework.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
 
 MOST_LINE_BYTES = 64 * 2**20
-"""An answer longer than that is no answer: the program is ended."""
+"""The program is ended if an answer is longer than this."""
 
 _GONE_SECONDS = 5.0
-"""For a killed program to be gone; it takes milliseconds."""
+"""How long a killed program may take to be gone; it takes milliseconds."""
 
 _SECRETS = ("VLLM_API_KEY",)
-"""What of our environment is not for others."""
+"""Environment variables that the program does not get."""
 
 
 class ForeignProcess:
-    """One running program. Requests may be asked from any event loop, many at once.
+    """One running program. Requests may come from any event loop, many at once.
 
     Raises `Unavailable` where it cannot be started. `close` ends it.
     """
@@ -77,9 +77,9 @@ class ForeignProcess:
     async def ask(self, do: str, seconds: float, **arguments: Any) -> Any:
         """The answer to one request.
 
-        Raises `Unavailable` where the program fails at it, has died, or takes longer than
-        `seconds` (it is ended then, because a program that hangs answers nobody), and `BadInput`
-        where it refuses for good.
+        Raises `Unavailable` if the program fails, has died, or takes longer than `seconds` (it is
+        then ended, because a program that hangs blocks every request), and `BadInput` if it refuses
+        for good.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -123,7 +123,7 @@ class ForeignProcess:
                         return
                     self._deliver(parse_json(line.decode(), self._program))
             except (OSError, UnicodeDecodeError, BadInput) as e:
-                self._end(f"{self._program}: it answered with what is no answer ({e})")
+                self._end(f"{self._program}: its answer cannot be read ({e})")
                 return
         self._end(f"{self._program}: it died{self._last_word()}")
 

@@ -1,8 +1,8 @@
-"""Another person's function, called without holding up the event loop.
+"""Calls a function of user code without blocking the event loop.
 
-TRL calls a class from one thread, and some objects (an SQLite connection) work in no other, so what
-belongs together runs in one thread of its own. It is a daemon: a call that hangs cannot be ended,
-and must not keep the process from ending. Coroutines run on the event loop. Both have a time limit.
+TRL calls a class from one thread, and some objects (an SQLite connection) work in no other, so each
+environment has a thread of its own. It is a daemon thread: a call that hangs cannot be ended, and
+must not keep the process from ending. Coroutines run on the event loop. Both have a time limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fieldkit.errors import BadInput, Unavailable
 
 
 class PinnedThread:
-    """Runs functions one after the other in one thread, which starts with the first."""
+    """Runs functions one after the other in one thread, which starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -28,11 +28,11 @@ class PinnedThread:
         )
         self._thread: threading.Thread | None = None
         self.hung = False
-        """A call took too long: nothing that is asked now would run."""
+        """A call took too long; later calls would not run."""
 
     async def call(self, function: Callable[[], Any], seconds: float) -> Any:
-        """The function's result, or what it raised; `TimeoutError` after `seconds`, and `hung` is
-        set."""
+        """Return the function's result or raise its exception; after `seconds` set `hung` and raise
+        `TimeoutError`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -45,7 +45,7 @@ class PinnedThread:
         return future.result()
 
     def end(self) -> None:
-        """Let the thread end after what was asked."""
+        """Let the thread end after the calls made so far."""
         self._asked.put(None)
 
     def _work(self) -> None:
@@ -55,7 +55,7 @@ class PinnedThread:
                 continue
             try:
                 future.set_result(function())
-            except BaseException as e:  # for the caller to decide, as in an executor
+            except BaseException as e:  # the caller decides, as with an executor
                 future.set_exception(e)
 
 
@@ -68,14 +68,13 @@ async def in_thread(
 ) -> Any:
     """`call(**arguments)`, in the given thread or in one of its own.
 
-    Raises what it raises, and `Unavailable` that begins with `what` where it takes longer than
-    `seconds`.
+    Raises what the call raises, and `Unavailable` that begins with `what` after `seconds`.
     """
     if inspect.iscoroutinefunction(call):
         return await _limited(call(**arguments), seconds, what)
     runs_in = thread or PinnedThread(getattr(call, "__name__", "call"))
     try:
-        # No partial: what Python says of arguments that do not fit would not name the function.
+        # Not a partial: Python's message about wrong arguments would not name the function.
         result = await runs_in.call(lambda: call(**arguments), seconds)
     except TimeoutError:
         if not runs_in.hung:
@@ -94,11 +93,11 @@ async def asked(
     what: str,
     thread: PinnedThread | None = None,
 ) -> Any:
-    """The same for a part of an environment that no policy calls: its reset, its reward.
+    """The same for what no policy calls: an environment's reset and rewards.
 
-    Where it fails, the environment or the grader is broken, and the attempt is no evidence. Raises
-    `Unavailable` that begins with `what` and names the line; an environment of ours says itself
-    what a person has to do, so its `BadInput` passes.
+    If it fails, the environment or the grader is broken and the attempt must not be trained on.
+    Raises `Unavailable` that begins with `what` and names the line. A `BadInput` is raised as it
+    is, because our own environments put the next command into it.
     """
     try:
         return await in_thread(call, arguments, seconds, what, thread)

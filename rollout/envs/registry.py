@@ -1,7 +1,6 @@
 """The registry of environments: one line a world.
 
-A task names its environment in `env`; everything else in the house asks here and knows no world by
-name.
+A task names its environment in `env`. All other code looks it up here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from rollout.envs.base import Environment, Opening, Site, World
 from rollout.envs.shell import SHELL, SHELL_ENV
 
 ENVIRONMENTS: Registry[Environment] = Registry("env")
-"""By the name that tasks give."""
+"""By the names that tasks give in `env`."""
 ENVIRONMENTS.register(SHELL_ENV, SHELL)
 
 
@@ -28,11 +27,10 @@ def make_world(task: Task, site: Site) -> World:
 
 
 def opening_of(task: Task) -> Opening:
-    """What an episode of `task` begins with. Raises `BadInput` where only a world can tell."""
+    """What an episode of `task` begins with. Raises `BadInput` if only a reset world has it."""
     tell = environment_of(task).opening
     if tell is None:
         raise BadInput(
-            f"task {task.task_id}: what env {task.env!r} begins with is not known before"
-            " it is played"
+            f"task {task.task_id}: the opening of env {task.env!r} is not known before it is played"
         )
     return tell(task)

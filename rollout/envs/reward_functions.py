@@ -1,15 +1,15 @@
 """Reward functions as TRL's trainers take them: about one attempt, or about a group of them.
 
-A function of `rewards` is asked when an attempt has ended. It gets `prompts`, `completions`,
-`environments` and every column of the row, each as a list of one, and gives a list of one: a
-number, or None where it does not apply. It may be a coroutine.
-Anything else is an error that names the function, never a reward. One that raises, or takes too
-long, is a broken grader, as a broken world is: the episode is played again, and then the phase
-fails. One that gives what is no number is bad input: it will give that again.
+A function of `rewards` is called when an attempt has ended. It gets `prompts`, `completions`,
+`environments` and every column of the row, each as a list of one. It returns a list of one: a
+number, or None if it does not apply. It may be a coroutine. Any other value is an error that names
+the function. If a function raises or takes too long, the grader is broken: the episode is played
+again, and then the phase fails. If it returns something other than a number, that is bad input,
+because another attempt would not change it.
 
-A function that compares attempts (`group_rewards`) gets those of a group in one call, once the last
-has ended: an attempt is kept as it is when it ends, and its environment does not survive a kill. So
-it gets what is stored, and no `environments`. An evaluation has no groups, and no such parts.
+A function that compares attempts (`group_rewards`) gets those of a group in one call, after the
+last has ended. It gets the stored attempts and no `environments`, because an attempt is stored when
+it ends and its environment does not survive a kill. An evaluation has no groups and no such parts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rollout.envs.tool_world import messages_of, row_of
 from rollout.envs.user_code import load
 
 OWN = "get_reward"
-"""The method of an environment that gives one more reward, which is called `reward`."""
+"""The method of an environment that gives one more part, which is called `reward`."""
 
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """One function and what its values count."""
+    """One function and its weight."""
 
     name: str
     call: Callable[..., Any]
@@ -53,8 +53,8 @@ class RewardFunction:
         where: str,
         thread: PinnedThread | None = None,
     ) -> RewardPart:
-        """What it says of one attempt, asked in the environment's thread. Raises as `asked`, and
-        `BadInput` that begins with `where` for what is no reward."""
+        """Its value for one attempt, computed in the environment's thread. Raises as `asked`, and
+        `BadInput` that begins with `where` for a value that is not a reward."""
         values = await self.of_all(
             [prompt], [completion], row, seconds, where, [environment], thread
         )
@@ -70,7 +70,7 @@ class RewardFunction:
         environments: Sequence[Any] | None = None,
         thread: PinnedThread | None = None,
     ) -> list[float | None]:
-        """What it says of several attempts at one row, in order. Raises as `of`."""
+        """Its values for several attempts at one row, in order. Raises as `of`."""
         n = len(prompts)
         given: dict[str, Any] = {
             "prompts": [list(prompt) for prompt in prompts],
@@ -89,14 +89,14 @@ class RewardFunction:
 
 
 def checked(value: Any, what: str) -> float | None:
-    """A value that a reward may have. Raises `BadInput` that begins with `what`."""
+    """Return a value that is a valid reward, else raise `BadInput` that begins with `what`."""
     if value is None:
         return None
     if not hasattr(value, "__float__"):
         raise BadInput(f"{what}: gave {value!r:.80} ({type(value).__name__}), expected a number")
     number = float(value)
     if not math.isfinite(number):
-        raise BadInput(f"{what}: gave {number}, which is no reward")
+        raise BadInput(f"{what}: gave {number}, which is not a reward")
     return number
 
 
@@ -110,7 +110,7 @@ def reward_functions(
             continue
         call = load(use, root, f"{where}.{key}")
         if not callable(call):
-            raise BadInput(f"{where}.{key}: {use!r} is no function")
+            raise BadInput(f"{where}.{key}: {use!r} is not a function")
         found.append(RewardFunction(use.rpartition(":")[2], call, weight))
     names = [f.name for f in found]
     if twice := [n for n in names if names.count(n) > 1]:
@@ -124,8 +124,8 @@ OfGroup = Callable[[Task, Sequence[Trajectory]], Awaitable[Sequence[Grade]]]
 
 
 def group_rewards(name: str, settings: EnvSettings, root: Path) -> OfGroup | None:
-    """The grader of groups of `[envs.NAME]`; None where it has none. Its functions are loaded when
-    the first group is there; what is wrong with them is `BadInput` that names the key."""
+    """The grader of groups of `[envs.NAME]`; None if it has none. Its functions are loaded for the
+    first group; a fault in them raises `BadInput` that names the key."""
     if not settings.group_rewards:
         return None
     where = f"envs.{name}"
@@ -148,7 +148,7 @@ def group_rewards(name: str, settings: EnvSettings, root: Path) -> OfGroup | Non
 
 
 def completion_of(attempt: Trajectory) -> list[Message]:
-    """An attempt as messages: each reply, and what was answered, one message a turn. Calls are
+    """An attempt as messages: each reply and each observation, one message a turn. Calls remain
     text as they were written; the columns of the row are not repeated."""
     said: list[Message] = []
     for turn in attempt.turns:
@@ -163,19 +163,19 @@ def _parts(functions: Sequence[RewardFunction], values: Sequence[float | None]) 
 
 
 def _check(functions: Sequence[RewardFunction], attempts: Sequence[Trajectory], where: str) -> None:
-    """Raise `BadInput` for a function that needs an environment, and for a name that a part of the
-    attempts has."""
+    """Raise `BadInput` for a function that needs an environment, and for one whose name is already
+    that of a part."""
     own = Counter(part.name for part in attempts[0].grade.rewards)
     for f in functions:
         given = inspect.signature(f.call).parameters.get("environments")
         if given is not None and given.default is inspect.Parameter.empty:
             raise BadInput(
                 f"{where}.group_rewards: {f.name} asks for `environments`, and those of a group are"
-                " closed when it is asked; have the class keep what it needs in what its tools"
-                f" say, or give the function in {where}.rewards, one attempt at a time"
+                " closed when it is called; have the class's tools return what it needs, or put"
+                f" the function into {where}.rewards, which is called for one attempt"
             )
         if f.name in own:
             raise BadInput(
-                f"{where}.group_rewards: there is a part {f.name!r} of the reward already; rename"
-                " the function"
+                f"{where}.group_rewards: the reward already has a part {f.name!r}; rename the"
+                " function"
             )

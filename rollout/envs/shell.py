@@ -1,8 +1,8 @@
-"""A Linux shell over a few seed files, graded by file assertions: the environment "clawgym".
+"""The environment "clawgym": a Linux shell over a few seed files, graded by file assertions.
 
-Each turn a reply's command runs in a sandbox, until a reply says that the task is done. The same
-code plays training, evaluation, demonstrations and yardsticks. An observation depends on the
-command and the workspace only: no timings and no paths of the host get into it.
+Each turn the reply's command runs in a sandbox, until a reply says that the task is done. The same
+code plays training, evaluation, demonstrations and yardsticks. An observation depends only on the
+command and the workspace; it contains no timings and no paths of the host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rollout.sandbox.base import make_sandbox
 from rollout.sandbox.command import TIMED_OUT_CODE, CommandResult, SandboxSettings
 
 SHELL_ENV = "clawgym"
-"""The name that tasks give: they carry a workspace and file assertions in ClawGym's schema."""
+"""The value of `env` in tasks that have a workspace and file assertions in ClawGym's schema."""
 
 SYSTEM_PROMPT = (
     "You work in a Linux shell. Each turn, write one ```bash block. "
@@ -44,10 +44,10 @@ def shell_opening(task: Task) -> Opening:
 
 
 class ShellWorld:
-    """A workspace in a sandbox, the reader of replies, and the grader of what they left.
+    """A workspace in a sandbox, the reader of replies, and the grader of the workspace.
 
-    A step's reward is the change that its command made to the rate of the assertions that are paid,
-    so that a turn can be credited with it; the policy is not shown it.
+    A step's reward is the change of the rate of paid assertions that its command made, so that the
+    turn can be credited with it. The policy does not see it.
     """
 
     def __init__(self, site: Site) -> None:
@@ -59,7 +59,7 @@ class ShellWorld:
         self._rate = 0.0
 
     async def reset(self, task: Task, seed: int) -> Opening:
-        """A fresh workspace; there is nothing for a seed to decide."""
+        """Make a fresh workspace. The seed has no effect."""
         where = f"task {task.task_id}"
         files = parse_seed(task.info, where)
         self._grader = TreeGrader(parse_assertions(task.info, where), files)
@@ -68,7 +68,8 @@ class ShellWorld:
         return shell_opening(task)
 
     async def step(self, reply: Reply) -> Step:
-        """Run the reply's command, if it has one; a reply that says "done" may have one too."""
+        """Run the reply's command, if it has one. A reply that says "done" may have a command
+        too."""
         action = self._parse(reply.text)
         stop = StopReason.TASK_COMPLETE if action.kind is ActionKind.DONE else None
         if not action.command:
@@ -90,7 +91,7 @@ class ShellWorld:
         if self._grader is None:
             raise RuntimeError("grade before reset")
         try:
-            # Off the event loop: a regular expression may take its whole time limit.
+            # In a thread: a regular expression may take its whole time limit.
             return await asyncio.to_thread(self._grader.grade, self._sandbox.workspace)
         except OSError as e:
             raise Unavailable(f"the workspace cannot be graded: {e}") from e
@@ -119,7 +120,8 @@ def observe(result: CommandResult, settings: SandboxSettings) -> str:
 
 
 def oracle_replies(task: Task) -> tuple[str, ...]:
-    """The commands that solve the task, a reply each. Raises `MissingOracle` where it has none."""
+    """The commands that solve the task, one reply each. Raises `MissingOracle` if there are
+    none."""
     commands = task.info.get("oracle")
     if not isinstance(commands, list) or not all(isinstance(c, str) for c in commands):
         raise MissingOracle(

@@ -1,13 +1,13 @@
 """How a reply is read: the command it runs, and whether it says that the task is done.
 
-The policy and the environment share nothing but text, so what counts as an action is decided here
-and nowhere else; stored replies can be read again under another protocol of `PROTOCOLS`. A reader
-looks at the reply alone: it must not run anything or know what came before.
+Only this module decides what counts as an action in a reply's text. Stored replies can be read
+again under another protocol of `PROTOCOLS`. A reader uses the reply alone: it runs nothing and does
+not know earlier turns.
 
 Fences are CommonMark's, at any indentation, in list items and quotes too: a line of three or more
 backticks and a language opens a block, a line of at least as many backticks and nothing else closes
-it. A block that is never closed (a reply cut at its length limit) is not run: half a command can do
-what the whole would not. What a reply thinks (`<think>`) neither runs nor stops anything.
+it. A block that is never closed (a reply cut at its length limit) is not run, because half a
+command can do something else than the whole. Text inside `<think>` neither runs nor stops anything.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ NO_ACTION_OBSERVATION = (
     "```\n"
     "or, when the task is done, TASK_COMPLETE outside a block."
 )
-"""What a reply without a command or a stop is answered with. It names the expected form."""
+"""The observation after a reply with neither a command nor a stop. It names the expected form."""
 
-# The word on a line of its own, in markdown's marks or not: "Not TASK_COMPLETE yet." says no such
-# thing. TASK_COMPLETED is what models write in its place; a sentence is prose and stops nothing.
+# The word on a line of its own, with or without markdown's marks, so "Not TASK_COMPLETE yet." does
+# not match. Models also write TASK_COMPLETED. A sentence that contains the word stops nothing.
 _WORD_LINE = r"[*_`#\s]*TASK_COMPLETE{}[*_`.!\s]*"
 _LITERAL_LINE = re.compile(_WORD_LINE.format(""))
 _SENTINEL_LINE = re.compile(_WORD_LINE.format("D?"))
 
-# What a quote and a list item put before their first line.
+# The prefix that a quote or a list item puts before its first line.
 _CONTAINER = re.compile(r"(?:[ \t]*(?:>|(?:[-*+]|\d{1,9}[.)])(?=[ \t])))*")
 _QUOTE = re.compile(r"(?:[ \t]*>)*[ ]?")
 
 _THINKS, _THOUGHT_ENDS = re.compile(r"\s*<think>"), re.compile(r"(?m)^[ \t]*</think>|</think>$")
 
-# The prose sentinel: an echo of the phrase and nothing else. A redirection, a pipe or a second
-# command changes the world (or reads it), so those stay commands.
+# The prose sentinel: a command that only echoes the phrase. With a redirection, a pipe or a second
+# command it has an effect on the world, and is run as a command.
 _PHRASE = r"task(?:\s+|_)completed?(?:\s*[.!])?"
 _BARE_ECHO = re.compile(
     rf"""echo (?:\s+-[neE]+)* \s+
@@ -92,8 +92,8 @@ def _split(text: str) -> tuple[list[_Block], list[str]]:
 
 
 def _after_thoughts(text: str) -> str:
-    """The reply without its thoughts: up to `</think>` at the start or the end of a line, whether
-    the reply or its prompt began them. Thoughts without an end are all that there is."""
+    """The reply after `</think>` at the start or the end of a line, whether the reply or its prompt
+    opened the block. If the block is not closed, nothing is left of the reply."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     start = 0
     for end in _THOUGHT_ENDS.finditer(text):
@@ -131,9 +131,8 @@ def is_bare_echo(command: str) -> bool:
 def parse_literal(text: str) -> Action:
     """The protocol without the prose sentinel: only a line TASK_COMPLETE outside a block stops.
 
-    Of several bash blocks the first that holds more than comments is the command. DONE may carry a
-    command too: a reply that holds a block and says TASK_COMPLETE outside of it runs the block and
-    stops then.
+    Of several bash blocks the first with more than comments is the command. DONE may have a command
+    too: a reply with a block and TASK_COMPLETE outside of it runs the block and then stops.
     """
     return _parse(text, _LITERAL_LINE)
 
@@ -150,9 +149,9 @@ def _parse(text: str, done: re.Pattern[str]) -> Action:
 def parse_action(text: str) -> Action:
     """The default protocol: as `parse_literal`, and a block that only echoes "Task complete" stops.
 
-    TASK_COMPLETED and an echo of "Task completed" stop as well. The phrase may be quoted or not, in
-    any case, with a space or an underscore, a full stop, a trailing semicolon or comment. The echo
-    itself is not run: it would change nothing.
+    TASK_COMPLETED and an echo of "Task completed" stop as well. The phrase may be quoted, in any
+    letter case, with a space or an underscore, a full stop, a trailing semicolon or a comment. The
+    echo itself is not run because it would change nothing.
     """
     action = _parse(text, _SENTINEL_LINE)
     if is_bare_echo(action.command):
@@ -161,13 +160,13 @@ def parse_action(text: str) -> Action:
 
 
 PROTOCOLS: Registry[Callable[[str], Action]] = Registry("protocol")
-"""Every way to read a reply, by the name that settings and `grpo replay` use."""
+"""The protocols, by the names that settings and `grpo replay` use."""
 PROTOCOLS.register("sentinel", parse_action)
 PROTOCOLS.register("literal", parse_literal)
 
 
 def block(command: str) -> str:
-    """A command as the policy is to write it."""
+    """A command in the form that the policy has to write."""
     return f"```bash\n{command}\n```"
 
 

@@ -1,7 +1,7 @@
-"""A shell policy without any skill: commands drawn at random over the task's own files.
+"""A random shell policy: commands drawn at random over the task's own files.
 
-It reads the names and words that a model reads too, never the assertions, and it knows nothing of
-what its commands did. Nothing here plays: it draws replies.
+It uses the names and words that a model reads too, and neither the assertions nor the results of
+its commands. This module only draws replies; it plays nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILE_NAME = re.compile(r"[\w-]+(?:/[\w-]+)*\.\w+")
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a reply is drawn from: names of files and words, each at least one."""
+    """What replies are drawn from: file names and words, at least one of each."""
 
     files: tuple[str, ...]
     words: tuple[str, ...]
@@ -61,5 +61,5 @@ class Grammar:
 
 
 def random_reply(task: Task, shown: str, rng: random.Random) -> str:
-    """One reply at `task`; what its commands printed is of no use to them."""
+    """One reply for `task`; the observations are not used."""
     return Grammar.of(task).reply(rng)

@@ -1,8 +1,8 @@
-"""What can be wrong with a shell task, told from its text alone.
+"""Checks of a shell task that need only its text.
 
-A task that nobody can pass looks in the morning like a policy that learned nothing, so claims that
-exclude each other are found before anything is played. That oracle and grader agree is for the
-sandbox to show.
+A task that cannot be passed looks like a policy that learned nothing, so assertions that exclude
+each other are found before anything is played. Whether oracle and grader agree is checked in the
+sandbox, elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fieldkit.records import Task
 from rollout.sandbox.command import SandboxSettings
 
 DIFFICULTIES = ("easy", "middle", "hard")
-_PAGE = 4096  # a tmpfs counts whole pages
+_PAGE = 4096  # a tmpfs counts in whole pages
 _OWN_INODES = 4  # the tmpfs's root, workspace, scratch, and one to work with
 _ALL_DIFFICULTIES = (*DIFFICULTIES, "medium")  # ClawGym's files say medium
 
@@ -42,7 +42,8 @@ def shell_faults(task: Task, where: str) -> list[str]:
 
 
 def shell_doubts(task: Task) -> list[str]:
-    """Whether a sound task says nothing about a policy: no assertion, or none that needs work."""
+    """Reasons why a valid task says nothing about a policy: no assertion, or none that needs
+    work."""
     assertions = parse_assertions(task.info, task.task_id)
     if not assertions:
         return ["it has no assertion, so no episode passes and every one earns a rate of 0"]
@@ -88,7 +89,7 @@ def published_task(line: Mapping[str, Any], env: str) -> dict[str, Any] | None:
 
 
 def shell_marks(task: Task) -> list[tuple[str, str]]:
-    """Seed files (names and contents; none are no mark) and assertions, in any order."""
+    """Seed files (names and contents; no files give no mark) and assertions, in any order."""
     files = _canonical(task.info["workspace_seed"]["files"])
     marks = [("seed files", files)] if files != "[]" else []
     return [*marks, ("assertions", _canonical(task.info["verifiable_assertions"]))]
@@ -126,9 +127,9 @@ def _binary_paths(info: Mapping[str, Any]) -> set[str]:
 def assertion_faults(
     assertions: Sequence[Assertion], seed: Mapping[str, bytes], binary: set[str]
 ) -> list[str]:
-    """Assertions that nothing can make true, alone or together.
+    """Assertions that cannot hold, alone or together.
 
-    seed: the workspace's files, path -> bytes; binary: those of them that are no text.
+    seed: the workspace's files, path -> bytes. binary: the ones that are not text.
     """
     faults: list[str] = []
     for a in assertions:
@@ -170,7 +171,7 @@ def _existence_faults(assertions: Sequence[Assertion]) -> list[str]:
 
 
 def _unchanged_faults(assertions: Sequence[Assertion], seed: Mapping[str, bytes]) -> list[str]:
-    """What is said of a file that must stay as it is has to hold from the start."""
+    """Claims about a file that must not change have to hold in the seed."""
     faults: list[str] = []
     for one, other in combinations(assertions, 2):
         if one.path != other.path:
@@ -185,7 +186,8 @@ def _unchanged_faults(assertions: Sequence[Assertion], seed: Mapping[str, bytes]
 
 
 def _contents_faults(assertions: Sequence[Assertion]) -> list[str]:
-    """What is said of a file that another assertion spells out has to hold in that text."""
+    """Claims about a file whose contents another assertion gives have to hold for those
+    contents."""
     faults: list[str] = []
     for one, other in combinations(assertions, 2):
         pairs = [(one, other), (other, one)] if one.path == other.path else []

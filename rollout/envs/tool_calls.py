@@ -1,8 +1,8 @@
-"""How a reply asks for tools, and how a policy is told of them.
+"""How a reply calls tools, and how a policy learns which there are.
 
-Models are trained on one form of tool calls each, which their chat template shows. Where a template
-knows no tools, the text form describes them in the system message. A form reads text only: whether
-a tool exists and what it does is the world's business.
+A model is trained on one form of tool calls, which its chat template shows. If the template has no
+tools, the text form describes them in the system message. A form only reads text; the world decides
+whether a tool exists and what it does.
 
 The forms of chat templates are read as TRL reads them, by the same parser of transformers, so that
 what is a call there is a call here. Where vLLM's parsers differ is listed in
@@ -33,16 +33,16 @@ class ToolCall:
 
     name: str
     arguments: Any
-    """A mapping, unless the policy wrote something else: the call then fails as in TRL."""
+    """A mapping; if the policy wrote something else, the call fails as in TRL."""
 
 
 class ReadCalls(Protocol):
-    """The calls of a reply, in order; none where it asks for nothing."""
+    """Reads the calls of a reply, in order."""
 
     def __call__(
         self, text: str, tools: Sequence[Schema], whole: bool = True
     ) -> tuple[ToolCall, ...]:
-        """whole: the policy ended its turn; False where the reply was cut off at a limit."""
+        """whole: False if the reply was cut off at a limit."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class ToolForm:
     """One way to write tool calls."""
 
     meaning: str
-    """What it looks like, in a line."""
+    """Its description in one line."""
     read: ReadCalls
     write: Callable[[ToolCall], str]
-    """A call as a policy writes it."""
+    """Writes a call as a policy does."""
     tell: Callable[[Sequence[Schema], str], str] | None = None
     """The tools, and the one that takes replies without a call (empty: none does), as text for the
     system message; None where the chat template shows them."""
 
 
 TOOL_FORMS: Registry[ToolForm] = Registry("tool form")
-"""By the name that `model.tool_form` gives."""
+"""By the names that `model.tool_form` may have."""
 
 
 def name_of(schema: Schema) -> str:
@@ -92,11 +92,11 @@ _ASKED, _ANSWER = "what the user asked", "what the tool answered"
 
 
 def form_of(template: str) -> str:
-    """The form that a chat template asks for.
+    """The form of calls that a chat template uses.
 
-    It is told a tool, a call and an answer; the form that reads the call back from the turn in
-    which the template wrote it is the one. "text" where the template leaves out one of the three,
-    refuses them, or writes calls in a form that is not among `TOOL_FORMS`.
+    The template renders a tool, a call and an answer; the result is the form that reads the call
+    back from the rendered turn. It is "text" if the template leaves out one of the three, refuses
+    them, or writes calls in a form that is not in `TOOL_FORMS`.
     """
     asked = {"type": "function", "function": {"name": _CALL.name, "arguments": _CALL.arguments}}
     shown = _rendered(
@@ -116,7 +116,7 @@ def form_of(template: str) -> str:
 
 
 def shows_tools(template: str) -> bool:
-    """Whether a chat template tells the policy of its tools, in whatever form."""
+    """Whether a chat template shows the policy its tools, in any form."""
     return _CALL.name in _rendered(template, {"role": "user", "content": _ASKED})
 
 
@@ -142,8 +142,8 @@ def _rendered(template: str, *messages: Mapping[str, Any]) -> str:
 # --- the forms of chat templates ------------------------------------------------------------------
 
 _OVER = "<|over|>"
-"""Stands for the end-of-turn token, which a reply's text leaves out. It is no JSON, so a call that
-the policy ended without closing it is malformed."""
+"""Stands for the end-of-turn token, which a reply's text leaves out. It is not JSON, so a call that
+the policy left unclosed is malformed."""
 
 
 @functools.cache
@@ -157,7 +157,7 @@ def _response_template(calls: str) -> Any:
 
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "hermes": {
-        # What a policy only thinks of calling is no call.
+        # A call inside the reasoning is not a call.
         "reasoning": {"open": "<think>", "close_pattern": r"</think>\s*", "content": "text"},
         "tool_calls": {
             "open": "<tool_call>",
@@ -182,9 +182,9 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
 def _read_parsed(
     text: str, tools: Sequence[Schema], whole: bool = True, *, form: str
 ) -> tuple[ToolCall, ...]:
-    """The calls that transformers' parser finds, their texts cast to what the tool's schema asks
-    for. Where one is malformed the whole reply is plain text; one without arguments has an empty
-    mapping of them."""
+    """The calls that transformers' parser finds, with texts cast to the types of the tool's schema.
+    If one is malformed the whole reply is plain text. A call without arguments gets an empty
+    mapping."""
     from transformers.utils.chat_parsing import parse_response
 
     said = text + _OVER * whole
@@ -212,8 +212,8 @@ def _write_llama3_json(call: ToolCall) -> str:
 
 
 def taken_as(tool: Schema, text: str) -> ToolCall | None:
-    """A reply without a call, as a call of a tool with one text for an argument; the fence of a
-    code block is not part of it. None for a reply that says nothing."""
+    """A reply without a call, taken as a call of a tool with one text argument, without the fence
+    of a code block. None for an empty reply."""
     (key,) = _parameters(tool)
     block = _FENCED.search(text)
     said = (block[1] if block else text).strip()
@@ -227,8 +227,8 @@ _FENCED = re.compile(r"```\w*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def _read_text(text: str, tools: Sequence[Schema], whole: bool = True) -> tuple[ToolCall, ...]:
-    """Every line that begins with a tool's name and holds its arguments is a call. Of a reply that
-    was cut off the last line counts only where its JSON is complete."""
+    """Every line that begins with a tool's name and holds its arguments is a call. The last line of
+    a reply that was cut off counts only if its JSON is complete."""
     by_name = {name_of(tool): tool for tool in tools}
     found = []
     for line in text.splitlines(keepends=True):
@@ -259,8 +259,8 @@ def _of_line(tool: Schema, as_text: bool, rest: str) -> ToolCall | None:
 
 
 def _value(text: str, kind: object) -> Any:
-    """An argument as its schema has it; text where it is none of that kind, so that the tool's own
-    error reaches the policy."""
+    """An argument in its schema's type; if it does not fit, the text, so that the tool's own error
+    reaches the policy."""
     if kind == "string":
         return text
     try:

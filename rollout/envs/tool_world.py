@@ -1,8 +1,8 @@
-"""A world whose policy acts by calling tools: the door to every environment that is no shell.
+"""A world in which the policy acts by calling tools; it plays every environment but the shell.
 
-The reply is read in the form of tool calls that the model was trained on, the calls run in order,
-and what they return is told as the chat template tells it. A reply that calls no tool ends the
-episode. What the tools do, and what the attempt is worth, is the toolbox's: a TRL class, a server.
+A reply is read in the form of tool calls that the model was trained on, the calls run in order, and
+their results go through the chat template. A reply that calls no tool ends the episode. A toolbox
+(a TRL class, a server) runs the tools and computes the rewards.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall, ToolForm, name
 from rollout.seeds import world_seed
 
 MOST_CHARACTERS = 65_536
-"""Of one tool's answer; the rest is left out, because no context could hold it."""
+"""Of one tool's answer; the rest is left out, because it would not fit into a context."""
 
 
 class ToolFailure(Exception):
-    """A tool that could not do what it was asked for: the policy is told why."""
+    """A tool call failed; the policy is told why."""
 
 
 class Toolbox(Protocol):
@@ -32,33 +32,33 @@ class Toolbox(Protocol):
 
     @property
     def schemas(self) -> Sequence[Schema]:
-        """The tools, in the order in which they are told."""
+        """The tools, in the order in which the policy sees them."""
 
     @property
     def done(self) -> bool:
         """Whether the environment has ended the episode."""
 
     async def reset(self, row: Mapping[str, Any], seed: int) -> str | None:
-        """Set a row up; the text that follows its prompt. Raises `Unavailable`."""
+        """Set up a row; return the text that follows its prompt. Raises `Unavailable`."""
 
     async def call(self, call: ToolCall) -> str:
-        """Run a tool; its answer. Raises `ToolFailure`, and `Unavailable`."""
+        """Run a tool; return its answer. Raises `ToolFailure` and `Unavailable`."""
 
     async def rewards(
         self, prompt: Sequence[Message], completion: Sequence[Message], row: Mapping[str, Any]
     ) -> Sequence[RewardPart]:
-        """What the attempt is worth. Raises `BadInput` for what is no reward."""
+        """The attempt's rewards. Raises `BadInput` for a value that is not a reward."""
 
     async def close(self) -> None:
-        """Let go of everything. May be called again, and before `reset`."""
+        """Release all resources. May be called again, and before `reset`."""
 
 
 @runtime_checkable
 class PaidByStep(Protocol):
-    """What a toolbox also has whose environment gives a reward with each step."""
+    """The further method of a toolbox whose environment gives a reward with each step."""
 
     def newly_earned(self) -> float | None:
-        """The rewards since the last time that this was asked; None where none was given."""
+        """The rewards since the last call; None if none was given."""
 
 
 def _parts(toolbox: Toolbox) -> Mapping[str, float] | None:
@@ -74,9 +74,9 @@ def row_of(task: Task) -> dict[str, Any]:
 class ToolWorld:
     """One episode with a toolbox.
 
-    passes: which part of the reward means passed. together: tools whose calls of one turn run
-    together, after the others, as coroutines do in TRL. fallback: the name of a tool of one text
-    argument that takes the replies that call none; empty: such a reply ends the episode.
+    passes: the condition on the reward that means passed. together: tools whose calls of one turn
+    run concurrently after the others, as coroutines do in TRL. fallback: the name of a tool with
+    one text argument that takes replies without a call; empty: such a reply ends the episode.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ToolWorld:
     async def reset(self, task: Task, seed: int) -> Opening:
         """The row's prompt, and what the environment adds to it.
 
-        The environment is seeded by the task alone, so all attempts at it meet the same.
+        The environment's seed depends only on the task, so all attempts at a task are equal.
         """
         self._where = f"task {task.task_id}"
         self._row = row_of(task)
@@ -117,7 +117,7 @@ class ToolWorld:
         calls = self._form.read(reply.text, self._toolbox.schemas, whole) or self._instead(reply)
         self._completion.append(assistant(reply.text, calls))
         if not calls:
-            if not whole:  # it did not say that it is done
+            if not whole:  # the policy did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.ENV_DONE)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
         answered = [await self._answer(c) for c in calls if c.name not in self._together]
@@ -135,7 +135,7 @@ class ToolWorld:
         )
 
     def _instead(self, reply: Reply) -> tuple[ToolCall, ...]:
-        """What a reply without a call is taken as."""
+        """The call that a reply without one is taken for."""
         taken = (
             taken_as(tool, reply.text)
             for tool in self._toolbox.schemas
@@ -144,11 +144,11 @@ class ToolWorld:
         return tuple(call for call in taken if call is not None)
 
     async def _answer(self, call: ToolCall) -> tuple[Message, bool]:
-        """What a call returns as the policy is told it, and whether it failed."""
+        """A call's result as the policy sees it, and whether the call failed."""
         try:
             answer, failed = await self._toolbox.call(call), False
         except ToolFailure as e:
-            # As TRL tells it, so that a policy trained there meets the same here.
+            # As in TRL, so that a policy trained there sees the same here.
             answer, failed = str({"error": str(e)}), True
         return {"role": "tool", "name": call.name, "content": shortened(answer)}, failed
 
@@ -178,7 +178,7 @@ def _is_message(value: Any) -> bool:
 
 
 def with_text(messages: Sequence[Message], text: str | None) -> list[Message]:
-    """The messages, with a text added to the last one of the user, as TRL adds what reset says."""
+    """The messages, with a text added to the last user message, as TRL adds the result of reset."""
     if not text:
         return list(messages)
     if not messages or messages[-1]["role"] != "user":
@@ -190,8 +190,8 @@ def with_text(messages: Sequence[Message], text: str | None) -> list[Message]:
 def opening(
     form: ToolForm, messages: Sequence[Message], tools: Sequence[Schema], fallback: str = ""
 ) -> Opening:
-    """The messages, and the tools where the form has the chat template or the system message tell
-    of them. fallback: as `ToolWorld` takes it."""
+    """The messages, with the tools given to the chat template or described in the system message,
+    depending on the form. fallback: as in `ToolWorld`."""
     if form.tell is None:
         return Opening(tuple(messages), tuple(tools) or None)
     return Opening(with_system(messages, form.tell(tools, fallback) if tools else ""))
@@ -208,7 +208,7 @@ def with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
 
 
 def assistant(text: str, calls: Sequence[ToolCall]) -> Message:
-    """A reply as reward functions are given it."""
+    """A reply in the form that reward functions get."""
     asked = [
         {"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
     ]
@@ -216,13 +216,13 @@ def assistant(text: str, calls: Sequence[ToolCall]) -> Message:
 
 
 def as_user(answers: Sequence[Message]) -> Message:
-    """The answers of tools as one message, for templates that know no tools."""
+    """The answers of tools as one user message, for templates without tools."""
     if len(answers) == 1:
         return {"role": "user", "content": answers[0]["content"]}
     return {"role": "user", "content": "\n".join(f"{a['name']}: {a['content']}" for a in answers)}
 
 
 def shortened(text: str) -> str:
-    """An answer with no more than `MOST_CHARACTERS`."""
+    """An answer cut to `MOST_CHARACTERS`."""
     left_out = len(text) - MOST_CHARACTERS
     return text if left_out <= 0 else f"{text[:MOST_CHARACTERS]}\n[{left_out} characters left out]"

@@ -1,9 +1,9 @@
-"""Yardsticks of worlds with tools: the calls that solve a row, and calls by chance.
+"""Yardsticks of worlds with tools: the calls that solve a row, and random calls.
 
-Their replies are in the text form, `YARDSTICK_FORM`. Arguments by chance are
-drawn from what the policy was shown (numbers and words of prompt and observations) and from the
-tool's schema, never from the environment's state: what such a policy earns is the floor that a
-trained one has to leave. An environment may bring a better one of its own.
+Their replies are in the text form, `YARDSTICK_FORM`. Random arguments are drawn from the text that
+the policy was shown (numbers and words of prompt and observations) and from the tool's schema,
+never from the environment's state. The reward of such a policy is the floor that a trained one has
+to exceed. An environment may provide a random policy of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollout.generators import drawing_from
 from rollout.seeds import world_seed
 
 YARDSTICK_FORM = "text"
-"""How a yardstick writes tool calls, whatever form the run's template shows."""
+"""The form in which yardsticks write tool calls, whatever form the run's template uses."""
 
 _INTEGER = re.compile(r"(?<![\w.])-?\d{1,9}(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_][\w'-]*")
@@ -35,7 +35,7 @@ _FEW = 3
 def random_call(
     schemas: Sequence[Schema], shown: str, rng: random.Random
 ) -> tuple[str, dict[str, Any]]:
-    """A tool's name and its arguments. `shown`: all that the policy has read so far."""
+    """A tool's name and its arguments. shown: all text that the policy has read so far."""
     tool = rng.choice(schemas)["function"]
     wanted = tool.get("parameters", {})
     required = wanted.get("required", ())
@@ -87,7 +87,7 @@ def _integer(schema: Schema, shown: str, rng: random.Random) -> int:
 
 
 def _written(call: Any, what: str) -> str:
-    """A call as a reply. Raises `BadInput` that begins with `what` for what is no call."""
+    """A call as a reply. Raises `BadInput` that begins with `what` for a malformed call."""
     match call:
         case (str(name), Mapping() as arguments):
             return TOOL_FORMS.named(YARDSTICK_FORM).write(ToolCall(name, arguments))
@@ -103,10 +103,10 @@ def _asked(use: str, root: Path, what: str, *given: Any, **columns: Any) -> Any:
 
 
 def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequence[str]]:
-    """What the function `use` says of a task's row: the replies that solve it, one call each, and
-    one without a call that says so. Python's and NumPy's generators are seeded as before `reset`,
-    so the function may reset an instance of its own to see what is drawn. Raises `BadInput` that
-    begins with `where` and the task."""
+    """The replies that solve a task's row, from the function `use`: one reply for each call, and a
+    last one without a call. Python's and NumPy's generators are seeded as before `reset`, so the
+    function may reset an instance of its own to see what is drawn. Raises `BadInput` that begins
+    with `where` and the task."""
 
     def replies(task: Task) -> Sequence[str]:
         what = f"{where}: task {task.task_id}"
@@ -120,7 +120,7 @@ def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequenc
 
 
 def drawn_replies(use: str, root: Path, where: str) -> Callable[[Task, str, random.Random], str]:
-    """A reply by chance, as the function `use` draws a call. Raises as `oracle_replies`."""
+    """A random reply, whose call the function `use` draws. Raises as `oracle_replies`."""
 
     def reply(task: Task, shown: str, rng: random.Random) -> str:
         what = f"{where}: task {task.task_id}"
@@ -130,5 +130,5 @@ def drawn_replies(use: str, root: Path, where: str) -> Callable[[Task, str, rand
 
 
 def random_replies(schemas: Sequence[Schema]) -> Callable[[Task, str, random.Random], str]:
-    """A reply by chance: one of these tools, with arguments by chance."""
+    """A random reply: one of these tools, with random arguments."""
     return lambda task, shown, rng: _written(random_call(schemas, shown, rng), "")

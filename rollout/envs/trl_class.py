@@ -1,9 +1,9 @@
 """Environments as TRL's `environment_factory` takes them, and its plain `tools`.
 
 The contract is TRL's: a class without constructor arguments, whose instances are made once and
-reset often; `reset(**row)` says what follows the prompt; every other public method is a tool,
-described by its type hints and docstring; `get_reward()` is one more reward. A function, or a list
-of functions, is a set of tools without state. Plain methods and coroutines are both fine.
+reset often; `reset(**row)` returns the text that follows the prompt; every other public method is a
+tool, described by its type hints and docstring; `get_reward()` is a further reward. A function, or
+a list of functions, is a set of tools without state. Methods may be coroutines.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rollout.envs.user_code import identity, load, place_of
 from rollout.generators import DrawingFrom, drawing_from
 
 OWN_PART = "reward"
-"""The name of the part that `get_reward()` gives."""
+"""The name of the part that holds the result of `get_reward()`."""
 
 NO_TOOLS = frozenset(("reset", "configure", OWN))
-"""Public methods that are no tools."""
+"""Public methods that are not tools."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """An object of the class, None for functions, and the thread that it lives in."""
+    """An object of the class (None for functions) and its thread."""
 
     thing: Any
     thread: PinnedThread
@@ -46,7 +46,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class TrlCode:
-    """A class, or functions, that were found to keep the contract; shared by all episodes."""
+    """A class, or functions, checked against the contract; shared by all episodes."""
 
     name: str
     """Of the environment, for messages."""
@@ -60,15 +60,15 @@ class TrlCode:
     coroutines: frozenset[str]
     """The tools that are coroutine functions."""
     idle: list[Instance] = field(default_factory=list)
-    """Instances that no episode has."""
+    """Instances that no episode uses."""
 
     @property
     def where(self) -> str:
         return f"envs.{self.name}"
 
     async def take(self) -> Instance:
-        """An idle instance, or a new one. Raises `BadInput` where it cannot be made, and
-        `Unavailable` where that takes too long."""
+        """An idle instance or a new one. Raises `BadInput` if it cannot be made, and `Unavailable`
+        if that takes too long."""
         if self.idle:
             return self.idle.pop()
         thread, make = PinnedThread(self.where), self.make
@@ -80,8 +80,8 @@ class TrlCode:
 
 
 def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment:
-    """The environment that `[envs.NAME]` describes. Raises `BadInput` that names the key, and what
-    of the contract is not kept."""
+    """The environment that `[envs.NAME]` describes. Raises `BadInput` that names the key and the
+    violated part of the contract."""
     where = f"envs.{name}"
     found = load(settings.use, root, where)
     rewards = reward_functions(settings.rewards, root, where)
@@ -142,14 +142,14 @@ def _of_functions(
 
 
 def tools_of(cls: type) -> dict[str, Callable[..., Any]]:
-    """The class's tools by name, in the order in which a policy is told of them: alphabetical, as
-    in TRL."""
+    """The class's tools by name, in the order in which a policy sees them: alphabetical, as in
+    TRL."""
     found = inspect.getmembers(cls, inspect.isfunction)
     return {n: f for n, f in found if not n.startswith("_") and n not in NO_TOOLS}
 
 
 def needed(parameters: Iterable[inspect.Parameter]) -> list[str]:
-    """The names of the parameters that a caller has to give."""
+    """The names of the required parameters."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters if p.default is p.empty and p.kind not in starred]
 
@@ -209,12 +209,12 @@ def _made(make: Callable[[], Any], settings: EnvSettings, where: str) -> Any:
 
 
 def schema_of(tool: Callable[..., Any]) -> tuple[Schema | None, str]:
-    """The tool's JSON schema, or None and why its type hints and docstring give none."""
+    """The tool's JSON schema, or None and the reason why type hints and docstring give none."""
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         schema: Schema = get_json_schema(tool)
-    except Exception as e:  # whatever an author's annotations raise when they are read
+    except Exception as e:  # reading an author's annotations may raise anything
         return None, " ".join(str(e).split())
     return schema, ""
 
@@ -234,7 +234,7 @@ def _place(thing: Any) -> str:
 
 
 def _row_faults(found: Any, task: Task) -> list[str]:
-    """Whether reset takes the row's columns."""
+    """Faults if reset does not accept the row's columns."""
     if not inspect.isclass(found):
         return []
     cls: Any = found
@@ -313,7 +313,7 @@ class TrlToolbox:
         return parts
 
     async def close(self) -> None:
-        """Give the instance back for the next episode; one that hangs is left to its thread."""
+        """Give the instance back for the next episode; an instance that hangs is abandoned."""
         instance, self._instance = self._instance, None
         if instance is not None and not instance.thread.hung:
             self._code.idle.append(instance)
@@ -327,7 +327,7 @@ class TrlToolbox:
     async def _ask(
         self, name: str, method: Callable[..., Any], arguments: Mapping[str, Any]
     ) -> Any:
-        """A method that is no tool. Raises as `asked`."""
+        """Call a method that is not a tool. Raises as `asked`."""
         what, seconds = f"{self._code.where}: {name}", self._code.settings.call_seconds
         return await asked(method, arguments, seconds, what, self._own.thread)
 
@@ -340,9 +340,8 @@ def _seeded(seed: int, reset: Callable[..., Any], row: Mapping[str, Any]) -> Any
 
 
 def _text(result: Any, what: str) -> str:
-    """A tool's answer as text: `str`, as in TRL; of a list of content blocks their texts.
-
-    Raises `BadInput` for a picture or a sound.
+    """A tool's answer as text: `str`, as in TRL; for a list of content blocks their texts. Raises
+    `BadInput` for an image or audio.
     """
     if not isinstance(result, list) or not all(isinstance(b, dict) and "type" in b for b in result):
         return str(result)

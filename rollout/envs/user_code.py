@@ -1,11 +1,11 @@
-"""A person's own code, found by what run.toml says, and what it is made of.
+"""User code that run.toml names: how it is found, loaded and hashed.
 
-It is imported into this process and trusted as a library is: what a policy does reaches it through
-its tools only. A file's folder is searched for the modules beside it.
+It is imported into this process and trusted like a library; a policy reaches it only through its
+tools. A file's folder is searched for the modules that it imports.
 
-The phases of a run are processes of their own, so the code has to lie in a file. `keep` writes one
-for what a notebook's cell defines, with all that it uses from other cells, by value. Reading that
-file runs it, as an import does, and takes the Python version that wrote it.
+The phases of a run are separate processes, so the code has to be in a file. `keep` writes one for
+what a notebook's cell defines, by value, with all that it uses from other cells. Reading that file
+runs it, as an import does, and needs the Python version that wrote it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fieldkit.files.atomic import sha256_file, sha256_text, write_bytes
 from fieldkit.registry import nearest
 
 KEPT = ".pkl"
-"""The suffix of what `keep` writes."""
+"""The suffix of files that `keep` writes."""
 
 
 def load(use: str, root: Path, where: str) -> Any:
-    """The object that `module:NAME`, `path/to/file.py:NAME` or what `keep` returned means; paths
-    start at `root`.
+    """The object that `module:NAME`, `path/to/file.py:NAME` or a result of `keep` names; paths are
+    relative to `root`.
 
-    Raises `BadInput` that begins with `where` and says which part of it is missing.
+    Raises `BadInput` that begins with `where` and names the missing part.
     """
     home, colon, name = use.rpartition(":")
     if not colon or not home or not name.isidentifier():
@@ -52,11 +52,11 @@ def load(use: str, root: Path, where: str) -> Any:
 
 
 def identity(use: str, root: Path, where: str) -> str:
-    """Hex SHA-256 of the code behind `use`: the file and what it imports from beside it, or the
-    module's package and its version. Raises as `load`.
+    """Hex SHA-256 of the code behind `use`: the file and the modules of its folder that it imports,
+    or the module's package and its version. Raises as `load`.
 
-    Imports are read in the source, because what this process happens to have imported so far
-    depends on which command it runs.
+    Imports are read from the source, because the modules that this process has imported depend on
+    the command that it runs.
     """
     found = load(use, root, where)
     home = use.rpartition(":")[0]
@@ -71,12 +71,12 @@ def identity(use: str, root: Path, where: str) -> str:
 
 
 def keep(thing: type | Callable[..., Any] | Sequence[Callable[..., Any]], path: Path | str) -> str:
-    """Make a class, a function or a list of functions usable in run.toml; what `use` takes.
+    """Make a class, a function or a list of functions usable in run.toml; return a value for `use`.
 
-    One that a module's file holds stays there, and nothing is written. One of a notebook is written
-    to `path`, which ends in `KEPT`; a list gets the name of the file. Kept again it counts as
-    changed code, and a run that was begun says so. Raises `BadInput` for a path that ends
-    otherwise, and where something that the code uses cannot be written, such as an open connection.
+    Code in a module's file stays there, and nothing is written. Code of a notebook is written to
+    `path`, which ends in `KEPT`; a list is named after the file. Code that is kept again counts as
+    changed, and a run that has begun reports it. Raises `BadInput` for another suffix, and if
+    something that the code uses cannot be written, such as an open connection.
     """
     import cloudpickle
 
@@ -100,7 +100,7 @@ def keep(thing: type | Callable[..., Any] | Sequence[Callable[..., Any]], path: 
 
 
 def imported_files(program: Path) -> list[Path]:
-    """A program, the modules and packages beside it that it imports, and those that they do;
+    """A program and the modules and packages of its folder that it imports, directly or not;
     sorted."""
     found, left = {program}, [program]
     while left:
@@ -115,14 +115,14 @@ def imported_files(program: Path) -> list[Path]:
 
 
 def _imported_names(file: Path) -> set[str]:
-    """What a source imports: for a.b.c every part of it, because a, b and c may each be what lies
-    beside the program. Nothing where it is no Python."""
+    """The names that a source imports; for a.b.c every part, because any of a, b and c may be in
+    the program's folder. Empty if the source is not Python."""
     if file.suffix != ".py":
         return set()
     try:
         tree = ast.parse(file.read_bytes())
     except SyntaxError:
-        return set()  # whoever imports it says so
+        return set()  # importing it reports the error
     names: list[list[str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -136,13 +136,13 @@ def _imported_names(file: Path) -> set[str]:
 
 
 def installed_packages(python: Path) -> list[str]:
-    """What is installed in the virtual environment of this Python, each with its version."""
+    """The packages in the virtual environment of this Python, with their versions."""
     found = python.parents[1].glob("lib/python*/site-packages/*.dist-info")
     return sorted(path.name for path in found)
 
 
 def place_of(thing: Any) -> str:
-    """file:line where a function or class is defined; empty where no file holds it."""
+    """file:line where a function or class is defined; empty if it is not in a file."""
     try:
         thing = inspect.unwrap(thing)
         return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
@@ -165,7 +165,7 @@ def _module(name: str, where: str) -> ModuleType:
 
 
 def _kept(path: Path, name: str, where: str) -> Any:
-    """What `keep` wrote. Raises `BadInput` that begins with `where`."""
+    """Load what `keep` wrote. Raises `BadInput` that begins with `where`."""
     import cloudpickle
 
     if not path.is_file():

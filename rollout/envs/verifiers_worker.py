@@ -1,11 +1,11 @@
 """Plays the episodes of a verifiers environment, in the virtual environment that it needs.
 
-A program, not a module of ours: the Python of another virtual environment runs this file, so it
-imports the standard library and `verifiers`, and nothing else. It reads one JSON request a line
-from the socket whose descriptor is its first argument, and answers each with one line. The
-environment's own loop plays: where it asks its client for a reply, the question goes out over the
-socket and the reply comes back, so our engine samples and the environment notices no difference.
-The process ends when the other end of the socket is closed, however that came about.
+The Python of another virtual environment runs this file as a program, so it imports only the
+standard library and `verifiers`. It reads one JSON request a line from the socket whose descriptor
+is its first argument, and answers each with one line. The environment's own loop plays. When it
+asks its client for a reply, the request goes out over the socket and the reply comes back, so our
+engine samples without a change to the environment. The process ends when the other end of the
+socket is closed, for whatever reason.
 
 Requests: `load`, `rows`, `begin`, `reply`, `end`, `close` (see the methods of `Worker`).
 Answers: `{"id": …, "ok": …}`, or `{"id": …, "error": {"kind", "text", "where"}}`.
@@ -34,35 +34,35 @@ from verifiers.types import Response, ResponseMessage, ToolCall
 from verifiers.utils.message_utils import maybe_normalize_messages
 
 POLICY_STOPS = ("no_tools_called",)
-"""Stop conditions by which the policy itself says that it is done."""
+"""Stop conditions that mean that the policy said that it is done."""
 
 
 class Refused(Exception):
-    """Something that cannot be played here, whatever is tried again."""
+    """Something that cannot be played here; trying again does not help."""
 
 
 class RewardFailed(Exception):
-    """A reward function raised, or gave no number."""
+    """A reward function raised, or returned something other than a number."""
 
 
 # --- one episode ----------------------------------------------------------------------------------
 
 SCORES: contextvars.ContextVar[list[tuple[str, float, float]]] = contextvars.ContextVar("SCORES")
-"""What each reward function said of the episode that is being scored: (name, value, weight)."""
+"""The value of each reward function for the episode being scored: (name, value, weight)."""
 
 
 class Episode:
-    """The environment's rollout of one row, held wherever it waits for a reply."""
+    """The environment's rollout of one row; it pauses whenever it waits for a reply."""
 
     def __init__(self, env: Any, row: dict[str, Any], seed: int) -> None:
         self.env = env
         self.asks: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.replies: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self.known: list[dict[str, Any]] = []  # what the other side has seen or said
+        self.known: list[dict[str, Any]] = []  # the messages that the other side knows
         self.task = asyncio.create_task(self._play(row, seed))
 
     async def _play(self, row: dict[str, Any], seed: int) -> dict[str, Any]:
-        # Before the rollout's first await, so that a setup without awaits draws from this seed.
+        # Before the rollout's first await, so that a setup without awaits uses this seed.
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)
@@ -83,7 +83,7 @@ class Episode:
         }
 
     async def next(self) -> dict[str, Any]:
-        """What follows: the next question, or how the episode ended."""
+        """The next request for a reply, or how the episode ended."""
         ask = asyncio.ensure_future(self.asks.get())
         done, _ = await asyncio.wait({ask, self.task}, return_when=asyncio.FIRST_COMPLETED)
         if ask in done:
@@ -97,13 +97,13 @@ class Episode:
         seen = len(self.known)
         if talk[:seen] != self.known:
             raise Refused(
-                f"{type(self.env).__name__} changes the conversation instead of adding to it "
-                "(get_prompt_messages); only conversations that grow can be trained on"
+                f"{type(self.env).__name__} rewrites the conversation instead of adding to it"
+                " (get_prompt_messages); only conversations that grow can be trained on"
             )
         self.asks.put_nowait({"messages": talk[seen:], "tools": tools})
         self.known = talk
         reply = await self.replies.get()
-        if reply is None:  # a limit of the other side: the loop ends as at a full context
+        if reply is None:  # a limit of the run: the loop ends as at a full context
             raise vf.OverlongPromptError("a limit of the run was reached")
         message = ResponseMessage(
             content=reply["text"],
@@ -122,7 +122,7 @@ class Episode:
 
 
 class LoopClient(Client):  # type: ignore[misc]  # its package is not installed here
-    """The environment's model: its questions go to the episode that asks them."""
+    """The environment's client: it passes each request to the episode that makes it."""
 
     def __init__(self, episode: Episode) -> None:
         super().__init__(None)
@@ -159,7 +159,7 @@ def schema(tool: Any) -> dict[str, Any]:
 
 
 def messages(given: Any) -> Any:
-    """What an environment says, a text or messages of any form, as messages."""
+    """An environment's output (a text, or messages of any form) as messages."""
     return maybe_normalize_messages(given, field_name="env_response")
 
 
@@ -177,7 +177,7 @@ def plain(message: Any) -> dict[str, Any]:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content. Raises `Refused` for a picture or a sound."""
+    """The text of a message's content. Raises `Refused` for an image or audio."""
     if content is None or isinstance(content, str):
         return content or ""
     kinds = [part["type"] for part in content]
@@ -190,21 +190,22 @@ def text_of(content: Any) -> str:
 
 
 def rubrics(rubric: Any) -> Iterator[Any]:
-    """A rubric and all that it consists of."""
+    """A rubric and all rubrics in it."""
     yield rubric
     for part in getattr(rubric, "rubrics", ()):
         yield from rubrics(part)
 
 
 def group_functions(rubric: Any) -> list[Any]:
-    """The functions of one rubric, without its parts, that score a whole group at once."""
+    """The functions of one rubric, not of the rubrics in it, that score a whole group at once."""
     return [f for f in rubric.funcs if rubric._is_group_func(f)]
 
 
 def make_strict(rubric: Any) -> None:
-    """Have a rubric report what each function said, and raise where one fails.
+    """Make a rubric record the value of each function, and raise if one fails.
 
-    verifiers logs a reward function that raises and counts 0, which would be trained on.
+    verifiers logs a reward function that raises and takes 0 as its value, which would be trained
+    on.
     """
     call = rubric._call_individual_reward_func
 
@@ -238,10 +239,9 @@ def make_strict(rubric: Any) -> None:
 
 
 def parts(scores: list[tuple[str, float, float]], reward: float) -> list[list[Any]]:
-    """[name, value, weight] of each reward function; names that occur twice are numbered.
-
-    Where a rubric works out its reward in another way than as the weighted sum, that reward is the
-    one part with a weight and the functions are shown.
+    """[name, value, weight] of each reward function; names that occur twice are numbered. If a
+    rubric's reward is not the weighted sum of its functions, that reward is the only part with a
+    weight and the functions have weight 0.
     """
     seen: dict[str, int] = {}
     named: list[list[Any]] = []
@@ -279,11 +279,11 @@ class Worker:
             grouped = (f.__name__ for r in rubrics(self.env.rubric) for f in group_functions(r))
             raise Refused(
                 f"{use}: a reward function scores a whole group at once ({', '.join(grouped)});"
-                " here each episode is scored by itself, so give the rubric functions of one"
-                " completion, and name one that compares conversations in group_rewards"
+                " here each episode is scored alone, so give the rubric functions of one"
+                " completion, and name a function that compares conversations in group_rewards"
             )
         if not isinstance(self.env, vf.MultiTurnEnv):
-            raise Refused(f"{use}: {type(self.env).__name__} is no MultiTurnEnv")
+            raise Refused(f"{use}: {type(self.env).__name__} is not a MultiTurnEnv")
         for rubric in rubrics(self.env.rubric):
             make_strict(rubric)
         return {
@@ -302,17 +302,17 @@ class Worker:
         }
 
     async def rows(self, split: str, n: int, seed: int | None) -> list[Any]:
-        """`n` rows of the "train" or "eval" dataset, shuffled by `seed` where it is not None."""
+        """`n` rows of the "train" or "eval" dataset, shuffled by `seed` unless it is None."""
         take = self.env.get_dataset if split == "train" else self.env.get_eval_dataset
         return [row_of(row) for row in take(n, seed)]
 
     async def begin(self, episode: int, row: dict[str, Any], seed: int) -> dict[str, Any]:
-        """Start an episode of a row; what it asks first."""
+        """Start an episode of a row; return its first request."""
         self.episodes[episode] = Episode(self.env, row, seed)
         return await self.episodes[episode].next()
 
     async def reply(self, episode: int, **reply: Any) -> dict[str, Any]:
-        """Give the policy's reply; what follows."""
+        """Pass on the policy's reply; return what follows."""
         self.episodes[episode].replies.put_nowait(reply)
         return await self.episodes[episode].next()
 
@@ -322,7 +322,7 @@ class Worker:
         return await self.episodes[episode].next()
 
     async def close(self, episode: int) -> None:
-        """Forget an episode, and end it where it still runs."""
+        """End an episode if it still runs, and remove it."""
         held = self.episodes.pop(episode, None)
         if held is not None and not held.task.done():
             held.task.cancel()
@@ -341,12 +341,12 @@ def load_file(path: str) -> ModuleType:
 
 
 def row_of(row: dict[str, Any]) -> Any:
-    """A dataset's row as JSON; columns that are None are left out, as datasets fill them in."""
+    """A dataset's row as JSON, without columns that are None, because datasets fill those in."""
     return json.loads(json.dumps({k: v for k, v in row.items() if v is not None}, default=str))
 
 
 def error_of(e: BaseException) -> dict[str, str]:
-    """An exception for the other side: its kind, its text, and the file and line it came from."""
+    """An exception as JSON: its kind, its text, and the file and line it came from."""
     kind = "refused" if isinstance(e, Refused) else "failed"
     text = str(e) if isinstance(e, (Refused, RewardFailed)) else f"{type(e).__name__}: {e}"
     while e.__cause__ is not None:
@@ -387,7 +387,7 @@ async def serve(channel: socket.socket) -> None:
         with channel.makefile("rb") as lines:
             for line in lines:
                 loop.call_soon_threadsafe(start, line)
-        os._exit(0)  # the other side is gone; an environment that hangs must not outlive it
+        os._exit(0)  # the other side is gone, and an environment that hangs must not outlive it
 
     threading.Thread(target=read, daemon=True).start()
     await loop.create_future()

@@ -1,10 +1,10 @@
 """Environments of the verifiers library (v0), played by their own loop with their own packages.
 
-Their loop asks a client for each reply; `verifiers_worker` hands its questions to this side, so a
-world here is the other end of one rollout there: the question is the observation, our reply the
-answer. Ids and logprobs stay ours. The rubric's functions are the parts of the reward, by name and
-with their weights. One program serves all worlds of an environment, and is started anew where it
-died. Nothing here imports verifiers.
+Their loop asks a client for each reply. `verifiers_worker` passes these requests on, so a world
+here is the other end of one rollout there: a request brings the observation, and our reply is its
+answer. Ids and logprobs come from our engine. The rubric's functions are the parts of the reward,
+by name and with their weights. One program serves all worlds of an environment, and is started
+again if it died. Nothing here imports verifiers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from rollout.seeds import world_seed
 _WORKER = Path(__file__).with_name("verifiers_worker.py")
 
 _LOAD_SECONDS = 300.0
-"""For the framework's import and the environment's dataset."""
+"""Time for the framework's import and the environment's dataset."""
 
 
 class VerifiersProgram:
     """The program that plays one environment; all its worlds share it.
 
-    Raises `BadInput` for settings that verifiers environments do not have.
+    Raises `BadInput` for settings that do not apply to verifiers environments.
     """
 
     def __init__(self, name: str, settings: EnvSettings, root: Path) -> None:
@@ -68,8 +68,8 @@ class VerifiersProgram:
         return next(self._episodes)
 
     async def facts(self, scratch: Path) -> Mapping[str, Any]:
-        """What the environment is: `class`, `version`, `file`, `tools`, `rewards`. Starts the
-        program where there is none. Raises as `ForeignProcess.ask`."""
+        """The environment's `class`, `version`, `file`, `tools` and `rewards`. Starts the program
+        if needed. Raises as `ForeignProcess.ask`."""
         if self._process is None or not self._process.alive:
             scratch.mkdir(parents=True, exist_ok=True)
             log = scratch / f"{self.where}.log"
@@ -113,8 +113,8 @@ class VerifiersWorld:
         self._where = ""
 
     async def reset(self, task: Task, seed: int) -> Opening:
-        """Begin a rollout of the row. Python's and NumPy's generators there are seeded by the task
-        alone, so all attempts at it meet the same."""
+        """Begin a rollout of the row. The seeds of Python's and NumPy's generators there depend
+        only on the task, so all attempts at a task are equal."""
         await self.close()
         self._where = f"task {task.task_id}"
         self._episode, self._over = self._program.new_episode(), None
@@ -153,7 +153,7 @@ class VerifiersWorld:
         )
 
     async def grade(self) -> Grade:
-        """Their rubric's scores. A rollout that a limit of ours ended is scored where it is."""
+        """Their rubric's scores. A rollout that one of our limits ended is scored as it is."""
         if self._over is None:
             self._over = (await self._ask("end"))["over"]
         parts = [
@@ -185,7 +185,7 @@ class VerifiersWorld:
     def _answers(
         self, messages: Sequence[Message], calls: Sequence[ToolCall]
     ) -> tuple[Message, ...]:
-        """What follows a reply; the answers of tools get the names of their calls."""
+        """The messages after a reply; the answers of tools get the names of their calls."""
         told: list[Message] = list(self._told(messages))
         of_tools = [i for i, m in enumerate(told) if m["role"] == "tool"]
         for i, call in zip(of_tools, calls, strict=False):
@@ -226,7 +226,8 @@ def verifiers_environment(name: str, settings: EnvSettings, root: Path) -> Envir
 
 
 def verifiers_identity(name: str, settings: EnvSettings, root: Path) -> str:
-    """Of a file its contents; and what is installed in the virtual environment."""
+    """A hash of the file's contents, if it is a file, and of the packages in the virtual
+    environment."""
     program = VerifiersProgram(name, settings, root)  # checks that both are there
     code = root / Path(settings.use).expanduser()
     python = root / Path(settings.python).expanduser()

@@ -1,8 +1,9 @@
-"""Where a policy's commands run: one workspace an episode, and a bound on all that a command does.
+"""The sandbox in which a policy's commands run: one workspace an episode, and limits on each
+command.
 
-A policy writes whatever it likes, so a command gets no network, no host files, no environment, no
-capabilities, and limits on time, output, memory, processes and disk. What a command brings about
-is data, whatever it is; a sandbox that fails is `Unavailable` and never looks like a command.
+A policy may write any command, so a command gets no network, no host files, no environment and no
+capabilities, and has limits on time, output, memory, processes and disk. Any effect of a command is
+data. A failure of the sandbox itself is `Unavailable` and is never reported as a command's.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ __all__ = ["CommandResult", "Sandbox", "SandboxSettings", "make_sandbox", "probe
 
 
 class Sandbox(Protocol):
-    """One workspace and what runs in it; one an episode, one command at a time."""
+    """One workspace and the commands in it; one an episode, one command at a time."""
 
     @property
     def workspace(self) -> Path:
-        """Where this process sees the workspace, between `open` and `close`."""
+        """The workspace's path for this process, between `open` and `close`."""
 
     async def open(self, files: Mapping[str, bytes]) -> None:
         """Make a workspace that holds `files` (relative path -> bytes). Raises `Unavailable`."""
@@ -35,13 +36,12 @@ class Sandbox(Protocol):
         """Run `command` with bash in the workspace. Raises `Unavailable` if the sandbox failed."""
 
     async def close(self) -> None:
-        """Remove the workspace and all that runs in it. May be called again."""
+        """Remove the workspace and end all processes in it. May be called again."""
 
 
 def make_sandbox(settings: SandboxSettings, scratch: Path) -> Sandbox:
-    """A closed sandbox of the kind that is set; only kind "none" keeps its workspace in `scratch`.
-
-    Raises `Unavailable` where a program is missing.
+    """A closed sandbox of the kind in the settings; only kind "none" keeps its workspace in
+    `scratch`. Raises `Unavailable` if a program is missing.
     """
     if settings.kind == "none":
         return UnprotectedSandbox(settings, scratch)
@@ -49,9 +49,8 @@ def make_sandbox(settings: SandboxSettings, scratch: Path) -> Sandbox:
 
 
 def probe(settings: SandboxSettings) -> None:
-    """Run one command in a sandbox. Raises `Unavailable` saying what forbids it and what to do.
-
-    Kind "none" has nothing that could be forbidden. May be called with or without an event loop.
+    """Run one command in a sandbox. Raises `Unavailable` with the cause and the remedy. Kind "none"
+    always succeeds. May be called with or without an event loop.
     """
     if settings.kind == "none":
         return
@@ -97,13 +96,14 @@ _FORBIDDING = (
         "`sudo sysctl -w user.max_user_namespaces=10000`.",
     ),
 )
-"""File of the host, what it says where it forbids user namespaces, and how to lift that."""
+"""File of the host, its text if it forbids user namespaces, and how to allow them."""
 
 
 def forbidding_setting(read: Callable[[str], str]) -> str:
-    """Which setting of the host forbids user namespaces, and how to lift it; empty if none seen.
+    """The setting of the host that forbids user namespaces, and how to change it; empty if none is
+    found.
 
-    read: gives the text of a file of the host, empty where it cannot be read.
+    read: gives the text of a file of the host, empty if it cannot be read.
     """
     why = next((why for file, value, why in _FORBIDDING if read(file).strip() == value), "")
     if not why and "Seccomp:\t2" in read("/proc/self/status"):

@@ -1,8 +1,9 @@
-"""Commands in bubblewrap: a fresh box a command, over a workspace that lasts an episode.
+"""Commands in bubblewrap: a fresh box for each command, over a workspace that lasts an episode.
 
-A box has namespaces of its own and shares only the workspace and /tmp with the box before it. Its
-exit-code record tells a failed command, which is data, from a failed box, which is `Unavailable`.
-Nothing of a command outlives it: its pid namespace has ended before its result is known.
+A box has namespaces of its own and shares only the workspace and /tmp with the previous box. Its
+exit-code record distinguishes a failed command, which is data, from a failed box, which is
+`Unavailable`. No process outlives its command: the pid namespace has ended before the result is
+known.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from rollout.sandbox.output import BoundedOutput
 from rollout.sandbox.seccomp import make_filter
 from rollout.sandbox.workspace import KEPT_SCRATCH, KEPT_WORKSPACE, Workspace
 
-_GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on a machine at ease
-_STATUS_BYTES = 65536  # far more than bubblewrap's records, some 200 bytes
-_LOOK_SECONDS = 0.1  # between two looks at a box; in that time two CPUs fill about 0.4 GiB
+_GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on an idle machine
+_STATUS_BYTES = 65536  # far more than bubblewrap's records, about 200 bytes
+_LOOK_SECONDS = 0.1  # between two checks of a box; in that time two CPUs fill about 0.4 GiB
 _TOOLS = ("bwrap", "nsenter", "choom", "taskset", "prlimit", "setpriv", "bash", "tar")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -52,19 +53,20 @@ _BOX = [
     *["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"],
     *["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"],
     *["--proc", "/proc", "--dev", "/dev"],
-    # Both count against the workspace's quota; a tmpfs of their own would bound no inodes.
+    # Both count against the workspace's quota; a tmpfs of their own would not limit inodes.
     *["--bind", KEPT_SCRATCH, "/tmp", "--bind", KEPT_SCRATCH, "/dev/shm"],
     *["--bind", KEPT_WORKSPACE, "/workspace", "--chdir", "/workspace"],
     *["--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"],
-    # In /proc a command could take back what it was given: its place among the first to go when the
-    # machine's memory is full (oom_score_adj), and its place behind others (autogroup).
+    # In /proc a command could undo what was set for it: that it is among the first to be killed
+    # when memory is full (oom_score_adj), and that others run before it (autogroup).
     *["--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"],
 ]
 
 
-# The box's first process. Its end takes every other process of the box with it, and bubblewrap, as
-# its parent, reports the exit code after that and leaves no zombie (bubblewrap's own reaper, which
-# stands here without --as-pid-1, does neither). Silent, or it would report a killed command.
+# The box's first process. Its end ends every other process of the box. Bubblewrap, its parent, then
+# reports the exit code and leaves no zombie; bubblewrap's own reaper, which runs here without
+# --as-pid-1, does neither. Its own stderr is /dev/null, because bash would report a killed command
+# there.
 _INIT = 'exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); exit "$?"'
 
 
@@ -96,7 +98,7 @@ class BwrapSandbox:
         self._open = workspace
 
     async def run(self, command: str) -> CommandResult:
-        """Run `command` with bash in the workspace. Raises `Unavailable` if the box failed."""
+        """Run `command` with bash in the workspace. Raises `Unavailable` if the box fails."""
         entrance = self._kept().entrance
         self._kept().unlock()
         refused = refuse(command)
@@ -131,7 +133,7 @@ class BwrapSandbox:
         self, entrance: list[str], command: str, output: BoundedOutput, status: _Status
     ) -> Child:
         tools = self._tools
-        # Arguments come by descriptor: on the command line the box could read them.
+        # Pass arguments by descriptor, because the box could read them on the command line.
         forbidden = _pipe_with(make_filter())
         box = [*_BOX, "--seccomp", str(forbidden)]
         arguments = _pipe_with(b"".join(a.encode() + b"\0" for a in box))
@@ -145,7 +147,7 @@ class BwrapSandbox:
                 *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
                 *bash_line(command, "bash"),
             ]
-            # Without the workspace's marks: of the host's runs a command has nothing to know.
+            # Without the workspace's marks: a command must not learn of the host's runs.
             return Child(argv, output, env={}, pass_fds=(arguments, forbidden, status.write_end))
         except OSError as e:
             raise Unavailable(f"the sandbox could not be started: {e}") from e
@@ -157,7 +159,7 @@ class BwrapSandbox:
     def _judge(
         self, ending: Ending, status: _Status, output: BoundedOutput, seconds: float
     ) -> CommandResult:
-        """The command's result. A box that left no record of it did not run it."""
+        """The command's result. Without a record of it the box did not run it."""
         timed_out = ending is Ending.TIMED_OUT
         if not output.flooded and timed_out and not status.started:
             raise Unavailable(f"the sandbox did not start in {seconds:.0f} s; is the machine busy?")
@@ -176,7 +178,7 @@ def _pipe_with(content: bytes) -> int:
 
 
 async def _end(child: Child, status: _Status) -> None:
-    """Leave nothing of a command, and read bubblewrap's last word on it."""
+    """End all processes of a command, and read bubblewrap's last record of it."""
     try:
         status.take()
         if child.running and not status.kill_box():
@@ -205,13 +207,13 @@ class _Status:
         self.exit_code: int | None = None
 
     def watch(self) -> None:
-        """Once the box has the write end: read records as they come."""
+        """Read records as they come, once the box has the write end."""
         os.close(self.write_end)
         asyncio.get_running_loop().add_reader(self._read_end, self.take)
 
     @property
     def box_pid(self) -> int | None:
-        """The number of the box's first process; None before its start and after its end."""
+        """The pid of the box's first process; None before its start and after its end."""
         if self._box is None:
             return None
         try:
@@ -221,9 +223,8 @@ class _Status:
         return self._box_pid
 
     def kill_box(self) -> bool:
-        """SIGKILL the box's first process, and so all of the box; false if none is known.
-
-        Only while bubblewrap runs: it alone reaps that process, so until then the pidfd is of it.
+        """SIGKILL the box's first process, and so the whole box; false if none is known. Only while
+        bubblewrap runs: only bubblewrap reaps that process, so until then the pidfd refers to it.
         """
         if self._box is None:
             return False
@@ -251,7 +252,7 @@ class _Status:
     def _record(self, record: dict[str, int]) -> None:
         if "child-pid" in record:
             self.started = True
-            # Where it is gone already there is nothing left to wait for.
+            # If it has ended already, there is nothing to wait for.
             with contextlib.suppress(ProcessLookupError):
                 self._box_pid = record["child-pid"]
                 self._box = os.pidfd_open(self._box_pid)
@@ -260,11 +261,12 @@ class _Status:
 
 
 class _Watch:
-    """Looks at a running box now and then, for what no limit on one process can see.
+    """Checks a running box at intervals for what limits on one process cannot see.
 
-    The kernel's limits are a process's, and a command may have many. One that has had its share of
-    the processors goes behind the other episodes; one whose processes hold more memory than
-    `memory_bytes` together is ended, as the kernel would end it once the whole machine had run out.
+    The kernel's limits apply to one process, and a command may have many. A command that has used
+    its share of the CPUs gets a lower priority than other episodes. A command whose processes
+    together hold more memory than `memory_bytes` is ended, as the kernel would do once the machine
+    ran out.
     """
 
     def __init__(self, status: _Status, output: BoundedOutput, memory_bytes: int) -> None:
@@ -284,12 +286,12 @@ class _Watch:
             return
         seconds, resident = {}, {}
         for pid in _family(box):
-            # A process that has ended has nothing left to say; its parent has its seconds.
+            # The time of a process that has ended is counted with its parent's.
             with contextlib.suppress(OSError):
                 seconds[pid], resident[pid] = _used(pid)
         if sum(seconds.values()) > BUSY_SECONDS:
             put_behind(box, seconds)
-        # What is shared is in the size of each that shares it: an upper bound that costs little.
+        # Shared memory is in the size of every process that shares it: a cheap upper bound.
         if sum(resident.values()) > self._memory_bytes:
             held = sum(_proportional(pid, size) for pid, size in resident.items())
             if held > self._memory_bytes:
@@ -299,7 +301,7 @@ class _Watch:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process of ours and all that descend from it."""
+    """A process of ours and all its descendants."""
     yield pid
     with contextlib.suppress(OSError):
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -310,19 +312,20 @@ def _family(pid: int) -> Iterator[int]:
 def _used(pid: int) -> tuple[float, int]:
     """Processor seconds of a process and its ended children, and its resident bytes."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    # Its own seconds by its clock (clock_getcpuclockid(3); the C library makes the number so): in
-    # stat they are whole ticks, and fifty processes of less than a tick each would be none.
+    # Read its own seconds from its clock (clock_getcpuclockid(3), whose number the C library
+    # computes like this): stat counts whole ticks, so fifty processes of less than a tick each
+    # would count as none.
     own = time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
     # proc_pid_stat(5) counts from 1, and the first two fields are cut off: 16, 17, and 24.
     return own + sum(map(int, fields[13:15])) / _TICKS, int(fields[21]) * _PAGE
 
 
 def _proportional(pid: int, resident: int) -> int:
-    """Its resident bytes, what is shared divided among those who share it."""
+    """Its resident bytes, with shared memory divided among the processes that share it."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
     except ProcessLookupError:
         return 0
-    except OSError:  # it forbade us to look into it (PR_SET_DUMPABLE), and gains nothing by that
+    except OSError:  # it may forbid reading (PR_SET_DUMPABLE), and gains nothing by that
         return resident
     return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:")

@@ -1,9 +1,9 @@
 """One child process, watched from the event loop without a thread.
 
-Output and end are both events: the output is read as it comes, into a `BoundedOutput`, and the end
-is seen through a pidfd. A command is over when its process ends, not when the last holder of its
-output pipe lets go: a daemon that keeps the pipe open must not delay the answer. Knows nothing of
-sandboxes.
+Output and end are both events: output is read as it comes into a `BoundedOutput`, and a pidfd shows
+the end. A command is over when its process ends, even if another process still holds its output
+pipe, because a daemon that keeps the pipe open must not delay the answer. Nothing here depends on a
+sandbox.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from enum import Enum, auto
 
 from rollout.sandbox.output import BoundedOutput
 
-_CHUNK = 65536  # what a Linux pipe holds by default
+_CHUNK = 65536  # the default capacity of a Linux pipe
 _UMASK = 0o022
-_PIPE_MODE = 0o622  # as terminals have it: others may write
+_PIPE_MODE = 0o622  # as for terminals: others may write
 
 
 class Ending(Enum):
-    """What `Child.over` waited for."""
+    """The event that ended `Child.over`."""
 
     EXITED = auto()
     """The process ended by itself."""
     TIMED_OUT = auto()
-    """It was still running after its time."""
+    """It was still running at its time limit."""
     FLOODED = auto()
-    """It printed more than is read."""
+    """It printed more than the limit."""
 
 
 class Child:
     """A started process: stdout and stderr in one pipe, a session of its own, and no environment
     but the one it is given. stdin is /dev/null or the descriptor `stdin`.
 
-    Raises `OSError` where it cannot be started. `close` must be called, whatever happened before.
+    Raises `OSError` if it cannot be started. `close` must be called in any case.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Child:
         self._started = time.monotonic()
         self._out, write_end = os.pipe()
         os.set_blocking(self._out, False)
-        # `> /dev/stderr` opens the pipe anew, and under root a command's user does not own it.
+        # `> /dev/stderr` opens the pipe again, and under root a command's user does not own it.
         os.fchmod(write_end, _PIPE_MODE)
         try:
             self._process = subprocess.Popen(
@@ -92,7 +92,8 @@ class Child:
         return self._process.poll() is None
 
     async def over(self, seconds: float) -> Ending:
-        """Wait until the process ends, floods, or `seconds` after its start have passed."""
+        """Wait until the process ends, prints too much, or `seconds` after its start have
+        passed."""
         left = max(0.0, seconds - self.seconds)
         done, _ = await asyncio.wait([self._over], timeout=left)
         return self._over.result() if done else Ending.TIMED_OUT
@@ -100,8 +101,8 @@ class Child:
     def kill(self) -> None:
         """SIGKILL the process group.
 
-        It cannot hit a stranger: the group's number is taken until its leader is reaped, and
-        nobody but this object reaps it.
+        It cannot hit another process: the group's number stays in use until its leader is reaped,
+        and only this object reaps it.
         """
         if self._process.returncode is None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -119,7 +120,7 @@ class Child:
         return bool(done)
 
     def close(self) -> None:
-        """Let go of the descriptors; a process that still runs is killed and reaped."""
+        """Close the descriptors; kill and reap a process that still runs."""
         self._loop.remove_reader(self._out)
         self._loop.remove_reader(self._pidfd)
         self.kill()

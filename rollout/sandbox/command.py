@@ -1,7 +1,7 @@
-"""One command of a policy: what it may use, what it did, and how it is put to bash.
+"""One command of a policy: its limits, its result, and how it is passed to bash.
 
 Shared by every kind of sandbox, so that a command means the same in each. Whatever a policy can
-bring about by itself (a failure, a flood, text that no shell can be given) is a `CommandResult`.
+cause (a failure, too much output, text that cannot be passed to a shell) is a `CommandResult`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rollout.sandbox.output import BoundedOutput
 TIMED_OUT_CODE = 124
 """Exit code of a command that ran out of time, as coreutils' `timeout` gives it."""
 FLOODED_CODE = 141
-"""Exit code of a command that printed too much: 128 + SIGPIPE, as if its reader had gone."""
+"""Exit code of a command that printed too much: 128 + SIGPIPE, as if its reader had ended."""
 NOT_RUN_CODE = 126
-"""Exit code of text that bash could not be given, as shells give for what they cannot run."""
+"""Exit code of text that cannot be passed to bash; shells use it for what they cannot run."""
 
 BOX_PATH = "/usr/bin:/bin"
 """PATH of a command."""
 
 _COMMAND_BYTES = 100_000  # below MAX_ARG_STRLEN (131,072), beyond which exec fails like a bad box
-_PENDING_SIGNALS = 256  # shells need none; a machine's default is tens of thousands
+_PENDING_SIGNALS = 256  # shells need none; the default of a machine is tens of thousands
 _TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SandboxKind = Literal["bwrap", "none"]
@@ -37,25 +37,25 @@ SandboxKind = Literal["bwrap", "none"]
 
 @settings("sandbox")
 class SandboxSettings:
-    """What a command may use."""
+    """The limits of a command."""
 
     kind: Annotated[SandboxKind, Change.TYPED] = "bwrap"
-    """"none" runs commands as this user on this machine: limits, but no isolation. No run.toml can
-    say it, only `--sandbox none`."""
+    """"none" runs commands as this user on this machine, with limits but without isolation. It
+    cannot be set in run.toml, only by `--sandbox none`."""
     command_seconds: Annotated[PositiveFloat, Unit("seconds")] = 10.0
-    """Wall seconds a command."""
+    """Wall time of a command, in seconds."""
     output_chars: Annotated[PositiveInt, Unit("characters")] = 600
-    """Characters of a command's output that are kept, from its head and its tail."""
+    """Characters of a command's output that are kept, from its beginning and its end."""
     output_bytes: Annotated[PositiveInt, Unit("bytes")] = 4 * 2**20
     """A command that prints more bytes than this is ended."""
     workspace_bytes: Annotated[PositiveInt, Unit("bytes")] = 32 * 2**20
-    """Bytes of workspace and /tmp together. They are memory, and last for an episode."""
+    """Bytes of workspace and /tmp together. They are in memory and last for an episode."""
     workspace_inodes: PositiveInt = 2000
     """Files and folders of workspace and /tmp together."""
     processes: PositiveInt = 64
     """Processes and threads of a command."""
     cpu_seconds: Annotated[PositiveInt, Unit("seconds")] = 30
-    """Processor seconds of one process."""
+    """CPU time of one process, in seconds."""
     memory_bytes: Annotated[PositiveInt, Unit("bytes")] = 4 * 2**30
     """Address space of one process, and memory of all processes of a command together."""
     file_bytes: Annotated[PositiveInt, Unit("bytes")] = 64 * 2**20
@@ -68,10 +68,9 @@ class SandboxSettings:
 class CommandResult:
     """What a command did.
 
-    exit_code: the command's own, or one of the `*_CODE` constants where it was ended or not run.
-    output: stdout and stderr in the order they were written, bounded.
-    flooded: it was ended because it printed too much.
-    seconds: wall time; goes into no observation.
+    exit_code: the command's own, or one of the `*_CODE` constants if it was ended or not run.
+    output: stdout and stderr in the order they were written, bounded. flooded: it was ended because
+    it printed too much. seconds: wall time, which is never part of an observation.
     """
 
     exit_code: int
@@ -87,7 +86,7 @@ def new_output(settings: SandboxSettings) -> BoundedOutput:
 
 
 def result(output: BoundedOutput, exit_code: int, timed_out: bool, seconds: float) -> CommandResult:
-    """What a command that ran came to; exit_code is its own, where it was not ended from here."""
+    """The result of a command that ran; exit_code is its own if it was not ended by a limit."""
     if output.flooded:
         exit_code, timed_out = FLOODED_CODE, False
     elif timed_out:
@@ -96,7 +95,7 @@ def result(output: BoundedOutput, exit_code: int, timed_out: bool, seconds: floa
 
 
 def refuse(command: str) -> CommandResult | None:
-    """The result of text that cannot be a command line; None for all other text."""
+    """The result for text that cannot be a command line; None for any other text."""
     if "\0" in command:
         why = "bash: the command holds a NUL character"
     elif len(command.encode(errors="replace")) > _COMMAND_BYTES:
@@ -107,7 +106,7 @@ def refuse(command: str) -> CommandResult | None:
 
 
 def bash_line(command: str, bash: str) -> list[str | bytes]:
-    """The argument vector that has `command` run, also where it begins with a dash."""
+    """The argument vector that runs `command`, which may begin with a dash."""
     return [bash, "-c", "--", command.encode(errors="replace")]
 
 
@@ -121,13 +120,13 @@ def prlimit_line(settings: SandboxSettings, prlimit: str, *, count_processes: bo
         "fsize": (resource.RLIMIT_FSIZE, settings.file_bytes),
         "cpu": (resource.RLIMIT_CPU, settings.cpu_seconds),
         "as": (resource.RLIMIT_AS, settings.memory_bytes),
-        # Too small for a file, and the one size that keeps the kernel from starting core_pattern's
-        # program, which would run on the host, as root (fs/coredump.c). 0 would not.
+        # Too small for a file, and the only size that keeps the kernel from starting core_pattern's
+        # program, which would run on the host as root (fs/coredump.c); with 0 it would start.
         "core": (resource.RLIMIT_CORE, 1),
         "nofile": (resource.RLIMIT_NOFILE, settings.open_files),
-        # Signals and timers that wait; one count for all of a user's processes.
+        # Pending signals and timers, counted over all processes of a user.
         "sigpending": (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
-        # Where this user may use such a priority, a command must not: it would come before us.
+        # A command must not use real-time priority, even if this user may: it would run before us.
         "rtprio": (resource.RLIMIT_RTPRIO, 0),
         "nice": (resource.RLIMIT_NICE, 0),
     }
@@ -142,7 +141,8 @@ def prlimit_line(settings: SandboxSettings, prlimit: str, *, count_processes: bo
 
 
 def find_tools(*names: str) -> Mapping[str, str]:
-    """Where the host's programs are. Raises `Unavailable` naming the package of a missing one."""
+    """The paths of the host's programs. Raises `Unavailable` that names the package of a missing
+    one."""
     found = {name: shutil.which(name, path=_TOOL_PATH) for name in names}
     packages = {"bwrap": "bubblewrap", "bash": "bash", "tar": "tar", "chmod": "coreutils"}
     missing = [name for name, path in found.items() if path is None]

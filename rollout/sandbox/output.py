@@ -1,8 +1,8 @@
 """What a command printed, kept within bounds while it is being read.
 
-The head and the tail of the text are what a policy needs of a long output; the middle is counted
-and dropped as it arrives, so that a flood costs neither memory nor context. Decoding is
-incremental: where the reads happened to fall never shows in the text.
+A policy needs the beginning and the end of a long output. The middle is counted and dropped as it
+arrives, so that a flood costs neither memory nor context. Decoding is incremental, so the
+boundaries of the reads do not show in the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import codecs
 class BoundedOutput:
     """Accepts bytes, keeps at most `chars` characters of their text and reads `max_bytes` bytes.
 
-    The first two thirds of `chars` are kept from the head, the last third from the tail.
+    Two thirds of `chars` are kept from the beginning, one third from the end.
     """
 
     def __init__(self, chars: int, max_bytes: int) -> None:
@@ -28,7 +28,7 @@ class BoundedOutput:
         """More than `max_bytes` arrived; the rest was not looked at."""
 
     def feed(self, data: bytes) -> bool:
-        """Take the next bytes; false once the output is longer than will be read."""
+        """Take the next bytes; false once the output exceeds `max_bytes`."""
         if len(data) > self._bytes_left:
             data = data[: self._bytes_left]
             self.flooded = True
@@ -37,7 +37,7 @@ class BoundedOutput:
         return not self.flooded
 
     def text(self) -> str:
-        """The text so far, with what was cut from its middle said in its place."""
+        """The text so far, with a note in place of what was cut from its middle."""
         self._add(self._decoder.decode(b"", final=True))
         cut = self._n_chars - len(self._head) - len(self._tail)
         if not cut:

@@ -1,12 +1,12 @@
 """The system calls that a command in the box may not make, as a seccomp filter for bubblewrap.
 
-A network namespace hides the host's devices, but not every family of sockets goes through a device:
-AF_VSOCK reaches the hypervisor from any namespace. So only families that cannot leave the box can
-be opened, and io_uring, which opens sockets without asking for one, cannot be set up. Also refused:
-calls that shell work never needs and that kernel bugs are found in; memory that no limit of a
-process counts; what the kernel counts for a user of the host, so that one episode could use up the
-share of all. The filter is classic BPF (linux/seccomp.h, linux/filter.h), small enough to be read
-here; it needs no library.
+A network namespace hides the host's devices, but some socket families use no device: AF_VSOCK
+reaches the hypervisor from any namespace. So only families that cannot leave the box can be opened,
+and io_uring, which opens sockets without the socket call, cannot be set up. Also refused are calls
+that shell work does not need and that often have kernel bugs; memory that no process limit counts;
+and resources that the kernel counts for a user of the host, which one episode could use up for all.
+The filter is classic BPF (linux/seccomp.h, linux/filter.h), which is short enough to need no
+library.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ FAMILIES = (AF_UNIX, AF_INET, AF_INET6)
 
 @dataclass(frozen=True)
 class Machine:
-    """An architecture's numbers: AUDIT_ARCH_*, and those of the system calls (asm/unistd.h).
+    """An architecture's numbers: AUDIT_ARCH_* and those of its system calls (asm/unistd.h).
 
-    setsid: succeeds and does nothing. The kernel shares CPUs out among sessions first
-    (sched(7), autogroup), so that a command in 50 sessions would get 50 times what another episode
-    gets. There is no terminal to leave, and the box's end takes daemons, too.
-    foreign: from this number on calls are of another ABI of the same machine; 0 where there is
-    none.
+    setsid: succeeds and does nothing. The kernel divides CPU time among sessions first (sched(7),
+    autogroup), so a command with 50 sessions would get 50 times the share of another episode. There
+    is no terminal to leave, and daemons end with the box. foreign: calls from this number on belong
+    to another ABI of the same machine; 0 if there is none.
     """
 
     audit: int
@@ -56,20 +55,20 @@ MACHINES = {
             "bpf": 321,
             "userfaultfd": 323,
             "io_uring_setup": 425,
-            # A whole file of memory for each descriptor or segment, in no process's size.
+            # Each descriptor or segment is a file in memory that counts in no process's size.
             "memfd_create": 319,
             "memfd_secret": 447,
             "shmget": 29,
             "semget": 64,
             "msgget": 68,
-            # One count for all boxes, and for the person who runs them.
+            # The kernel counts these over all boxes and the person who runs them.
             "inotify_init": 253,
             "inotify_init1": 294,
             "fanotify_init": 300,
             "mq_open": 240,
-            # The kernel's log tells of other processes.
+            # The kernel's log has messages about other processes.
             "syslog": 103,
-            # A box has the CPUs that it was given (rollout/sandbox/cpus.py).
+            # A box keeps the CPUs that it was given (rollout/sandbox/cpus.py).
             "sched_setaffinity": 203,
         },
         foreign=0x4000_0000,  # the x32 ABI: the same calls under other numbers
@@ -101,8 +100,8 @@ MACHINES = {
     ),
 }
 
-# Offsets in struct seccomp_data. Both machines are little-endian, so an argument's low word is its
-# first one; a socket's family is an int and has no more.
+# Offsets in struct seccomp_data. Both machines are little-endian, so the first word of an argument
+# is its low one, which holds a socket's family, an int.
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06

@@ -1,8 +1,8 @@
-"""Commands with no sandbox around them, for machines that forbid one.
+"""Commands without a sandbox, for machines that forbid one.
 
-They run as this user, in a folder of the host, with the same limits on time and output, and see
-whatever this user sees. Chosen only by `--sandbox none` on the command line, which a run's manifest
-records; nothing falls back to it.
+They run as this user in a folder of the host, with the same limits on time and output, and see
+whatever this user sees. Only `--sandbox none` on the command line chooses this, and the run's
+manifest records it; nothing falls back to it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from rollout.sandbox.command import (
 )
 from rollout.sandbox.output import BoundedOutput
 
-_DRAIN_SECONDS = 0.5  # for output still in the pipe when the command's group has ended
+_DRAIN_SECONDS = 0.5  # for output left in the pipe when the command's group has ended
 _REMOVE_SECONDS = 60.0  # for a workspace of any size to be removed
 
 
 class UnprotectedSandbox:
     """A workspace folder below `scratch`, and commands in it; one an episode.
 
-    A command's process group ends with it. A daemon that left the group survives: there is no
-    namespace to hold it. It carries the marks of the phase that ran it, so it is found.
+    A command's process group ends with it. A daemon that left the group survives, because no
+    namespace holds it. It has the marks of the phase that started it, so it can be found.
     """
 
     def __init__(self, settings: SandboxSettings, scratch: Path) -> None:
@@ -48,7 +48,7 @@ class UnprotectedSandbox:
 
     @property
     def workspace(self) -> Path:
-        """The workspace folder, between `open` and `close`."""
+        """The path of the workspace, between `open` and `close`."""
         if self._folder is None:
             raise RuntimeError("the sandbox is not open")
         return self._folder
@@ -83,11 +83,11 @@ class UnprotectedSandbox:
         return await self._finish(child, output)
 
     async def close(self) -> None:
-        """Remove the workspace, however deep, and whatever its permissions. May be called again."""
+        """Remove the workspace, whatever its depth and permissions. May be called again."""
         folder, self._folder = self._folder, None
         if folder is None:
             return
-        # Folders too deep for a path, or without permissions, are what these two programs can do.
+        # These programs can remove folders that are too deep for a path or lack permissions.
         for line in (["chmod", "-R", "u+rwX", "--"], ["rm", "-rf", "--"]):
             argv = [self._tools[line[0]], *line[1:], str(folder)]
             child = Child(argv, BoundedOutput(600, 2**20), env={})

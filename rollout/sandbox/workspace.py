@@ -1,9 +1,10 @@
 """A workspace: a small tmpfs that the namespaces of one process hold for one episode.
 
-So a workspace has a quota of bytes and files, nobody meets it on the host by accident, and it is
-gone when that process is, which is when this one is, however that came about: nothing has to be
-swept after a crash, and no tree is too deep to remove. It runs none of a policy's commands, and it
-alone of a sandbox carries the marks of the phase that started it, so that one that stays is found.
+So a workspace has a quota of bytes and files and is not visible on the host. It is gone when that
+process ends, which happens at the latest when this process ends: nothing needs to be removed after
+a crash, and no tree is too deep. The process runs none of a policy's commands. Of a sandbox's
+processes only this one has the marks of the phase that started it, so that one left behind can be
+found.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from rollout.sandbox.child import Child, readable
 from rollout.sandbox.command import SandboxSettings, new_output
 
 KEPT_WORKSPACE = "/tmp/workspace"
-"""Where its process's namespace has the workspace."""
+"""The path of the workspace in the namespace of its process."""
 KEPT_SCRATCH = "/tmp/scratch"
-"""Where its process's namespace has the episode's /tmp."""
+"""The path of the episode's /tmp in the namespace of its process."""
 
-_NOBODY = DROPPED_UID  # the box's user where we are root, whom RLIMIT_NPROC does not bind
-_START_SECONDS = 60.0  # to make a workspace; it takes some 10 ms, but the machine may be starved
+_NOBODY = DROPPED_UID  # the box's user if we are root, because RLIMIT_NPROC does not apply to root
+_START_SECONDS = 60.0  # to make a workspace; it takes about 10 ms, but the machine may be busy
 
-# Of every file in a seed: 2024-01-01 00:00 UTC, so that `ls -l` looks the same every time.
+# The time of every file in a seed: 2024-01-01 00:00 UTC, so that `ls -l` is always the same.
 _SEED_TIME = 1_704_067_200
 
-# Mounted over /tmp because every machine has one, and the process has no other use for it. The last
-# line waits for the other end of descriptor $4 to close, which the kernel sees to at the latest.
+# Mounted over /tmp because every machine has one and the process does not need it. The last line
+# waits until the other end of descriptor $4 is closed, at the latest by the kernel.
 _SCRIPT = f"""
 set -e
 mount -t tmpfs -o "size=$1,nr_inodes=$2,mode=0700" workspace /tmp
@@ -47,10 +48,10 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Workspace:
-    """Starts at once; `ready` must be awaited before the rest, and `close` called at the end.
+    """Starts at once. Await `ready` before anything else, and call `close` at the end.
 
-    files: relative path -> bytes; tools: where bwrap, setpriv and bash are.
-    Raises `Unavailable` where it cannot start.
+    files: relative path -> bytes. tools: the paths of bwrap, setpriv and bash. Raises `Unavailable`
+    if it cannot start.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ class Workspace:
 
     @property
     def entrance(self) -> list[str]:
-        """nsenter's arguments to get into the namespaces. Raises `Unavailable` if they are gone."""
+        """nsenter's arguments for entering the namespaces. Raises `Unavailable` if they are
+        gone."""
         if not self._child.running:
             raise Unavailable("the sandbox's workspace is gone: its process has ended")
         entrance = ["--target", str(self._pid), "--user", "--mount"]
@@ -114,15 +116,15 @@ class Workspace:
     def unlock(self) -> None:
         """Give the workspace folder its owner's permissions back.
 
-        Without them bubblewrap cannot enter, and a policy's `chmod 000 .` would look like a
-        broken box.
+        Without them bubblewrap cannot enter, and a policy's `chmod 000 .` would look like a failed
+        box.
         """
         mode = stat.S_IMODE(os.fstat(self._workspace_fd).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             self.path.chmod(mode | stat.S_IRWXU)
 
     def close(self) -> None:
-        """End the process, and with it the workspace."""
+        """End the process, which removes the workspace."""
         os.close(self._ready)
         os.close(self._lifeline)
         if self._workspace_fd >= 0:
@@ -147,8 +149,8 @@ def _command_line(
 def _archive(files: Mapping[str, bytes]) -> Iterator[int]:
     """A descriptor from which a tar archive of `files` can be read.
 
-    The workspace belongs to a user namespace that root of the host has no part in, so its first
-    files, too, are written from within.
+    The workspace belongs to a user namespace in which the host's root has no rights, so its first
+    files are written from inside as well.
     """
     with open(os.memfd_create("seed"), "w+b") as raw:
         with tarfile.open(fileobj=raw, mode="w") as archive:

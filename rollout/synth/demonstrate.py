@@ -1,10 +1,9 @@
-"""Oracle demonstrations: what the warm start learns from, and why it never stops.
+"""Oracle demonstrations, from which the warm start learns to work and not to stop.
 
-A demonstration is played in the same world as every rollout and kept as a trajectory with
-ids: the work, command by command, then commands that check it. Nearly all of them go on checking
-until they end, which is the habit that GRPO is to break; a few end with TASK_COMPLETE, so that a
-stop has some probability at all and can be reinforced. Nothing is sampled here: a written id has
-logprob 0.
+A demonstration is played in the same world as every rollout and kept as a trajectory with ids: the
+work, command by command, then commands that check it. Most of them keep checking until they end,
+which is the habit that GRPO has to break. A few end with TASK_COMPLETE, so that a stop has some
+probability and can be reinforced. Nothing is sampled here: a written id has logprob 0.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from rollout.synth.splits import Plan
 from rollout.transcript import ChatRenderer
 
 WRITTEN = Sampling(temperature=0.0, max_tokens=0, top_p=1.0, top_k=0, min_p=0.0)
-"""The sampling of a text that was written, not sampled."""
+"""The sampling of a written text."""
 
 _NO_LIMIT = 10**6
-"""Tokens or seconds: a demonstration ends with its script."""
+"""No limit in tokens or seconds: a demonstration ends with its script."""
 
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How demonstrations behave."""
+    """How demonstrations end and what they look at."""
 
     stop_share: float = 0.06
-    """Share of demonstrations whose last turn is TASK_COMPLETE; the others go on checking."""
+    """Share of demonstrations whose last turn is TASK_COMPLETE; the others keep checking."""
     max_checks: int = 4
-    """Turns after the work: 1 to this many, evenly; a stop takes the place of the last one."""
+    """Turns after the work: 1 to this many, uniformly; a stop replaces the last one."""
     look_share: float = 0.3
     """Share of demonstrations that look at a file before the work."""
 
@@ -67,7 +66,7 @@ async def demonstrate(
     settings: DemoSettings,
     rng: random.Random,
 ) -> Trajectory:
-    """Play one demonstration. Raises `BadInput` where the oracle does not pass its own task."""
+    """Play one demonstration. Raises `BadInput` if the oracle does not pass its own task."""
     replies = script(plan, settings, rng)
     player = Player(
         policy=lambda task, limits: reciting(replies, renderer, limits),
@@ -88,6 +87,6 @@ async def demonstrate(
     if not grade.passed:
         why = "; ".join(f"{r.kind} {r.path}: {r.detail}" for r in grade.results if not r.passed)
         raise BadInput(f"{plan.task.task_id}: the oracle does not pass its own task ({why})")
-    # Neither sampled nor paid: what a policy would be measured by is left out of the record.
+    # A demonstration has no sampled reply and no reward, so its record leaves those fields out.
     turns = tuple(replace(turn, reward=None) for turn in played.turns)
     return replace(played, sampling=WRITTEN, turns=turns, reward=1.0, metrics={})

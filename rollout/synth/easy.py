@@ -1,4 +1,4 @@
-"""Easy operations: one command says it all, and nothing has to be read first."""
+"""Easy operations: one command is enough, and no file has to be read first."""
 
 from __future__ import annotations
 

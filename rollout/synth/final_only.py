@@ -1,7 +1,7 @@
-"""Operations of the final set alone: no setting was chosen on them, and nothing trained on them.
+"""Operations of the final set alone: nothing was trained and no setting was chosen on them.
 
-They are of the same three difficulties as the others and use the same sandbox, so what a policy
-does with them is what it learned beyond the operations that it met.
+They have the same three difficulties and the same sandbox as the others, so they show how far
+training carries over to operations that a policy has not seen.
 """
 
 from __future__ import annotations

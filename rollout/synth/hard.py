@@ -1,4 +1,4 @@
-"""Hard operations: what to write depends on what is in the files."""
+"""Hard operations: what to write depends on the contents of the files."""
 
 from __future__ import annotations
 

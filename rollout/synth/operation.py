@@ -1,10 +1,9 @@
-"""The operations that synthetic tasks are made of: what is asked, how it is done, how it is seen.
+"""The operations of synthetic tasks: the request, the commands that do it, the assertions.
 
-Each operation draws names and contents and returns one `Piece`: a sentence, the files that must be
-there, the oracle's commands, commands that look before and check after, and the assertions. Oracle
-commands are what a careful person would type; that they work is not believed but checked in the
-sandbox, for every task, by `scripts.prepare.task_sets`. An operation that is marked `only_in` a
-split occurs in no other one.
+Each operation draws names and contents and returns one `Piece`: a sentence, the files that must
+exist, the oracle's commands, commands that look before and check after, and the assertions. Oracle
+commands are what a careful person would type; `scripts.prepare.task_sets` checks in the sandbox,
+for every task, that they work. An operation with `only_in` occurs in that split only.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def contains(path: str, *parts: str) -> Assertion:
 
 
 def exactly(path: str, *lines: str) -> Assertion:
-    """The file holds just these lines; space at the ends of lines and of the file is forgiven."""
+    """The file holds exactly these lines; space at the ends of lines and of the file is ignored."""
     body = r"[ \t]*\n".join(re.escape(line) for line in lines)
     return {"kind": "file_contents_match_regex", "path": path, "regex": rf"\A\s*{body}\s*\Z"}
 
@@ -121,7 +120,7 @@ def unchanged(path: str) -> Assertion:
 def to_file(
     sentence: str, files: dict[str, str], command: str, paths: tuple[str, str], *lines: str
 ) -> Piece:
-    """One command reads the first of `paths` and writes just these lines to the second."""
+    """One command reads the first of `paths` and writes exactly these lines to the second."""
     read, written = paths
     claims = (exists(written), exactly(written, *lines))
     return Piece(sentence, files, (command,), claims, (f"cat {read}",), (f"cat {written}",))
@@ -132,8 +131,8 @@ Operation = Callable[[Draw], Piece]
 
 @dataclass(frozen=True)
 class Registered:
-    """An operation with its name and its difficulty. `only_in`: the split that alone has it; "" for
-    one that every split may have."""
+    """An operation with its name and its difficulty. only_in: the only split that has it; "" if
+    every split may have it."""
 
     name: str
     difficulty: str

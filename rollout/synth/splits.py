@@ -1,12 +1,12 @@
-"""Synthetic tasks: operations composed into tasks, and those into five splits.
+"""Synthetic tasks: operations are composed into tasks, and tasks into five splits.
 
 A task is one to four operations on files of their own. Its difficulty is that of its hardest
-operation. Pool and held-out set have ClawGym's sizes (42, 158). A reserve is for growth, a
-development set, taken from it, for choosing settings, and a final set for one look at the end. No
-held-out and no final task shares its text, its set of seed files or its set of assertions with
-another split; some of both use an operation that occurs nowhere else, and some final ones a
-composition that occurs nowhere else. Nothing here runs a command: that oracle and grader agree is
-checked in the sandbox by `scripts.prepare.task_sets`.
+operation. Pool and held-out set have ClawGym's sizes (42, 158). The reserve is for growth of the
+pool; the development set, taken from it, for choosing settings; the final set for one evaluation at
+the end. No held-out or final task shares its text, its set of seed files or its set of assertions
+with another split. Some of both use an operation that occurs nowhere else, and some final tasks a
+composition that occurs nowhere else. Nothing here runs a command: `scripts.prepare.task_sets`
+checks in the sandbox that oracle and grader agree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rollout.synth.operation import (
 from rollout.synth.vocabulary import PERSONAS, Persona
 from rollout.tasks import signatures
 
-# Imported so that they register; named here so that no linter takes the imports away.
+# Imported so that they register; used here so that no linter removes the imports.
 _REGISTERED = (easy, middle, hard, final_only)
 
 N_POOL, N_HELDOUT = 42, 158  # reference document 3
@@ -44,18 +44,18 @@ N_FINAL = 408  # every persona 17 times in each difficulty
 SPLITS = ("pool", HELDOUT, "development", "reserve", FINAL)
 
 DEMO_SEED, N_DEMOS = 1, 1600
-"""The demonstrations that the committed warm start learned from."""
+"""The number of demonstrations of the committed warm start."""
 
 UNSEEN_SHARE = 0.2
-"""Share of the held-out tasks that use an operation which occurs nowhere else."""
+"""Share of the held-out tasks with an operation that occurs nowhere else."""
 FINAL_UNSEEN_SHARE, FINAL_COMPOSED_SHARE = 0.4, 0.2
-"""Shares of the final tasks with an operation, and with a composition, that occurs nowhere else."""
+"""Shares of the final tasks with an operation and with a composition that occurs nowhere else."""
 KEEP_SHARE = 0.35
-"""Share of tasks with a bystander file that has to stay as it is."""
+"""Share of tasks with a further file that must not change."""
 
 Company = dict[str, tuple[list[tuple[str, ...]], list[float]]]
-"""How many further operations a task has beside the one that gives it its difficulty, as
-(choices, weights). The words are difficulties."""
+"""The further operations of a task besides the one that gives its difficulty, as (choices,
+weights). The words are difficulties."""
 
 _COMPANY: Company = {
     "easy": ([(), ("easy",), ("easy", "easy")], [0.3, 0.5, 0.2]),
@@ -68,13 +68,15 @@ _COMPOSED: Company = {
     "middle": ([("middle", "easy"), ("middle", "middle")], [0.5, 0.5]),
     "hard": ([("hard",), ("hard", "easy"), ("middle", "easy")], [0.4, 0.3, 0.3]),
 }
-"""The company that tasks of no other split have, so each of these compositions is new."""
+"""Further operations in a combination that no other split has, so each of these compositions is
+new."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a task is drawn from. `leading`: the split whose own operations may give the task its
-    difficulty, "" for those that every split may have; `composed`: its company is `_COMPOSED`."""
+    """What a task is drawn from. leading: the split whose own operations may give the task its
+    difficulty, "" for those that every split may have. composed: its further operations are
+    `_COMPOSED`."""
 
     leading: str = ""
     composed: bool = False
@@ -87,7 +89,7 @@ Recipes = Callable[[str, random.Random], Recipe]
 
 @dataclass(frozen=True)
 class Plan:
-    """A task before it is written down: the pieces keep what demonstrations need."""
+    """A task with its pieces, which hold what demonstrations need."""
 
     task: Task
     pieces: tuple[Piece, ...]
@@ -96,8 +98,8 @@ class Plan:
 def split_marks(task: Task) -> tuple[str, str, str]:
     """(text, names of the seed files, assertions): what two splits may not share.
 
-    Stricter than `rollout.tasks.signatures`, which any pair of files has to satisfy: here not even
-    the same file names with other contents may come back.
+    Stricter than `rollout.tasks.signatures`, which any pair of files has to satisfy: even the same
+    file names with other contents may not be repeated.
     """
     files = sorted(f["path"] for f in task.info["workspace_seed"]["files"])
     claims = sorted(repr(sorted(a.items())) for a in task.info["verifiable_assertions"])
@@ -105,12 +107,12 @@ def split_marks(task: Task) -> tuple[str, str, str]:
 
 
 def content_marks(task: Task) -> frozenset[tuple[str, str]]:
-    """What any two task files may not share, ids apart: `rollout.tasks.signatures`."""
+    """What any two task files may not share besides ids: `rollout.tasks.signatures`."""
     return frozenset(sign for sign in signatures(task) if sign[0] != "task_id")
 
 
 def _globs_collide(pieces: list[Piece]) -> bool:
-    """Whether a `*.ext` of one piece would catch a file of another one."""
+    """Whether a `*.ext` of one piece would match a file of another one."""
     for piece in pieces:
         for ext in set(re.findall(r"\*\.(\w+)", " ".join(piece.commands))):
             others = " ".join(" ".join([*p.files, *p.commands]) for p in pieces if p is not piece)
@@ -169,7 +171,7 @@ def _usual(difficulty: str, rng: random.Random) -> Recipe:
 
 
 def _of_heldout(difficulty: str, rng: random.Random, share: float = UNSEEN_SHARE) -> Recipe:
-    # No easy operation is kept for it: the other two thirds carry the share.
+    # It has no easy operation of its own, so the other two thirds make up the share.
     return Recipe(HELDOUT) if difficulty != "easy" and rng.random() < share * 1.5 else USUAL
 
 
@@ -182,15 +184,16 @@ def _of_final(difficulty: str, rng: random.Random) -> Recipe:
 
 @dataclass
 class Splitter:
-    """Hands out distinct tasks. `taken` holds marks that later tasks may not repeat, `contents`
-    those of tasks of which they may repeat the names of seed files."""
+    """Makes distinct tasks. taken: marks that later tasks may not repeat. contents: marks of tasks
+    whose names of seed files may be repeated."""
 
     seed: int
     taken: set[str] = field(default_factory=set)
     contents: set[tuple[str, str]] = field(default_factory=set)
 
     def plans(self, split: str, recipes: Recipes = _usual) -> Iterator[Plan]:
-        """Endless tasks of `split`, difficulties and personas in turn; deterministic by seed."""
+        """An endless sequence of tasks of `split`, difficulties and personas in turn; determined by
+        the seed."""
         rng = random.Random(f"{self.seed}/{split}")
         own: set[str] = set()
         counts = dict.fromkeys((p.name for p in PERSONAS), 0)
@@ -215,12 +218,12 @@ class Splitter:
         return not self.contents or self.contents.isdisjoint(content_marks(task))
 
     def reserve_marks(self, tasks: Iterable[Task]) -> None:
-        """From here on no task repeats a text, file set or assertion set of `tasks`."""
+        """Later tasks repeat no text, file set or assertion set of `tasks`."""
         for task in tasks:
             self.taken.update(split_marks(task))
 
     def reserve_contents(self, tasks: Iterable[Task]) -> None:
-        """The same, but names of seed files may come back with other contents."""
+        """The same, but names of seed files may be repeated with other contents."""
         for task in tasks:
             self.contents.update(content_marks(task))
 
@@ -246,11 +249,10 @@ def split_tasks(seed: int) -> dict[str, list[Plan]]:
 
 
 def development_of(drawn: Sequence[Plan], demonstrated: Iterable[Task]) -> list[Plan]:
-    """The development set: of each difficulty the last tasks of `drawn` that share no text, seed
-    files or assertions with another task of it or with one of `demonstrated`.
-
-    The last ones, so that a pool that grew in the order of the file did not reach them. They keep
-    their ids. Difficulties come in turn, so that the first N tasks are balanced too.
+    """The development set: for each difficulty the last tasks of `drawn` that share no text, seed
+    files or assertions with each other or with `demonstrated`. The last ones, because a pool that
+    grew in the order of the file has not reached them. They keep their ids. Difficulties come in
+    turn, so that the first N tasks are balanced too.
     """
     counts = Counter(mark for plan in drawn for mark in content_marks(plan.task))
     known = set(chain.from_iterable(map(content_marks, demonstrated)))
@@ -270,10 +272,9 @@ def development_of(drawn: Sequence[Plan], demonstrated: Iterable[Task]) -> list[
 def demonstration_plans(
     seed: int, avoid: Iterable[Task], apart: Iterable[Task] = ()
 ) -> Iterator[Plan]:
-    """Endless tasks for demonstrations that share nothing with `avoid` (pool and held-out).
-
-    Of `apart` they may repeat the names of seed files: development and final set were made after
-    the committed demonstrations, and keep clear of these by contents.
+    """An endless sequence of tasks for demonstrations that share nothing with `avoid` (pool and
+    held-out). They may repeat the names of seed files of `apart`: development and final set were
+    made after the committed demonstrations, and differ from them by contents.
     """
     splitter = Splitter(seed)
     splitter.reserve_marks(avoid)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Persona:
-    """One persona: file stems, folder names, content words, setting keys and what it is after."""
+    """One persona: file stems, folder names, content words, setting keys and its intent."""
 
     name: str
     intent: str

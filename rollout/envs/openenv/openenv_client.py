@@ -1,10 +1,10 @@
-"""The wire protocol of an OpenEnv server: one connection is one session, one session one episode.
+"""The wire protocol of an OpenEnv server: a connection is a session, and a session is an episode.
 
 Written against `openenv` 0.10 and without it: JSON over a websocket at `/ws` (reset, step, close,
 MCP's tools/list), and the schema of an action over HTTP at `/schema`. Every request is answered by
-one message, in order and without a number, so a connection on which an answer is overdue is dropped
-and never read again. What fails here is the environment's machinery (`Unavailable`); what a server
-says about one action is an `ActionRefused`, which is the policy's business.
+one message, in order and without an id, so a connection on which an answer is overdue is closed and
+never read again. A failure here is the environment's (`Unavailable`); a server's complaint about
+one action is `ActionRefused`, which the policy is told.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fieldkit.files.json_text import parse_json
 
 MIB = 1024**2
 MAX_BYTES = 16 * MIB
-"""An answer larger than this is a broken server: a policy reads some thousand tokens."""
+"""A larger answer means a broken server: a policy reads a few thousand tokens."""
 
 _HANDSHAKE_SECONDS = 10.0
-_CLOSE_SECONDS = 5.0  # for a server to close an environment; after it the connection is dropped
+_CLOSE_SECONDS = 5.0  # for a server to close an environment; then the connection is closed
 _SHOWN = 200  # characters of an answer that an error quotes
 _TOLD = 1000  # characters of an environment's own error
 
@@ -40,11 +40,12 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ActionRefused(Exception):
-    """The server takes no such action, or the environment raised on it. The session goes on."""
+    """The server does not accept the action, or the environment raised on it. The session
+    continues."""
 
 
 class NoConnection(Unavailable):
-    """Nobody lets us in at that address now."""
+    """No session can be opened at that address now."""
 
 
 class AtCapacity(Exception):
@@ -57,7 +58,7 @@ class AtCapacity(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What reset and step answer. reward: None where the environment gives none."""
+    """The answer to reset and step. reward: None if the environment gives none."""
 
     observation: Mapping[str, Any]
     reward: float | None
@@ -66,8 +67,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may take. call_seconds: for one answer; connect_seconds: to be let in, by a
-    server that is being started again too."""
+    """Time limits. call_seconds: for one answer; connect_seconds: until a session is open, which
+    includes a restart of the server."""
 
     call_seconds: float = 60.0
     connect_seconds: float = 60.0
@@ -86,8 +87,8 @@ def addresses(url: str) -> tuple[str, str]:
 
 
 async def fetch_schema(url: str, limits: Limits) -> Mapping[str, Any]:
-    """The JSON schema of the server's action. Raises `Unavailable` where nothing answers, and
-    `BadInput` where what answers is no OpenEnv server."""
+    """The JSON schema of the server's action. Raises `Unavailable` if nothing answers, and
+    `BadInput` if the program there is not an OpenEnv server."""
     where = f"{addresses(url)[0]}/schema"
     try:
         async with httpx.AsyncClient(timeout=limits.call_seconds, trust_env=_proxied(url)) as http:
@@ -106,15 +107,15 @@ async def fetch_schema(url: str, limits: Limits) -> Mapping[str, Any]:
 
 
 def _proxied(url: str) -> bool:
-    """Whether the proxy of the machine's environment is for this address."""
+    """Whether the proxy in the environment variables applies to this address."""
     return urlsplit(addresses(url)[0]).hostname not in _LOOPBACK
 
 
 class Session:
-    """An open session. Use `opened`; `close` it, whatever happened.
+    """An open session. Make one with `opened`, and `close` it in any case.
 
-    Raises `Unavailable` from every method where the connection or the protocol breaks: a message
-    names the address, and what it was waiting for.
+    Every method raises `Unavailable` if the connection or the protocol breaks; the message names
+    the address and the request.
     """
 
     def __init__(self, connection: ClientConnection, url: str, limits: Limits) -> None:
@@ -125,7 +126,7 @@ class Session:
 
     @classmethod
     async def opened(cls, url: str, limits: Limits) -> Session:
-        """Connect, or raise `NoConnection`. A full server says so only to the first request."""
+        """Connect, or raise `NoConnection`. A full server refuses only the first request."""
         where = f"{addresses(url)[1]}/ws"
         try:
             connection = await connect(
@@ -146,8 +147,8 @@ class Session:
         return cls(connection, where, limits)
 
     async def reset(self, options: Mapping[str, Any]) -> Answer:
-        """Begin an episode. Raises `AtCapacity`, which ends the session. An environment that raises
-        in reset is a broken one: `Unavailable` with what it said."""
+        """Begin an episode. Raises `AtCapacity`, which ends the session, and `Unavailable` with the
+        environment's message if the environment raises in reset."""
         try:
             return self._read(await self._ask("reset", dict(options)), "reset")
         except ActionRefused as e:
@@ -169,8 +170,8 @@ class Session:
         return tools
 
     async def close(self) -> None:
-        """End the session, and wait until the server has closed its environment: only then has it
-        room for another. May be called again."""
+        """End the session, and wait until the server has closed its environment, because only then
+        can it open another. May be called again."""
         if self._usable:
             self._usable = False
             with contextlib.suppress(ConnectionClosed, TimeoutError):
@@ -178,7 +179,7 @@ class Session:
                     await self._connection.send(json.dumps({"type": "close"}))
                     await self._connection.wait_closed()
                     return
-        # Nobody waits for a peer that does not answer.
+        # Do not wait for a peer that does not answer.
         self._connection.transport.abort()
         await self._connection.wait_closed()
 
@@ -187,7 +188,7 @@ class Session:
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self._usable:
             raise Unavailable(f"{self._url}: {kind}: the session is closed")
-        self._usable = False  # until the answer to this very request is here
+        self._usable = False  # until the answer to this request is here
         raw = await self._exchange(kind, json.dumps({"type": kind, "data": data}))
         answer = self._decoded(kind, raw)
         if answer.get("type") == "error":
@@ -199,7 +200,7 @@ class Session:
         seconds = self._limits.call_seconds
         try:
             async with asyncio.timeout(seconds):
-                # A full server speaks first and hangs up: what it said is still to be read.
+                # A full server sends its error first and closes the connection: read the error.
                 with contextlib.suppress(ConnectionClosed):
                     await self._connection.send(request)
                 return await self._connection.recv()
@@ -256,7 +257,7 @@ class Session:
 
 
 def _told(data: Mapping[str, Any]) -> str:
-    """What an error says, field by field where an action does not fit the schema."""
+    """An error's text; field by field if an action does not fit the schema."""
     fields = [
         f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg', '')}"
         for e in data.get("errors") or ()

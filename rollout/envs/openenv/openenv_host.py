@@ -2,10 +2,10 @@
 
 It runs under the Python of the environment's own virtual environment (`python -I`), so it imports
 the standard library, uvicorn (which `openenv` brings) and the app, and nothing of this project. It
-binds its port itself, so that no other program can take it between the choice and the bind, and
-says on a descriptor that it is ready, or why it is not: nobody has to poll. Its standard input is a
-pipe whose other end its owner holds: when that closes, whatever killed the owner, the server ends
-with everything in its process group.
+binds its port itself, so that no other program can take it between the choice and the bind. It
+reports on a descriptor that it is ready, or why it is not, so nobody has to poll. Its standard
+input is a pipe whose other end its owner holds: when that closes, whatever killed the owner, the
+server ends with everything in its process group.
 
     python -I openenv_host.py PATH.py:app|MODULE:app FOLDER PORT READY_FD
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 5.0
-"""How long the app may take to end in good order once its owner is gone."""
+"""How long the app may take to shut down once its owner is gone."""
 
 
 def end_with_owner() -> None:
@@ -40,7 +40,7 @@ def end_with_owner() -> None:
 
 
 def load(app: str, folder: str) -> Any:
-    """The app that `app` names, a relative file or a module being looked for in `folder`."""
+    """The app that `app` names. A relative file or a module is looked for in `folder`."""
     where, _, name = app.rpartition(":")
     if where.endswith(".py"):
         path = Path(folder) / where

@@ -1,9 +1,9 @@
-"""An OpenEnv server on this machine: started by the process that plays, and ended with it.
+"""An OpenEnv server on this machine that the playing process starts, and that ends with it.
 
 It runs in the environment's own virtual environment (`openenv_host`), on a free port of the
 loopback, in a session of its own with the marks of the run's ledger. Its standard input is a pipe
-that only this process holds, so that it ends however this process ends; what a server that could
-not even notice that leaves behind is in the ledger, and ended before the next start.
+that only this process holds, so that it ends however this process ends. A server that did not
+notice this is still in the ledger, and is ended before the next start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollout.engine.port import holder
 from rollout.envs.openenv import openenv_host
 from rollout.envs.openenv.openenv_host import HOST
 
-_STOP_SECONDS = 6.0  # for a server to end in good order after SIGTERM
+_STOP_SECONDS = 6.0  # for a server to shut down after SIGTERM
 _LEFT_SECONDS = 1.0  # the same for one that has outlived its owner already
 _LOG_TAIL_BYTES = 4000
 _LOG_SHOWN = 600  # characters
@@ -41,8 +41,8 @@ class Launch:
     """How a server is started.
 
     name: the environment's. app: "module:app" or "path/to/file.py:app", looked for in `folder`.
-    python: of the virtual environment that has what the app imports. port: 0 takes a free one.
-    start_seconds: from the start until it answers.
+    python: of the virtual environment that has the app's packages. port: 0 takes a free one.
+    start_seconds: the limit from the start until it answers.
     """
 
     name: str
@@ -62,8 +62,9 @@ class Launch:
 class LocalServer:
     """One server, started when it is first asked for and again when it has died.
 
-    ledger: the file that knows it; logs: a folder, one file a start. say: told of starts and ends,
-    by the thread that asks for the address. Safe for several event loops and threads.
+    ledger: the file that records it. logs: a folder, one file a start. say: called with a line
+    about each start and end, in the thread that asks for the address. Safe for several event loops
+    and threads.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class LocalServer:
         return self._child.pid if self._running() and self._child else None
 
     async def address(self) -> str:
-        """Where it answers. Starts it where it is not running.
+        """Its address. Starts it if it is not running.
 
-        Raises `BadInput` where it cannot be started as the settings say, and `Unavailable`.
+        Raises `BadInput` if it cannot be started with these settings, and `Unavailable`.
         """
         if not self._running():
             try:
@@ -114,7 +115,7 @@ class LocalServer:
         return self._port != 0 and self._child is not None and self._child.poll() is None
 
     def _give_up(self) -> None:
-        """End a start that nobody wants any more: its thread notices, and Ctrl-C waits for that."""
+        """Cancel a start that is no longer wanted: its thread notices, and Ctrl-C waits for it."""
         if self._port == 0 and self._child is not None:
             self._child.kill()
 
@@ -231,13 +232,13 @@ class LocalServer:
             assert self._owned is not None
             terminate(self._owned, _STOP_SECONDS)
             self._child.wait()
-            # The run folder may be gone by now, and the entry with it.
+            # The run folder may have been removed, and the entry with it.
             with contextlib.suppress(OSError):
                 self._ledger.forget(self._entry)
         self._child = self._owned = None
 
     def _end_what_was_left(self) -> None:
-        """End what an earlier owner left. Raises `Unavailable` where that owner is alive."""
+        """End a server that an earlier owner left. Raises `Unavailable` if that owner is alive."""
         left = self._ledger.get(self._entry)
         if left is None or not family(left.marker):
             return
@@ -245,7 +246,7 @@ class LocalServer:
         alive = owner != os.getpid() and owner and start_time(owner) == left.info.get("owner_since")
         if alive:
             raise Unavailable(
-                f"envs.{self.launch.name}: process {owner}, which is running, has its server"
+                f"envs.{self.launch.name}: the running process {owner} uses its server"
                 f" ({self._ledger.path}); wait for it to end"
             )
         self._lines.append(f"envs.{self.launch.name}: ending the server that a killed process left")

@@ -1,8 +1,8 @@
-"""The sessions of one OpenEnv server: as many at once as it takes, shared by all episodes.
+"""The sessions of one OpenEnv server: as many at once as it allows, shared by all episodes.
 
-A server has a fixed number of sessions, `create_app`'s `max_concurrent_envs`, and says so only when
-it refuses one. So the bound begins at the setting, comes down to what the server has, and what
-finds no seat waits for one instead of failing. It starts no server and reads no observation.
+A server has a fixed number of sessions, `create_app`'s `max_concurrent_envs`, and states it only
+when it refuses one. So the bound begins at the setting and comes down to what the server has. An
+episode that gets no session waits for one. This module starts no server and reads no observation.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rollout.envs.openenv.openenv_client import (
     Session,
 )
 
-_PACE_SECONDS = (0.1, 2.0)  # between two tries at a server that others fill: first, longest
+_PACE_SECONDS = (0.1, 2.0)  # waits between tries at a full server: first, longest
 
 
 class Seats:
-    """A semaphore whose size changes. `ceiling` is the most that it may have."""
+    """A semaphore whose size changes. `ceiling` is its largest size."""
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = ceiling
@@ -54,16 +54,15 @@ class Seats:
             raise
 
     def give_back(self) -> None:
-        """Free a seat. Where fewer are in use than there could be, one more may be tried."""
+        """Free a seat. If fewer are in use than the ceiling allows, one more may be tried."""
         self._taken -= 1
         self._size = min(self.ceiling, self._size + 1)
         self._seat_the_next()
 
     def refused(self, most: int | None) -> bool:
-        """Give back a seat that the server did not have. most: how many it has in all.
-
-        Returns whether the ceiling came down. A server that has that many in all but refuses one
-        before it shares them with others: then as many as are taken now are enough to ask for.
+        """Give back a seat that the server did not have. most: how many it has in all. Returns
+        whether the ceiling came down. A server that refuses earlier shares its sessions with other
+        clients: then the present number of seats becomes the bound.
         """
         self._taken -= 1
         lower = most if most is not None else max(1, self._taken)
@@ -84,10 +83,10 @@ class Seats:
 class Sessions:
     """Opens and closes the sessions of one server.
 
-    name: the environment's. address: the server's URL, started where that is ours to do. most: the
-    setting `sessions`. say: told once that there are fewer. crowded: called with the URL
-    where for long the server has had no session left although none of ours is open; puts that
-    right, or raises.
+    name: the environment's. address: gives the server's URL, and starts a server of ours if needed.
+    most: the setting `sessions`. say: called once if there are fewer. crowded: called with the URL
+    if the server has had no session left for long although none of ours is open; mends that or
+    raises.
     """
 
     def __init__(
@@ -112,8 +111,8 @@ class Sessions:
     async def begin(self, options: Mapping[str, Any]) -> tuple[Session, Answer]:
         """A session whose environment has been reset with `options`, and what it showed.
 
-        Waits while the server's sessions are our own. Raises `Unavailable` where for
-        `connect_seconds` nothing lets us in, or all sessions are others'.
+        Waits while our own episodes hold the server's sessions. Raises `Unavailable` if no session
+        can be opened for `connect_seconds`, or other clients hold all of them.
         """
         low, high = _PACE_SECONDS
         patience, pace = Patience(self._limits.connect_seconds, high), low
@@ -163,6 +162,6 @@ class Sessions:
             f"has {n} session{'s' if n > 1 else ''}" if most else f"takes no more than {n} at once"
         )
         self._say(
-            f"envs.{self._name}: its server {why}, not {self._asked}: episodes beyond that wait for"
-            f" one; start it with max_concurrent_envs={self._asked}, or set sessions = {n}"
+            f"envs.{self._name}: its server {why}, not {self._asked}: further episodes wait for a"
+            f" session; start it with max_concurrent_envs={self._asked}, or set sessions = {n}"
         )

@@ -36,7 +36,7 @@ def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environ
 
 
 def source_of(name: str, settings: EnvSettings, root: Path) -> Source:
-    """What the settings say of the server. Raises `BadInput`."""
+    """The server that the settings describe. Raises `BadInput`."""
     weights = {use: weight for use, weight in settings.rewards.items() if use != REWARD}
     source = Source(
         name,
@@ -61,9 +61,9 @@ def source_of(name: str, settings: EnvSettings, root: Path) -> Source:
 
 
 def identity(name: str, settings: EnvSettings, root: Path) -> str:
-    """Of a server of ours a hash of its program, the files beside it that it imports, and the
-    packages of its virtual environment; of a URL of the URL alone: what is there is not ours to
-    know. Raises `BadInput`."""
+    """For a server of ours: a hash of its program, the files next to it that it imports, and the
+    packages of its virtual environment. For a URL: a hash of the URL, because the code behind it is
+    unknown. Raises `BadInput`."""
     source = source_of(name, settings, root)
     if not source.serve:
         return sha256_text(source.url)

@@ -1,7 +1,7 @@
-"""An OpenEnv server as an environment: its action as tools, its rewards as one part, its end.
+"""An OpenEnv server as an environment: its action becomes tools, its rewards one part.
 
 `OpenEnv` is what all episodes share: the server, its sessions and its tools. `OpenEnvToolbox` is
-one episode's session. It does not read replies, and does not know what a reward is worth.
+one episode's session. Neither reads replies or weighs rewards.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from rollout.envs.tool_calls import ToolCall
 from rollout.envs.tool_world import ToolFailure
 
 REWARD = "reward"
-"""The name of the one part that a server's rewards are."""
+"""The name of the part that holds a server's rewards."""
 
 _SEEDS = 2**31  # NumPy's generators take no seed of 2**32 or more
 
 
 @dataclass(frozen=True)
 class Source:
-    """What [envs.NAME] says of a server.
+    """A server as [envs.NAME] describes it.
 
-    url: of a server that somebody else runs; with `serve`, the port that ours takes. serve and
-    python: the app of a server of ours, and of which virtual environment. sessions: the most at
-    once. show: the fields of an observation that the policy sees; () for all. options: go to every
-    reset; a column of the row comes before one of them. functions: reward functions beside the
-    server's own reward, whose weight is `weight`.
+    url: of a server that somebody else runs; with `serve`, its port is the one that ours takes.
+    serve, python: the app of a server of ours, and the Python of its virtual environment. sessions:
+    the most at once. show: the fields of an observation that the policy sees; () for all. options:
+    go to every reset; a column of the row overrides the option of its name. functions: reward
+    functions besides the server's own reward, whose weight is `weight`.
     """
 
     name: str
@@ -97,9 +97,9 @@ class Source:
 
 
 class OpenEnv:
-    """One server and all its episodes. folder: what `serve` and `python` are relative to; ledger
-    and logs: of the run. say: told what a person should know. Raises `BadInput` for a source that
-    names neither a url nor an app."""
+    """One server and all its episodes. folder: what `serve` and `python` are relative to. ledger,
+    logs: the run's. say: called with lines for a person. Raises `BadInput` for a source that names
+    neither a url nor an app."""
 
     def __init__(
         self,
@@ -123,22 +123,21 @@ class OpenEnv:
         self._tools: tuple[ActionTool, ...] = ()
 
     async def address(self) -> str:
-        """The server's; starts one of ours."""
+        """The server's URL; starts a server of ours if needed."""
         return self.source.url if self._server is None else await self._server.address()
 
     def stop(self) -> None:
-        """End the server where it is ours; the next episode starts it again."""
+        """End the server if it is ours; the next episode starts it again."""
         if self._server is not None:
             self._server.stop()
 
     async def begin(
         self, options: Mapping[str, Any]
     ) -> tuple[Session, Answer, tuple[ActionTool, ...]]:
-        """A session whose environment was just reset, what it showed, and the server's tools.
-
-        Waits for a session where the server has no more. Raises `Unavailable` and `BadInput`.
+        """A session whose environment was just reset, what it showed, and the server's tools. Waits
+        if the server has no session free. Raises `Unavailable` and `BadInput`.
         """
-        # First, because it fails at once where nothing answers; a session is waited for.
+        # First, because it fails at once if nothing answers; a session is waited for.
         action = await self._schema()
         session, first = await self._sessions.begin({**self.source.options, **options})
         try:
@@ -159,7 +158,7 @@ class OpenEnv:
         await self._sessions.end(session)
 
     async def _schema(self) -> Schema:
-        """The action's schema: asked for once, whoever asks at the same time."""
+        """The action's schema; fetched once, even if several episodes ask at the same time."""
         if self._action is None:
             loop = asyncio.get_running_loop()
             if self._asking is None or self._asking.done() or self._asking.get_loop() is not loop:
@@ -213,8 +212,8 @@ class OpenEnvToolbox:
         return [tool.schema for tool in self._tools]
 
     async def call(self, call: ToolCall) -> str:
-        """One step; what it showed. What the server says of a wrong action, and what its
-        environment raises on one, is a `ToolFailure`."""
+        """Take one step; return what it showed. Raises `ToolFailure` for an action that the server
+        refuses or that its environment raises on."""
         tool = next((t for t in self._tools if t.name == call.name), None)
         if tool is None:
             raise ToolFailure(f"Tool {call.name} not found.")
@@ -239,12 +238,12 @@ class OpenEnvToolbox:
 
     @property
     def reward(self) -> float | None:
-        """The sum of the steps'; None where steps were taken and none was given a reward."""
+        """The sum of the steps' rewards; None if steps were taken and none gave a reward."""
         given = [r for r in self.earned if r is not None]
         return sum(given) if given or not self.earned else None
 
     def newly_earned(self) -> float | None:
-        """The rewards of the steps since the last time that this was asked; None for none."""
+        """The rewards of the steps since the last call; None if there are none."""
         given = [r for r in self.earned[self._told :] if r is not None]
         self._told = len(self.earned)
         return sum(given) if given else None
@@ -252,8 +251,8 @@ class OpenEnvToolbox:
     async def rewards(
         self, prompt: Sequence[Message], completion: Sequence[Message], row: Mapping[str, Any]
     ) -> Sequence[RewardPart]:
-        """The episode's own reward, and what reward functions say of it; an environment in another
-        process is None to them."""
+        """The episode's own reward, and the values of the reward functions, which get None for an
+        environment in another process."""
         source = self._of.source
         own = RewardPart(REWARD, self.reward, source.weight)
         where, seconds = f"envs.{source.name}", source.limits.call_seconds
@@ -263,12 +262,12 @@ class OpenEnvToolbox:
         return [own, *others]
 
     async def close(self) -> None:
-        """Let go of the session; the server closes its environment. May be called again."""
+        """Close the session; the server closes its environment. May be called again."""
         session, self._session = self._session, None
         if session is not None:
             await self._of.end(session)
 
 
 def reset_options(row: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """What a row says to reset. A `seed` of its own comes before the task's."""
+    """The options that a row gives to reset. A row's own `seed` overrides the task's."""
     return {"seed": seed % _SEEDS, **{k: v for k, v in row.items() if v is not None}}

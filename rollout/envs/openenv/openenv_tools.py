@@ -2,10 +2,10 @@
 
 One action model is one tool: named like the model without "Action" (`GuessNumberAction` is
 `guess_number`, a plain `Action` is `step`), described by the model's docstring, its fields the
-parameters. A root that is a choice of models (`oneOf`, `anyOf`) is one tool for each. A field that
-can have one value only, such as a discriminator, is filled in here; `metadata`, which every action
-has, is left out. Where the action is MCP's call, the environment's MCP tools are the tools. It asks
-no server anything.
+parameters. A root that is a choice of models (`oneOf`, `anyOf`) is one tool for each. A field with
+only one possible value, such as a discriminator, is filled in here; `metadata`, which every action
+has, is left out. If the action is an MCP call, the environment's MCP tools are the tools. This
+module sends nothing to a server.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Schema = Mapping[str, Any]
 
 _BASE_FIELD = "metadata"  # of every Action and Observation
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
-_NOTES = ("title", "examples", "discriminator")  # of a schema, for programs
+_NOTES = ("title", "examples", "discriminator")  # keys of a schema that are for programs
 
 
 @dataclass(frozen=True)
 class ActionTool:
-    """One tool: what a policy is told, and how its arguments become an action.
+    """One tool: its description for the policy, and how its arguments become an action.
 
     fixed: the fields that have one value. wrapped: the field that takes the arguments as one
     object, None where they are the action's own fields.
@@ -54,7 +54,7 @@ class ActionTool:
 
 
 def is_mcp(action: Schema) -> bool:
-    """Whether the action is a call of an MCP tool: those tools have to be asked for."""
+    """Whether the action is a call of an MCP tool; the server lists those tools."""
     properties = action.get("properties", {})
     kind = properties.get("type", {}) if isinstance(properties, dict) else {}
     return _only_value(kind) == ("call_tool",)
@@ -98,7 +98,7 @@ def _tool(model: Schema) -> ActionTool:
 
 
 def _only_value(schema: Any) -> tuple[Any, ...]:
-    """The one value that a field can have, as a tuple of one; () where there are others."""
+    """The only value that a field can have, as a tuple of one; () if there are several."""
     if not isinstance(schema, dict):
         return ()
     if "const" in schema:
@@ -121,14 +121,14 @@ def _inlined(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without what only programs read: a policy reads every token of it."""
+    """The schema without keys for programs, because a policy reads every token of it."""
     if isinstance(schema, list):
         return [_plain(s) for s in schema]
     if not isinstance(schema, dict):
         return schema
     named = schema.get("properties")
     plain = {k: _plain(v) for k, v in schema.items() if k not in (*_NOTES, "properties")}
-    if isinstance(named, dict):  # a field may be called like a note
+    if isinstance(named, dict):  # a field may have the name of such a key
         plain["properties"] = {k: _plain(v) for k, v in named.items()}
     return plain
 
@@ -149,7 +149,7 @@ def as_text(observation: Mapping[str, Any], show: Iterable[str] = ()) -> str:
 
 
 def mcp_error(observation: Mapping[str, Any]) -> str:
-    """What an MCP tool's failure says; empty where it succeeded."""
+    """An MCP tool's error text; empty if it succeeded."""
     error = observation.get("error")
     if not isinstance(error, dict):
         return ""
@@ -158,7 +158,7 @@ def mcp_error(observation: Mapping[str, Any]) -> str:
 
 
 def mcp_text(observation: Mapping[str, Any]) -> str:
-    """An MCP tool's result as the policy reads it: its texts, or all of the observation."""
+    """An MCP tool's result as the policy reads it: its texts, or else the whole observation."""
     result = observation.get("result")
     content = result.get("content") if isinstance(result, dict) else None
     texts = [c.get("text") for c in content or () if isinstance(c, dict)]

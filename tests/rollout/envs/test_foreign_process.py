@@ -151,7 +151,7 @@ def test_an_endless_answer_ends_the_program(
 
 
 def test_what_is_no_json_ends_the_program(process: ForeignProcess) -> None:
-    with pytest.raises(Unavailable, match="it answered with what is no answer"):
+    with pytest.raises(Unavailable, match="its answer cannot be read"):
         ask(process, "babble")
 
 

@@ -134,7 +134,7 @@ def test_a_function_that_asks_for_environments_is_told_where_it_belongs(tmp_path
 def test_a_part_that_is_there_already_is_refused(tmp_path: Path) -> None:
     asked = settings(shortest=1.0)
     asked.rewards["ranked.py:shortest"] = 1.0
-    with pytest.raises(BadInput, match=r"there is a part 'shortest' of the reward already"):
+    with pytest.raises(BadInput, match=r"the reward already has a part 'shortest'"):
         play(asked, tmp_path)
 
 

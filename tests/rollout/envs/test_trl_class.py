@@ -245,7 +245,7 @@ def test_reward_functions_are_weighted_and_one_that_does_not_apply_counts_nothin
     ("gives", "said"),
     [
         ("['one']", r"gave 'one' \(str\), expected a number"),
-        ("[float('nan')]", "gave nan, which is no reward"),
+        ("[float('nan')]", "gave nan, which is not a reward"),
         ("[1.0, 2.0]", r"gave \[1.0, 2.0\] for one attempt, expected a list of one"),
         ("1.0", "gave 1.0 for one attempt"),
     ],

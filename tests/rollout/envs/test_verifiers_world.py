@@ -189,7 +189,7 @@ def test_what_is_broken_there_is_an_error_here_and_never_a_reward(
 
 @pytest.mark.envs
 def test_a_conversation_that_is_rewritten_is_refused(python: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="changes the conversation instead of adding to it"):
+    with pytest.raises(BadInput, match="rewrites the conversation instead of adding to it"):
         play(made(python, "forgets", "hit == 1"), asked("Guess."), ["1", "2"], tmp_path)
 
 

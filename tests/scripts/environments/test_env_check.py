@@ -66,7 +66,7 @@ def test_a_sound_environment_has_no_findings_but_figures() -> None:
         ("Shares", "two instances share state", line_of("def read", "class Shares")),
         ("Keeps", "a second episode of one instance", line_of("def read", "class Keeps")),
         ("Raises", "reset raised KeyError: 'question'", line_of("it raises here")),
-        ("NoNumber", "which is no reward", line_of("def get_reward", "class NoNumber")),
+        ("NoNumber", "which is not a reward", line_of("def get_reward", "class NoNumber")),
         ("Untyped", "number is missing a type hint", line_of("def guess", "class Untyped")),
         ("Gives", "without a call passes", line_of("def get_reward", "class Gives")),
         ("Narrow", "takes no `**row`", line_of("def reset", "class Narrow")),

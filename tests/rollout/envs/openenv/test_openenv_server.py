@@ -134,7 +134,7 @@ async def test_what_a_killed_owner_left_is_ended_before_the_next_start(tmp_path:
 async def test_the_server_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     process = owner(tmp_path)
     with local(launch(), tmp_path) as server:
-        with pytest.raises(Unavailable, match=f"process {process.pid}, which is running, has its"):
+        with pytest.raises(Unavailable, match=f"the running process {process.pid} uses its"):
             await server.address()
         owned = Ledger(tmp_path / "ledger.json").get("env-guess")
         assert owned is not None

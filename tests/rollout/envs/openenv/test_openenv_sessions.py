@@ -66,8 +66,8 @@ async def test_a_server_with_fewer_sessions_plays_fewer_at_once_and_this_is_said
     assert await asyncio.gather(*(play(of, i) for i in range(20))) == ["Right."] * 20
     assert await asyncio.gather(*(play(of, i) for i in range(20))) == ["Right."] * 20
     assert said == [
-        "envs.guess: its server has 2 sessions, not 64: episodes beyond that wait for one; start it"
-        " with max_concurrent_envs=64, or set sessions = 2"
+        "envs.guess: its server has 2 sessions, not 64: further episodes wait for a session; start"
+        " it with max_concurrent_envs=64, or set sessions = 2"
     ]
     assert await count(two) == {"open": 0, "closed": 40}
 
