@@ -48,6 +48,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
+def pytest_configure() -> None:
+    """A test has a limit of time; an example of a property has none: the machine may be busy."""
+    from hypothesis import settings
+
+    settings.register_profile("tests", deadline=None)
+    settings.load_profile("tests")
+
+
 # --- scheduling -----------------------------------------------------------------------------------
 
 _GROUPS = "groups.json"

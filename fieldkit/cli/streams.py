@@ -30,10 +30,10 @@ def ending_with_the_pipe() -> Iterator[None]:
             yield
         except SystemExit as e:
             if isinstance(e.__context__, BrokenPipeError):  # Typer makes exit code 1 of it
-                raise e.__context__ from None
+                raise e.__context__ from None  # pragma: no cover (it ends below)
             raise
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError:  # pragma: no cover (the process ends before its lines are counted)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)

@@ -177,7 +177,7 @@ def _parse_assertion(value: Any, seed: Mapping[str, bytes], where: str) -> Asser
 def _check_keys(value: Mapping[str, Any], expected: set[str], where: str) -> None:
     for key in sorted(expected - value.keys()):
         raise BadInput(f"{where}: the key {key!r} is missing")
-    for key in sorted(value.keys() - expected):
+    for key in sorted(value.keys() - expected, key=str):
         raise BadInput(f"{where}: unknown key {key!r}; known: {', '.join(sorted(expected))}")
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput
 from fieldkit.eval import assertions
 from fieldkit.eval.assertions import ASSERTION_KINDS, GraderLimits
 from fieldkit.eval.grade import AssertionResult
@@ -84,13 +83,10 @@ class AssertionGrader:
             info["workspace_seed"] = {"files": files}
         elif info.get("workspace_seed") is None:
             info["workspace_seed"] = {"files": []}
-        try:
-            grader = assertions.TreeGrader(
-                assertions.parse_assertions(info, where),
-                assertions.parse_seed(info, where),
-                self.limits,
-            )
-        except TypeError as e:  # an unhashable kind or path
-            raise BadInput(f"{where}: {e}") from None
+        grader = assertions.TreeGrader(
+            assertions.parse_assertions(info, where),
+            assertions.parse_seed(info, where),
+            self.limits,
+        )
         grade = grader.grade(Path(post_state_root))
         return GradeResult(name, grade.passed, grade.n_passed, grade.n_total, list(grade.results))

@@ -60,6 +60,13 @@ def test_every_public_name_is_there_and_documented(package: str) -> None:
         assert not of_its_own or found.__doc__, f"{package}.{name} has no docstring"
 
 
+def test_a_star_import_gives_the_public_names() -> None:
+    program = (
+        "from fieldkit.eval import *; import fieldkit; print({*dir(fieldkit.eval)} - {*dir()})"
+    )
+    assert fresh(program) == "set()"
+
+
 def test_a_name_that_is_not_public_is_named() -> None:
     with pytest.raises(AttributeError, match=r"'fieldkit\.training' has no attribute 'Snapshot'"):
         importlib.import_module("fieldkit.training").Snapshot  # noqa: B018

@@ -6,6 +6,7 @@ What the loop's own keys are is tested where they are (tests/scripts/run).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -28,6 +29,11 @@ from fieldkit.settings import (
     settings_lines,
     tables,
 )
+
+
+class Care(StrEnum):
+    LITTLE = "little"
+    MUCH = "much"
 
 
 class Steady:
@@ -64,6 +70,8 @@ class Solver:
     """Which one."""
     temperature: Annotated[float, Follows("sampling.temperature")] = 1.0
     """T again."""
+    care: Care = Care.MUCH
+    """How much."""
     extra: dict[str, int] = field(default_factory=dict)
     """More of it."""
 
@@ -108,6 +116,10 @@ def test_tables_become_their_settings_and_a_key_that_follows_has_its_leaders_val
         (
             {"solver": {"steps": 1, "kind": "stedy"}},
             "solver.kind: expected one of 'steady', 'bold', found 'stedy'; did you mean 'steady'?",
+        ),
+        (
+            {"solver": {"steps": 1, "care": "litle"}},
+            "solver.care: expected one of 'little', 'much', found 'litle'; did you mean 'little'?",
         ),
         (
             {"solver": {"steps": 1, "extra": 2}},

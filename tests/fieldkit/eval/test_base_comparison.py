@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
@@ -24,7 +24,6 @@ def arm(passes: list[bool]) -> list[dict[str, Any]]:
     return [record(f"synth-a-{i:02}", p, 2 * p) for i, p in enumerate(passes)]
 
 
-@settings(deadline=None)  # the first call imports SciPy
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
 def test_the_test_is_scipys_binomial_over_the_tasks_that_differ(
     pairs: list[tuple[bool, bool]],

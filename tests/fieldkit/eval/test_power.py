@@ -115,3 +115,7 @@ def test_rates_that_are_no_probabilities_are_an_error() -> None:
 def test_rates_that_are_no_probabilities_are_refused(gained: float, lost: float) -> None:
     with pytest.raises(ValueError, match="no probabilities of disjoint events"):
         mcnemar_power(10, gained, lost)
+
+
+def test_nothing_is_found_without_a_pair_or_a_change() -> None:
+    assert mcnemar_power(0, 0.5, 0.1) == mcnemar_power(100, 0.0, 0.0) == 0.0

@@ -65,6 +65,9 @@ def test_a_kind_of_ones_own_is_graded_after_its_registration(tmp_path: Path) -> 
         ASSERTION_KINDS.remove("file_longer")
 
 
-def test_a_kind_that_is_no_text_is_refused_with_the_tasks_name(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="task t7"):
-        GRADER.grade([{"kind": [], "path": "a.txt"}], tmp_path, task_id="t7")
+@pytest.mark.parametrize("odd", [{"kind": []}, {"path": {}}, {2: "a", "b": 3}])
+def test_what_json_or_python_put_in_a_texts_place_is_refused_with_the_tasks_name(
+    tmp_path: Path, odd: dict[Any, Any]
+) -> None:
+    with pytest.raises(BadInput, match=r"task t7: verifiable_assertions\.0"):
+        GRADER.grade([{"kind": "file_exists", "path": "a.txt", **odd}], tmp_path, task_id="t7")

@@ -18,7 +18,7 @@ from tests.fieldkit.compat.test_compat_lineage import trial
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5), st.data())
 def test_a_write_torn_anywhere_loses_no_row_before_it(
     texts: list[tuple[str, str]], data: st.DataObject

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -249,7 +249,14 @@ def test_a_new_entry_takes_the_place_of_the_old_one_of_its_name(ledger: Ledger) 
 
 @pytest.mark.parametrize(
     "text",
-    ['{"schema": 2, "processes": []}', "[]", '{"schema": 1, "processes": [{"name": "job"}]}'],
+    [
+        '{"schema": 2, "processes": []}',
+        "[]",
+        '{"schema": 1, "processes": [{"name": "job"}]}',
+        '{"schema": 1, "processes": [3]}',
+        json.dumps({"schema": 1, "processes": [{**asdict(Owned("job", "m")), "command": "ls"}]}),
+        json.dumps({"schema": 1, "processes": [{**asdict(Owned("job", "m")), "info": []}]}),
+    ],
 )
 def test_a_file_that_is_no_ledger_is_bad_input(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ledger.json"

@@ -98,7 +98,7 @@ def test_every_kind_of_trained_tensor_is_found_in_pefts_own_file(
     assert same(values(model), trained)
 
 
-@budget(max_examples=25, deadline=None)
+@budget(max_examples=25)
 @given(
     scale=st.sampled_from([1e-38, 1e-7, 1.0, 1e30]),
     steps=st.integers(1, 3),
