@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,3 +58,15 @@ EnvRun = Annotated[
 ]
 Passes = Annotated[str, typer.Option(help='When an episode counts as passed, as "reward >= 1".')]
 Ends = Annotated[str, typer.Option(help="The attribute that is true once the episode is over.")]
+
+
+def typed_again(*words: str) -> str:
+    """The command as it was typed, with these words behind it."""
+    return shlex.join(["grpo", *sys.argv[1:], *words])
+
+
+def tell(line: str) -> None:
+    """Print a line to stderr with its commands as they can be typed; stdout holds results."""
+    from scripts.base.invocation import typeable
+
+    print(typeable(line), file=sys.stderr)

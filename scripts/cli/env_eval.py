@@ -1,17 +1,15 @@
-"""`grpo env eval`: a model behind an endpoint plays an environment; the report is `grpo eval`'s.
+"""`grpo env eval`: an adapter, or a model behind an endpoint, plays an environment; the report is
+`grpo eval`'s.
 
 An environment of a run or a preset is played with its settings there; a file or a class needs no
 run, and gets its `[envs.NAME]` from what was typed. Tasks come from a file, or are made here. What
-is played then is an arm as any other: `grpo eval --endpoint` plays and keeps it.
+is played then is an arm as any other: `grpo eval` plays and keeps it.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, Sandbox, Set
+from scripts.cli.arguments import (
+    Ends,
+    EnvName,
+    EnvRun,
+    Json,
+    Passes,
+    Sandbox,
+    Set,
+    tell,
+    typed_again,
+)
 
 if TYPE_CHECKING:
     from fieldkit.records import Task
@@ -42,10 +50,19 @@ no key: all of them."""
 def evaluate_environment(
     name: EnvName,
     endpoint: Annotated[
-        str, typer.Option(metavar="URL", help="A server of chat completions, as http://…/v1.")
-    ],
+        str | None,
+        typer.Option(metavar="URL", help="A server of chat completions, as http://…/v1."),
+    ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Have this adapter play instead.")
+    ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its name there; default: the only one.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The model's name at the endpoint (default: the only one there), or the adapter's"
+            " base (smol, a folder or a hub id; default: smol).",
+        ),
     ] = None,
     key_from: Annotated[
         str, typer.Option(metavar="VARIABLE", help="Where the endpoint's API key stands.")
@@ -82,24 +99,33 @@ def evaluate_environment(
     json_: Json = False,
     sandbox: Sandbox = "bwrap",
 ) -> None:
-    """Evaluate an environment with a model behind an endpoint; no run is needed.
+    """Evaluate an environment with an adapter or a model behind an endpoint; no run is needed.
 
     A .py file with load_environment is a verifiers environment: its virtual environment is made
-    where it is missing.
+    where it is missing. http://… is the address of an OpenEnv server.
 
     Examples: grpo env eval my_env.py:MyEnv --passes "reward >= 1" --endpoint
     http://localhost:8000/v1 --tasks 64, or grpo env eval counter --run tonight --endpoint URL
     """
     from scripts.cli.evaluate import eval_
-    from scripts.phases.single_arm import find_endpoint
+    from scripts.phases.single_arm import find_endpoint, require_adapter
 
-    find_endpoint(endpoint, model, os.environ.get(key_from, "local"))  # before anything is made
+    # Before anything is made.
+    if (adapter is None) == (endpoint is None):
+        raise BadInput(
+            "name one: --endpoint URL or --adapter DIR; `grpo env eval --help` has an example"
+        )
+    if endpoint is not None:
+        find_endpoint(endpoint, model, os.environ.get(key_from, "local"))
+    if adapter is not None:
+        require_adapter(adapter)
     given = [*(set_ or []), *([] if samples is None else [f"eval.samples={samples}"])]
     own = {key: value for key, value in (("passes", passes), ("ends", ends)) if value}
     target = _target(name, as_, run, preset, own, given)
     file, made = _task_file(target, tasks, out)
     try:
         eval_(
+            adapter=adapter,
             endpoint=endpoint,
             model=model,
             key_from=key_from,
@@ -139,6 +165,7 @@ def _target(
     import tomllib
 
     from scripts.base.checkout import from_checkout
+    from scripts.environments.own_env import own_environment
     from scripts.prepare.presets import run_text
     from scripts.run.config import config_of
 
@@ -151,8 +178,8 @@ def _target(
     elif name in in_preset:
         called, lines, heldout = name, _lines(f"envs.{name}", own), True
     else:
-        called, typed = _typed(name, as_, own)
-        lines, heldout = _lines(f"envs.{called}", typed), False
+        one = own_environment(name, as_, own, typed_again("--passes", "reward >= 1"), tell)
+        called, lines, heldout = one.name, _lines(f"envs.{one.name}", one.values), False
     lines += given
     config = config_of(tomllib.loads(run_text(preset, assignments=lines)), "--set")
     tasks = from_checkout(config.data.heldout) if heldout else None
@@ -186,47 +213,6 @@ def _of_run(name: str, run: str) -> tuple[list[str], bool]:
         taken.pop("concurrency", None)  # that of the run's own engine
         lines += _lines(table, taken)
     return lines, "heldout" in tables.get("data", {})
-
-
-def _typed(name: str, as_: str, own: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """The name and the settings of a file or a class that was typed."""
-    from rollout.envs.registry import ENVIRONMENTS
-    from scripts.base.invocation import typeable
-    from scripts.environments.foreign_venv import add_environment
-    from scripts.environments.order import only_class
-
-    if name in ENVIRONMENTS:
-        raise BadInput(
-            f"{name}: this environment is part of the project; `grpo eval --endpoint URL --tasks"
-            " FILE` plays its tasks"
-        )
-    if ":" not in name and not name.endswith(".py"):
-        raise BadInput(
-            f"{name!r} is no file, no module:Class and no environment of a preset; for an"
-            f" environment of a run add `--run RUN`, and `grpo env add {name}` makes one of a"
-            " package ready for run.toml"
-        )
-    if "passes" not in own:
-        again = shlex.join(["grpo", *sys.argv[1:], "--passes", "reward >= 1"])
-        raise BadInput(f"{name}: say which part of the reward means passed, as in `{again}`")
-    home, _, kind = name.rpartition(":") if ":" in name else (name, "", "")
-    if not kind and _has_loader(Path(home)):
-        made = add_environment(home, (), lambda line: print(typeable(line), file=sys.stderr))
-        where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
-        return as_ or made.name, {**where, **own}
-    kind = kind or only_class(Path(home))
-    if home.endswith(".py"):
-        home = str(Path(home).resolve())  # paths of run.toml start at the checkout
-    return as_ or kind.lower(), {"use": f"{home}:{kind}", **own}
-
-
-def _has_loader(file: Path) -> bool:
-    """Whether a file is a verifiers environment. One that cannot be read is none."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError):  # told of where its class is looked for
-        return False
-    return any(getattr(node, "name", "") == "load_environment" for node in tree.body)
 
 
 # -- the tasks -------------------------------------------------------------------------------------
@@ -267,13 +253,11 @@ def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Pa
 def _made(target: _Target, n: int) -> list[Task]:
     """`n` tasks: rows of a verifiers environment's own evaluation set, or seeds."""
     from scripts.base.checkout import ROOT
-    from scripts.environments.freeze import dataset_tasks, seed_tasks
+    from scripts.environments.own_env import evaluation_tasks
 
     if n < 1:
         raise BadInput(f"--tasks {n}: at least 1, or a file")
-    if target.settings.style == "verifiers":
-        return dataset_tasks(target.name, target.settings, ROOT, "eval", n, 0)
-    return seed_tasks(target.name, n, 0)
+    return evaluation_tasks(target.name, target.settings, ROOT, n)
 
 
 def _of_file(target: _Target, file: Path) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes
+from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, tell, typed_again
 from scripts.cli.env_eval import evaluate_environment
 
 if TYPE_CHECKING:
@@ -150,14 +150,12 @@ def tasks(
 
     Example: grpo env tasks my_env.py:MyEnv --rows 200 --seed 1000 --out data/pool.jsonl
     """
-    import shlex
-
     from scripts.base.checkout import ROOT
     from scripts.base.invocation import say
     from scripts.environments.freeze import dataset_tasks, row_tasks, seed_tasks, write_tasks
     from scripts.environments.order import class_of, read_rows
 
-    again = shlex.join(["grpo", *sys.argv[1:], "--force"])
+    again = typed_again("--force")
     if run and name in (own := _of_run(run)) and own[name].style == "verifiers":
         if split not in ("train", "eval"):
             raise BadInput(f"--split {split}: train or eval")
@@ -199,14 +197,10 @@ def add(
 
     Example: grpo env add my_env.py
     """
-    from scripts.base.invocation import typeable
     from scripts.environments.foreign_venv import add_environment
 
-    def tell(line: str) -> None:  # so that `>> run.toml` takes the lines of the file alone
-        print(typeable(line), file=sys.stderr)
-
     made = add_environment(what, also or (), tell)
-    print(made.settings, end="")
+    print(made.settings, end="")  # alone on stdout, so that `>> run.toml` takes no other line
     tell(
         f"next: add these lines to run.toml; `grpo env tasks {made.name} --run RUN --rows 64"
         " --out pool.jsonl` writes its rows as tasks"

@@ -8,30 +8,11 @@ import typer
 
 from scripts.cli.arguments import Run, Sandbox, Set
 from scripts.cli.bugs import reporting_bugs
+from scripts.cli.new import new
 from scripts.phases.registry import PHASES, SKIP_PREFLIGHT
 
 app = typer.Typer()
-
-
-@app.command()
-def new(
-    run: Run,
-    preset: Annotated[
-        str, typer.Option(help="smol, spark, or another file of scripts/prepare/presets.")
-    ] = "smol",
-    set_: Set = None,
-) -> None:
-    """Create a run folder with its run.toml.
-
-    Example: grpo new tuesday --set rollout.temperature=0.8 --set run.minutes=60
-    """
-    from scripts.base.invocation import say
-    from scripts.prepare.presets import new_run
-    from scripts.run.folder import resolve_run
-
-    folder = resolve_run(run)
-    new_run(folder, preset, assignments=set_ or ())
-    say(f"{folder.config}; `grpo run {folder.typed}` starts it")
+app.command()(new)
 
 
 @app.command("run")

@@ -29,7 +29,10 @@ def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) 
     for line in typed:
         calls = form.read(line, instance.schemas)
         if not calls and line.strip():
-            say(f"(no call: begin the line with one of {names}; Ctrl-D ends the episode)")
+            say(
+                f"(no call: begin the line with one of {names}, then a colon or {{json}};"
+                " Ctrl-D ends the episode)"
+            )
         for name, arguments in ((c.name, c.arguments) for c in calls):
             instance.call(played, name, arguments)
             say(played.said[-1])

@@ -64,9 +64,14 @@ def write_tasks(
     if out.exists() and not (force and out.is_file()):
         raise BadInput(f"{out}: it exists already; `{again}` replaces it")
     if kind is not None:
-        row = {"prompt": tasks[0].prompt, **tasks[0].info}
-        errors = [f for f in broken_promises(kind, row) if f.level is Level.ERROR]
-        if errors:
-            raise BadInput(f"{errors[0]}; `grpo env check` says all that is wrong")
+        require_taken(kind, tasks[0])
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, "".join(encode(task) + "\n" for task in tasks))
+
+
+def require_taken(kind: type, task: Task) -> None:
+    """Raise `BadInput` where the class does not keep the contract, or not take the task's row."""
+    row = {"prompt": task.prompt, **task.info}
+    errors = [f for f in broken_promises(kind, row) if f.level is Level.ERROR]
+    if errors:
+        raise BadInput(f"{errors[0]}; `grpo env check` says all that is wrong")

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import math
 import random
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -130,7 +131,6 @@ def fit(
     """Fit the LoRA with TRL and leave a peft adapter folder at `out`; return TRL's metrics."""
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -171,37 +171,45 @@ def fit(
                 seed=settings.seed,
                 data_seed=settings.seed,
             ),
-            peft_config=LoraConfig(
-                r=settings.rank,
-                lora_alpha=settings.alpha,
-                lora_dropout=0.0,
-                target_modules=list(settings.target_modules),
-                task_type="CAUSAL_LM",
-            ),
+            peft_config=lora_config(settings),
             callbacks=[Report()],
         )
         result = trainer.train()
         trainer.model.save_pretrained(str(folder))
-        _tidy(folder, model_dir.name, trainer.state.log_history)
+        shutil.rmtree(folder / "trl", ignore_errors=True)
+        tidy(folder, model_dir.name)
+        curve = [
+            {k: e[k] for k in ("step", "loss", "grad_norm") if k in e}
+            for e in trainer.state.log_history
+            if "loss" in e
+        ]
+        write_json(folder / "sft_loss.json", curve)
     return {k: float(v) for k, v in result.metrics.items()}
 
 
-def _tidy(folder: Path, base: str, log: list[dict[str, Any]]) -> None:
-    """Keep the adapter and the loss curve; drop what TRL and peft write beside them.
+def lora_config(settings: SftSettings) -> Any:
+    """peft's form of the settings."""
+    from peft import LoraConfig
 
-    peft records the base as a path of this machine and the target modules in the order of a set;
-    both are put into a form that is the same everywhere.
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=0.0,
+        target_modules=list(settings.target_modules),
+        task_type="CAUSAL_LM",
+    )
+
+
+def tidy(folder: Path, base: str) -> None:
+    """Keep the adapter as it is the same everywhere, and drop peft's own page.
+
+    peft records the base as a path of this machine and the target modules in the order of a set.
     """
-    import shutil
-
     config = read_json(folder / "adapter_config.json")
     config["base_model_name_or_path"] = base
     config["target_modules"] = sorted(config["target_modules"])
     write_json(folder / "adapter_config.json", config)
-    shutil.rmtree(folder / "trl", ignore_errors=True)
     (folder / "README.md").unlink(missing_ok=True)
-    curve = [{k: e[k] for k in ("step", "loss", "grad_norm") if k in e} for e in log if "loss" in e]
-    write_json(folder / "sft_loss.json", curve)
 
 
 def warm_start(

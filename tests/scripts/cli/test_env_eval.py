@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +18,13 @@ from fieldkit.process.owned import marked
 from fieldkit.records import Task, encode, read_trajectories
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
+from tests.chaos.night import SITE
 from tests.fieldkit.answering import Endpoint, answering
-from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON
+from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON, launch, local
 from tests.rollout.test_policies import Answer, says
 from tests.scripts import typed
 from tests.scripts.cli.in_process import Ended, grpo
+from tests.scripts.cli.test_evaluate import TINY
 
 LISTED = json.dumps({"data": [{"id": "m", "max_model_len": 4096}]})
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
@@ -204,19 +210,61 @@ def test_an_endpoint_that_is_not_there_is_told_of_first(light: Path, cache: Path
     assert not cache.exists()
 
 
+SAYS = [says(f"guess: {n}") for n in [*range(1, 11)] * 3]
+FEW = ("--set", "rollout.concurrency=1", "--set", "rollout.max_turns=20")
+
+
 def test_a_server_of_a_run_is_started_played_and_ended(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
         f'[envs.guess]\nserve = "{DOUBLE}:app"\npython = "{THIS_PYTHON}"\npasses = "reward > 0"\n'
     )
     out = tmp_path / "kept"
     words = ("env", "eval", "guess", "--run", tmp_path, "--tasks", "2", "--json", "--out", out)
-    limits = ("--set", "rollout.concurrency=1", "--set", "rollout.max_turns=20")
-    with answering([says(f"guess: {n}") for n in [*range(1, 11)] * 3], 200, LISTED) as endpoint:
-        ended = typed.grpo(*words, *limits, "--endpoint", endpoint.base_url)
+    with answering(SAYS, 200, LISTED) as endpoint:
+        ended = typed.grpo(*words, *FEW, "--endpoint", endpoint.base_url)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["summary"]["stops"] == {"ENV_DONE": 2}
     assert "Higher." in json.dumps(endpoint.asked)
     assert [p.pid for p in marked() if p.ledger == out / LEDGER_FILE] == []
+
+
+def test_an_adapter_plays_an_environment_on_an_engine_of_its_own(
+    policy: tuple[Path, Path], light: Path, tmp_path: Path
+) -> None:
+    folder, adapter = map(str, policy)
+    words = ["env", "eval", str(light), "--adapter", adapter, "--model", folder, *PASSES]
+    words += ["--tasks", "2", "--json", "--out", str(tmp_path / "kept"), *TINY]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "scripts.cli", *words],
+        env={**os.environ, "PYTHONPATH": str(SITE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]
+    assert (summary["n_tasks"], summary["n_passed"]) == (2, 0)  # this policy writes shell commands
+    assert sum(summary["stops"].values()) == 2
+    assert "canary" in done.stderr
+
+
+def test_one_of_endpoint_and_adapter_plays(light: Path, tmp_path: Path) -> None:
+    both = ("--endpoint", "http://127.0.0.1:9/v1", "--adapter", tmp_path)
+    for words in ((), both):
+        ended = grpo("env", "eval", light, *PASSES, *words)
+        assert (ended.code, ended.error.count("\n")) == (2, 1)
+        assert "name one: --endpoint URL or --adapter DIR" in ended.error
+    ended = grpo("env", "eval", light, *PASSES, "--adapter", tmp_path)
+    assert ended.code == 2
+    assert "adapter_config.json" in ended.error
+
+
+def test_a_server_is_evaluated_by_its_address(tmp_path: Path) -> None:
+    with local(launch(), tmp_path) as server, answering(SAYS, 200, LISTED) as endpoint:
+        words = ["env", "eval", asyncio.run(server.address()), "--passes", "reward > 0"]
+        ended = grpo(*words, "--endpoint", endpoint.base_url, "--tasks", "1", "--json", *FEW)
+    assert ended.code == 0, ended.error
+    assert json.loads(ended.out)["summary"]["stops"] == {"ENV_DONE": 1}
 
 
 @pytest.mark.envs

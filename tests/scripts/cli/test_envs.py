@@ -18,11 +18,12 @@ from tests.scripts.typed import BAD_INPUT, grpo
 
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
 PAGE = (ROOT / "docs" / "environments.md").read_text()
-BLOCKS = dict(re.findall(r"^```(python|bash|toml)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
+_BLOCK = r"^```(python|bash|toml|console)\n(.*?)^```$"
+BLOCKS = dict(re.findall(_BLOCK, PAGE, re.DOTALL | re.MULTILINE))
 
 
 def test_every_block_of_the_page_does_what_it_says(tmp_path: Path) -> None:
-    assert PAGE.count("\n```\n") == len(BLOCKS) == 3
+    assert PAGE.count("\n```\n") == len(BLOCKS) == 4
     (tmp_path / "counter.py").write_text(BLOCKS["python"])
     ended = subprocess.run(
         ["bash", "-e", "-c", BLOCKS["bash"]], cwd=tmp_path, capture_output=True, text=True
@@ -41,6 +42,22 @@ def test_every_block_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert f"counter: trl {tmp_path}/counter.py:Counter, passes: reward >= 1" in listed.stdout
     finally:
         register_environments({}, ROOT)
+
+
+def test_a_class_without_data_is_a_run_after_the_commands_of_the_page(tmp_path: Path) -> None:
+    """All but the last of them, which plays the night."""
+    (tmp_path / "counter.py").write_text(BLOCKS["python"])
+    new, adapter, run = BLOCKS["console"].splitlines()
+    assert run == "grpo run counter --set model.adapter=adapters/counter"
+    folder = tmp_path / "run"
+    typed = f"{new}\n{adapter}".replace("grpo new counter", f"grpo new {folder}")
+    ended = subprocess.run(
+        ["bash", "-e", "-c", typed], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    checked = grpo("doctor", folder)
+    assert "256 in the pool, 48 held out, none in both" in checked.stdout
+    assert (tmp_path / "adapters" / "counter" / "adapter_config.json").is_file()
 
 
 STYLES = ROOT / "docs" / "environments-styles.md"

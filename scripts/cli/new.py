@@ -1,0 +1,104 @@
+"""`grpo new`: a run folder from a preset, and for an environment of one's own its tasks too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fieldkit.errors import BadInput
+from scripts.cli.arguments import Ends, Passes, Run, Set, tell, typed_again
+
+if TYPE_CHECKING:
+    from fieldkit.records import Task
+    from scripts.run.folder import RunFolder
+
+SPLITS = ("pool", "heldout")
+"""The task files of a run, as `[data]` names them."""
+
+_ADAPTER = """\
+the default adapter writes shell commands and calls no tool. Make one for this run:
+  `grpo sft {adapter} --fresh` trains the model as it is, from weights that change nothing yet
+  `grpo sft {adapter} --oracle {pool} --run {run}` shows it what the environment's oracle does
+and `grpo run {run} --set model.adapter={adapter}` starts from it"""
+
+
+def new(
+    run: Run,
+    preset: Annotated[
+        str, typer.Option(help="smol, spark, or another file of scripts/prepare/presets.")
+    ] = "smol",
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Train on this environment: FILE.py, FILE.py:Class, module:Class, or the address"
+            " of an OpenEnv server. Its tasks are written too: rows of its own, or seeds.",
+        ),
+    ] = None,
+    passes: Passes = "",
+    ends: Ends = "",
+    set_: Set = None,
+) -> None:
+    """Create a run folder with its run.toml.
+
+    Example: grpo new tuesday --set rollout.temperature=0.8 --set run.minutes=60
+
+    Example: grpo new mine --env my_env.py --passes "reward >= 1" --ends over
+    """
+    from scripts.base.invocation import say
+    from scripts.prepare.presets import new_run
+    from scripts.run.folder import resolve_run
+
+    folder = resolve_run(run)
+    if env is not None:
+        given = {key: value for key, value in (("passes", passes), ("ends", ends)) if value}
+        _with_environment(folder, env, given, preset, set_ or ())
+        return
+    if passes or ends:
+        raise BadInput("--passes and --ends: only with --env; a preset's environments have both")
+    new_run(folder, preset, assignments=set_ or ())
+    say(f"{folder.config}; `grpo run {folder.typed}` starts it")
+
+
+def _with_environment(
+    folder: RunFolder, env: str, given: Mapping[str, str], preset: str, assignments: Sequence[str]
+) -> None:
+    """A run on an environment of one's own. Task files that the assignments name are left as they
+    are; the others lie beside run.toml. Raises `BadInput`, with nothing written."""
+    from fieldkit.files.atomic import write_text
+    from fieldkit.records import encode
+    from scripts.base.checkout import ROOT, in_checkout
+    from scripts.base.invocation import say
+    from scripts.environments.freeze import require_taken
+    from scripts.environments.order import Order, class_of
+    from scripts.environments.own_env import own_environment, run_tasks
+    from scripts.prepare.presets import new_run
+    from scripts.run.assignments import parse, toml_value
+    from scripts.run.config import ModelSettings
+
+    own = own_environment(env, "", given, typed_again("--passes", "reward >= 1"), tell)
+    settings, chosen = own.settings, parse(assignments)
+    wanted: dict[str, Any] = {f"envs.{own.name}.{key}": value for key, value in own.values.items()}
+    wanted["data.final"] = ""
+    files: dict[Path, list[Task]] = {}
+    if not {"data.pool", "data.heldout"} <= chosen.keys():
+        for split, tasks in zip(SPLITS, run_tasks(own.name, settings, ROOT), strict=True):
+            file = folder.path / f"{split}.jsonl"
+            wanted[f"data.{split}"] = str(in_checkout(file))
+            if f"data.{split}" not in chosen:
+                files[file] = tasks
+                if settings.style == "trl":
+                    require_taken(class_of(Order(settings.use, str(ROOT))), tasks[0])
+    wanted |= chosen
+    new_run(folder, preset, assignments=[f"{k}={toml_value(v)}" for k, v in wanted.items()])
+    for file, tasks in files.items():
+        write_text(file, "".join(encode(task) + "\n" for task in tasks))
+        print(f"{file}: {len(tasks)} tasks of {own.name}")
+    say(f"{folder.config}; `grpo run {folder.typed}` starts it")
+    if wanted.get("model.adapter", ModelSettings().adapter) == ModelSettings().adapter:
+        adapter = Path("adapters", folder.name)
+        here = adapter if Path.cwd() == ROOT else ROOT / adapter  # run.toml's paths start there
+        say(_ADAPTER.format(adapter=here, pool=wanted["data.pool"], run=folder.typed))

@@ -1,0 +1,202 @@
+"""`grpo sft`: the adapter that a run starts from, out of demonstrations, episodes, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fieldkit.errors import BadInput
+from scripts.cli.arguments import Set
+
+if TYPE_CHECKING:
+    from scripts.base.display import Progress
+    from scripts.prepare.sft import SftSettings
+
+
+def sft(
+    out: Annotated[Path, typer.Argument(help="Folder to write the adapter to.")],
+    demos: Annotated[int | None, typer.Option(min=8, help="Number of demonstrations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of demonstrations and training.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Learn from the best episodes of this run, or of what `grpo eval --out` or `grpo"
+            " env eval --out` kept.",
+        ),
+    ] = None,
+    oracle: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Learn from the oracle's episodes of these tasks."),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="With --oracle: whose environments and limits they are played in.")
+    ] = "smol",
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="The same: those of this run's run.toml."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Learn nothing: an adapter that changes nothing yet.")
+    ] = False,
+    per_task: Annotated[
+        int, typer.Option(min=1, help="With --from: at most so many episodes of a task.")
+    ] = 4,
+    epochs: Annotated[
+        float | None, typer.Option(min=0.01, help="Passes over the demonstrations.")
+    ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAYER", help="A layer to adapt, q_proj for one; give one each."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from or --fresh: smol, a model folder or a hub id; default: the run's, or"
+            " smol."
+        ),
+    ] = None,
+    set_: Set = None,
+) -> None:
+    """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm.
+
+    With --from it learns from stored episodes that passed, held-out tasks left out.
+
+    Example: grpo sft adapters/mine --demos 800
+
+    Example: grpo sft adapters/next --from tonight
+
+    Example: grpo sft adapters/sql-warm --oracle data/sql/demonstrations.jsonl --preset sql
+
+    Example: grpo sft adapters/mine --fresh --model Qwen/Qwen3-0.6B --lora q_proj --lora v_proj
+    """
+    from dataclasses import replace
+
+    from scripts.base.display import progress_bar
+    from scripts.base.invocation import say
+    from scripts.prepare.sft import SftSettings
+
+    settings = SftSettings()
+    settings = replace(
+        settings,
+        epochs=epochs or settings.epochs,
+        target_modules=tuple(lora or settings.target_modules),
+        seed=settings.seed if seed is None else seed,
+    )
+    if set_ and (oracle is None or run is not None):
+        raise BadInput("--set: only with --oracle, whose preset it changes")
+    if run is not None and oracle is None:
+        raise BadInput("--run: only with --oracle, whose episodes that run's settings play")
+    if fresh:
+        if oracle is not None or from_ is not None or demos is not None:
+            raise BadInput("--fresh: not with --oracle, --from or --demos, which it does not learn")
+        _sft_fresh(settings, model or "smol", out)
+        return
+    with progress_bar() as progress:
+        if oracle is not None:
+            if from_ is not None or demos is not None or model is not None:
+                raise BadInput("--oracle: not with --from, --demos or --model")
+            metrics = _sft_oracle(settings, oracle, run, preset, set_ or [], out, progress)
+        elif from_ is not None:
+            if demos is not None:
+                raise BadInput("--demos: not with --from, whose bound is --per-task")
+            metrics = _sft_from(settings, from_, per_task, model, out, progress)
+        else:
+            if model is not None:
+                raise BadInput(
+                    "--model: only with --from or --fresh; demonstrations are played for smol"
+                )
+            metrics = _sft_played(replace(settings, demos=demos or settings.demos), out, progress)
+    print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
+    say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
+
+
+def _sft_played(settings: SftSettings, out: Path, progress: Progress) -> dict[str, float]:
+    from scripts.prepare.model import build_model
+    from scripts.prepare.sft import default_avoided, warm_start
+
+    return warm_start(settings, build_model(), default_avoided(), out, progress)
+
+
+def _sft_from(
+    settings: SftSettings,
+    run: str,
+    per_task: int,
+    model: str | None,
+    out: Path,
+    progress: Progress,
+) -> dict[str, float]:
+    from rollout.envs.tool_yardsticks import YARDSTICK_FORM
+    from scripts.base.invocation import say
+    from scripts.phases.context import find_model
+    from scripts.prepare.best_episodes import check_same_model, choose, find_source
+    from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.run.config import ModelSettings
+    from scripts.run.folder import open_run
+    from scripts.run.template import tool_form
+
+    require_free(out)
+    folder = open_run(run)
+    source = find_source(folder)
+    model_dir = find_model(model or (source.config.model.path if source.has_ids else "smol"))
+    check_same_model(source, model_dir, other_weights=model is not None)
+    chosen = choose(source, model_dir, per_task)
+    print(chosen.told)
+    if (
+        source.config.envs
+        and not source.has_ids
+        and tool_form(ModelSettings(), model_dir) != YARDSTICK_FORM
+    ):
+        say(
+            f"these episodes call tools in the {YARDSTICK_FORM} form: a run from {out} needs"
+            f' tool_form = "{YARDSTICK_FORM}" under [model]'
+        )
+    flags = f"--from {folder.typed}{'' if model is None else f' --model {model}'}"
+    flags = f"{flags} --per-task {per_task}"
+    return warm_start_from(settings, model_dir, chosen, flags, out, progress)
+
+
+def _sft_fresh(settings: SftSettings, model: str, out: Path) -> None:
+    from scripts.base.invocation import say
+    from scripts.phases.context import find_model
+    from scripts.prepare.fresh import write_fresh_adapter
+
+    write_fresh_adapter(settings, find_model(model), out)
+    layers = ", ".join(settings.target_modules)
+    print(f"{out}: an adapter of rank {settings.rank} on {layers} that changes nothing yet")
+    say(f'next: [model] adapter = "{out}" in a run.toml')
+
+
+def _sft_oracle(
+    settings: SftSettings,
+    tasks: Path,
+    run: str | None,
+    preset: str,
+    given: list[str],
+    out: Path,
+    progress: Progress,
+) -> dict[str, float]:
+    import shlex
+    import tempfile
+
+    from scripts.base.checkout import in_checkout
+    from scripts.phases.context import find_model
+    from scripts.prepare.oracle_episodes import oracle_episodes
+    from scripts.prepare.presets import preset_config
+    from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    require_free(out)
+    folder = open_run(run) if run else None
+    config = read_config(folder.config) if folder else preset_config(preset, given)
+    model_dir = find_model(config.model.path)
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = oracle_episodes(config, tasks, model_dir, Path(scratch), progress)
+    played = f"--run {folder.typed}" if folder else f"--preset {preset}"
+    flags = f"--oracle {in_checkout(tasks.resolve())} {played}"
+    flags += "".join(f" --set {shlex.quote(one)}" for one in given)
+    return warm_start_from(settings, model_dir, chosen, flags, out, progress)

@@ -1,0 +1,120 @@
+"""An environment that a person names by its code or its address, with no run yet.
+
+It becomes what `[envs.NAME]` of a run.toml would say, and gets tasks: rows of its own datasets
+where it has them, else rows that differ by their seed alone, because `reset()` brings the prompt.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.records import Task
+from rollout.envs.env_settings import EnvSettings
+from rollout.envs.registry import ENVIRONMENTS
+from scripts.environments.foreign_venv import add_environment
+from scripts.environments.freeze import dataset_tasks, seed_tasks
+from scripts.environments.order import only_class
+
+POOL_ROWS, HELDOUT_ROWS = 256, 48
+"""How many tasks a new run gets: more than a default night draws, and as many as it evaluates."""
+
+HELDOUT_SEED = 100_000
+"""Of the first held-out task; seeds to train on begin at 0, so no task is in both."""
+
+_ADDRESS = ("http://", "https://")
+
+
+@dataclass(frozen=True)
+class OwnEnv:
+    """An environment's name and the keys of its `[envs.NAME]`."""
+
+    name: str
+    values: Mapping[str, Any]
+
+    @property
+    def settings(self) -> EnvSettings:
+        """The same, checked. Raises `BadInput`."""
+        return EnvSettings(**{"use": "", **self.values})
+
+
+def own_environment(
+    typed: str,
+    as_: str,
+    given: Mapping[str, str],
+    again: str,
+    say: Callable[[str], None] = lambda line: None,
+) -> OwnEnv:
+    """What a file, a class or an address means; the virtual environment of a verifiers file is made
+    where it is missing.
+
+    as_: the name that tasks give; empty: one made of the class's or file's. given: keys of
+    `[envs.NAME]` that were typed. again: the command that also says `passes`. Raises `BadInput`.
+    """
+    if typed in ENVIRONMENTS:
+        raise BadInput(
+            f"{typed}: this environment is part of the project; `grpo eval --endpoint URL --tasks"
+            " FILE` plays its tasks"
+        )
+    address = typed.startswith(_ADDRESS)
+    if not address and ":" not in typed and not typed.endswith(".py"):
+        raise BadInput(
+            f"{typed!r} is no file, no module:Class, no address and no environment of a preset; for"
+            f" an environment of a run add `--run RUN`, and `grpo env add {typed}` makes one of a"
+            " package ready for run.toml"
+        )
+    if "passes" not in given:
+        raise BadInput(f"{typed}: say which part of the reward means passed, as in `{again}`")
+    if address:
+        return OwnEnv(as_ or "server", {"style": "openenv", "url": typed, **given})
+    home, _, kind = typed.rpartition(":") if ":" in typed else (typed, "", "")
+    if not kind and _has_loader(Path(home)):
+        made = add_environment(home, (), say)
+        where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
+        return OwnEnv(as_ or made.name, {**where, **given})
+    kind = kind or only_class(Path(home))
+    if home.endswith(".py"):
+        home = str(Path(home).resolve())  # paths of run.toml start at the checkout
+    return OwnEnv(as_ or kind.lower(), {"use": f"{home}:{kind}", **given})
+
+
+def _has_loader(file: Path) -> bool:
+    """Whether a file is a verifiers environment. One that cannot be read is none."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError):  # told of where its class is looked for
+        return False
+    return any(getattr(node, "name", "") == "load_environment" for node in tree.body)
+
+
+def evaluation_tasks(name: str, settings: EnvSettings, root: Path, n: int) -> list[Task]:
+    """`n` tasks to evaluate on. root: the folder that paths start at. Raises as `dataset_tasks`."""
+    if settings.style == "verifiers":
+        return dataset_tasks(name, settings, root, "eval", n, 0)
+    return seed_tasks(name, n, 0)
+
+
+def run_tasks(name: str, settings: EnvSettings, root: Path) -> tuple[list[Task], list[Task]]:
+    """Tasks to train on and held-out ones for a new run, none in both.
+
+    Raises as `dataset_tasks`, and `BadInput` for a dataset that has too few rows for both.
+    """
+    if settings.style != "verifiers":
+        return (
+            seed_tasks(name, POOL_ROWS, 0),
+            seed_tasks(name, HELDOUT_ROWS, HELDOUT_SEED),
+        )
+    heldout = dataset_tasks(name, settings, root, "eval", HELDOUT_ROWS, 0)
+    known = {task.task_id for task in heldout}  # one dataset may serve as both
+    rows = dataset_tasks(name, settings, root, "train", POOL_ROWS + HELDOUT_ROWS, 0)
+    pool = [task for task in rows if task.task_id not in known][:POOL_ROWS]
+    if not pool:
+        raise BadInput(
+            f"envs.{name}: its dataset has {len(rows)} rows, and {len(heldout)} are held out; give"
+            " load_environment a larger dataset, or an eval_dataset of its own"
+        )
+    return pool, heldout

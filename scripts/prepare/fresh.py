@@ -1,0 +1,36 @@
+"""`grpo sft --fresh`: an adapter that changes nothing yet.
+
+A run then starts from the model as it is, as TRL's trainer does with a `peft_config`. One factor of
+every LoRA is zero, so the adapter's product is, and training moves it from the first step on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import whole_dir, write_json
+from scripts.prepare.sft import SftSettings, lora_config, require_free, tidy
+
+
+def write_fresh_adapter(settings: SftSettings, model_dir: Path, out: Path) -> None:
+    """Write a LoRA of the settings' rank and layers for the model into the folder `out`.
+
+    Raises `BadInput` where `out` holds something, and where the model has no such layers.
+    """
+    import torch
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    require_free(out)
+    model = AutoModelForCausalLM.from_pretrained(str(model_dir), dtype=torch.bfloat16)
+    torch.manual_seed(settings.seed)
+    try:
+        adapted = get_peft_model(model, lora_config(settings))
+    except ValueError as e:  # no layer of these names
+        raise BadInput(f"{model_dir}: {e}; name its layers, each with --lora") from e
+    with whole_dir(out) as folder:
+        adapted.save_pretrained(str(folder))
+        tidy(folder, model_dir.name)
+        layers = " ".join(settings.target_modules)
+        write_json(folder / "sft.json", {"fresh": True, "layers": layers, "seed": settings.seed})

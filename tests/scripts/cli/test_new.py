@@ -1,0 +1,126 @@
+"""`grpo new --env`: from a class, an address or a verifiers file to a run with tasks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldkit.training.adapter import check_adapter
+from rollout.envs.configured import register_environments
+from rollout.tasks import check_disjoint, read_tasks
+from scripts.base.checkout import ROOT
+from scripts.environments.own_env import HELDOUT_ROWS, POOL_ROWS
+from scripts.run.config import read_config
+from tests.conftest import TinyModel
+from tests.scripts.cli.in_process import grpo
+
+FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
+SOUND = (f"{FAULTY}:Sound", "--passes", "reward >= 1", "--ends", "over")
+ORACLE = f"""
+from {FAULTY.stem} import Sound
+
+def solution(**row):
+    own = Sound()
+    own.reset(**row)
+    return [("guess", {{"number": own._secret}})]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _none_registered() -> Iterator[None]:
+    yield
+    register_environments({}, ROOT)
+
+
+def test_a_class_becomes_a_run_whose_tasks_differ_by_seed(tmp_path: Path) -> None:
+    run = tmp_path / "mine"
+    ended = grpo("new", run, "--env", *SOUND, "--set", "run.minutes=5")
+    assert ended.code == 0, ended.error
+    config = read_config(run / "run.toml")
+    assert config.run.minutes == 5
+    (own,) = config.envs.values()
+    assert (own.passes, own.ends, own.style) == ("reward >= 1", "over", "trl")
+    pool, heldout = Path(config.data.pool), Path(config.data.heldout)
+    assert (pool.parent, heldout.parent, config.data.final) == (run, run, "")
+    assert (len(read_tasks(pool)), len(read_tasks(heldout))) == (POOL_ROWS, HELDOUT_ROWS)
+    check_disjoint(pool, heldout)
+    checked = grpo("tasks", "check", heldout, "--run", run, "--play")
+    assert checked.code == 0, checked.error
+    assert "every task is sound" in checked.out
+    assert "calls no tool" in ended.out  # of the default adapter, and what to type instead
+    assert f"`grpo run {run}` starts it" in ended.out.replace(f"{ROOT}/.venv/bin/", "")
+
+
+def test_task_files_that_are_named_stay_as_they_are(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"environment": "sound", "prompt": "Go. "}\n')
+    words = ["--set", f"data.pool={rows}", "--set", "model.adapter=adapters/own"]
+    ended = grpo("new", tmp_path / "mine", "--env", *SOUND, *words)
+    assert ended.code == 0, ended.error
+    config = read_config(tmp_path / "mine" / "run.toml")
+    assert config.data.pool == str(rows)
+    assert [p.name for p in sorted((tmp_path / "mine").iterdir())] == ["heldout.jsonl", "run.toml"]
+    assert "calls no tool" not in ended.out
+
+
+def test_the_address_of_a_server_becomes_a_run(tmp_path: Path) -> None:
+    words = ["--env", "http://127.0.0.1:8000", "--passes", "reward > 0"]
+    ended = grpo("new", tmp_path / "mine", *words)
+    assert ended.code == 0, ended.error
+    (own,) = read_config(tmp_path / "mine" / "run.toml").envs.values()
+    assert (own.style, own.url) == ("openenv", "http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--env", f"{FAULTY}:Sound"), "--passes 'reward >= 1'`"),
+        (("--env", f"{FAULTY}:Sound", "--passes", "good"), "'good' compares no part"),
+        (("--env", f"{FAULTY}:Nothing", "--passes", "reward >= 1"), "has no 'Nothing'"),
+        (("--env", f"{FAULTY}:Needs", "--passes", "reward >= 1"), "`grpo env check`"),
+        (("--env", "clawgym", "--passes", "reward >= 1"), "part of the project"),
+        (("--env", "nowhere.py", "--passes", "reward >= 1"), "nowhere.py: no such file"),
+        (("--passes", "reward >= 1"), "only with --env"),
+    ],
+)
+def test_what_cannot_be_a_run_is_one_line_and_nothing_is_written(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    ended = grpo("new", tmp_path / "mine", *words)
+    assert (ended.code, ended.error.count("\n")) == (2, 1), ended
+    assert said in ended.error
+    assert not (tmp_path / "mine").exists()
+
+
+def test_an_adapter_for_the_run_is_made_fresh_or_from_the_oracle(
+    tmp_path: Path, tiny: TinyModel
+) -> None:
+    (tmp_path / "own.py").write_text(ORACLE)
+    (tmp_path / FAULTY.name).write_text(FAULTY.read_text())
+    run, few = tmp_path / "mine", tmp_path / "few.jsonl"
+    named = [f"model.path={tiny.folder}", f'envs.sound.oracle="{tmp_path}/own.py:solution"']
+    made = grpo("new", run, "--env", *SOUND, *(w for one in named for w in ("--set", one)))
+    assert made.code == 0, made.error
+    few.write_text("".join((run / "pool.jsonl").read_text().splitlines(keepends=True)[:8]))
+    fresh, warm = tmp_path / "fresh", tmp_path / "warm"
+    ended = grpo("sft", fresh, "--fresh", "--model", tiny.folder)
+    assert ended.code == 0, ended.error
+    ended = grpo("sft", warm, "--oracle", few, "--run", run)
+    assert ended.code == 0, ended.error
+    for adapter in (fresh, warm):
+        check_adapter(adapter, tiny.folder)
+
+
+@pytest.mark.envs
+def test_a_verifiers_file_becomes_a_run_with_rows_of_its_own(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "environments-verifiers.md").read_text(encoding="utf-8")
+    (tmp_path / "sums.py").write_text(page.split("```python\n")[1].split("```")[0])
+    words: list[str | Path] = ["--env", tmp_path / "sums.py", "--passes", "right == 1"]
+    ended = grpo("new", tmp_path / "mine", *words)
+    assert ended.code == 0, ended.error
+    config = read_config(tmp_path / "mine" / "run.toml")
+    pool, heldout = Path(config.data.pool), Path(config.data.heldout)
+    check_disjoint(pool, heldout)
+    assert (len(read_tasks(pool)), len(read_tasks(heldout))) == (100 - HELDOUT_ROWS, HELDOUT_ROWS)
