@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from fieldkit.eval.base_comparison import Rows as Rows
     from fieldkit.eval.grade import AssertionResult as AssertionResult
     from fieldkit.eval.judge import BUILTIN_RUBRICS as BUILTIN_RUBRICS
+    from fieldkit.eval.judge import RUBRIC_CORRECTNESS as RUBRIC_CORRECTNESS
+    from fieldkit.eval.judge import RUBRIC_FAITHFULNESS as RUBRIC_FAITHFULNESS
+    from fieldkit.eval.judge import RUBRIC_RELEVANCE as RUBRIC_RELEVANCE
     from fieldkit.eval.judge import Chats as Chats
     from fieldkit.eval.judge import Judge as Judge
     from fieldkit.eval.judge import JudgeError as JudgeError

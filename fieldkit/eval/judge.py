@@ -22,27 +22,30 @@ from fieldkit.files.json_text import parse_json
 
 _FORM = 'Answer with one JSON object and nothing else: {"score": <number>, "rationale": "<why>"}'
 
-RUBRIC_CORRECTNESS = (
+RUBRIC_CORRECTNESS: str = (
     "You grade a predicted answer against a reference answer, on a scale of 0 to 5. 5: says the "
     "same. 4: the same but for unimportant wording. 3: a part of it is right. 2: mostly wrong, "
     f"with something right in it. 1: wrong or about something else. 0: empty or a refusal. {_FORM}"
 )
-RUBRIC_FAITHFULNESS = (
+"""The system text that grades a prediction against a reference answer, 0 to 5."""
+RUBRIC_FAITHFULNESS: str = (
     "You grade whether an answer keeps to the context passages it was given. 1.0: the context "
     "supports every claim. 0.5: it supports some. 0.0: it supports none. An answer that refuses, "
     "or says that the context does not tell: 0.5 where the context does not tell, else 0.0. "
     f"{_FORM}"
 )
-RUBRIC_RELEVANCE = (
+"""The one that grades whether an answer keeps to its context passages, 0 to 1."""
+RUBRIC_RELEVANCE: str = (
     "You grade whether an answer addresses its question. 1.0: it does. 0.5: in part, or it hedges. "
     f"0.0: it is about something else, or refuses. {_FORM}"
 )
+"""The one that grades whether an answer addresses its question, 0 to 1."""
 BUILTIN_RUBRICS: dict[str, str] = {
     "correctness": RUBRIC_CORRECTNESS,
     "faithfulness": RUBRIC_FAITHFULNESS,
     "relevance": RUBRIC_RELEVANCE,
 }
-"""System texts by name. Scores are 0 to 5 for correctness, 0 to 1 for the other two."""
+"""The system texts of the built-in rubrics by name: correctness, faithfulness, relevance."""
 _SCALES = {RUBRIC_CORRECTNESS: (0.0, 5.0)}
 _SCALES |= dict.fromkeys((RUBRIC_FAITHFULNESS, RUBRIC_RELEVANCE), (0.0, 1.0))
 

@@ -11,6 +11,10 @@ import pytest
 
 from fieldkit.eval import (
     ASSERTION_KINDS,
+    BUILTIN_RUBRICS,
+    RUBRIC_CORRECTNESS,
+    RUBRIC_FAITHFULNESS,
+    RUBRIC_RELEVANCE,
     AgentRun,
     AssertionGrader,
     Bench,
@@ -328,6 +332,18 @@ class Recited:
     def chat(self, messages: Any, **options: Any) -> dict[str, Any]:
         self.asked.append(messages)
         return {"choices": [{"message": {"content": self.text}}]}
+
+
+def test_the_built_in_rubrics_are_there_by_name_and_as_constants() -> None:
+    for kind, text in (
+        ("correctness", RUBRIC_CORRECTNESS),
+        ("faithfulness", RUBRIC_FAITHFULNESS),
+        ("relevance", RUBRIC_RELEVANCE),
+    ):
+        assert BUILTIN_RUBRICS[kind] == text
+        client: Any = Recited('{"score": 1, "rationale": ""}')
+        assert Judge(client, rubric=text).grade(prediction="x").score == 1.0
+        assert client.asked[0][0]["content"] == text
 
 
 def test_a_judge_asks_by_its_rubric_and_gives_a_result() -> None:

@@ -348,6 +348,23 @@ def test_each_rank_of_a_sharded_model_swaps_and_measures_its_own_part(tmp_path: 
     assert said == [["[[0.0, 1.0, 2.0, 3.0]]", "1.0"], ["[[4.0, 5.0, 6.0, 7.0]]", "2.0"]]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_the_values_wait_in_pinned_memory_and_a_swap_keeps_none_of_the_gpus() -> None:
+    model = torch.nn.Linear(64, 64).cuda()
+    reference, at_start = LoraReferenceSnapshot(model), values(model)
+    assert all(tensor.is_pinned() for tensor in reference.tensors.values())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    trained = values(model)
+    for _ in range(3):
+        held = torch.cuda.memory_allocated()
+        with reference:
+            assert same(values(model), at_start)
+        assert same(values(model), trained)
+        assert torch.cuda.memory_allocated() == held
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
