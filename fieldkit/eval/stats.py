@@ -217,6 +217,32 @@ def _ratio(
     return Estimate(value, Interval(float(low), float(high)))
 
 
+def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+    """The two-sided p-value of a mean difference over tasks: the sign-flip permutation test.
+
+    differences: one for each task, of any size, such as means over several runs. Under the null
+    each is as likely to have the other sign; exact where there are few tasks (`scipy.stats
+    .permutation_test` with permutation_type "samples"), else from `resamples` random flips.
+
+    >>> round(sign_flips([1.0] * 6), 4)
+    0.0312
+    """
+    from scipy.stats import permutation_test
+
+    _check_pairs(differences, differences)
+    if not any(differences):
+        return 1.0  # every flip is the same
+    found = permutation_test(
+        ([d for d in differences if d],),  # a zero stays one
+        lambda flipped, axis: flipped.sum(axis=axis),
+        vectorized=True,
+        permutation_type="samples",
+        n_resamples=resamples,
+        rng=seed,
+    )
+    return float(found.pvalue)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment over the rows of one table (Holm 1979).
 

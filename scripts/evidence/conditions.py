@@ -43,21 +43,26 @@ class Mismatch:
     how: str
 
 
+def condition_keys() -> list[tuple[str, str]]:
+    """Table and key of every setting that has to be equal between arms."""
+    defaults = RunConfig().plain()
+    keys = [
+        ("eval", "temperature"),
+        *[("rollout", f.name) for f in fields(EpisodeSettings)],
+        *[(table, key) for table in TABLES for key in defaults[table]],
+    ]
+    return [(table, key) for table, key in keys if f"{table}.{key}" not in NO_CONDITION]
+
+
 def conditions(arm: StoredArm) -> dict[str, Any]:
     """The arm's conditions by dotted key of run.toml, and its attempts per task.
 
     A key that the manifest lacks takes today's default, which matches what older versions did.
     """
     config, defaults = arm.manifest["config"], RunConfig().plain()
-    keys = [
-        ("eval", "temperature"),
-        *[("rollout", f.name) for f in fields(EpisodeSettings)],
-        *[(table, key) for table in TABLES for key in defaults[table]],
-    ]
     found = {
         f"{table}.{key}": config.get(table, {}).get(key, defaults[table][key])
-        for table, key in keys
-        if f"{table}.{key}" not in NO_CONDITION
+        for table, key in condition_keys()
     }
     return {"attempts a task": arm.played.summary.samples, **found}
 

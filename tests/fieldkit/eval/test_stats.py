@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import math
 
 import numpy as np
@@ -21,6 +22,33 @@ def pairs(both: int, first_only: int, second_only: int, neither: int) -> tuple[l
     first = [True] * (both + first_only) + [False] * (second_only + neither)
     second = [True] * both + [False] * first_only + [True] * second_only + [False] * neither
     return first, second
+
+
+# --- sign flips ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cells", [(10, 0, 3, 145), (1, 7, 1, 12), (0, 5, 5, 2)])
+def test_sign_flips_of_wins_and_losses_are_mcnemars_test(
+    cells: tuple[int, int, int, int],
+) -> None:
+    first, second = pairs(*cells)
+    differences = [float(b) - float(a) for a, b in zip(first, second, strict=True)]
+    expected = stats.mcnemar(first, second).p_value
+    assert stats.sign_flips(differences) == pytest.approx(expected)
+
+
+def test_sign_flips_of_many_tasks_come_near_the_t_test_and_repeat_themselves() -> None:
+    noise = np.random.default_rng(3).normal(0.1, 1.0, 150)
+    found = stats.sign_flips([*noise])
+    assert found == pytest.approx(ttest_1samp(noise, 0.0).pvalue, abs=0.02)
+    assert stats.sign_flips([*noise]) == found
+    assert stats.sign_flips([*noise], seed=1) != found
+
+
+def test_sign_flips_without_a_difference_prove_nothing() -> None:
+    assert stats.sign_flips([0.0] * 5) == 1.0
+    with pytest.raises(ValueError, match="no task"):
+        stats.sign_flips([])
 
 
 # --- McNemar ---------------------------------------------------------------------------------
@@ -204,10 +232,18 @@ def test_a_task_without_a_total_is_an_error() -> None:
         stats.ratio([0, 1], [0, 2])
 
 
-@given(some.lists(some.floats(0, 1), min_size=1, max_size=12))
-def test_holm_agrees_with_statsmodels(p_values: list[float]) -> None:
-    expected = multipletests(p_values, method="holm")[1]
-    assert stats.holm(p_values) == pytest.approx(list(expected), abs=1e-12)
+def test_holm_agrees_with_statsmodels() -> None:
+    @given(some.lists(some.floats(0, 1), min_size=1, max_size=12))
+    def agrees(p_values: list[float]) -> None:
+        expected = multipletests(p_values, method="holm")[1]
+        assert stats.holm(p_values) == pytest.approx(list(expected), abs=1e-12)
+
+    # statsmodels collects garbage at each call, which takes a second where torch is loaded.
+    gc.freeze()
+    try:
+        agrees()
+    finally:
+        gc.unfreeze()
 
 
 def test_holm_by_hand() -> None:

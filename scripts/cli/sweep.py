@@ -1,0 +1,144 @@
+"""`grpo sweep`: settings × seeds as nights of one folder, played in turn, compared on one page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from fieldkit.errors import BadInput
+from scripts.cli.arguments import Json, Run, Sandbox, Set
+
+app = typer.Typer()
+sweep_app = typer.Typer(
+    help="Play settings × seeds one night after another; compare them.", no_args_is_help=True
+)
+app.add_typer(sweep_app, name="sweep")
+
+PAGE = "sweep.html"
+
+
+@sweep_app.command("new")
+def new(
+    name: Run,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="KEY=A,B",
+            help="A setting with its values; give it again for every combination. Without it only"
+            " the seed varies.",
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="The seeds of every arm.")] = "0,1,2",
+    preset: Annotated[str, typer.Option(help="The preset that all nights begin with.")] = "smol",
+    set_: Set = None,
+) -> None:
+    """Write sweep.toml and a run folder for every night.
+
+    Example: grpo sweep new penalty --vary reward.turn_penalty=0,0.2,0.5 --set run.steps=20
+    """
+    from scripts.base.invocation import say
+    from scripts.prepare.sweep_file import new_sweep
+    from scripts.run.assignments import parse
+    from scripts.run.folder import resolve_run
+
+    folder = resolve_run(name)
+    _refuse_conditions({word.partition("=")[0].strip() for word in vary or ()})
+    parse(set_ or ())
+    sweep = new_sweep(folder, preset, vary or (), seeds, set_ or ())
+    say(
+        f"{folder.path / 'sweep.toml'}: {len(sweep.nights)} nights;"
+        f" `grpo sweep run {folder.typed}` plays them"
+    )
+
+
+@sweep_app.command("run")
+def run_(
+    name: Run,
+    hours: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Begin no night that would not end within so many hours."),
+    ] = None,
+    skip_preflight: Annotated[
+        bool, typer.Option("--skip-preflight", help="As for `grpo run`.")
+    ] = False,
+    sandbox: Sandbox = "bwrap",
+) -> None:
+    """Play what is missing, seed by seed; then print the comparison and write its page.
+
+    Ctrl-C works as in `grpo run`, and the same command goes on. A line [arms.NAME] or a seed that
+    is added to sweep.toml later is played too.
+
+    Example: grpo sweep run penalty --hours 10
+    """
+    from scripts.base.invocation import say
+    from scripts.night.loop import LoopOptions
+    from scripts.night.several import play_nights
+    from scripts.prepare.sweep_file import make_nights, read_sweep
+    from scripts.run.folder import resolve_run
+
+    folder = resolve_run(name)
+    sweep = read_sweep(folder.path)
+    _refuse_conditions({key for values in sweep.arms.values() for key in values})
+    nights = [night.folder for night in make_nights(sweep)]
+    flags = " --sandbox none" if sandbox == "none" else ""
+    options = LoopOptions(skip_preflight=skip_preflight, sandbox=sandbox)
+    go_on = f"grpo sweep run {folder.typed}{flags}"
+    if play_nights(nights, options, hours, say, go_on):
+        show(name)
+
+
+@sweep_app.command("show")
+def show(
+    name: Run,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown instead of tables.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Compare the arms over their finished nights, and write sweep.html beside sweep.toml.
+
+    Example: grpo sweep show penalty --markdown
+    """
+    from rich.console import Console
+
+    from scripts.compare import seed_forms
+    from scripts.compare.over_seeds import compare_over_seeds
+    from scripts.prepare.sweep_file import read_sweep
+    from scripts.run.folder import resolve_run
+    from scripts.words.text import WIDTH
+
+    if markdown and json_:
+        raise BadInput("--markdown and --json: one form can be printed; choose one of them")
+    folder = resolve_run(name)
+    sweep = read_sweep(folder.path)
+    found = compare_over_seeds(
+        {
+            arm: [night.folder.path for night in sweep.nights if night.arm == arm]
+            for arm in sweep.arms
+        }
+    )
+    if json_:
+        print(json.dumps(found.plain(), indent=2, ensure_ascii=False))
+    elif markdown:
+        print(seed_forms.markdown(found), end="")
+    else:
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        console.print(seed_forms.rich_page(found))
+    print(seed_forms.write_page(found, folder.name, folder.path / PAGE), file=sys.stderr)
+
+
+def _refuse_conditions(varied: set[str]) -> None:
+    """Raise `BadInput` for a setting that evaluations depend on: arms would not be comparable."""
+    from scripts.evidence.conditions import condition_keys
+
+    fixed = {f"{table}.{key}" for table, key in condition_keys()}
+    fixed |= {"eval.tasks", "eval.samples", "data.heldout"}
+    if bad := sorted(varied & fixed):
+        raise BadInput(
+            f"{bad[0]}: every arm's evaluation has to have the same one, or arms could not be"
+            " compared; give it with --set, or under [set] in sweep.toml"
+        )

@@ -1,0 +1,164 @@
+"""A comparison over seeds in four forms: terminal, Markdown, JSON and one HTML page.
+
+All show the same numbers. The sentences claim a difference only where test and interval agree.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fieldkit.files.atomic import write_text
+from scripts.compare.over_seeds import Change, SeedsArm, SeedsComparison
+from scripts.words.quantities import counted, estimate, p_value, percent, plain
+from scripts.words.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+METHOD = (
+    "Of every task the mean over an arm's nights counts, at one attempt a night. p: sign-flip"
+    " permutation test over the tasks, adjusted over the rows of its table (Holm). Brackets: 95 %"
+    " intervals, bootstrap over tasks, not adjusted. Both speak of other tasks of this kind for"
+    " these nights; how much nights differ is read from each night's own figure."
+)
+
+
+def title(c: SeedsComparison) -> str:
+    """The title of the comparison."""
+    n = sum(len(arm.nights) for arm in c.arms)
+    return f"{counted(len(c.arms), 'arm')}, {counted(n, 'night')}, {c.n_tasks} held-out tasks"
+
+
+def sentences(c: SeedsComparison) -> tuple[str, ...]:
+    """What can be said of each arm."""
+    gains = [f"{arm.name}: {_moved(arm.gain['passed'], 'its start')}" for arm in c.arms]
+    others = [
+        f"{arm.name} against {c.reference}: {_moved(arm.against['passed'], c.reference)}"
+        for arm in c.arms
+        if arm.against is not None
+    ]
+    return (*gains, *others)
+
+
+def _moved(change: Change, than: str) -> str:
+    by = estimate(change.estimate)
+    if not change.sign:
+        return f"passes cannot be told from those of {than} ({by} points)."
+    return f"{'more' if change.sign > 0 else 'fewer'} tasks pass than at {than}, by {by} points."
+
+
+def tables(c: SeedsComparison) -> tuple[Table, ...]:
+    """Every table, in reading order."""
+    gains = Table(
+        "From its start",
+        (
+            "arm",
+            "nights",
+            "passed at the start",
+            "passed at the end",
+            "of each night",
+            "change",
+            "ended by itself",
+            "turns",
+            "90 % stops by step",
+        ),
+        tuple(_gain_row(arm, c.n_tasks) for arm in c.arms),
+        (METHOD, *_unplayed(c)),
+    )
+    if len(c.arms) == 1:
+        return (gains,)
+    against = Table(
+        f"Against {c.reference}",
+        ("arm", "passed", "ended by itself", "turns"),
+        tuple(
+            (
+                arm.name,
+                _tested(arm.against["passed"]),
+                _tested(arm.against["stopped"]),
+                estimate(arm.against["turns"].estimate, as_points=False),
+            )
+            for arm in c.arms
+            if arm.against is not None
+        ),
+    )
+    return (gains, against)
+
+
+def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
+    before, after = arm.mean("passed", start=True), arm.mean("passed")
+    stops = (arm.mean("stopped", start=True), arm.mean("stopped"))
+    turns = (arm.mean("turns", start=True), arm.mean("turns"))
+    return (
+        arm.name,
+        str(len(arm.nights)),
+        percent(before),
+        percent(after),
+        ", ".join(f"{night.total(night.end, 'passed'):.0f}" for night in arm.nights),
+        _tested(arm.gain["passed"]),
+        " → ".join(map(percent, stops)),
+        " → ".join(map(plain, turns)),
+        ", ".join("never" if n is None else str(n) for n in (x.stops_90 for x in arm.nights)),
+    )
+
+
+def _tested(change: Change) -> str:
+    return f"{estimate(change.estimate)}, p {p_value(change.p, equals=True)}"
+
+
+def _unplayed(c: SeedsComparison) -> tuple[str, ...]:
+    if not c.unplayed:
+        return ()
+    return (f"Not played to an evaluation yet, and left out: {', '.join(c.unplayed)}.",)
+
+
+def rich_page(c: SeedsComparison) -> Group:
+    """The comparison for the terminal, with the sentences last, next to the prompt."""
+    from rich.console import Group
+    from rich.text import Text
+
+    shown = [part for t in tables(c) for part in (t.rich(), Text())]
+    return Group(*shown, *[Text(s, style="bold") for s in sentences(c)])
+
+
+def markdown(c: SeedsComparison) -> str:
+    """The comparison as Markdown, with the sentences first."""
+    lines = [f"# {title(c)}", "", *[f"- **{s}**" for s in sentences(c)]]
+    return "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(c))
+
+
+def html(c: SeedsComparison, heading: str) -> str:
+    """The comparison as one page in the report's style that opens without a network."""
+    from scripts.report import charts, drawing
+    from scripts.report.charts import Difference
+    from scripts.report.page import environment
+    from scripts.report.seed_curves import draw_seed_curves
+
+    rows = [
+        Difference(f"{arm.name}: tasks passed", change.estimate, change.sign)
+        for arm in c.arms
+        for change in (arm.gain["passed"],)
+    ]
+    with drawing.style():
+        chart = charts.differences(rows, "points against its start, with 95 % intervals")
+        curves = draw_seed_curves({arm.name: [n.steps for n in arm.nights] for arm in c.arms})
+    return (
+        environment()
+        .get_template("sweep.html.j2")
+        .render(
+            heading=heading,
+            title=title(c),
+            made=time.strftime("%Y-%m-%d %H:%M"),
+            sentences=sentences(c),
+            tables=tables(c),
+            chart=chart,
+            curves=curves,
+        )
+    )
+
+
+def write_page(c: SeedsComparison, heading: str, path: Path) -> Path:
+    """Write the page; returns its path."""
+    write_text(path, html(c, heading))
+    return path

@@ -1,0 +1,83 @@
+"""Plays nights one after another: those of a sweep.
+
+Which nights are over is read from their folders, so the same call goes on where the last one
+stopped. A night is never begun that would not end in the hours that are left.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fieldkit.errors import Interrupted, PoolConverged
+from scripts.base.display import duration, make_display
+from scripts.night.loop import LoopOptions, run_loop
+from scripts.run.config import read_config
+from scripts.run.folder import RunFolder
+from scripts.run.next_phase import Phase
+from scripts.run.reader import RunReader
+from scripts.run.state import look
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a row of nights is. left: those that are not over; seconds: what one takes, the
+    median of those that are over, None where none is."""
+
+    done: int
+    left: tuple[RunFolder, ...]
+    seconds: float | None
+
+
+def progress_of(nights: Sequence[RunFolder]) -> Progress:
+    """Look at every night's folder."""
+    over = [night for night in nights if is_over(night)]
+    took = [sum(t.wall for t in RunReader(night).timings) for night in over]
+    left = tuple(night for night in nights if night not in over)
+    return Progress(len(over), left, statistics.median(took) if took else None)
+
+
+def is_over(night: RunFolder) -> bool:
+    """Whether nothing is left to do, or nothing left to learn."""
+    if not night.manifest.is_file():
+        return False
+    phase, _ = look(night, read_config(night.config))
+    return phase in (Phase.DONE, Phase.CONVERGED)
+
+
+def play_nights(
+    nights: Sequence[RunFolder],
+    options: LoopOptions,
+    hours: float | None,
+    say: Callable[[str], None],
+    go_on: str,
+) -> bool:
+    """Play what is left of `nights`; False where the hours did not suffice.
+
+    go_on: the command that a person types to go on. Raises `Interrupted` naming it, and any other
+    error of a night as it is.
+    """
+    began = time.monotonic()
+    for number, night in enumerate(nights, 1):
+        if is_over(night):
+            continue
+        seconds = progress_of(nights).seconds
+        left = None if hours is None else hours * 3600 - (time.monotonic() - began)
+        if left is not None and left < (seconds or 0.0):
+            say(
+                f"night {number} of {len(nights)}, {night.name}, is not begun: a night takes about"
+                f" {duration(seconds or 0.0)}, {duration(max(0.0, left))} are left; `{go_on}` goes"
+                " on"
+            )
+            return False
+        about = f", about {duration(seconds)}" if seconds else ""
+        say(f"night {number} of {len(nights)}: {night.name}{about}")
+        try:
+            run_loop(night, options, make_display(details=False))
+        except PoolConverged as e:
+            say(f"{night.name}: {e}")
+        except Interrupted:
+            raise Interrupted(f"stopped; `{go_on}` goes on from here") from None
+    return True

@@ -1,0 +1,207 @@
+"""A sweep: some settings, each with every seed, as nights of one folder.
+
+`runs/NAME/sweep.toml` says what is swept, and each night is a run folder beside it, with a run.toml
+of its own. Nights are ordered seed by seed, so that a sweep that is cut short has every arm as
+often. Nothing is played here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput, MissingFile
+from fieldkit.files.atomic import write_text
+from fieldkit.registry import nearest
+from scripts.prepare.presets import new_run, run_text
+from scripts.run.assignments import parse, toml_value
+from scripts.run.folder import RunFolder
+
+SWEEP_FILE = "sweep.toml"
+
+PLAIN = "night"
+"""The one arm of a sweep in which nothing varies but the seed."""
+
+SEED = "run.seed"
+"""What a sweep's seeds set."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+_KEYS = ("preset", "seeds", "set", "arms")
+
+_HEAD = """\
+# A sweep: every arm with every seed, seed by seed. `grpo sweep run {name}` plays what is missing,
+# `grpo sweep show {name}` compares the arms: each with where it started, and with the first arm.
+"""
+
+
+@dataclass(frozen=True)
+class SweepNight:
+    """One arm with one seed."""
+
+    arm: str
+    seed: int
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """folder: where sweep.toml and the nights are. arms: settings by arm, as `table.key` → value;
+    common: those that every night has."""
+
+    folder: Path
+    preset: str
+    seeds: tuple[int, ...]
+    common: Mapping[str, Any]
+    arms: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def nights(self) -> tuple[SweepNight, ...]:
+        """Every night, in the order in which they are played."""
+        return tuple(
+            SweepNight(arm, seed, RunFolder(self.folder / f"{arm}-seed{seed}"))
+            for seed in self.seeds
+            for arm in self.arms
+        )
+
+    def assignments(self, night: SweepNight) -> list[str]:
+        """The settings of a night, as `--set` takes them."""
+        values = {**self.common, **self.arms[night.arm], SEED: night.seed}
+        return [f"{key}={toml_value(value)}" for key, value in values.items()]
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Read and check sweep.toml. Raises `BadInput` naming file and key."""
+    file = folder / SWEEP_FILE
+    try:
+        return _sweep_of(file, file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MissingFile(
+            f"{file}: no such file; `grpo sweep new NAME --vary KEY=A,B --seeds 0,1,2` writes one"
+        ) from None
+    except UnicodeDecodeError as e:
+        raise BadInput(f"{file}: not UTF-8 ({e})") from None
+
+
+def _sweep_of(file: Path, text: str) -> Sweep:
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as e:
+        raise BadInput(f"{file}: not TOML ({e})") from None
+    for key in table:
+        if key not in _KEYS:
+            hint = f"; did you mean {near!r}?" if (near := nearest(key, _KEYS)) else ""
+            raise BadInput(f"{file}: unknown key {key!r}{hint}")
+    seeds, arms = table.get("seeds"), table.get("arms")
+    if not isinstance(seeds, list) or not seeds or not all(type(s) is int for s in seeds):
+        raise BadInput(f"{file}: seeds: {seeds!r} is no list of whole numbers, as in [0, 1, 2]")
+    if len(set(seeds)) < len(seeds):
+        raise BadInput(f"{file}: seeds: one of {seeds} is there twice")
+    if not isinstance(arms, dict) or not arms:
+        raise BadInput(f"{file}: a sweep needs an arm at least, a table [arms.NAME]")
+    for arm in arms:
+        if not _NAME.fullmatch(arm):
+            raise BadInput(
+                f"{file}: arms: {arm!r} cannot name a folder; take up to 60 letters, digits, dots,"
+                " dashes and underscores"
+            )
+    return Sweep(
+        file.parent,
+        str(table.get("preset", "smol")),
+        tuple(seeds),
+        _settings(file, "set", table.get("set", {})),
+        {arm: _settings(file, f"arms.{arm}", values) for arm, values in arms.items()},
+    )
+
+
+def _settings(file: Path, where: str, values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise BadInput(f"{file}: {where} must be a table, written [{where}]")
+    for key in values:
+        if key == SEED:
+            raise BadInput(f"{file}: {where}: {SEED} is set by `seeds`; leave it out")
+        try:
+            parse([f"{key}=0"])
+        except BadInput as e:
+            raise BadInput(f"{file}: {where}: {str(e).removeprefix(f'--set {key}=0: ')}") from None
+    return dict(values)
+
+
+def make_nights(sweep: Sweep) -> tuple[SweepNight, ...]:
+    """The sweep's nights, with the run folders made that are not there yet.
+
+    Raises `BadInput`, with nothing made, for a setting that is unsound, and for a night that was
+    begun with other settings than sweep.toml has now.
+    """
+    for night in sweep.nights:
+        text = run_text(sweep.preset, assignments=sweep.assignments(night))
+        config = night.folder.config
+        if config.is_file() and config.read_text(encoding="utf-8") != text:
+            raise BadInput(
+                f"{config}: its settings are not those of {sweep.folder / SWEEP_FILE}; give the"
+                f" arm {night.arm!r} another name there, so that its nights are played anew"
+            )
+    for night in sweep.nights:
+        if not night.folder.config.is_file():
+            new_run(night.folder, sweep.preset, assignments=sweep.assignments(night))
+    return sweep.nights
+
+
+def new_sweep(
+    folder: RunFolder, preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[str]
+) -> Sweep:
+    """Write sweep.toml and make the nights' run folders.
+
+    vary: `table.key=A,B,C`; several make one arm of every combination. seeds: `0,1,2`.
+    assignments: settings of every night. Raises `BadInput`, with nothing written.
+    """
+    file = folder.path / SWEEP_FILE
+    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+        raise BadInput(
+            f"{folder.path}: is there already; `grpo sweep run {folder.typed}` goes on with a"
+            " sweep, or take another name"
+        )
+    text = _HEAD.format(name=folder.typed) + _body(preset, vary, seeds, assignments)
+    sweep = _sweep_of(file, text)
+    for night in sweep.nights:
+        run_text(preset, assignments=sweep.assignments(night))
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_text(file, text)
+    make_nights(sweep)
+    return sweep
+
+
+def _body(preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[str]) -> str:
+    try:
+        numbers = [int(word) for word in seeds.split(",")]
+    except ValueError:
+        raise BadInput(f"--seeds {seeds}: write whole numbers with commas, as in 0,1,2") from None
+    axes = [_axis(word) for word in vary]
+    lines = [f"preset = {json.dumps(preset)}", f"seeds = {numbers}", "", "[set]"]
+    lines += [f"{json.dumps(k)} = {toml_value(v)}" for k, v in parse(assignments).items()]
+    arms = set()
+    for values in itertools.product(*(v for _, v in axes)):
+        chosen = dict(zip((key for key, _ in axes), values, strict=True))
+        words = [f"{key.rpartition('.')[2]}-{value}" for key, value in chosen.items()]
+        arm = _ODD.sub("_", "-".join(words)) or PLAIN
+        if arm in arms:
+            raise BadInput(f"--vary: two arms would have the same name, {arm!r}")
+        arms.add(arm)
+        lines += ["", f"[arms.{json.dumps(arm)}]"]
+        lines += [f"{json.dumps(key)} = {toml_value(value)}" for key, value in chosen.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _axis(word: str) -> tuple[str, list[Any]]:
+    """The key and the values of `--vary KEY=A,B`."""
+    key, _, values = word.partition("=")
+    found = [parse([f"{key.strip()}={value}"])[key.strip()] for value in values.split(",")]
+    if len(found) < 2:
+        raise BadInput(f"--vary {word}: name at least two values, as in {key}=0.2,0.5")
+    return key.strip(), found

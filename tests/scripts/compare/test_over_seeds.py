@@ -1,0 +1,160 @@
+"""Arms of several nights: their own gain, what separates them, and the forms that show it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fieldkit.errors import BadInput
+from fieldkit.eval.stats import holm, mcnemar, sign_flips
+from rollout.arm import TRAJECTORIES
+from scripts.cli.app import app
+from scripts.compare.over_seeds import SeedsComparison, compare_over_seeds
+from scripts.compare.seed_forms import html, markdown, rich_page, sentences, tables
+from scripts.prepare.sweep_file import SWEEP_FILE
+from tests.scripts.made_night import HELD_OUT, make_night
+from tests.scripts.report.test_page import Page
+
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two arms, two nights each. Of 24 tasks 10 passed at the start; the nights of `kind` lost 0
+    and 1 of them, those of `hard` 5 and 9, and each won four others."""
+    root = tmp_path_factory.mktemp("sweep")
+    lost = {("kind", 0): 0, ("kind", 1): 1, ("hard", 0): 5, ("hard", 1): 9}
+    for (arm, seed), n in lost.items():
+        made = make_night(root / f"made-{arm}-{seed}", n_steps=STEPS, lost=n)
+        shutil.move(made.folder.path, root / f"{arm}-seed{seed}")
+    return root
+
+
+def folders(nights: Path) -> dict[str, list[Path]]:
+    return {arm: [nights / f"{arm}-seed{n}" for n in range(2)] for arm in ("kind", "hard")}
+
+
+@pytest.fixture(scope="module")
+def found(nights: Path) -> SeedsComparison:
+    return compare_over_seeds(folders(nights))
+
+
+def test_an_arms_gain_is_the_mean_of_its_nights_by_task(found: SeedsComparison) -> None:
+    kind, hard = found.arms
+    assert found.n_tasks == HELD_OUT
+    assert [n.total(n.end, "passed") for n in kind.nights] == [14, 13]
+    assert [n.total(n.end, "passed") for n in hard.nights] == [9, 5]
+    assert kind.mean("passed", start=True) == pytest.approx(10 / HELD_OUT)
+    assert kind.gain["passed"].estimate.value == pytest.approx(3.5 / HELD_OUT)
+    assert hard.gain["passed"].estimate.value == pytest.approx(-3 / HELD_OUT)
+    assert kind.gain["turns"].estimate.value == pytest.approx(-9)
+    # Four tasks won in both nights, one lost in one of two.
+    by_task = [1.0] * 4 + [-0.5] + [0.0] * 19
+    others = [1.0] * 4 + [-1.0] * 5 + [-0.5] * 4 + [0.0] * 11
+    expected = holm([sign_flips(by_task), sign_flips(others)])
+    assert [arm.gain["passed"].p for arm in found.arms] == pytest.approx(expected)
+
+
+def test_arms_are_held_against_the_first(found: SeedsComparison) -> None:
+    kind, hard = found.arms
+    assert kind.against is None
+    assert hard.against is not None
+    change = hard.against["passed"]
+    assert change.estimate.value == pytest.approx((7 - 13.5) / HELD_OUT)
+    assert change.sign == -1
+    assert change.p == pytest.approx(sign_flips([-0.5] + [-1.0] * 4 + [-0.5] * 4 + [0.0] * 15))
+
+
+def test_one_night_an_arm_is_mcnemars_test(nights: Path) -> None:
+    found = compare_over_seeds({"kind": [nights / "kind-seed1"]})
+    before = [i < 10 for i in range(HELD_OUT)]
+    after = [1 <= i < 14 for i in range(HELD_OUT)]
+    (arm,) = found.arms
+    assert arm.gain["passed"].p == pytest.approx(mcnemar(before, after).p_value)
+
+
+def test_a_night_that_is_not_evaluated_yet_is_left_out_and_named(
+    nights: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(nights / "kind-seed0", tmp_path / "kind-seed0")
+    begun = make_night(tmp_path / "made", n_steps=STEPS, evaluated=False).folder.path
+    shutil.move(begun, tmp_path / "kind-seed1")
+    arms = {"kind": [tmp_path / f"kind-seed{n}" for n in range(3)]}
+    found = compare_over_seeds(arms)
+    assert found.unplayed == ("kind-seed1", "kind-seed2")
+    assert len(found.arms[0].nights) == 1
+    assert "left out: kind-seed1, kind-seed2" in markdown(found)
+    with pytest.raises(BadInput, match="no night of kind"):
+        compare_over_seeds({"kind": [tmp_path / "kind-seed2"]})
+
+
+def test_nights_that_were_not_evaluated_alike_are_refused(nights: Path, tmp_path: Path) -> None:
+    for seed in range(2):
+        shutil.copytree(nights / f"kind-seed{seed}", tmp_path / f"kind-seed{seed}")
+    file = tmp_path / "kind-seed1" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["config"]["rollout"]["max_turns"] = 6
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(BadInput, match=r"rollout.max_turns: 12 in .*, 6 in kind-seed1"):
+        compare_over_seeds({"kind": [tmp_path / f"kind-seed{n}" for n in range(2)]})
+
+
+def test_an_evaluation_that_lost_its_episodes_is_an_error_and_not_an_unplayed_night(
+    nights: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(nights / "kind-seed0", tmp_path / "kind-seed0")
+    for file in tmp_path.glob(f"*/evals/*/{TRAJECTORIES}"):
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(lines[:-1]))
+    with pytest.raises(BadInput, match=r"23 trajectories, but eval.json speaks of 24"):
+        compare_over_seeds({"kind": [tmp_path / "kind-seed0"]})
+
+
+# --- how it is shown ------------------------------------------------------------------------------
+
+
+def test_every_form_says_the_same(found: SeedsComparison) -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(rich_page(found))
+    plain = found.plain()
+    assert [arm["arm"] for arm in plain["arms"]] == ["kind", "hard"]
+    assert json.loads(json.dumps(plain)) == plain
+    page = html(found, "penalty")
+    for sentence in sentences(found):
+        assert sentence in markdown(found)
+        assert sentence in shown.getvalue()
+        assert sentence.replace("'", "&#39;") in page
+    assert sentences(found)[-1].startswith("hard against kind: fewer tasks pass than at kind")
+    for name, table in product(("14, 13", "9, 5"), (markdown(found), shown.getvalue(), page)):
+        assert name in table
+
+
+def test_the_page_has_a_curve_for_each_figure_and_needs_no_network(found: SeedsComparison) -> None:
+    page = html(found, "penalty")
+    assert page.count("<svg") == 5
+    parsed = Page(page)
+    assert all(address.startswith(("#", "data:")) for address in parsed.addresses)
+    assert not parsed.handlers
+    assert "script" not in parsed.tags
+
+
+def test_the_table_of_one_arm_has_nothing_to_be_held_against(nights: Path) -> None:
+    (table,) = tables(compare_over_seeds({"kind": folders(nights)["kind"]}))
+    (row,) = table.rows
+    assert row[:5] == ("kind", "2", "41.7 %", f"{100 * fmean((14, 13)) / HELD_OUT:.1f} %", "14, 13")
+
+
+def test_grpo_sweep_show_prints_it_and_writes_the_page(nights: Path) -> None:
+    (nights / SWEEP_FILE).write_text("seeds = [0, 1]\n[arms.kind]\n[arms.hard]\n")
+    outcome = CliRunner().invoke(app, ["sweep", "show", str(nights), "--markdown"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "hard against kind: fewer tasks pass" in outcome.stdout
+    assert (nights / "sweep.html").is_file()

@@ -1,0 +1,119 @@
+"""A sweep on the scripted engine: played, stopped, gone on with, cut by its hours, and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldkit.process.ledger import Ledger
+from scripts.base.checkout import ROOT
+from scripts.night.several import is_over, progress_of
+from scripts.run.folder import RunFolder
+from scripts.run.reader import RunReader
+from tests.chaos.night import SITE
+from tests.scripts.night.running import WORLD
+from tests.tiny_policy import write_tasks
+
+pytestmark = pytest.mark.timeout(1200)
+
+ENV = {**os.environ, "PYTHONPATH": f"{WORLD}{os.pathsep}{SITE}"}
+NAMES = ("penalty-0-seed0", "penalty-1-seed0")
+
+
+def grpo(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "scripts.cli", *words],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def sweep(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two arms with one seed, one step each, ready to be played."""
+    folder = tmp_path_factory.mktemp("swept") / "sweep"
+    model, adapter = policy
+    values = {
+        "run.steps": 1,
+        "run.preflight": False,
+        "model.path": model,
+        "model.adapter": adapter,
+        "data.pool": write_tasks(folder.parent / "pool.jsonl", 6, "pool"),
+        "data.heldout": write_tasks(folder.parent / "heldout.jsonl", 4, "held"),
+        "data.final": "",
+        "eval.base": "never",
+        "eval.tasks": 0,
+        "rollout.tasks_per_step": 2,
+        "rollout.max_turns": 2,
+        "rollout.max_new_tokens": 16,
+        "trainer.dtype": "fp32",
+        "engine.dtype": "float32",
+        "engine.max_model_len": 512,
+        "engine.kv_cache_gib": 0.25,
+    }
+    settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    vary = ["--vary", "reward.turn_penalty=0,1"]
+    made = grpo("sweep", "new", str(folder), *vary, "--seeds", "0", *settings)
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+def nights(sweep: Path) -> list[RunFolder]:
+    return [RunFolder(sweep / f"turn_{name}") for name in NAMES]
+
+
+def test_a_sweep_is_played_in_turn_from_where_it_stopped(sweep: Path) -> None:
+    first, second = nights(sweep)
+    assert progress_of([first, second]).left == (first, second)
+
+    none = grpo("sweep", "show", str(sweep))
+    assert none.returncode == 2
+    assert "no night of turn_penalty-0, turn_penalty-1 has" in none.stderr
+
+    alone = grpo("run", str(first.path))  # as if the sweep had been stopped after it
+    assert alone.returncode == 0, alone.stderr
+    assert is_over(first)
+    assert not is_over(second)
+    trained = first.adapter(1).stat().st_mtime_ns
+
+    short = grpo("sweep", "run", str(sweep), "--hours", "0")
+    assert short.returncode == 0, short.stderr
+    assert "turn_penalty-1-seed0, is not begun" in short.stdout + short.stderr
+    assert f"`{typed()} sweep run {sweep}` goes on" in short.stdout + short.stderr
+    assert not is_over(second)
+
+    whole = grpo("sweep", "run", str(sweep))
+    assert whole.returncode == 0, whole.stderr
+    assert is_over(second)
+    assert first.adapter(1).stat().st_mtime_ns == trained
+    assert "turn_penalty-1 against turn_penalty-0" in whole.stdout
+    assert (sweep / "sweep.html").is_file()
+    for night in (first, second):
+        assert Ledger(night.ledger).entries() == [], "nothing of a night is left running"
+
+    # The start's arms are the same, so the second night took them over.
+    events = [json.loads(line)["event"] for line in second.journal.read_text().splitlines()]
+    assert "arm_taken_over" in events
+    assert [len(RunReader(night).steps) for night in (first, second)] == [2, 2]
+
+
+def typed() -> str:
+    from scripts.base.invocation import typeable
+
+    return typeable("`grpo x`").strip("`").removesuffix(" x")
+
+
+@pytest.mark.parametrize("key", ["rollout.max_turns", "eval.temperature", "data.heldout"])
+def test_what_every_evaluation_depends_on_cannot_vary(tmp_path: Path, key: str) -> None:
+    refused = grpo("sweep", "new", str(tmp_path / "sweep"), "--vary", f"{key}=1,2")
+    assert refused.returncode == 2
+    assert f"{key}: every arm's evaluation has to have the same one" in refused.stderr
+    assert not (tmp_path / "sweep").exists()

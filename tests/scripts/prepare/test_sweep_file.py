@@ -1,0 +1,129 @@
+"""sweep.toml: what it makes, and what is refused with nothing made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from scripts.prepare.sweep_file import PLAIN, SWEEP_FILE, make_nights, new_sweep, read_sweep
+from scripts.run.config import read_config
+from scripts.run.folder import RunFolder
+
+VARY = ["reward.turn_penalty=0,0.2"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "penalty")
+
+
+def write(folder: RunFolder, text: str) -> Path:
+    folder.path.mkdir()
+    (folder.path / SWEEP_FILE).write_text(text)
+    return folder.path
+
+
+def test_every_arm_is_played_with_one_seed_before_the_next_seed(folder: RunFolder) -> None:
+    sweep = new_sweep(folder, "smol", VARY, "0,7", ["run.steps=20"])
+    assert [(n.arm, n.seed) for n in sweep.nights] == [
+        ("turn_penalty-0", 0),
+        ("turn_penalty-0.2", 0),
+        ("turn_penalty-0", 7),
+        ("turn_penalty-0.2", 7),
+    ]
+    for night in sweep.nights:
+        config = read_config(night.folder.config)
+        assert (config.run.seed, config.run.steps) == (night.seed, 20)
+        assert config.reward.turn_penalty == (0.2 if "0.2" in night.arm else 0)
+        assert night.folder.path.parent == folder.path
+
+
+def test_what_is_written_is_what_is_read(folder: RunFolder) -> None:
+    sweep = new_sweep(folder, "smol", [*VARY, "rollout.group_size=2,4"], "0", [])
+    assert read_sweep(folder.path) == sweep
+    assert list(sweep.arms) == [
+        "turn_penalty-0-group_size-2",
+        "turn_penalty-0-group_size-4",
+        "turn_penalty-0.2-group_size-2",
+        "turn_penalty-0.2-group_size-4",
+    ]
+
+
+def test_without_a_setting_to_vary_only_the_seed_varies(folder: RunFolder) -> None:
+    sweep = new_sweep(folder, "smol", [], "0,1,2", [])
+    assert [night.folder.name for night in sweep.nights] == [f"{PLAIN}-seed{n}" for n in range(3)]
+
+
+def test_an_arm_and_a_seed_that_are_added_later_get_their_nights(folder: RunFolder) -> None:
+    before = new_sweep(folder, "smol", VARY, "0", [])
+    first = before.nights[0].folder.config.read_bytes()
+    file = folder.path / SWEEP_FILE
+    text = file.read_text().replace("seeds = [0]", "seeds = [0, 1]")
+    file.write_text(f'{text}\n[arms.both]\n"reward.turn_penalty" = 1\n"reward.pass_bonus" = 0.5\n')
+    nights = make_nights(read_sweep(folder.path))
+    assert len(nights) == 6
+    assert all(night.folder.config.is_file() for night in nights)
+    assert before.nights[0].folder.config.read_bytes() == first
+
+
+def test_a_night_with_other_settings_than_its_arm_is_refused(folder: RunFolder) -> None:
+    sweep = new_sweep(folder, "smol", VARY, "0", [])
+    file = folder.path / SWEEP_FILE
+    file.write_text(file.read_text().replace('penalty" = 0.2', 'penalty" = 0.3'))
+    with pytest.raises(BadInput, match=r"penalty-0\.2-seed0.*another name"):
+        make_nights(read_sweep(folder.path))
+    assert sweep.nights[1].folder.config.is_file()
+
+
+@pytest.mark.parametrize(
+    ("vary", "seeds", "assignments", "said"),
+    [
+        (["reward.turn_penlty=0,1"], "0", [], "did you mean 'reward.turn_penalty'"),
+        (["reward.turn_penalty=0,-1"], "0", [], "turn_penalty"),
+        (["reward.turn_penalty=0"], "0", [], "at least two values"),
+        (["run.seed=0,1"], "0", [], "set by `seeds`"),
+        (VARY, "0,one", [], "whole numbers with commas"),
+        (VARY, "0,0", [], "twice"),
+        (VARY, "0", ["rollout.temperature=50"], "temperature"),
+        (["model.path=a/b,a_b"], "0", [], "same name"),
+    ],
+)
+def test_a_bad_word_leaves_nothing_behind(
+    folder: RunFolder, vary: list[str], seeds: str, assignments: list[str], said: str
+) -> None:
+    with pytest.raises(BadInput, match=said):
+        new_sweep(folder, "smol", vary, seeds, assignments)
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds = [0]\n[arms]\n", "an arm at least"),
+        ("seeds = []\n[arms.a]\n", "no list of whole numbers"),
+        ("seeds = [0.5]\n[arms.a]\n", "no list of whole numbers"),
+        ("sedes = [0]\n[arms.a]\n", "did you mean 'seeds'"),
+        ("seeds = [0]\n[arms.a]\n'reward.kin' = 1\n", "arms.a: unknown key 'reward.kin'"),
+        ("seeds = [0]\n[arms]\na = 1\n", "must be a table"),
+        ("seeds = [0]\n[arms.'a/b']\n", "cannot name a folder"),
+        ("seeds = [0", "not TOML"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_key(folder: RunFolder, text: str, said: str) -> None:
+    path = write(folder, text)
+    with pytest.raises(BadInput, match=said) as found:
+        read_sweep(path)
+    assert str(path / SWEEP_FILE) in str(found.value)
+
+
+def test_what_is_there_already_is_not_written_over(folder: RunFolder) -> None:
+    new_sweep(folder, "smol", VARY, "0", [])
+    with pytest.raises(BadInput, match=r"grpo sweep run .*penalty"):
+        new_sweep(folder, "smol", VARY, "0", [])
+
+
+def test_a_folder_without_a_sweep_says_how_one_is_made(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="grpo sweep new"):
+        read_sweep(tmp_path)
