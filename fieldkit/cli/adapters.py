@@ -32,8 +32,8 @@ def delta(
         import torch
     except ModuleNotFoundError:
         raise Unavailable(
-            "fieldkit delta needs torch, which this environment lacks; install it with "
-            "`pip install 'grpo-fieldkit[training]'`"
+            "fieldkit delta needs torch, which this environment lacks: `pip install torch`, or use "
+            "fieldkit from the environment that trains"
         ) from None
 
     from fieldkit.training.tensors import load_tensors

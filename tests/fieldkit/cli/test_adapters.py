@@ -67,7 +67,7 @@ def test_delta_without_torch_names_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(SystemExit, match="4"):
         main(["delta", *map(str, adapters)])
-    assert "`pip install 'grpo-fieldkit[training]'`" in capsys.readouterr().err
+    assert "`pip install torch`" in capsys.readouterr().err
 
 
 def test_check_says_what_fits_and_names_what_does_not(
