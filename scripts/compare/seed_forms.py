@@ -33,9 +33,9 @@ def title(c: SeedsComparison) -> str:
 
 def sentences(c: SeedsComparison) -> tuple[str, ...]:
     """What can be said of each arm."""
-    gains = [f"{arm.name}: {_moved(arm.gain['passed'], 'its start')}" for arm in c.arms]
+    gains = [f"{arm.name}: {_moved(arm.gain['passed'], 'at its start')}" for arm in c.arms]
     others = [
-        f"{arm.name} against {c.reference}: {_moved(arm.against['passed'], c.reference)}"
+        f"{arm.name} against {c.reference}: {_moved(arm.against['passed'], f'with {c.reference}')}"
         for arm in c.arms
         if arm.against is not None
     ]
@@ -45,8 +45,8 @@ def sentences(c: SeedsComparison) -> tuple[str, ...]:
 def _moved(change: Change, than: str) -> str:
     by = estimate(change.estimate)
     if not change.sign:
-        return f"passes cannot be told from those of {than} ({by} points)."
-    return f"{'more' if change.sign > 0 else 'fewer'} tasks pass than at {than}, by {by} points."
+        return f"passes cannot be told from those {than} ({by} points)."
+    return f"{'more' if change.sign > 0 else 'fewer'} tasks pass than {than}, by {by} points."
 
 
 def tables(c: SeedsComparison) -> tuple[Table, ...]:

@@ -132,7 +132,7 @@ def test_every_form_says_the_same(found: SeedsComparison) -> None:
         assert sentence in markdown(found)
         assert sentence in shown.getvalue()
         assert sentence.replace("'", "&#39;") in page
-    assert sentences(found)[-1].startswith("hard against kind: fewer tasks pass than at kind")
+    assert sentences(found)[-1].startswith("hard against kind: fewer tasks pass than with kind")
     for name, table in product(("14, 13", "9, 5"), (markdown(found), shown.getvalue(), page)):
         assert name in table
 

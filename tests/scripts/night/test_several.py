@@ -43,7 +43,7 @@ def sweep(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     model, adapter = policy
     values = {
         "run.steps": 1,
-        "run.preflight": False,
+        "run.preflight": "false",
         "model.path": model,
         "model.adapter": adapter,
         "data.pool": write_tasks(folder.parent / "pool.jsonl", 6, "pool"),
