@@ -38,11 +38,13 @@ class PinnedThread:
             self._thread.start()
         future: Future[Any] = Future()
         self._asked.put((future, function))
-        done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=seconds)
+        result = asyncio.wrap_future(future)
+        done, _ = await asyncio.wait([result], timeout=seconds)
         if not done:
             self.hung = True
+            result.cancel()  # nobody asks for what comes later
             raise TimeoutError
-        return future.result()
+        return result.result()
 
     def end(self) -> None:
         """Let the thread end after the calls made so far."""

@@ -6,7 +6,7 @@ its rendering, parsing, tool loop and masks run as they do in training.
 
 import asyncio
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -27,7 +27,8 @@ from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.prepare.model import default_model_dir
-from tests.rollout.envs.counter import Counter
+from tests.rollout.envs.counter import Counter, only_even, short
+from tests.rollout.envs.multi_env import TwoGames, catch_reward, word_reward
 from tests.rollout.envs.trl_templates import templates
 
 HERE = Path(__file__).parent
@@ -43,6 +44,8 @@ class Seen:
     completion_ids: list[int]
     mask: list[int]
     tool_messages: list[str]
+    rewards: list[float | None]
+    """What each source of rewards says; None where it does not apply."""
 
 
 def call(name: str, arguments: str) -> str:
@@ -64,6 +67,21 @@ EPISODES = {
 }
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A class of an environment, its reward functions, and a row."""
+
+    kind: type
+    rewards: tuple[Callable[..., Any], ...]
+    prompt: str
+    row: Mapping[str, Any]
+
+
+COUNTING = Asked(Counter, (short, only_even), PROMPT, {"target": 3})
+WORD = Asked(TwoGames, (word_reward, catch_reward), "Win. ", {"env": "word", "secret": "crane"})
+CATCH = Asked(TwoGames, (word_reward, catch_reward), "Win. ", {"env": "catch"})
+
+
 def random_model(n_tokens: int) -> Any:
     """A model of one layer with random weights, which what it says need not come from."""
     import torch
@@ -83,7 +101,7 @@ def random_model(n_tokens: int) -> Any:
 
 
 @cache
-def trainer(name: str) -> Any:
+def trainer(name: str, kind: type, rewards: tuple[Callable[..., Any], ...]) -> Any:
     """TRL's trainer with a scripted model: set `script`, then `seen`."""
     from datasets import Dataset
 
@@ -97,6 +115,11 @@ def trainer(name: str) -> Any:
         turn = 0
         seen: Any = None
 
+        def _calculate_rewards(self, *args: Any) -> Any:
+            found = super()._calculate_rewards(*args)
+            self.seen.rewards = [None if v != v else round(float(v), 5) for v in found[0]]
+            return found
+
         def _generate_single_turn(self, prompt_ids: Any, *args: Any, **more: Any) -> Any:
             ids = self.script[self.turn]
             self.turn += 1
@@ -106,19 +129,19 @@ def trainer(name: str) -> Any:
             found = super()._tool_call_loop(prompts, prompt_ids, *args)
             mask, completions, completion_ids, *_ = found
             told = [m["content"] for m in completions[0] if m["role"] == "tool"]
-            self.seen = Seen(list(prompt_ids[0]), list(completion_ids[0]), list(mask[0]), told)
+            self.seen = Seen(list(prompt_ids[0]), list(completion_ids[0]), list(mask[0]), told, [])
             return found
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(default_model_dir())
     tokenizer.chat_template = templates()[name]
     return Scripted(
         model=random_model(len(tokenizer)),
-        reward_funcs=lambda completions, **row: [0.0] * len(completions),
+        reward_funcs=list(rewards),
         train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": PROMPT}], "target": 3}] * 2
+            [{"prompt": [{"role": "user", "content": PROMPT}]}] * 2  # given by hand, later
         ),
         processing_class=tokenizer,
-        environment_factory=Counter,
+        environment_factory=kind,
         args=trl.GRPOConfig(
             output_dir=str(HERE / "unused"),
             per_device_train_batch_size=2,
@@ -131,16 +154,16 @@ def trainer(name: str) -> Any:
     )
 
 
-def theirs(name: str, replies: Sequence[str], renderer: ChatRenderer) -> Seen:
-    oracle = trainer(name)
+def theirs(name: str, asked: Asked, replies: Sequence[str], renderer: ChatRenderer) -> Seen:
+    oracle = trainer(name, asked.kind, asked.rewards)
     oracle.script, oracle.turn = [renderer.encode_reply(r) for r in replies], 0
-    row = {"prompt": [{"role": "user", "content": PROMPT}], "target": 3}
+    row = {"prompt": [{"role": "user", "content": asked.prompt}], **asked.row}
     oracle._generate_and_score_completions([dict(row), dict(row)])
     seen: Seen = oracle.seen
     return seen
 
 
-def ours(replies: Sequence[str], renderer: ChatRenderer) -> Seen:
+def ours(env: str, asked: Asked, replies: Sequence[str], renderer: ChatRenderer) -> Seen:
     site = Site(SandboxSettings(), HERE, tool_form="hermes")
     player = Player(
         policy=lambda task, limits: reciting(replies, renderer, limits),
@@ -150,7 +173,7 @@ def ours(replies: Sequence[str], renderer: ChatRenderer) -> Seen:
         policy_version="written",
         reward=Reward(),
     )
-    task = Task("count-3", "counter", PROMPT, {"target": 3})
+    task = Task("one", env, asked.prompt, asked.row)
     played: Trajectory = asyncio.run(player.play(task, 0, lambda turn: turn + 1))
     first, last = played.turns[0], played.turns[-1]
     whole = [*last.prompt_ids, *last.completion_ids]
@@ -159,27 +182,56 @@ def ours(replies: Sequence[str], renderer: ChatRenderer) -> Seen:
         began = len(turn.prompt_ids)
         mask[began : began + len(turn.completion_ids)] = [1] * len(turn.completion_ids)
     n = len(first.prompt_ids)
-    told = [t.observation for t in played.turns if t.observation is not None]
-    return Seen(whole[:n], whole[n:], mask[n:], "\n".join(told).split("\n") if told else [])
+    told = "\n".join(t.observation for t in played.turns if t.observation is not None)
+    rewards = [None if p.value is None else round(p.value, 5) for p in played.grade.rewards]
+    return Seen(whole[:n], whole[n:], mask[n:], [told], rewards)
 
 
 @pytest.fixture(autouse=True)
 def _counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("random.randrange", lambda n: 7)  # each seeds the generators in its own way
-    register_environments(
-        {"counter": EnvSettings(use="counter.py:Counter", passes="reward >= 1")}, HERE
-    )
+    weights = {f"multi_env.py:{name}_reward": 1.0 for name in ("word", "catch")}
+    games = EnvSettings("multi_env.py:TwoGames", "word_reward >= 1", rewards=weights)
+    own = {"counter.py:short": 1.0, "counter.py:only_even": 1.0}
+    counter = EnvSettings("counter.py:Counter", "reward >= 1", rewards=own)
+    register_environments({"counter": counter, "games": games}, HERE)
     yield
     register_environments({}, HERE)
+
+
+def say(word: str) -> str:
+    return call("guess", f'{{"word": "{word}"}}')
+
+
+def require_equal(name: str, env: str, asked: Asked, replies: Sequence[str]) -> Seen:
+    renderer = ChatRenderer(default_model_dir(), templates()[name])
+    found = ours(env, asked, replies, renderer)
+    wanted = theirs(name, asked, replies, renderer)
+    wanted.tool_messages = ["\n".join(wanted.tool_messages)]
+    assert found == wanted
+    return found
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3"])
 @pytest.mark.parametrize("episode", EPISODES)
 def test_an_episode_is_the_same_as_in_trl_token_for_token(name: str, episode: str) -> None:
-    renderer = ChatRenderer(default_model_dir(), templates()[name])
-    found = ours(EPISODES[episode], renderer)
-    wanted = theirs(name, EPISODES[episode], renderer)
-    assert found.prompt_ids == wanted.prompt_ids
-    assert found.completion_ids == wanted.completion_ids
-    assert found.mask == wanted.mask
-    assert found.tool_messages == wanted.tool_messages
+    require_equal(name, "counter", COUNTING, EPISODES[episode])
+
+
+@pytest.mark.parametrize(
+    ("asked", "replies", "rewards"),
+    [
+        (WORD, [say("crate"), "I give up."], [0.8, None]),
+        (WORD, [say("cat"), say("crane"), "Won."], [1.0, None]),
+        (WORD, [call("move", '{"direction": "left"}'), call("stay", "{}"), "No."], [0.0, None]),
+        (WORD, [say("crane"), say("crane"), "Over."], [1.0, None]),
+        (CATCH, [call("stay", "{}")] * 3 + ["Caught."], [None, 1.0]),
+        (CATCH, [call("move", '{"direction": "left"}')] * 4 + ["Over."], [None, 0.0]),
+        (CATCH, [call("move", '{"direction": "up"}'), "Hm."], [None, 0.0]),
+    ],
+)
+def test_two_games_behind_one_class_are_played_and_paid_as_in_trl(
+    asked: Asked, replies: list[str], rewards: list[float | None]
+) -> None:
+    """Cumulative feedback, a game that is over, a tool of the other game, rewards of one game."""
+    assert require_equal("qwen3", "games", asked, replies).rewards == rewards

@@ -1,6 +1,7 @@
 """A TRL class plays by the loop that plays everything: prompts, tools, rewards, and its faults."""
 
 import asyncio
+import gc
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -145,6 +146,15 @@ def test_a_tool_that_raises_and_one_that_is_unknown_are_told_as_in_trl() -> None
         "{'error': 'Tool fly not found.'}\n"
         "{'error': \"Counter.add() got an unexpected keyword argument 'size'\"}"
     )
+
+
+def test_what_a_tool_raised_is_told_to_the_policy_and_to_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    register()
+    play(["add: -1", "Done."])
+    gc.collect()  # asyncio complains when it drops an exception that nobody asked for
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_reply_without_a_call_goes_to_the_tool_that_takes_such_replies(tmp_path: Path) -> None:
