@@ -28,7 +28,7 @@ from scripts.phases.registry import PHASES
 from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
-from scripts.run.manifest import check_sandbox, free_changes, read_manifest
+from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import Phase, drive
 from scripts.run.plan import Measured, seconds_allotted, seconds_left
@@ -42,6 +42,7 @@ from scripts.run.state import (
 )
 from scripts.run.timings import LOOP_VARIABLE
 from scripts.run.until import FORECAST, held, next_time
+from scripts.run.verify import require_weights
 from scripts.track.trackers import require_trackers
 
 
@@ -78,6 +79,7 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     """
     config = with_options(read_config(folder.config, options.sandbox), options)
     check_sandbox(folder, config)
+    _require_ours(folder)
     require_trackers(config)
     both = Both(display, log_display(folder.log, "loop"))
     wish = Wish(lambda text: note(both.tell, text))
@@ -95,6 +97,14 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
                 trouble = loop.stop_programs()
             both.close()
     loop.end(left, trouble)
+
+
+def _require_ours(folder: RunFolder) -> None:
+    """Raise for a run that cannot go on here, before anything is written into its folder: a
+    committed run's files are tracked."""
+    if (manifest := read_manifest(folder)) is not None:
+        check_host(folder, manifest)
+    require_weights(folder)
 
 
 def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:

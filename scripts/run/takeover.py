@@ -13,6 +13,7 @@ from scripts.base.machine import hardware, host_identity
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
 from scripts.run.manifest import is_same_host, read_manifest
+from scripts.run.verify import require_weights
 
 
 def takeover(folder: RunFolder) -> str:
@@ -24,19 +25,8 @@ def takeover(folder: RunFolder) -> str:
         old, new = manifest["host"], host_identity()
         if is_same_host(old, new):
             return f"run {folder.name} is this host's already ({new['name']})"
-        _require_weights(folder)
+        require_weights(folder)
         changed = {**manifest, "host": new, "hardware": hardware()}
         Journal(folder.journal).append("takeover", old=old, new=new)
         write_json(folder.manifest, changed)
     return f"run {folder.name} now belongs to {new['name']} (it was {old['name']}'s)"
-
-
-def _require_weights(folder: RunFolder) -> None:
-    """Raise `BadInput` for a copy without weights, as a committed run is: a loop could only put its
-    finished steps aside and make them again."""
-    for n in sorted({0, max(0, folder.finished_steps() - 1)}):
-        if folder.summary(n).is_file() and not folder.adapter(n).is_dir():
-            raise BadInput(
-                f"{folder.adapter(n)}: not in this copy, so the run cannot go on here; commands"
-                f" that only read work without a takeover. {folder.how_to_play_again}"
-            )

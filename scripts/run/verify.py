@@ -39,11 +39,13 @@ class Change:
 def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
     """Move changed files to changed/.
 
-    Raises `BadInput` if the starting adapter changed: no phase can make it again.
+    Raises `BadInput` if the starting adapter changed, because no phase can make it again, and as
+    `require_weights`.
     """
     n_done = folder.finished_steps()
     if n_done == 0:
         return
+    require_weights(folder)
     _require_start(folder)
     journalled = _journalled(folder)
     changes = [*_evals(folder, journalled), *_step(folder, n_done, journalled)]
@@ -55,6 +57,23 @@ def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
             tell,
             f"{folder.relative(change.what)} is {change.why}: put aside in {folder.changed}, and "
             "made again",
+        )
+
+
+def require_weights(folder: RunFolder) -> None:
+    """Raise `BadInput` for a copy without weights, as a committed run is.
+
+    Its finished steps are no damage to mend: a loop would put them aside, one after the other, and
+    play them again. The newest step may lack its adapter where its bundle is there to train on.
+    """
+    n = folder.finished_steps() - 1
+    gone = [0] if n >= 0 and not folder.adapter(0).is_dir() else []
+    if n > 0 and not folder.adapter(n).is_dir() and not folder.bundle(n).is_file():
+        gone.append(n)
+    if gone:
+        raise BadInput(
+            f"{folder.adapter(gone[0])}: not in this copy, so the run cannot go on here; commands "
+            f"that only read work. {folder.how_to_play_again}"
         )
 
 

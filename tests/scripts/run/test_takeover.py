@@ -12,6 +12,7 @@ from scripts.base.machine import host_identity
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest
 from scripts.run.takeover import takeover
+from tests.scripts.cli.in_process import grpo
 from tests.scripts.made_night import make_night
 
 
@@ -30,6 +31,31 @@ def test_a_copy_without_weights_is_not_taken_over_and_stays_as_it_is(elsewhere: 
     with pytest.raises(BadInput, match=r"step-000/adapter: not in this copy.*grpo run .*-again"):
         takeover(elsewhere)
     assert {p: p.read_bytes() for p in elsewhere.path.rglob("*.json")} == before
+
+
+def test_a_copy_on_the_host_that_played_it_stays_as_it_is_too(tmp_path: Path) -> None:
+    """A second clone on one machine: nothing has to be taken over, and nothing can go on."""
+    folder = make_night(tmp_path, n_steps=2).folder
+    before = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
+    for command in ("run", "eval", "rollout"):
+        ended = grpo(command, folder.path)
+        assert ended.code == 2
+        assert "step-000/adapter: not in this copy" in ended.error
+    # Whoever puts back the adapter that it started from is not led further astray.
+    folder.adapter(0).mkdir()
+    folder.bundle(2).unlink()
+    del before[folder.bundle(2)]
+    assert "step-002/adapter: not in this copy" in grpo("run", folder.path).error
+    after = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file() and p.name != "lock"}
+    assert after == before
+
+
+def test_a_copy_of_another_host_is_refused_before_its_journal_is_written(
+    elsewhere: RunFolder,
+) -> None:
+    ended = grpo("run", elsewhere.path)
+    assert (ended.code, "belongs to host elsewhere" in ended.error) == (6, True)
+    assert not elsewhere.journal.exists()
 
 
 def test_with_its_weights_it_becomes_this_hosts(elsewhere: RunFolder) -> None:
