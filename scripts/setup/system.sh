@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The programs that no Python package brings: the sandbox's, git, and a Python that can make .venv;
-# and tcmalloc, which makes a CPU faster and is not needed: `install` alone asks for it.
+# and tcmalloc, which makes a CPU faster and is not needed: it comes along where nobody has to be
+# asked for it, and a failure to get it stops nothing.
 #   ensure   install what is missing, before anything is downloaded: as root, or with sudo where it
 #            asks for no password or can ask for it here; else say what to ask an administrator for
 #   install  the same, and say so when nothing is missing
@@ -45,10 +46,20 @@ install() {
     fi
     echo "installing system packages: $packages"
     export DEBIAN_FRONTEND=noninteractive
+    local patience=(-o Acquire::http::Timeout=20 -o Acquire::Retries=1) # apt waits minutes else
     # shellcheck disable=SC2086  # a list of words
-    "${sudo[@]}" apt-get update -qq &&
-        "${sudo[@]}" apt-get install -y -qq --no-install-recommends $packages > /dev/null ||
+    "${sudo[@]}" apt-get update -qq "${patience[@]}" &&
+        "${sudo[@]}" apt-get install -y -qq --no-install-recommends $packages "${patience[@]}" > /dev/null ||
         refuse "apt-get could not install it; see above. Once it can: apt-get install $packages"
+}
+
+# It comes with packages that are installed anyway, and with a first set-up where nobody is asked.
+# A later `ensure` leaves it: a machine that cannot get it would try at every start.
+wants_tcmalloc() {
+    [ "$mode" != check ] && [ "${GRPO_BUILD:-cpu}" = cpu ] || return 1
+    [ "$mode" != install ] && [ -z "$installed" ] || return 0
+    [ ! -f "${VENV:-.venv}/.ready" ] && command -v apt-get > /dev/null || return 1
+    [ "$(id -u)" = 0 ] || { command -v sudo > /dev/null && sudo -n true 2> /dev/null; }
 }
 
 # rollout/engine/preload.py finds it and runs without it.
@@ -77,14 +88,16 @@ try_box() {
 
 mode=${1:-check}
 case $mode in check | install | ensure) ;; *) echo "usage: system.sh check|install|ensure" >&2; exit 2 ;; esac
+installed=
 missing=$(missing_programs)
 if [ -n "$missing" ]; then
     [ "$mode" != check ] || refuse "\`make system\` installs $(words '.*:')"
     install
+    installed=yes
     missing=$(missing_programs)
     [ -z "$missing" ] || refuse "The packages are installed, but these programs are not on the PATH."
 elif [ "$mode" = install ]; then
     echo "every system package is there"
 fi
-[ "$mode" != install ] || install_tcmalloc
+! wants_tcmalloc || install_tcmalloc
 try_box

@@ -47,13 +47,15 @@ class Machine:
         file.write_text(f"#!/bin/bash\n{text}\n")
         file.chmod(0o755)
 
-    def type(self, mode: str, *, root: bool = False) -> subprocess.CompletedProcess[str]:
+    def type(
+        self, mode: str, *, root: bool = False, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run system.sh as root, or as somebody who is not."""
         words = [str(self.folder / "scripts/setup/system.sh"), mode]
         if not root and os.getuid() == 0:
             user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
             words = ["/usr/bin/setpriv", *user, *words]
-        env = {"PATH": str(self.programs)}
+        env["PATH"] = str(self.programs)
         return subprocess.run(
             words, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False
         )
@@ -107,6 +109,11 @@ def test_sudo_that_asks_nothing_installs_what_is_missing(machine: Machine) -> No
     assert done.returncode == 0, done.stderr
     assert done.stdout == "installing system packages: bubblewrap\n"
     assert "apt-get install -y -qq --no-install-recommends bubblewrap" in done.stderr
+    # What is optional comes along, after a set-up too.
+    (machine.programs / "bwrap").unlink()
+    (machine.folder / ".venv/.ready").write_text("cpu\n")
+    machine.has_script("ldconfig", "echo libc.so.6")
+    assert TCMALLOC in machine.type("ensure").stderr
 
 
 def test_a_system_without_apt_is_told_the_names_of_the_packages(machine: Machine) -> None:
@@ -124,15 +131,50 @@ def test_an_installation_that_fails_ends_with_what_to_type_later(machine: Machin
     assert "Once it can: apt-get install bubblewrap" in done.stderr
 
 
-def test_tcmalloc_is_asked_for_by_name_only_and_is_not_needed(machine: Machine) -> None:
+TCMALLOC = "install -y -qq --no-install-recommends libtcmalloc-minimal4"
+
+
+def without_tcmalloc(machine: Machine, apt: str) -> None:
+    """The machine lacks tcmalloc only; `apt` is what apt-get does."""
     machine.has("bwrap")
     machine.has_script("ldconfig", "echo libc.so.6")
-    machine.has_script("apt-get", "exit 100")
+    machine.has_script("apt-get", apt)
+
+
+def test_where_somebody_has_to_be_asked_tcmalloc_is_asked_for_by_name_only(
+    machine: Machine,
+) -> None:
+    without_tcmalloc(machine, "exit 100")
     assert machine.type("ensure").stderr == ""
     done = machine.type("install")
     assert done.returncode == 0
     assert "libtcmalloc-minimal4" in done.stderr
     assert done.stderr.endswith("engine and trainer run without it, somewhat slower.\n")
+    machine.has_script("sudo", 'echo "sudo: a password is required" >&2; exit 1')
+    assert machine.type("ensure").stderr == ""
+
+
+def test_a_first_set_up_brings_tcmalloc_where_sudo_asks_nothing(machine: Machine) -> None:
+    without_tcmalloc(machine, 'echo "apt-get $*" >&2')
+    machine.has_script("sudo", '[ "$1" = -n ] && exit; "$@"')
+    done = machine.type("ensure")
+    assert done.returncode == 0
+    assert TCMALLOC in done.stderr
+    assert done.stdout == "installing system packages: libtcmalloc-minimal4\n"
+    # On a GPU nothing preloads it.
+    assert machine.type("ensure", GRPO_BUILD="cuda").stderr == ""
+    # A machine that could not get it does not try at every start.
+    (machine.folder / ".venv/.ready").write_text("cpu\n")
+    assert machine.type("ensure").stderr == ""
+
+
+def test_a_first_set_up_without_a_network_goes_on_without_tcmalloc(machine: Machine) -> None:
+    without_tcmalloc(machine, 'echo "no network" >&2; exit 100')
+    machine.has_script("sudo", '[ "$1" = -n ] && exit; "$@"')
+    done = machine.type("ensure")
+    assert done.returncode == 0
+    assert "no network" in done.stderr
+    assert "tcmalloc is optional" in done.stderr
 
 
 def test_a_missing_python_is_found_before_anything_is_downloaded(machine: Machine) -> None:
