@@ -88,8 +88,8 @@ class SeedsArm:
 
 @dataclass(frozen=True)
 class SeedsComparison:
-    """Arms over the same held-out tasks. unplayed: the nights that have no evaluation of a trained
-    adapter yet, and are left out."""
+    """Arms over the same held-out tasks. unplayed: the nights whose newest adapter has no
+    evaluation yet, and that are left out."""
 
     n_tasks: int
     arms: tuple[SeedsArm, ...]
@@ -114,7 +114,7 @@ class SeedsComparison:
 def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
     """Compare arms by name, each with its nights' run folders.
 
-    Raises `BadInput` where no night of an arm has a trained and evaluated adapter, and where
+    Raises `BadInput` where no night of an arm has evaluated its newest adapter, and where
     evaluations were not played alike.
     """
     stored: dict[str, StoredArm] = {}
@@ -122,16 +122,14 @@ def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
     unplayed = []
     for name, folders in arms.items():
         for folder in folders:
-            if not _is_trained(RunReader(RunFolder(folder))):
+            if not _is_evaluated(RunReader(RunFolder(folder))):
                 unplayed.append(folder.name)
                 continue
             start, end = read_arm(f"{folder}@{WARM}"), read_arm(str(folder))
             stored |= {f"{folder.name}@{arm.arm}": arm for arm in (start, end)}
             nights[name].append(_night(folder.name, start, end))
     if empty := [name for name, played in nights.items() if not played]:
-        raise BadInput(
-            f"no night of {', '.join(empty)} has a trained adapter with a finished evaluation yet"
-        )
+        raise BadInput(f"no night of {', '.join(empty)} has evaluated its newest adapter yet")
     refuse_unmatched(stored)
     played = {name: tuple(found) for name, found in nights.items()}
     first, *others = played.values()
@@ -143,10 +141,9 @@ def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
     )
 
 
-def _is_trained(night: RunReader) -> bool:
-    """Whether an adapter that the night trained has a finished evaluation."""
-    shas = [s.adapter_sha for s in night.steps]
-    return any(sha in night.evaluations for sha in shas if sha != shas[0])
+def _is_evaluated(night: RunReader) -> bool:
+    """Whether the adapter of the newest step has a finished evaluation."""
+    return len(night.steps) > 1 and night.steps[-1].adapter_sha in night.evaluations
 
 
 def _night(name: str, start: StoredArm, end: StoredArm) -> SeedNight:
