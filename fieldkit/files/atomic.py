@@ -50,7 +50,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """An `OSError` that names no file, as that of a write to an open one, names `path`."""
     try:
         yield
@@ -64,8 +64,9 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f"{path.name}{TMP_MARK}{os.getpid()}")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: str | Path, data: bytes) -> None:
     """Write `data` to `path` atomically and durably."""
+    path = Path(path)
     tmp = _temporary(path)
     try:
         with naming(path), open(tmp, "wb") as f:
@@ -79,7 +80,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     fsync_dir(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: str | Path, text: str) -> None:
     """Write `text` as UTF-8, atomically and durably."""
     write_bytes(path, text.encode())
 
@@ -89,22 +90,22 @@ def write_packed(path: Path, data: bytes) -> None:
     write_bytes(path, lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON with a final newline. Raises `ValueError` for NaN, ±∞."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: str | Path) -> Any:
     """Read one JSON document. Raises `BadInput` naming file and line."""
     try:
-        data = path.read_bytes()
+        data = Path(path).read_bytes()
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     return parse_json(data, str(path), names_line=False)
 
 
 @contextmanager
-def whole_dir(path: Path) -> Iterator[Path]:
+def whole_dir(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` on success and is removed on failure.
 
     An existing `path` is replaced: the old folder is moved aside first and removed last, so a
@@ -119,6 +120,7 @@ def whole_dir(path: Path) -> Iterator[Path]:
     >>> read_json(folder / "config.json")
     {'r': 8}
     """
+    path = Path(path)
     tmp = _temporary(path)
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
@@ -139,16 +141,16 @@ def whole_dir(path: Path) -> Iterator[Path]:
         raise
 
 
-def sweep_temporaries(folder: Path) -> list[Path]:
+def sweep_temporaries(folder: str | Path) -> list[Path]:
     """Remove a killed writer's temporaries from `folder` itself; return what was removed."""
-    left = [p for p in folder.iterdir() if TMP_MARK in p.name]
+    left = [p for p in Path(folder).iterdir() if TMP_MARK in p.name]
     for p in left:
         shutil.rmtree(p) if p.is_dir() and not p.is_symlink() else p.unlink()
     return left
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[IO[bytes]]:
+def locked(path: str | Path) -> Iterator[IO[bytes]]:
     """Hold the kernel's exclusive lock on a file, made where it is missing; yield it open.
 
     Waits for another holder. The lock ends with its process, however that ends.
@@ -158,13 +160,14 @@ def locked(path: Path) -> Iterator[IO[bytes]]:
         yield f
 
 
-def append_line(path: Path, line: str) -> None:
+def append_line(path: str | Path, line: str) -> None:
     """Append one line and fsync it. A torn last line of an earlier crash is closed off first.
 
     Raises `ValueError` for a line that holds a newline.
     """
     if "\n" in line:
         raise ValueError("a line holds no newline")
+    path = Path(path)
     fresh = not path.exists()
     with naming(path), open(path, "ab+") as f:
         if f.tell() > 0:
@@ -179,22 +182,22 @@ def append_line(path: Path, line: str) -> None:
         fsync_dir(path.parent)
 
 
-def drop_torn_tail(path: Path) -> int:
+def drop_torn_tail(path: str | Path) -> int:
     """Cut a last line that lacks its newline (a write the crash interrupted); return bytes cut."""
-    data = path.read_bytes()
+    data = Path(path).read_bytes()
     keep = data.rfind(b"\n") + 1
     if keep < len(data):
         os.truncate(path, keep)
     return len(data) - keep
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text) of every complete line; a torn last line is not yielded.
 
     A file whose name ends in .xz is decompressed as it is read. Raises `BadInput` naming the line
     that is not UTF-8, or the file that is not whole.
     """
-    with lzma.open(path) if path.suffix == PACKED else open(path, "rb") as f:
+    with lzma.open(path) if Path(path).suffix == PACKED else open(path, "rb") as f:
         number = 0
         try:
             for number, raw in enumerate(f, start=1):
@@ -230,7 +233,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, value
 
 
-def sha256_file(path: Path) -> str:
+def sha256_file(path: str | Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()

@@ -43,8 +43,8 @@ class Journal:
     [('trained', {'step': 3, 'loss': 0.25})]
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
     def append(self, event: str, **data: Any) -> None:
         """Add one event durably. Raises `ValueError` for NaN and for a key of the journal's own."""

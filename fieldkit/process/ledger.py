@@ -48,8 +48,8 @@ class Ledger:
     (True, True, False)
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
     def entries(self) -> list[Owned]:
         """Every entry. Raises `BadInput` for a file that is not a ledger."""
@@ -77,7 +77,11 @@ class Ledger:
             self._write([e for e in self.entries() if e.name != name])
 
     def announce(
-        self, name: str, command: Sequence[str], log: Path, info: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        log: str | Path,
+        info: Mapping[str, Any] | None = None,
     ) -> Owned:
         """Write down what is about to be started, under a new marker.
 
@@ -136,8 +140,8 @@ class Ledger:
         command: Sequence[str],
         *,
         env: Mapping[str, str],
-        cwd: Path,
-        log: Path,
+        cwd: str | Path,
+        log: str | Path,
         info: Mapping[str, Any],
         pass_fds: Sequence[int] = (),
     ) -> Owned:
@@ -176,13 +180,13 @@ def _entry(raw: Any, where: str) -> Owned:
 def spawn(
     command: Sequence[str],
     env: Mapping[str, str],
-    log: Path,
-    cwd: Path | None = None,
+    log: str | Path,
+    cwd: str | Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start `command` in a session of its own, with `env` alone and its output at `log`'s end. Of
     open file descriptors it inherits `pass_fds`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
         return subprocess.Popen(
             list(command),

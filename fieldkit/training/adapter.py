@@ -91,12 +91,12 @@ def copy_adapter(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def adapter_sha(path: Path) -> str:
+def adapter_sha(path: str | Path) -> str:
     """Identity of an adapter folder: hex SHA-256 over its weights and its config.
 
     Other files in the folder (canary.json, a README) do not change it.
     """
-    return files_sha([_existing(path, name) for name in (WEIGHTS_FILE, CONFIG_FILE)])
+    return files_sha([_existing(Path(path), name) for name in (WEIGHTS_FILE, CONFIG_FILE)])
 
 
 def files_sha(files: Iterable[Path]) -> str:
@@ -107,12 +107,13 @@ def files_sha(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def read_adapter(path: Path) -> AdapterInfo:
+def read_adapter(path: str | Path) -> AdapterInfo:
     """Read and check `adapter_config.json`.
 
     Raises `BadInput` for a missing file and for every kind of adapter that is not plain LoRA of one
     rank on named layers (DoRA, bias, modules_to_save and the like).
     """
+    path = Path(path)
     _existing(path, WEIGHTS_FILE)
     file = _existing(path, CONFIG_FILE)
     config = read_json(file)
@@ -160,15 +161,15 @@ def other_base(info: AdapterInfo, model: str) -> str | None:
     return named if named and named.casefold() != base_name(model).casefold() else None
 
 
-def check_adapter(path: Path, model_dir: Path) -> AdapterInfo:
+def check_adapter(path: str | Path, model_dir: str | Path) -> AdapterInfo:
     """Check an adapter's tensors against the model folder it is for.
 
     Every weight of the model whose layer is a target must have its A (rank, in) and its B
     (out, rank), in float, all finite; no other tensor is allowed. Raises `BadInput` that names the
     file and the tensor.
     """
-    info = read_adapter(path)
-    file = path / WEIGHTS_FILE
+    info, model_dir = read_adapter(path), Path(model_dir)
+    file = info.path / WEIGHTS_FILE
     expected = expected_shapes(info, model_dir)
     found = tensor_shapes(file)
     for name in expected:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
+def load_tensors(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on the CPU. Raises `BadInput` for a missing or broken
     one."""
     from safetensors import SafetensorError
@@ -46,7 +46,7 @@ def require_alike(found: Mapping[str, Tensor], needed: Mapping[str, Tensor], sou
 
 
 def save_tensors(
-    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write CPU tensors to a safetensors file; takes as much memory again as the file has bytes.
 
@@ -61,5 +61,5 @@ def save_tensors(
             f.write(data)
             f.flush()
         except OSError:
-            path.unlink()
+            Path(path).unlink()
             raise

@@ -14,6 +14,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import (
     append_line,
     drop_torn_tail,
+    locked,
     read_json,
     read_lines,
     sha256_file,
@@ -25,6 +26,7 @@ from fieldkit.files.atomic import (
     write_packed,
     write_text,
 )
+from fieldkit.files.journal import Journal
 from tests.fieldkit.conftest import PAGE, PAGES
 
 
@@ -200,3 +202,22 @@ def test_a_packed_file_is_read_line_by_line_and_a_cut_one_is_named(tmp_path: Pat
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadInput, match=r"l\.jsonl\.xz: not a whole \.xz file"):
         list(read_lines(path))
+
+
+def test_a_path_may_be_a_text(tmp_path: Path) -> None:
+    lines, document, folder = (str(tmp_path / name) for name in ("l", "d.json", "f"))
+    append_line(lines, "one")
+    with open(lines, "ab") as file:
+        file.write(b"torn")
+    assert drop_torn_tail(lines) == 4
+    assert list(read_lines(lines)) == [(1, "one")]
+    write_json(document, 1)
+    assert (read_json(document), len(sha256_file(document))) == (1, 64)
+    with whole_dir(folder) as inside:
+        write_text(str(inside / "a"), "a")
+    assert sweep_temporaries(folder) == []
+    with locked(lines) as file:
+        file.seek(0)
+        assert file.read() == b"one\n"
+    Journal(str(tmp_path / "j")).append("began")
+    assert [entry.event for entry in Journal(tmp_path / "j").read()] == ["began"]

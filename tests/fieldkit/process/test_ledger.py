@@ -76,12 +76,12 @@ def test_a_launched_process_has_the_socket_it_was_given(ledger: Ledger, tmp_path
     with socket.create_server(("127.0.0.1", 0)) as listening:
         answer = "s.accept()[0].sendall(b'here')"
         program = f"import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); {answer}"
-        owned = ledger.launch(
+        owned = Ledger(str(ledger.path)).launch(
             "server",
             [sys.executable, "-c", program, str(listening.fileno())],
             env={},
-            cwd=tmp_path,
-            log=tmp_path / "log",
+            cwd=str(tmp_path),
+            log=str(tmp_path / "log"),
             info={},
             pass_fds=[listening.fileno()],
         )

@@ -92,6 +92,8 @@ def test_a_fitting_adapter_is_described(adapter: Path, model: Path) -> None:
     assert (info.rank, info.alpha, info.base_model) == (RANK, 4.0, "somewhere")
     assert info.target_modules == ("q_proj", "v_proj")
     assert info.sha == adapter_sha(adapter)
+    assert check_adapter(str(adapter), str(model)) == info
+    assert adapter_sha(str(adapter)) == info.sha
 
 
 def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path) -> None:

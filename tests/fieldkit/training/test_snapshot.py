@@ -326,6 +326,7 @@ trained = own.clone()
 tracker = WeightDeltaTracker(model)
 with LoraReferenceSnapshot.from_disk(model, folder):
     print(model.weight.to_local().tolist())
+assert len(LoraReferenceSnapshot(model)) == 1
 assert torch.equal(own, trained)
 with torch.no_grad():
     own.add_(rank + 1.0)
