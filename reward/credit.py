@@ -1,10 +1,10 @@
 """The credit rules: how every turn of an episode gets its advantage.
 
 One advantage for a whole episode credits the turn that says "done" with the work before it.
-`turn_advantages` credits a turn with what followed it, compared with what followed the same turn in
-the group: the policy gradient with rewards-to-go and a baseline by time (Sutton et al. 2000,
-theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`. `state_advantages`
-compares turns in the same state instead. Nothing here plays or trains.
+`turn_advantages` credits a turn with the reward after it, compared with the reward after the same
+turn in the group: the policy gradient with rewards-to-go and a baseline by time (Sutton et al.
+2000, theorem 1; Williams 1992), group-relative as in `fieldkit.training.advantages`.
+`state_advantages` compares turns in the same state instead. Nothing here plays or trains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fieldkit.training.advantages import (
 Rows = Sequence[Sequence[float]]
 """A number for every turn of each of a group's K episodes."""
 
-_STATE_DIGITS = 9  # progress is a sum of shares such as 1/3; below this it differs by rounding
+_STATE_DIGITS = 9  # progress is a sum of shares such as 1/3; smaller differences are rounding
 
 
 def states_of(progress: Sequence[float | None]) -> tuple[float, ...]:
@@ -38,13 +38,13 @@ def states_of(progress: Sequence[float | None]) -> tuple[float, ...]:
 def turn_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
-    """K rewards, and what each turn earned → an advantage for every turn of the K rollouts.
+    """K rewards, and what each turn earned → an advantage for every turn of the K episodes.
 
-    The reward-to-go of turn t is the episode's reward minus what was earned before t; that of an
-    episode that has ended is what no turn accounts for. Its advantage is the difference to the mean
-    over all K at the same t, so that of the first turn is the episode's r − μ. "std" divides by the
-    root mean square over all turns of the group (+ 1e-4), "mean" by nothing. Equal rewards give
-    exact zeros, as in `group_advantages`. Raises as `check_rewards`.
+    The reward-to-go of turn t is the episode's reward minus what was earned before t. After an
+    episode's last turn it is the part of the reward that no turn earned. The advantage is the
+    difference to the mean over all K at the same t, so that of the first turn is the episode's r −
+    μ. "std" divides by the root mean square over all turns of the group (+ 1e-4); "mean" does not
+    divide. Equal rewards give exact zeros, as in `group_advantages`. Raises as `check_rewards`.
     """
     check_rewards(rewards)
     if all_equal(rewards):
@@ -87,7 +87,7 @@ def state_advantages(
 
 
 def _scaled(centred: Rows, scale: Scale) -> tuple[tuple[float, ...], ...]:
-    """ "std" divides by the root mean square over all turns, "mean" by nothing."""
+    """ "std" divides by the root mean square over all turns; "mean" does not divide."""
     divisor = 1.0
     if scale == "std":
         divisor = statistics.fmean(a * a for row in centred for a in row) ** 0.5 + ADVANTAGE_EPS
@@ -95,7 +95,7 @@ def _scaled(centred: Rows, scale: Scale) -> tuple[tuple[float, ...], ...]:
 
 
 def _to_go(reward: float, earned: Sequence[float], longest: int) -> list[float]:
-    """Rewards-to-go of turns 0..longest − 1; the last one stays where the episode has ended."""
+    """Rewards-to-go of turns 0..longest − 1; after the last turn the last value is repeated."""
     out = [reward]
     for gain in earned:
         out.append(out[-1] - gain)
@@ -120,11 +120,12 @@ def rloo_advantages(
 
 CreditRule = Callable[[Sequence[float], Rows, Rows, Scale], tuple[tuple[float, ...], ...]]
 """K rewards, what each turn earned, the state before each turn (`states_of`) and the scale → an
-advantage for every turn. Equal rewards have to give zeros: a group without signal must not train.
+advantage for every turn. Equal rewards have to give zeros, because a group without signal must not
+train.
 """
 
 CREDITS: Registry[CreditRule] = Registry("credit rule")
-"""By the name that `advantages.credit` gives."""
+"""By the names that `advantages.credit` may have."""
 CREDITS.register("episode", episode_advantages)
 CREDITS.register("turn", turn_advantages)
 CREDITS.register("state", state_advantages)

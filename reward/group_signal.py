@@ -1,8 +1,8 @@
-"""What a group can teach: the one place that turns rewards and grades into a `Signal`.
+"""Turns the rewards and grades of a group into a `Signal`: what the group can teach.
 
-Rollout, trainer and convergence all decide on this enum, so it agrees with the advantages by
-construction: a group is LEARNABLE exactly when some advantage is not zero. Convergence asks about
-the work alone (`work_signal`).
+Rollout, trainer and convergence decide by this enum. It agrees with the advantages: a group is
+LEARNABLE exactly when some advantage is not zero. Convergence depends only on the work
+(`work_signal`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def group_signal(rewards: Sequence[float], grades: Sequence[Grade]) -> Signal:
 
 
 def work_signal(group: RolloutGroup) -> Signal:
-    """A group's signal, which counts as none where its K episodes differ by turns alone.
+    """A group's signal; none if its K episodes differ only in their turns.
 
-    Under a turn penalty rewards go on differing for as long as one attempt is a turn shorter than
-    another, so a pool would never be learned out. Such a group trains, and says nothing about the
-    pool. Turns within the parts of a reward that an environment gives cannot be told from work.
+    Under a turn penalty the rewards differ as long as one attempt is a turn shorter than another,
+    so a pool would never converge. Such a group is trained on, but is no evidence about the pool. A
+    turn penalty inside an environment's own reward parts cannot be separated from the work.
     """
     grades = [t.grade for t in group.trajectories]
     if group.signal is not Signal.LEARNABLE or any(g.rewards for g in grades):
@@ -47,6 +47,6 @@ def work_signal(group: RolloutGroup) -> Signal:
 
 
 def draw_of(group: RolloutGroup) -> Draw:
-    """What the pool's history keeps of a group."""
+    """A group's entry in the pool's history."""
     passed = sum(t.grade.passed for t in group.trajectories)
     return Draw(group.task_id, work_signal(group), passed, len(group.trajectories), group.left_out)

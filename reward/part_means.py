@@ -1,7 +1,7 @@
 """The means of each part of the reward, by environment and arm.
 
-Environments that give rewards keep their parts on every trajectory. The sum alone hides which part
-moved, so each is shown apart, with those of weight 0, from which nothing is learned.
+The trajectories of environments that give rewards hold the parts. The sum hides which part changed,
+so each part is shown, including those of weight 0, which are not trained on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class PartRow:
     name: str
     weight: float
     means: Mapping[str, float | None]
-    """Arm → mean over the attempts to which the part applies; None where it applies to none."""
+    """Arm → mean over the attempts to which the part applies; None if there are none."""
 
 
 def part_rows(
     played: Mapping[str, Sequence[Trajectory]], tasks: Sequence[Task]
 ) -> tuple[PartRow, ...]:
-    """A row for each part, in the order of environments and of their parts; none where no
-    environment gives rewards. played: the trajectories of each arm by its name."""
+    """A row for each part, in the order of environments and of their parts; empty if no environment
+    gives rewards. played: each arm's trajectories by its name."""
     env_of = {task.task_id: task.env for task in tasks}
     weights: dict[tuple[str, str], float] = {}
     values: dict[tuple[str, str], dict[str, list[float]]] = {}

@@ -1,8 +1,8 @@
-"""What the pool can still teach, told from what was played.
+"""What the pool can still teach, derived from the groups that were played.
 
-The state is not stored: it is derived from the draws of every step, so that growing the pool lifts
-convergence by itself. One batch without signal is an accident; convergence is a statement about
-every task of the pool. This module must not decide from log text or from a single step.
+The state is not stored but derived from the draws of every step, so that a larger pool is no longer
+converged. One batch without signal may be chance; convergence is a statement about every task of
+the pool. This module must not decide from log text or from a single step.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from fieldkit.settings import settings
 from reward.group_signal import draw_of
 
 WINDOW_PASSES = 2
-"""A task's last group counts as evidence while it lies among the last 2 × |pool| groups. Tasks come
-in shuffled passes without replacement, so a task drawn first in one pass and last in the next is
-2·|pool| − 1 groups old at most: a regular schedule never falls out, a stale history does."""
+"""A task's last group counts as evidence while it is among the last 2 × |pool| groups. Tasks come
+in shuffled passes without replacement, so a task drawn first in one pass and last in the next is at
+most 2·|pool| − 1 groups old: with regular passes every group counts."""
 
 MIN_PASSES_FOR_FORECAST = 3
-"""A line through fewer points always fits."""
+"""With fewer points a line always fits."""
 
 
 @settings("pool")
 class PoolSettings:
-    """How much evidence it takes to call a pool converged."""
+    """How much evidence makes a pool converged."""
 
     passes: PositiveInt = 1
-    """How many of each task's newest groups must be without signal: 1 is one whole pass."""
+    """How many of each task's newest groups must be without signal; 1 means one whole pass."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """One group that was played: the least of it that convergence needs."""
+    """The figures of one played group that convergence needs."""
 
     step: int
     task_id: str
@@ -51,7 +51,7 @@ class Drawn:
     """Of the work and of ending by itself: `reward.group_signal.work_signal`."""
     passed: int = 0
     played: int = 0
-    """Attempts, and those of them that passed."""
+    """The number of attempts, and how many of them passed."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class PoolHistory:
 def read_history(steps: Iterable[StepSummary], bundle_of: Callable[[int], Path]) -> PoolHistory:
     """The history of a run's finished steps, from their summaries.
 
-    Steps that an older version wrote do not have it, so their bundles are read; one that is gone
-    says nothing. Raises `BadInput` naming file and line.
+    Summaries of an older version do not have it, so their bundles are read; a missing bundle is
+    skipped. Raises `BadInput` naming file and line.
     """
     found: list[Drawn] = []
     for s in steps:
@@ -90,13 +90,14 @@ class Convergence:
     converged: bool
     n_pool: int
     saturated: tuple[str, ...]
-    """Tasks whose newest group did not differ in its work, and all passed."""
+    """Tasks whose newest group's attempts did not differ in their work, and all passed."""
     stuck: tuple[str, ...]
-    """Tasks whose newest group did not differ in its work, and not all passed."""
+    """Tasks whose newest group's attempts did not differ in their work, and not all passed."""
     learnable: tuple[str, ...]
-    """Tasks with a group that still taught something among the newest `passes`."""
+    """Tasks with a LEARNABLE group among their newest `passes` groups."""
     stale: tuple[str, ...]
-    """Tasks whose newest group is too old to speak for today's policy, or drawn too few times."""
+    """Tasks whose newest group is too old to count for the present policy, or that were drawn too
+    few times."""
     never_seen: tuple[str, ...]
     """Tasks that were never drawn."""
 
@@ -109,12 +110,12 @@ class Convergence:
             f" {len(self.stale)} not seen recently, {len(self.never_seen)} never seen"
         )
         if self.converged:
-            return f"the pool has converged: {counts}; add tasks from the reserve to go on"
+            return f"the pool has converged: {counts}; add tasks from the reserve to continue"
         return f"the pool still teaches, or is not fully seen: {counts}"
 
 
 VERDICTS = ("saturated", "stuck", "learnable", "stale", "never_seen")
-"""The fields of `Convergence` that a task can be in, in their order."""
+"""The fields of `Convergence` that hold tasks, in their order."""
 
 
 def converged(
@@ -125,7 +126,7 @@ def converged(
     True only when every task of the pool was drawn at least `passes` times, its newest group lies
     within the last `WINDOW_PASSES` passes' worth of groups, and none of its newest `passes` groups
     is LEARNABLE. A task that joined the pool later is unseen, so growing the pool lifts
-    convergence. Groups of tasks that left the pool say nothing. Raises `BadInput` for an empty
+    convergence. Groups of tasks that left the pool are ignored. Raises `BadInput` for an empty
     pool, or one that names a task twice.
     """
     settings = settings or PoolSettings()
@@ -144,8 +145,8 @@ def converged(
 
 
 def growth(pool: Path) -> str:
-    """The command that lets a pool file grow by as many tasks as it has, from reserve.jsonl beside
-    it; "" where there is none, or nothing in it that is not in the pool."""
+    """The command that doubles a pool file from the reserve.jsonl next to it; "" if there is no
+    such file or it has no task that is not in the pool."""
     reserve = pool.with_name("reserve.jsonl")
     if not reserve.is_file():
         return ""
@@ -160,8 +161,8 @@ def growth(pool: Path) -> str:
 
 
 def _task_ids(path: Path) -> list[tuple[int, str]]:
-    """(line, task id) of a task file; a last line without its newline counts, as it does where the
-    tasks are read. Raises `BadInput` naming file and line."""
+    """(line, task id) of a task file; a last line without a newline counts, as in `rollout.tasks`.
+    Raises `BadInput` naming file and line."""
     found = []
     for number, line in read_raw_lines(path):
         value = parse_json(line, f"{path}:{number}")
@@ -192,8 +193,8 @@ def _task_verdict(recent: Sequence[tuple[int, Signal]], seen: bool, passes: int)
 
 
 def _one_per_step(seen: Sequence[tuple[int, Signal]]) -> list[Signal]:
-    """A pass that ends inside a step can draw a task twice in it: one policy, so one observation,
-    and signal in either is signal."""
+    """If a pass ends within a step, a task can be drawn twice in it. The policy is the same, so the
+    two groups are one observation, LEARNABLE if either is."""
     strength = (Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE)
     by_step: dict[int, Signal] = {}
     for step, signal in seen:
@@ -203,13 +204,13 @@ def _one_per_step(seen: Sequence[tuple[int, Signal]]) -> list[Signal]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """When the signal should run out, if it goes on falling as it has."""
+    """When the signal is expected to run out if it keeps falling at the present rate."""
 
     shares: tuple[tuple[int, float], ...]
     """(last step of the pass, share of its groups that were LEARNABLE), whole passes only."""
     step: int | None
-    """The step around which less than half a task is expected to be learnable; None where the
-    share does not fall or too few passes were played. A rough guide, never a decision."""
+    """The step around which less than half a task is expected to be learnable; None if the share
+    does not fall or too few passes were played. A rough guide that decides nothing."""
 
 
 def forecast(history: PoolHistory, pool: Sequence[str]) -> Forecast:

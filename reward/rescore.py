@@ -1,8 +1,8 @@
 """Stored trajectories under another reward or stop protocol, without playing anything.
 
-Answers in seconds what a changed setting would have meant: which episodes would have stopped
-earlier, and how many groups would carry no signal. It must not guess what was never played: where
-the other protocol would have gone on, or run another command, the trajectory is counted apart.
+Shows within seconds the effect of a changed setting: which episodes would have stopped earlier, and
+how many groups would have no signal. It must not guess what was never played: if the other protocol
+would have continued, or run another command, the trajectory is counted separately.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Fate(StrEnum):
     STOPS_EARLIER = "STOPS_EARLIER"
     """A turn that was not a stop, perhaps the last, would have been read as "done"."""
     GOES_ON = "GOES_ON"
-    """It stopped where the other protocol would not have: what came next was never played."""
+    """It stopped where the other protocol would have continued, which was never played."""
     DIVERGES = "DIVERGES"
-    """Another command would have run: what it did was never played."""
+    """Another command would have run, which was never played."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Rescored:
     k: int
     fate: Fate
     turns: int
-    """Turns under the other protocol; as stored where the rest was never played."""
+    """Turns under the other protocol; as stored if the rest was never played."""
     turns_saved: int
     seconds: float
     """Seconds of `turns`."""
@@ -51,7 +51,7 @@ class Rescored:
     """Seconds of the turns that were saved."""
     commands_skipped: int
     """Commands that ran after the earlier stop, without those that the other protocol reads as a
-    stop. At 0 the stored grade is the grade; above, it belongs to a later state of the workspace
+    stop. With 0 the stored grade is exact; with more it belongs to a later state of the workspace,
     and the new reward is an estimate."""
     stored_reward: float
     reward: float
@@ -87,7 +87,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class ReplaySummary:
-    """The counts that decide whether a setting is worth a night."""
+    """Counts for deciding whether a setting is worth a night."""
 
     n_trajectories: int
     fates: dict[Fate, int]
@@ -108,14 +108,13 @@ class ReplaySummary:
 
 
 def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) -> Rescored:
-    """One stored trajectory under `reward` and, where given, another protocol.
-
-    Raises `ValueError` where the trajectory has more turns than the reward's settings allow.
+    """One stored trajectory under `reward` and, if given, another protocol. Raises `ValueError` if
+    the trajectory has more turns than the reward's settings allow.
     """
     fate, turns = _fate(trajectory, parse)
     stop = StopReason.TASK_COMPLETE if fate is Fate.STOPS_EARLIER else trajectory.stop_reason
     after_stop = trajectory.turns[turns:]
-    # A policy whose stop was not heard repeats it: an echo of it changes nothing.
+    # A policy whose stop was not recognised repeats it; an echo of it changes nothing.
     skipped = sum(bool(parse(t.text).command) for t in after_stop) if parse else 0
     return Rescored(
         task_id=trajectory.task_id,
@@ -132,7 +131,7 @@ def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) 
 
 
 def _fate(trajectory: Trajectory, parse: Parse | None) -> tuple[Fate, int]:
-    """What happens under the other protocol, and in how many turns."""
+    """The trajectory's fate under the other protocol, and its number of turns."""
     stored = len(trajectory.turns)
     if parse is None:
         return Fate.SAME, stored

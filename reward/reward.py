@@ -1,7 +1,7 @@
-"""What a run pays: grades become rewards, and the rewards of a group become advantages.
+"""The reward of a run: grades become rewards, and the rewards of a group become advantages.
 
-Every caller that plays episodes, scores them again or takes them over has this one object. The
-kinds of reward are in `reward.shaping`, the rules of credit in `reward.credit`.
+All code that plays episodes, rescores them or takes them over uses this object. The kinds of reward
+are in `reward.shaping`, the credit rules in `reward.credit`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Reward:
     """A name in `reward.credit.CREDITS`."""
 
     def of_episode(self, grade: Grade, n_turns: int, stop: StopReason) -> float:
-        """The reward of one episode that ended by `stop`: of a grade with reward parts their
-        weighted sum (0 where none applies, see `of_group`), of one with assertions as
-        `reward.shaping.reward`, which says what it raises."""
+        """The reward of one episode that ended by `stop`. For a grade with reward parts it is their
+        weighted sum (0 if none applies, see `of_group`); for one with assertions it is
+        `reward.shaping.reward`, whose errors it raises."""
         if grade.rewards:
             return grade.reward or 0.0
         return reward(grade, n_turns, self.settings, stop)
 
     def of_group(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
-        """An advantage for each of a group's K episodes, from the rewards they hold. An episode to
-        which no reward part applies has 0, and takes no part in the mean of the others."""
+        """An advantage for each of a group's K episodes, from their rewards. An episode to which no
+        reward part applies has 0 and is not part of the mean."""
         paid = _paid(trajectories)
         if len(paid) < 2 <= len(trajectories):
             return (0.0,) * len(trajectories)
@@ -54,7 +54,7 @@ class Reward:
         )
 
     def signal(self, trajectories: Sequence[Trajectory]) -> Signal:
-        """What the group can teach, decided by the episodes that are paid."""
+        """What the group can teach, from the episodes to which a reward applies."""
         paid = _paid(trajectories)
         if len(paid) < 2 <= len(trajectories):
             return Signal.STUCK
@@ -62,7 +62,7 @@ class Reward:
 
     def _credited(self, trajectories: Sequence[Trajectory]) -> tuple[tuple[float, ...], ...]:
         earned = [
-            # Reward parts are paid at the end: no turn has earned any of them before.
+            # Reward parts are paid at the end, so no earlier turn has earned any.
             (0.0,) * len(t.turns)
             if t.grade.rewards
             else earned_by_turns(t.turns, t.grade, self.settings, t.stop_reason)

@@ -1,8 +1,8 @@
-"""A grade and a number of turns become one reward.
+"""Computes one reward from a grade and a number of turns.
 
-Kept apart from everything that plays or trains, so that a stored trajectory can be scored again
-under other settings, and so that a person can see in the evening what a setting pays for
-(`explain`). Nothing here reads a file or knows what an environment is.
+Separate from all code that plays or trains, so that a stored trajectory can be scored again under
+other settings, and so that a person can see before a night what a setting pays for (`explain`).
+Nothing here reads a file or depends on an environment.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ from fieldkit.training.advantages import Scale, group_advantages, group_size_war
 
 @dataclass(frozen=True)
 class RewardKind:
-    """How an episode is paid, and which of it falls due turn by turn."""
+    """How an episode is paid, and which part of that each turn earns."""
 
     meaning: str
-    """What it pays, in a line."""
+    """What it pays, in one line."""
     of_episode: Callable[[Grade, int, RewardSettings], float]
-    """Of (grade, turns, settings)."""
+    """A function of (grade, turns, settings)."""
     of_turns: Callable[[Sequence[Turn], RewardSettings], tuple[float, ...]] = lambda turns, _: (
         (0.0,) * len(turns)
     )
-    """What each turn earned by itself. By default only the end of the episode is paid for."""
+    """What each turn earned by itself. By default only the end of the episode is paid."""
 
 
-_RATE_EPS = 1e-6  # sums of shares such as 1/3; one of a million assertions is beyond any task
+_RATE_EPS = 1e-6  # rounding of sums of shares such as 1/3; no task has a million assertions
 
 REWARDS: Registry[RewardKind] = Registry("reward")
-"""By the name that `reward.kind` gives."""
+"""By the names that `reward.kind` may have."""
 
 
 @settings("reward")
 class RewardSettings:
-    """What an episode is paid for."""
+    """Settings of an episode's reward."""
 
     kind: Annotated[str, Choice(REWARDS)] = "shaped"
-    """How a grade becomes a number."""
+    """The kind of reward."""
     turn_penalty: NonNegativeFloat = 0.2
-    """λ: what an episode of `max_turns` turns loses, in units of the assertion rate."""
+    """λ: the penalty of an episode of `max_turns` turns, in units of the assertion rate."""
     pay_implied: bool = True
-    """Pay an assertion too that another one of the same file implies (`file_exists` beside one of
-    its contents). false: each fact is paid once."""
+    """Also pay an assertion that another one about the same file implies (`file_exists` and one
+    about its contents). false: each fact is paid once."""
     pass_bonus: NonNegativeFloat = 0.0
-    """Added where every assertion holds at the end; credited to the turn that completed the work,
-    and taken back from one that spoils it."""
+    """Added if every assertion holds at the end. The turn that completes the work is credited with
+    it, and a turn that undoes the work loses it."""
     false_claim_penalty: NonNegativeFloat = 0.0
-    """What it costs to say "done" where an assertion does not hold; credited to that turn."""
+    """The cost of saying "done" while an assertion does not hold; charged to that turn."""
     charge_cut_off: bool = False
-    """Charge an episode that its context or time limit ended like one of `max_turns` turns. false:
-    it pays for the turns it took, like one that stopped early by itself."""
+    """Charge an episode that its context or time limit ended for `max_turns` turns. false: it is
+    charged for the turns it took, like one that stopped by itself."""
     max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
 
 
 def paid_rate(grade: Grade, pay_implied: bool) -> float:
-    """The share of the assertions that are paid which hold, in [0, 1]."""
+    """The share of paid assertions that hold, in [0, 1]."""
     return (grade if pay_implied else each_fact_once(grade)).rate
 
 
@@ -78,7 +78,7 @@ def _shaped(grade: Grade, n_turns: int, settings: RewardSettings) -> float:
 
 
 def _shaped_turns(turns: Sequence[Turn], settings: RewardSettings) -> tuple[float, ...]:
-    """The progress that the world saw (0 where it says nothing), minus the price of a turn."""
+    """The progress that the world reported (0 if none), minus the price of a turn."""
     price = settings.turn_penalty / settings.max_turns
     return tuple((turn.reward or 0.0) - price for turn in turns)
 
@@ -99,7 +99,7 @@ REWARDS.register("binary", RewardKind("1 when every assertion holds, else 0", _b
 
 
 CUT_OFF = (StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT)
-"""Ends that the policy did not choose, before its last turn."""
+"""Limits that end an episode before its last allowed turn."""
 
 
 def reward(
@@ -108,12 +108,10 @@ def reward(
     settings: RewardSettings,
     stop: StopReason = StopReason.MAX_TURNS,
 ) -> float:
-    """The reward of one episode; that of "shaped" is rate − λ·turns/max_turns, and whatever the
-    kind, the bonus for a pass and the cost of a false claim come to it. stop: how it ended.
-
-    `n_turns` counts every turn taken, the one that says "done" among them. Raises `ValueError` when
-    it lies outside 0..max_turns (the episode was played under other limits than it is scored with),
-    and for a reward that is not a finite number.
+    """The reward of one episode. For "shaped" it is rate − λ·turns/max_turns; for every kind the
+    bonus for a pass and the cost of a false claim are added. stop: how it ended. n_turns: all turns
+    taken, including the one that says "done". Raises `ValueError` if it is outside 0..max_turns
+    (the episode was played under other limits), and for a reward that is not a finite number.
     """
     if not 0 <= n_turns <= settings.max_turns:
         raise ValueError(f"{n_turns} turns, but an episode has 0 to {settings.max_turns}")
@@ -127,9 +125,10 @@ def reward(
 def earned_by_turns(
     turns: Sequence[Turn], grade: Grade, settings: RewardSettings, stop: StopReason
 ) -> tuple[float, ...]:
-    """What each turn of an episode earned by itself: what its kind of reward says; at the turn that
-    completed the work the bonus, which a turn that spoils it loses; at the last turn the cost of a
-    false claim and of the turns that a cut-off episode is charged without having taken."""
+    """What each turn of an episode earned by itself. This is the part that the kind of reward
+    gives; plus, at the turn that completes the work, the bonus, which a turn that undoes the work
+    loses; and at the last turn the cost of a false claim and of turns that a cut-off episode is
+    charged for without having taken them."""
     earned = list(REWARDS[settings.kind].of_turns(turns, settings))
     if not earned:
         return ()
@@ -145,9 +144,9 @@ def earned_by_turns(
 
 
 def _whole(turns: Sequence[Turn], rate: float) -> list[bool]:
-    """Whether every assertion held before each turn and at the end, where `rate` of them held: the
-    progress of the turns, counted backwards. A world that says nothing of progress says that no
-    turn changed it."""
+    """Whether every assertion held before each turn and at the end. Counts the progress of the
+    turns backwards from `rate`, the share that held at the end. Without reported progress no turn
+    counts as a change."""
     rates = [rate]
     for turn in reversed(turns):
         rates.append(rates[-1] - (turn.reward or 0.0))
@@ -163,25 +162,25 @@ def _charged_turns(n_turns: int, settings: RewardSettings, stop: StopReason) -> 
 
 
 def _claim(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
-    """What a false claim costs, as a number ≤ 0."""
+    """The cost of a false claim, as a number ≤ 0."""
     claimed = stop is StopReason.TASK_COMPLETE and not grade.passed
     return -settings.false_claim_penalty if claimed else 0.0
 
 
 @dataclass(frozen=True)
 class ExplainRow:
-    """One line of `grpo reward explain`: a case, what it earns, and what follows from that."""
+    """One line of `grpo reward explain`: a case, its reward, and a note."""
 
     case: str
     reward: float | None
-    """None where the row is about a whole group and `note` holds the numbers."""
+    """None if the row is about a whole group and `note` holds the numbers."""
     note: str
 
 
 def explain(
     settings: RewardSettings, group_size: int = 4, scale: Scale = "std"
 ) -> tuple[ExplainRow, ...]:
-    """The corner cases a person should see before a night: what these settings pay for.
+    """Corner cases that show before a night what these settings pay for.
 
     scale: how a group's rewards become advantages.
     """
@@ -257,7 +256,7 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
 
 
 def _fact_row(settings: RewardSettings) -> ExplainRow:
-    """A file that is there beside one whose contents are right: two assertions, one fact."""
+    """A file that exists and one with right contents: two assertions about one fact."""
     made = Grade(
         (
             AssertionResult("file_exists", "a.txt", True),
@@ -300,7 +299,7 @@ def _price_rows(settings: RewardSettings) -> list[ExplainRow]:
 
 
 def _group_rows(settings: RewardSettings, group_size: int, scale: Scale) -> list[ExplainRow]:
-    """How a group's spread becomes advantages, and where it is erased."""
+    """How a group's spread becomes advantages, and when it is lost."""
     spread = {
         "std": "the spread is erased: a hair or a mile apart, the pair gives about ±0.71",
         "mean": "the spread is kept: each gets half of what lies between them, up and down",

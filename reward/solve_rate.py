@@ -1,8 +1,8 @@
-"""How probable it is that the policy solves a task, from the attempts that were played.
+"""The probability that the policy solves a task, estimated from earlier attempts.
 
-Of each task a Beta distribution of its solve rate. The prior is the pool's own: its mean is the
-share of all attempts that passed, and it weighs as much as `PRIOR_ATTEMPTS`. Attempts count less
-the older the policy that made them.
+Each task's solve rate has a Beta distribution. The prior comes from the pool: its mean is the share
+of all attempts that passed, and it has the weight of `PRIOR_ATTEMPTS` attempts. Attempts of older
+policies count less.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ PRIOR_ATTEMPTS = 2.0
 """At a mean of 0.45 a group of four is then mixed with probability 0.59."""
 
 DISCOUNT = 0.97
-"""An attempt's weight falls by this factor a step: by half in 23 steps, a default night's."""
+"""An attempt's weight falls by this factor with every step: by half in 23 steps, a default
+night."""
 
 
 @dataclass(frozen=True)
 class SolveRate:
-    """Beta(passes, fails): what is known about a task's solve rate. Both are above 0."""
+    """Beta(passes, fails), the distribution of a task's solve rate. Both are above 0."""
 
     passes: float
     fails: float

@@ -1,7 +1,7 @@
-"""What episodes add up to: passes, stops, turns, tokens and rewards, counted in one place.
+"""Sums over episodes: passes, stops, turns, tokens and rewards.
 
-A step's summary, an evaluation's and a preflight's are readers of it. It counts what is stored and
-plays nothing.
+The summaries of a step, an evaluation and a preflight use them. This module counts stored episodes
+and plays nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Totals:
 
     @property
     def stop_rate(self) -> float:
-        """Share of those that no limit ended."""
+        """Share of episodes that no limit ended."""
         return ended_by_themselves(self.stops) / self.n
 
     @property

@@ -1,8 +1,7 @@
-"""A bundle as sequences to score: ids, which of them were sampled, advantages, logprobs.
+"""A bundle as sequences to score: ids, the positions of sampled ids, advantages, logprobs.
 
-Everything is taken from the records as it is (nothing is tokenised a second time), and everything
-that must hold before training is checked here, because this is the last place where a bad bundle
-costs nothing.
+Everything is taken from the records as it is; nothing is tokenised a second time. All conditions
+for training are checked here, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Segment:
     """What one forward pass can score of a trajectory: turns whose prompts extend one another.
 
     ids: the last turn's prompt + completion. spans: where the sampled ids are, in turn order.
-    sampler_logprobs: of the sampled ids, in order, at the sampling temperature.
-    advantages: of the sampled ids, in order; all of a turn have the same.
-    shares: of the sampled ids, in order: what each one's loss counts (`token_shares`).
+    sampler_logprobs: of the sampled ids, in order, at the sampling temperature. advantages: of the
+    sampled ids, in order; all of a turn have the same. shares: of the sampled ids, in order: the
+    weight of each one's loss (`token_shares`).
     """
 
     task_id: str
@@ -54,7 +53,7 @@ class Segment:
 
     @property
     def n_inputs(self) -> int:
-        """Ids that go into the forward pass: the last one only comes out of it."""
+        """Ids that go into the forward pass: all but the last, which is only predicted."""
         return len(self.ids) - 1
 
     def where(self, i: int) -> str:
@@ -68,12 +67,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """A bundle as segments. Groups that were left out of training take no part in it.
+    """A bundle as segments, without groups that were left out of training.
 
-    segments: those that are scored. n_tokens: the sampled tokens of the whole bundle, silent groups
-    included: a silent group is a mean of zeros, so leaving it out would make a step with one
-    learnable group as large as one with eight. total: what the sum of share x loss is divided by;
-    n_tokens, where the mean is over tokens. n_used of n_trajectories carry gradient.
+    segments: the scored ones. n_tokens: the sampled tokens of the whole bundle. This includes
+    groups without signal, whose loss is 0: without them a step with one learnable group would be as
+    large as one with eight. total: divides the sum of share x loss; it is n_tokens if the mean is
+    over tokens. n_used of n_trajectories carry gradient.
     """
 
     segments: tuple[Segment, ...]
@@ -96,7 +95,7 @@ class TrainingBatch:
 def check_bundle(
     groups: Sequence[RolloutGroup], adapter_sha: str, settings: TrainerSettings, where: Path
 ) -> None:
-    """Raise `BadInput` unless the bundle may be trained on with these settings by this adapter."""
+    """Raise `BadInput` unless this adapter may be trained on the bundle with these settings."""
     if not groups:
         raise BadInput(f"{where}: the bundle is empty; run the rollout again")
     if len(steps := {g.step for g in groups}) > 1:
@@ -151,10 +150,10 @@ def _check_ids(trajectory: Trajectory, where: str) -> None:
 def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> TrainingBatch:
     """Turn a checked bundle into segments.
 
-    Groups without signal have advantage 0 throughout: no policy term. By default they are not
-    scored at all, which saves their time and leaves the KL to the tokens that can pull the policy
-    away; `kl_on_silent_groups` scores them too. Every mean counts them either way. The sequence of
-    an objective is a turn: it was sampled in one piece, has one advantage, and is never cut.
+    Groups without signal have advantage 0 throughout, and so no policy term. By default they are
+    not scored, which saves time and applies the KL only to tokens that move the policy;
+    `kl_on_silent_groups` scores them too. Every mean counts them in either case. The sequence of an
+    objective is a turn, which was sampled in one piece, has one advantage, and is never cut.
     """
     groups = [g for g in groups if not g.left_out]
     trajectories = [t for g in groups for t in g.trajectories]

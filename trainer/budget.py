@@ -1,8 +1,8 @@
 """The memory of the largest micro-batch, estimated before a model is loaded.
 
-Linux grants memory that it does not have and ends a process later, perhaps another program's; so
-the need is estimated from the model's config and compared with what is available. It must not load
-or allocate anything.
+Linux grants memory that it does not have and kills a process later, perhaps another program's. So
+the need is estimated from the model's config and compared with what is available. This module must
+not load or allocate anything.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _FLOAT32 = 4
 # in float32.
 _LORA_BYTES = 6 * _FLOAT32
 
-# What glibc's allocator keeps: blocks freed by a micro-batch of one width do not fit the next
-# one's. Peaks of a default step over what its largest micro-batch saves for the backward pass,
-# measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0.
+# glibc's allocator keeps blocks that one micro-batch frees and that do not fit the next one's
+# width. The factor is the peak of a default step over what its largest micro-batch saves for the
+# backward pass, measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0.
 _ALLOCATOR = 1.5
 
 _DEFAULT_TARGETS = ("q_proj", "v_proj")
@@ -92,7 +92,8 @@ class Budget:
     def smaller(self) -> int | None:
         """A tokens_per_microbatch that makes the largest micro-batch smaller; None where none does.
 
-        What was killed did not fit, whatever the estimate says, so half of it at most.
+        A micro-batch that was killed did not fit, whatever the estimate says, so at most half of
+        it.
         """
         tokens = min(self.fits, max(self.longest, self.largest // 2))
         return tokens if self.longest <= tokens < self.largest else None

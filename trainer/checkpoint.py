@@ -1,9 +1,9 @@
 """The files of a finished step: adapter/, trainer_state/ and train.json, all visible or none.
 
 The step folder already holds the rollout's files, so it cannot itself be renamed into place. The
-result is built in a temporary folder next to them and its children are renamed, train.json last:
-"done" means that train.json is there and that its hashes match the files next to it. No torch here,
-so that a step without signal imports none.
+result is built in a temporary folder next to them, and its children are renamed, train.json last:
+"done" means that train.json exists and that its hashes match the files next to it. Nothing here
+imports torch, so a step without signal does not either.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _BUILD_PREFIX = "train.tmp-"
 
 @contextmanager
 def new_result(out_dir: Path) -> Iterator[Path]:
-    """Yield an empty folder to build adapter/ and trainer_state/ in; publish it on success.
+    """Yield an empty folder for adapter/ and trainer_state/; publish it on success.
 
-    The caller writes train.json into it last (`write_marker`). After an error nothing of it stays;
-    after a kill the next call removes it.
+    The caller writes train.json into it last (`write_marker`). After an error the folder is
+    removed; after a kill the next call removes it.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     for left in out_dir.glob(f"{_BUILD_PREFIX}*"):
@@ -78,7 +78,7 @@ def _hashes(folder: Path) -> dict[str, str | None]:
 def read_result(out_dir: Path) -> dict[str, Any] | None:
     """train.json of a finished step, or None where the step is not done.
 
-    Raises `BadInput` where the folders next to it do not have the hashes in it.
+    Raises `BadInput` if the folders next to it do not have the hashes in it.
     """
     file = out_dir / MARKER_FILE
     if not file.exists():
@@ -89,8 +89,8 @@ def read_result(out_dir: Path) -> dict[str, Any] | None:
     for key, sha in _hashes(out_dir).items():
         if result.get(key) != sha:
             raise BadInput(
-                f"{file}: {key} is {str(result.get(key))[:12]}, but what lies beside it is "
-                f"{str(sha)[:12]}: it was changed afterwards; remove {file} to train again"
+                f"{file}: {key} is {str(result.get(key))[:12]}, but the folder next to it has"
+                f" {str(sha)[:12]}: it was changed afterwards; remove {file} to train again"
             )
     return result
 
@@ -115,7 +115,7 @@ def state_sha(folder: Path) -> str:
 
 
 def state_steps(folder: Path, of_adapter: str) -> int:
-    """Optimizer steps behind a trainer_state folder, after checking whose state it is."""
+    """Optimizer steps of a trainer_state folder, after checking its adapter."""
     file = folder / STATE_FILE
     state = read_json(file)
     if not isinstance(state, dict) or state.get("schema") != SCHEMA:

@@ -1,7 +1,7 @@
 """One pass over a bundle: reference logprobs, then losses and gradients by micro-batch.
 
-The sums are the bundle's own (shares and total are of all of it), so how it was cut into
-micro-batches changes nothing but memory. No optimizer and no file here.
+The sums are over the whole bundle (as are shares and total), so the cut into micro-batches changes
+only the memory. Nothing here knows an optimizer or a file.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ class _Sums:
         total: float,
         settings: TrainerSettings,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The micro-batch's part of the loss, with its gradient; its figures join the sums.
+        """The micro-batch's part of the loss, with its gradient; adds its figures to the sums.
 
-        Also returns, without one, each token's part of the policy loss, and its k3.
+        Also returns each token's part of the policy loss and its k3, without gradients.
         """
         estimator = KL_ESTIMATORS[settings.kl_estimator]
         in_reward = settings.kl_in == "reward"
@@ -208,7 +208,8 @@ def _inputs(segments: Micro) -> int:
 
 @contextmanager
 def _naming_the_budget(policy: Policy, segments: Micro) -> Iterator[None]:
-    """Turn the GPU's out-of-memory error into a `Shortage` that says which budget was too large."""
+    """Turn the GPU's out-of-memory error into a `Shortage` that names the budget that was too
+    large."""
     try:
         yield
     except torch.OutOfMemoryError as e:

@@ -19,7 +19,7 @@ from trainer.settings import TrainerSettings
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The files of one step. `reference` is None only where β is 0; `state` None starts anew."""
+    """The files of one step. reference: None only if β is 0. state: None starts a new state."""
 
     bundle: Path
     adapter: Path
@@ -31,7 +31,7 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class Checked:
-    """The inputs after reading: everything that could be wrong with them has been looked at."""
+    """The inputs after reading and checking."""
 
     groups: tuple[RolloutGroup, ...]
     batch: TrainingBatch

@@ -1,4 +1,4 @@
-"""The lines that a person reads while and after a step. Words only: no number is computed here."""
+"""The lines that a person reads during and after a step. No number is computed here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def report_loaded(
     watch: Stopwatch,
     progress: Progress,
 ) -> None:
-    """What was loaded, and how; and how far the step can go."""
+    """What was loaded and how, and the largest change that the step can make."""
     trainable, total = policy.count_parameters()
     progress.say(
         f"bundle read in {watch.seconds['read']:.1f} s, torch and peft imported in "

@@ -1,7 +1,7 @@
 """The objectives: what loss each trained token gets, and how these become one number.
 
-A new one is one line `OBJECTIVES.register(…)`; settings, errors and documentation list it from
-there. The formulas are in `fieldkit.training.objectives`. torch is imported only when a loss is
+A new one is one line `OBJECTIVES.register(…)`, from which settings, errors and documentation list
+it. The formulas are in `fieldkit.training.objectives`. torch is imported only when a loss is
 computed, because every command reads the settings.
 """
 
@@ -53,7 +53,7 @@ class Band:
 
 
 def published_band(formula: Callable[..., TokenLosses]) -> Band:
-    """The band of its paper, which a formula has for its default."""
+    """The band of the paper, which is the formula's default."""
     of = inspect.signature(formula).parameters
     return Band(of["clip_low"].default, of["clip_high"].default)
 
@@ -71,13 +71,14 @@ class ObjectiveKind:
     meaning: str
     """One line for the documentation."""
     normalisation: Normalisation
-    """How its paper makes one number of them."""
+    """How the paper averages them."""
     band: Band = EVERYTHING
-    """Its paper's, where it clips a ratio."""
+    """The paper's band, if the objective clips a ratio."""
 
     @property
     def clips(self) -> bool:
-        """Whether it has a band, which settings can move and whose share of tokens is told."""
+        """Whether it has a band, which settings can change and whose share of tokens is
+        reported."""
         return self.band != EVERYTHING
 
 
@@ -123,7 +124,7 @@ def _masked(tokens: Tokens, band: Band) -> TokenLosses:
 
 
 OBJECTIVES: Registry[ObjectiveKind] = Registry("objective")
-"""By the name that settings use."""
+"""By the names that settings use."""
 OBJECTIVES.register(
     "reinforce",
     ObjectiveKind(

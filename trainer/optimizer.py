@@ -1,7 +1,7 @@
 """The optimizers: how each is made and what it keeps from step to step.
 
-A new one is one line `OPTIMIZERS.register(…)`; settings, errors and documentation list it from
-there. torch is imported only when an optimizer is made, because every command reads the settings.
+A new one is one line `OPTIMIZERS.register(…)`, from which settings, errors and documentation list
+it. torch is imported only when an optimizer is made, because every command reads the settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OptimizerKind:
     meaning: str
     """One line for the documentation."""
     keeps: tuple[str, ...] = ()
-    """Tensors that it keeps of each parameter, by torch's names for them."""
+    """Tensors that it keeps for each parameter, by torch's names for them."""
     step_is_gradient: bool = False
     """Whether a step is lr times the clipped gradient, so that lr · clip_norm bounds its length."""
 
@@ -46,7 +46,7 @@ def _sgd(parameters: Iterable[Parameter], lr: float) -> Optimizer:
 
 
 OPTIMIZERS: Registry[OptimizerKind] = Registry("optimizer")
-"""By the name that settings use."""
+"""By the names that settings use."""
 OPTIMIZERS.register(
     "adamw",
     OptimizerKind(

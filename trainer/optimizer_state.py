@@ -1,8 +1,8 @@
-"""An optimizer's state as files that go from step to step.
+"""An optimizer's state as files that are passed from step to step.
 
 A fresh AdamW takes a signed step of lr in every weight whatever the gradient, so the state is part
 of the run. It is kept as safetensors under the tensors' own names: no pickle, equal bytes for equal
-state, and bound to the adapter it belongs to. Plain SGD keeps nothing.
+state, and bound to the adapter it belongs to. Plain SGD has no tensors to keep.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def save_state(
     steps: int,
     adapter_sha: str,
 ) -> None:
-    """Write what the optimizer keeps and the `steps` taken; `adapter_sha`: whose state it is."""
+    """Write the optimizer's tensors and the `steps` taken. adapter_sha: the adapter that the state
+    belongs to."""
     tensors = {
         f"{kept}.{name}": optimizer.state[parameter][kept].detach().cpu().contiguous()
         for name, parameter in parameters.items()

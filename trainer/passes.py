@@ -1,7 +1,7 @@
-"""The optimizer's steps over one bundle: gradient, clip, step, as often as `passes` says.
+"""The optimizer's steps over one bundle: gradient, clip, step, `passes` times.
 
-The policy's logprobs from before the first step are kept, so that the ratios of every later pass
-refer to them. No file here.
+The policy's logprobs from before the first step are kept, because the ratios of every later pass
+refer to them. Nothing here reads or writes a file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def take_passes(
 ) -> dict[str, float]:
     """Move the policy and return the figures of the bundle.
 
-    All are those of the first pass, before any step: what the bundle looked like to the policy that
-    sampled it. ratio_clipped_share is the last pass's, where the policy is farthest from there; it
-    is left out for an objective that clips no ratio. Raises `BadInput` for a gradient that is not
-    finite, beginning with `where`.
+    They are those of the first pass, before any step, under the policy that sampled the bundle.
+    Only ratio_clipped_share is the last pass's, in which the policy has moved furthest; an
+    objective that clips no ratio has none. Raises `BadInput` for a gradient that is not finite,
+    beginning with `where`.
     """
     figures: dict[str, float] = {}
     old: list[Tensor] | None = None

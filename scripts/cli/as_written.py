@@ -1,11 +1,11 @@
-"""Help texts as they are written: words in square brackets stay.
+"""Shows help texts as they are written, including words in square brackets.
 
 Typer reads help texts as Rich markup, which takes `[envs.NAME]` or `[model]` for a style and drops
-it, on the screen and in a shell's completions. None of ours has markup. This module escapes the
-texts where a command is built, so that no text has to remember it.
+it, on the screen and in shell completions. Our texts have no markup, so this module escapes all of
+them when a command is built.
 
-Every call of `grpo` builds all commands, and Rich takes 30 ms to import. So its `escape` is spelled
-here once more.
+Every call of `grpo` builds all commands, and Rich takes 30 ms to import, so its `escape` is
+repeated here.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ class _Escaped:
 
 
 def escaped(text: str) -> str:
-    """The markup which Rich shows as this text, as `rich.markup.escape` gives it."""
+    """The markup that Rich shows as this text, as from `rich.markup.escape`."""
     text = _MARKUP.sub(r"\1\1\\\2", text)
     return text + "\\" if text.endswith("\\") and not text.endswith("\\\\") else text
 
 
 class Command(_Escaped, TyperCommand):
-    """A command whose texts are shown as they are written."""
+    """A command whose texts are shown as written."""
 
 
 class Group(_Escaped, TyperGroup):
-    """A group of commands whose texts are shown as they are written."""
+    """A group of commands whose texts are shown as written."""
 
 
 def show_as_written(app: typer.Typer) -> None:
-    """Have every command below `app` shown so. `app` itself is made with `cls=Group`."""
+    """Make every command below `app` show its texts as written. `app` itself is made with
+    `cls=Group`."""
     for command in app.registered_commands:
         command.cls = Command
     for group in app.registered_groups:

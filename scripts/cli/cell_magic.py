@@ -1,7 +1,7 @@
 """`%load_ext scripts.cli.cell_magic`: the command `grpo` in the cells of a notebook.
 
-`%grpo run tonight` in a cell does what `grpo run tonight` does in a terminal at the checkout, and a
-command that fails stops the notebook. Its output comes while it works.
+`%grpo run tonight` in a cell does the same as `grpo run tonight` in a terminal in the checkout's
+folder. A command that fails stops the notebook. Output appears while the command works.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 PAGE = {"COLUMNS": "130", "FORCE_COLOR": ""}
-"""Wide enough for two transcripts, and no spinner that a notebook cannot turn."""
+"""Wide enough for two transcripts, and without a spinner, which a notebook cannot animate."""
 
 
 def grpo(line: str) -> None:
-    """Print what `grpo LINE` prints. Raises `RuntimeError` where it fails."""
+    """Run `grpo LINE` and print its output. Raises `RuntimeError` if it fails."""
     command = subprocess.Popen(
         [sys.executable, "-P", "-m", "scripts.cli", *shlex.split(line)],
         cwd=ROOT,
@@ -37,13 +37,13 @@ def grpo(line: str) -> None:
         try:
             for said in command.stdout:
                 print(said, end="")
-        except KeyboardInterrupt:  # the command has heard it too, and ends in good order
+        except KeyboardInterrupt:  # the command gets the signal too, and shuts down by itself
             print(command.stdout.read(), end="")
     if command.returncode:
         raise RuntimeError(f"`grpo {line}` ended with {command.returncode}; its last line says why")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%load_ext` calls."""
-    # Its decorators hide from the type checker that this is a method.
+    """Register the magic; called by `%load_ext`."""
+    # The decorators hide from the type checker that this is a method.
     shell.register_magic_function(grpo, "line")  # type: ignore[arg-type]

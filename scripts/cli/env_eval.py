@@ -1,9 +1,9 @@
 """`grpo env eval`: an adapter, or a model behind an endpoint, plays an environment; the report is
 `grpo eval`'s.
 
-An environment of a run or a preset is played with its settings there; a file or a class needs no
-run, and gets its `[envs.NAME]` from what was typed. Tasks come from a file, or are made here. What
-is played then is an arm as any other: `grpo eval` plays and keeps it.
+An environment of a run or a preset is played with its settings there. A file or a class needs no
+run; the options give its `[envs.NAME]`. Tasks come from a file or are made here. The result is an
+arm that `grpo eval` plays and keeps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rollout.envs.env_settings import EnvSettings
 
 TASKS = 32
-"""How many are made where nothing says which or how many."""
+"""The number of tasks that are made by default."""
 
 _OF_EPISODES: Mapping[str, Sequence[str]] = {
     "rollout": (),
@@ -43,8 +43,8 @@ _OF_EPISODES: Mapping[str, Sequence[str]] = {
     "engine": ["max_model_len"],
     "data": ["heldout"],
 }
-"""What of a run says which episodes are played, how, and what they are worth: the keys of a table;
-no key: all of them."""
+"""The settings of a run that determine the episodes and their rewards, as keys by table; no keys:
+the whole table."""
 
 
 def evaluate_environment(
@@ -54,7 +54,7 @@ def evaluate_environment(
         typer.Option(metavar="URL", help="A server of chat completions, as http://…/v1."),
     ] = None,
     adapter: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Have this adapter play instead.")
+        Path | None, typer.Option(metavar="DIR", help="Evaluate this adapter instead.")
     ] = None,
     model: Annotated[
         str | None,
@@ -65,7 +65,10 @@ def evaluate_environment(
         ),
     ] = None,
     key_from: Annotated[
-        str, typer.Option(metavar="VARIABLE", help="Where the endpoint's API key stands.")
+        str,
+        typer.Option(
+            metavar="VARIABLE", help="The environment variable that holds the endpoint's API key."
+        ),
     ] = "OPENAI_API_KEY",
     tasks: Annotated[
         str | None,
@@ -89,11 +92,15 @@ def evaluate_environment(
     run: EnvRun = None,
     preset: Annotated[
         str,
-        typer.Option(help="Whose limits an episode has without --run; NAME may be of its envs."),
+        typer.Option(
+            help="The preset whose limits apply without --run; NAME may be one of its envs."
+        ),
     ] = "smol",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the episodes there, for grpo show and compare."),
+        typer.Option(
+            metavar="DIR", help="Keep the episodes in this folder, for grpo show and compare."
+        ),
     ] = None,
     set_: Set = None,
     json_: Json = False,
@@ -101,8 +108,8 @@ def evaluate_environment(
 ) -> None:
     """Evaluate an environment with an adapter or a model behind an endpoint; no run is needed.
 
-    A .py file with load_environment is a verifiers environment: its virtual environment is made
-    where it is missing. http://… is the address of an OpenEnv server.
+    A .py file with load_environment is a verifiers environment: its virtual environment is made if
+    it is missing. http://… is the address of an OpenEnv server.
 
     Examples: grpo env eval my_env.py:MyEnv --passes "reward >= 1" --endpoint
     http://localhost:8000/v1 --tasks 64, or grpo env eval counter --run tonight --endpoint URL
@@ -144,8 +151,8 @@ def evaluate_environment(
 
 @dataclass(frozen=True)
 class _Target:
-    """The environment that is played. heldout: its tasks where none are asked for; None: it has
-    none of its own. assignments: what makes it of the preset."""
+    """The environment to play. heldout: its default tasks; None if it has none. assignments: the
+    settings that turn the preset into it."""
 
     name: str
     settings: EnvSettings
@@ -161,7 +168,7 @@ def _target(
     own: Mapping[str, str],
     given: Sequence[str],
 ) -> _Target:
-    """What `name` means. Raises `BadInput`."""
+    """The environment that `name` means. Raises `BadInput`."""
     import tomllib
 
     from scripts.base.checkout import from_checkout

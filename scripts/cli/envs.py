@@ -38,22 +38,22 @@ def check(
         typer.Option(metavar="FILE", help="The calls that solve the first row at seed 0."),
     ] = None,
     endpoint: Annotated[
-        str, typer.Option(metavar="URL", help="Have the model at this server play too.")
+        str, typer.Option(metavar="URL", help="Also play with the model at this endpoint.")
     ] = "",
-    model: Annotated[str, typer.Option(help="Its name at that server.")] = "",
+    model: Annotated[str, typer.Option(help="The model's name at the endpoint.")] = "",
     episodes: Annotated[int, typer.Option(min=2, help="Random episodes.")] = 32,
     turns: Annotated[int, typer.Option(min=1, help="Most calls an episode.")] = 15,
     seconds: Annotated[
-        float, typer.Option(min=1, help="After so long no further episode begins.")
+        float, typer.Option(min=1, help="Time after which no further episode begins.")
     ] = 60,
     call_seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long one call of the environment may take.")
+        float, typer.Option(min=0.1, help="Time limit of one call of the environment.")
     ] = 10,
     json_: Json = False,
 ) -> None:
-    """Read and play an environment's class; exit 2 where it cannot be trained on.
+    """Check an environment's class and play it; exit 2 if it cannot be trained on.
 
-    OPENAI_API_KEY is the key of --endpoint, where it wants one.
+    OPENAI_API_KEY holds the key of --endpoint, if it needs one.
 
     Example: grpo env check my_env.py:MyEnv --passes "reward >= 1"
     """
@@ -101,7 +101,7 @@ def new(
 
 @env_app.command("list")
 def list_(run: EnvRun = None, json_: Json = False) -> None:
-    """List the environments that a task may name; those of a run too.
+    """List the environments that a task may name, with --run also those of a run.
 
     Example: grpo env list --run tonight
     """
@@ -144,9 +144,9 @@ def tasks(
     ] = "train",
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
-    """Write an environment's rows as a task file; without --from they differ by seed alone.
+    """Write an environment's rows as a task file; without --from they differ only in their seed.
 
-    A verifiers environment of a run has datasets of its own: its rows are taken from there.
+    The rows of a run's verifiers environment come from its own datasets.
 
     Example: grpo env tasks my_env.py:MyEnv --rows 200 --seed 1000 --out data/pool.jsonl
     """
@@ -192,15 +192,15 @@ def add(
 ) -> None:
     """Make a virtual environment for a verifiers environment; print its lines for run.toml.
 
-    A .py file names what it needs in inline metadata (PEP 723). What is installed is kept in the
-    cache, so the same command is quick the second time.
+    A .py file names its requirements in inline metadata (PEP 723). The virtual environment is kept
+    in the cache, so the same command is quick the second time.
 
     Example: grpo env add my_env.py
     """
     from scripts.environments.foreign_venv import add_environment
 
     made = add_environment(what, also or (), tell)
-    print(made.settings, end="")  # alone on stdout, so that `>> run.toml` takes no other line
+    print(made.settings, end="")  # nothing else goes to stdout: `>> run.toml`
     tell(
         f"next: add these lines to run.toml; `grpo env tasks {made.name} --run RUN --rows 64"
         " --out pool.jsonl` writes its rows as tasks"
@@ -214,7 +214,7 @@ def play(
     rows: Rows = None,
     passes: Passes = "",
     ends: Ends = "",
-    seed: Annotated[int, typer.Option(min=0, help="Of Python's and NumPy's generators.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of Python's and NumPy's generators.")] = 0,
 ) -> None:
     """Play an episode in the terminal; type calls as `NAME {json}` or `NAME: argument`.
 
@@ -232,7 +232,7 @@ def play(
 
 
 def _typed() -> Any:
-    """The lines of stdin, behind a prompt where a person types them."""
+    """The lines of stdin, with a prompt if a person types them."""
     person = sys.stdin.isatty()
     while True:
         try:
@@ -244,7 +244,7 @@ def _typed() -> Any:
 def _order(
     name: str, run: str | None, rows: Path | None = None, passes: str = "", ends: str = ""
 ) -> Order:
-    """What a command is asked to play. Raises `BadInput`."""
+    """The environment that a command has to play. Raises `BadInput`."""
     from rollout.envs.registry import ENVIRONMENTS
     from scripts.base.checkout import ROOT
     from scripts.environments.order import Order, only_class, read_rows

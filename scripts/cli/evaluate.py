@@ -1,7 +1,7 @@
 """`grpo eval`: the evaluation phase of a run, or one arm that belongs to no run.
 
-With RUN it is a phase as any other. With --adapter or --endpoint it makes a folder of its own for
-the arm, plays it, prints its figures, and keeps the folder where --out says so.
+With RUN it is an ordinary phase. With --adapter or --endpoint it makes a folder for the arm, plays
+it, prints its figures, and keeps the folder with --out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def eval_(
         ),
     ] = None,
     key_from: Annotated[
-        str, typer.Option(metavar="VARIABLE", help="Where the endpoint's API key stands.")
+        str,
+        typer.Option(
+            metavar="VARIABLE", help="The environment variable that holds the endpoint's API key."
+        ),
     ] = "OPENAI_API_KEY",
     tasks: Annotated[
         Path | None,
@@ -70,17 +73,19 @@ def eval_(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the arm there, for grpo show and compare."),
+        typer.Option(metavar="DIR", help="Keep the arm in this folder, for grpo show and compare."),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Whose limits an arm without a run has.")] = "smol",
+    preset: Annotated[
+        str, typer.Option(help="The preset whose limits apply to an arm without a run.")
+    ] = "smol",
     set_: Set = None,
     json_: Json = False,
     sandbox: Sandbox = "bwrap",
     events: Events = False,
 ) -> None:
-    """Evaluate a run's adapters; or any adapter, or any model behind an endpoint, without a run.
+    """Evaluate a run's adapters, or without a run any adapter or any model behind an endpoint.
 
-    With RUN: the newest adapter and any missing start arm; print the tables.
+    With RUN: evaluates the newest adapter and any missing start arm, and prints the tables.
 
     Examples: grpo eval tonight, or grpo eval --adapter adapters/mine --limit 48, or grpo eval
     --endpoint http://localhost:8000/v1 --model NAME --tasks data/heldout.jsonl --out runs/other
@@ -122,7 +127,7 @@ def _policy(
     given: list[str],
     preset: str,
 ) -> tuple[Path | Endpoint, list[str]]:
-    """What plays, and the settings besides; nothing is written before it is found sound."""
+    """The policy, and its further settings; checked before anything is written."""
     from scripts.phases import single_arm
 
     if adapter is not None:
@@ -198,10 +203,10 @@ def _name(policy: Path | Endpoint) -> str:
 
 
 def _folder(out: Path | None, text: str) -> RunFolder:
-    """The arm's folder with its run.toml, new or begun before.
+    """The arm's folder with its run.toml, new or from an earlier start.
 
-    Without --out it is below the user's cache folder, named after its settings, so that the same
-    command finds what it has played. Raises `BadInput` where something else is there.
+    Without --out it is in the user's cache folder, named after its settings, so that the same
+    command finds its earlier episodes. Raises `BadInput` if something else is there.
     """
     from fieldkit.files.atomic import sha256_text, write_text
     from fieldkit.files.user_cache import cache_dir

@@ -1,8 +1,7 @@
 """The commands that read a run: tables, page, comparison, transcripts, live watch, trackers.
 
-None of them trains or changes what a phase reads; all but one are safe while the loop runs. Only
-`transcripts`, `show --random` and `show --base` play; `--base` needs the engine, so it cannot run
-beside a loop.
+None of them trains or changes what a phase reads. Only `transcripts`, `show --random` and `show
+--base` play. All of them but `show --base`, which needs the engine, can run while the loop does.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ def _print_json(value: object) -> None:
 @app.command("ls")
 def ls(
     runs: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="Where the runs are; default: runs/.")
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="The folder of the runs; default: runs/."),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -55,7 +55,7 @@ def ls(
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as the terminal, or as wide as it needs to be in a pipe."""
+    """Print a table as wide as the terminal, or in a pipe as wide as necessary."""
     from rich.console import Console
 
     from scripts.words.text import WIDTH
@@ -67,7 +67,7 @@ def print_table(table: Table) -> None:
 def table(run: Run, json_: Json = False) -> None:
     """Print the tables and the verdict; write evidence.json and .md, curve.png and report.html.
 
-    A file that was made from more than this copy of the run has is kept.
+    A file that was made from more data than this copy of the run has is kept.
 
     Example: grpo table tonight
     """
@@ -137,7 +137,7 @@ def compare(
 def report(
     run: Run,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page there instead.")
+        Path | None, typer.Option(metavar="FILE", help="Write the page to this file instead.")
     ] = None,
 ) -> None:
     """Write report.html, the morning page: one file that opens without a network.
@@ -218,7 +218,8 @@ def transcripts(
     run: Run,
     tasks: Annotated[int, typer.Option(min=1, help="Most held-out tasks to show.")] = 6,
 ) -> None:
-    """Print tasks as random policy, warm start and newest adapter played them, as Markdown.
+    """Print how a random policy, the warm start and the newest adapter played some tasks, as
+    Markdown.
 
     Example: grpo transcripts tonight > side-by-side.md
     """

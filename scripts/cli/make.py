@@ -43,7 +43,7 @@ def synth(
 ) -> None:
     """Write the five default task files; check every task in the sandbox.
 
-    pool, heldout, development, reserve and final: `docs/running.md` says which is for what.
+    The files are pool, heldout, development, reserve and final; see `docs/running.md`.
 
     Example: grpo synth --seed 7 --out data/more
     """
@@ -62,7 +62,7 @@ app.command()(sft)
 
 @app.command()
 def prove(
-    adapter: Annotated[Path, typer.Argument(help="An adapter folder that another trainer wrote.")],
+    adapter: Annotated[Path, typer.Argument(help="The folder of an adapter from another trainer.")],
     model: Annotated[str, typer.Option(help="smol, a model folder, or a hub id.")] = "smol",
     serving: Annotated[
         ServingDtype, typer.Option(help="The server's dtype; auto: the model's.")
@@ -90,7 +90,7 @@ def tasks_check(
     ] = False,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="RUN", help="Know the environments of this run.toml too."),
+        typer.Option("--run", metavar="RUN", help="Also accept the environments of this run.toml."),
     ] = None,
 ) -> None:
     """Report every bad task as file:line with the reason; exit 2 if there is one.
@@ -138,8 +138,8 @@ def reward_explain(
 ) -> None:
     """Print the reward's rules, corner cases included.
 
-    Where the run has environments that give rewards of their own, print what each part of those
-    pays for doing nothing, for replies by chance and for the oracle's.
+    If the run's environments give rewards of their own, print what each part pays for doing
+    nothing, for random replies and for the oracle's.
 
     Example: grpo reward explain tonight
     """
@@ -160,7 +160,7 @@ def reward_explain(
 
 
 def _worth(config: RunConfig) -> list[Table]:
-    """What the run's own environments pay; what the shell pays, where the pool has both."""
+    """What the run's own environments pay, and what the shell pays if the pool has both."""
     import tempfile
 
     from rollout.tasks import read_tasks
@@ -185,7 +185,8 @@ def _worth(config: RunConfig) -> list[Table]:
 @app.command()
 def keys(
     word: Annotated[
-        str, typer.Argument(metavar="[WORD]", help="Only keys whose name or meaning holds it.")
+        str,
+        typer.Argument(metavar="[WORD]", help="Show only keys whose name or meaning contains it."),
     ] = "",
     json_: Json = False,
 ) -> None:

@@ -18,9 +18,9 @@ app.command()(new)
 @app.command("run")
 def run_(
     run: Run,
-    steps: Annotated[int | None, typer.Option(min=0, help="GRPO steps in all.")] = None,
+    steps: Annotated[int | None, typer.Option(min=0, help="Total number of GRPO steps.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Plan as many steps as fit into these.")
+        float | None, typer.Option(help="Plan as many steps as fit into this many minutes.")
     ] = None,
     eval_every: Annotated[
         int | None, typer.Option(min=0, help="Steps between evaluations.")
@@ -57,7 +57,7 @@ def run_(
         from scripts.night.detach import detach as start_detached
 
         pid, log = start_detached(folder, options.words())
-        print(f"run {folder.name} goes on in the background: pid {pid}, `tail -f {log}`")
+        print(f"run {folder.name} continues in the background: pid {pid}, `tail -f {log}`")
         return
     from scripts.base.display import make_display
 
@@ -106,10 +106,10 @@ def stop(run: Run) -> None:
 def clean(
     run: Run,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")
     ] = False,
 ) -> None:
-    """Remove checkpoints, but for step-000, the best evaluated step and the last two.
+    """Remove checkpoints, except step-000, the best evaluated step and the last two.
 
     Example: grpo clean tonight --dry-run
     """

@@ -1,7 +1,7 @@
 """One command for each phase of `scripts.phases.registry`.
 
 Every command calls `run_phase`. The registry entry gives its name, help and flags. `grpo eval` has
-a file of its own, because it also evaluates what belongs to no run.
+a file of its own, because it also evaluates arms that belong to no run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def do_phase(
 
 
 for entry in PHASES.values():
-    if entry.name != "eval":  # which can do without a run: `scripts.cli.evaluate`
+    if entry.name != "eval":  # which also works without a run: `scripts.cli.evaluate`
         add_phase(app, entry)
 
 

@@ -1,7 +1,7 @@
-"""`grpo doctor`: is this machine fit for a night, and did an earlier one leave something behind?
+"""`grpo doctor`: checks whether this machine is ready for a night and lists processes left by runs.
 
-Each check is one line with what to do about it, and so is each process that a run has started and
-that lives. Nothing here ends or changes anything; a hub model that is not here yet is downloaded.
+Each check is one line with a remedy, and so is each live process that a run has started. Nothing
+here ends or changes anything, except that a missing hub model is downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MEMORY_BYTES = 8 * GIB
 """Memory for a night on the default model: engine 3, trainer 3 and the loop, plus a margin."""
 
 PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "taskset", "setpriv", "bash", "tar", "mount")
-"""What the sandbox calls; Debian and Ubuntu have them in bubblewrap, util-linux, tar and mount."""
+"""Programs that the sandbox runs; on Debian and Ubuntu they are in bubblewrap, util-linux, tar and
+mount."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class Finding:
     ok: bool
     text: str
     is_input: bool = False
-    """It is about a file or a setting, which the person mends, and not about the machine."""
+    """It is about a file or a setting; false if it is about the machine."""
 
 
 def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Finding]:
-    """Every check, in the order in which a person would mend things.
+    """Every check, in the order in which a person would fix problems.
 
-    config, run: of the run that the machine is to be fit for, and its folder; None: the default
-    settings, and no run.
+    config, run: settings and folder of the run that the machine is checked for; None: the default
+    settings and no run.
     """
     config = config or RunConfig()
     checks: dict[str, Callable[[], str]] = {
@@ -113,9 +114,9 @@ def _disk() -> str:
 
 
 def _processes(run: Path | None = None) -> list[Finding]:
-    """A line for each family of processes that a run has started and that lives.
+    """A line for each family of live processes that a run has started.
 
-    What `run` itself has left is in nobody's way: the next phase uses it or ends it.
+    Processes of `run` itself are no problem: its next phase uses or ends them.
     """
     found = families()
     if not found:
@@ -126,7 +127,7 @@ def _processes(run: Path | None = None) -> list[Finding]:
 def _process(family: Family, own: bool) -> Finding:
     text = told(family)
     if family.reclaimable and own:
-        return Finding("process", True, f"{text}; this run goes on with it, or ends it")
+        return Finding("process", True, f"{text}; this run uses it or ends it")
     if family.reclaimable:
         return Finding("process", False, f"{text}; `grpo doctor --reclaim` ends it")
     if family.use is Use.UNKNOWN:

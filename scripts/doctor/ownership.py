@@ -1,8 +1,8 @@
 """The live processes that runs have started: their run, the memory they hold, and their user.
 
-Found by the marks in their environment, so that it does not matter which of them were killed, what
-they call themselves, or whether the run folder is still there. Listing signals nobody; `reclaim`
-ends what no loop uses and no other checkout owns.
+They are found by the marks in their environment, so it does not matter which of them were killed,
+what their names are, or whether the run folder still exists. Listing sends no signal; `reclaim`
+ends processes that no loop uses and no other checkout owns.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import is_held
 
 GRACE_SECONDS = 10.0
-"""How long what nobody uses may take to end in good order."""
+"""How long an unused process may take to end after SIGTERM."""
 
 
 class Use(StrEnum):
-    """Who needs a process now."""
+    """Who uses a process now."""
 
     LOOP = "a loop uses it"
     NOBODY = "no loop uses it"
@@ -50,8 +50,9 @@ class Use(StrEnum):
 class Family:
     """The live processes with one marker.
 
-    pids: in ascending order. entry: the ledger's, None where none names them. held: bytes of host
-    and GPU memory that their end would free. trouble: with the ledger; empty where it can be read.
+    pids: in ascending order. entry: the ledger's; None if no ledger names them. held: bytes of host
+    and GPU memory that their end would free. trouble: the error of reading the ledger; empty if
+    there is none.
     """
 
     run: RunFolder
@@ -64,7 +65,7 @@ class Family:
 
     @property
     def name(self) -> str:
-        """What it is: engine, trainer, or the phase that it plays."""
+        """Its kind: engine, trainer, or the name of its phase."""
         return self.entry.name if self.entry else self.marker.rpartition("-")[0]
 
     @property
@@ -73,27 +74,27 @@ class Family:
 
     @property
     def has_endpoint(self) -> bool:
-        """Whether it is an engine of which the ledger knows where it answers."""
+        """Whether it is an engine whose address is in the ledger."""
         return self.name == ENGINE and self.entry is not None
 
     @property
     def is_starting(self) -> bool:
-        """Whether it is an engine that is loading and has never answered yet."""
+        """Whether it is an engine that is loading and has not answered yet."""
         return (
             self.entry is not None
             and self.has_endpoint
-            and "lifecycle" not in self.entry.info  # settled by its first answer
+            and "lifecycle" not in self.entry.info  # set with its first answer
             and is_running(self.entry)
         )
 
     @cached_property
     def served(self) -> list[str] | None:
-        """What an engine says that it serves; None where nothing answers within seconds."""
+        """The names that an engine serves; None if it does not answer within seconds."""
         return served_names(self.run.path)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is an engine that ought to answer and does not."""
+        """Whether it is an engine that should answer and does not."""
         return self.has_endpoint and not self.is_starting and self.served is None
 
 
@@ -127,7 +128,7 @@ def _use(run: RunFolder, entry: Owned | None) -> Use:
 
 
 def told(family: Family) -> str:
-    """A family in one line, without what to do about it."""
+    """A family in one line, without a remedy."""
     pids = f"pid {family.pids[0]}" + (f" and {n} more" if (n := len(family.pids) - 1) else "")
     parts = [f"{family.name} of run {family.run.typed}, {pids}"]
     if family.entry is not None:
@@ -149,8 +150,8 @@ def _endpoint(family: Family) -> str:
 def reclaim() -> list[str]:
     """End every family that is reclaimable; one line for each.
 
-    One that cannot be ended keeps no other. Raises afterwards: `Unavailable` for a process that
-    survives SIGKILL, `Shortage` where an engine's memory does not come back.
+    A family that cannot be ended does not stop the others. Raises at the end: `Unavailable` for a
+    process that survives SIGKILL, `Shortage` if an engine's memory does not come back.
     """
     lines: list[str] = []
     failed: list[FieldkitError] = []
@@ -168,7 +169,7 @@ def reclaim() -> list[str]:
 
 
 def told_briefly(family: Family) -> str:
-    """What it was, for a line about its end."""
+    """A family's description for the line about its end."""
     n = len(family.pids)
     return (
         f"{family.name} of run {family.run.typed}: {n} process{'es' if n > 1 else ''}, "
@@ -180,11 +181,11 @@ def _end(family: Family) -> None:
     if family.has_endpoint:
         stop_engine(family.run.path)
         return
-    # Only an engine's scratch folder is read from its processes: others have that of who started
-    # them.
+    # Only an engine's scratch folder is read from its processes; others have the folder of the
+    # process that started them.
     pids = family.pids if family.name == ENGINE else ()
     leftovers = Leftovers.of(pids, family.entry.info if family.entry else {})
-    # Of what no ledger names the marker is all that is known, and enough.
+    # Of processes that no ledger names only the marker is known, which is enough.
     terminate(family.entry or Owned(family.name, family.marker), GRACE_SECONDS)
     leftovers.remove()
     if family.entry is not None:

@@ -36,7 +36,7 @@ from scripts.track.trackers import wanted_trackers
 
 
 def examine_run(folder: RunFolder) -> list[Finding]:
-    """Every check of one run; only the first where run.toml cannot be read."""
+    """Every check of one run; only the first if run.toml cannot be read."""
     try:
         config = read_config(folder.config)
     except FieldkitError as e:
@@ -54,17 +54,17 @@ def examine_run(folder: RunFolder) -> list[Finding]:
     extra = [tracker for tracker in wanted_trackers(config) if tracker.module]
     checks |= {tracker.module: partial(_installed, tracker) for tracker in extra}
     return [
-        Finding("settings", True, f"{folder.config}: every key is known and sound"),
+        Finding("settings", True, f"{folder.config}: every key is known and valid"),
         *(finding(name, partial(check, ctx)) for name, check in checks.items()),
     ]
 
 
 def examine_machine_for(folder: RunFolder, sandbox: SandboxKind) -> list[Finding]:
-    """Every check of the machine, for this run's sandbox and model where run.toml can be read."""
+    """Every check of the machine, for this run's sandbox and model if run.toml can be read."""
     try:
         config = read_config(folder.config, sandbox)
     except FieldkitError:
-        config = None  # what is wrong with it is `examine_run`'s to say
+        config = None  # `examine_run` reports what is wrong with it
     return examine(config, folder.path)
 
 
@@ -112,5 +112,5 @@ def _port(ctx: Context) -> str:
 
 def _forecast(ctx: Context) -> str:
     if find_engine(ctx.folder.path) is not None:
-        return "the run's engine is up, so what it needs is taken already"
+        return "the run's engine is running, so its memory is already in use"
     return forecast(ctx.engine(), ctx.model_dir(), ctx.trainer_bytes()).told()

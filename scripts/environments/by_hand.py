@@ -1,7 +1,7 @@
-"""`grpo env play`: a person plays an environment, with the same tools and reward as a policy.
+"""`grpo env play`: a person plays an environment with the same tools and reward as a policy.
 
-The quickest way to see whether a prompt says what is wanted and whether the observations help.
-Calls are typed in the text form; the end of the input ends the episode.
+The quickest way to see whether a prompt is clear and whether the observations help. Calls are typed
+in the text form; the end of the input ends the episode.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `grpo env check` prints: findings, tools, and what episodes were worth."""
+"""The output of `grpo env check`: findings, tools, and the rewards of episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_text(checked: Checked) -> str:
     if tools := figures.get("tools"):
         tell = TOOL_FORMS["text"].tell
         assert tell is not None
-        lines += [f"tools, as a policy without a tool template is told of them ({len(tools)}):"]
+        lines += [f"tools, as described to a policy without a tool template ({len(tools)}):"]
         lines += [f"  {line}" for line in tell(tools, "").splitlines()[1:-1]]
     for key, name in _ROWS.items():
         if key in figures:

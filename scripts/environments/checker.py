@@ -1,9 +1,9 @@
 """The process that loads and plays an environment for `grpo env check`.
 
-Somebody's code may hang, print, or end its process, so it runs apart from the command. An order
-comes as JSON on stdin; JSON lines go to the descriptor that stdout was: `at` before each call into
-the environment, `progress`, and at the end `findings` with `figures`. What the environment prints
-goes to stderr. A signal has the stack of a call that hangs written to the descriptor of argv.
+User code may hang, print, or end its process, so it runs in a process apart from the command. An
+order comes as JSON on stdin. JSON lines go to the original stdout: `at` before each call into the
+environment, `progress`, and at the end `findings` with `figures`. The environment's own output goes
+to stderr. On a signal the stack of a hanging call is written to the descriptor in argv.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from scripts.environments.order import Order, class_of, trials_of
 from scripts.environments.tryout import run_trials
 
 STACK = signal.SIGUSR1
-"""Asks for the stack."""
+"""The signal that asks for the stack."""
 IMPORT_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Read the order, check, tell."""
+    """Read the order, check the environment, report."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it may hang for ever
@@ -87,5 +87,5 @@ def check(order: Order, tell: Callable[..., None]) -> tuple[list[Finding], dict[
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+    with contextlib.suppress(BrokenPipeError):  # the process that asked is gone
         main()

@@ -1,8 +1,8 @@
-"""What an environment's class promises, read from the class alone: nothing of it is run.
+"""Checks an environment's class against its contract without running it.
 
 A class in TRL's style has a constructor without arguments, `reset(**row)`, public methods as tools
-with type hints and docstrings, and perhaps `get_reward()`. Each thing that breaks this is a
-`Finding` with file and line. What the class does is found by playing it (`tryout.py`).
+with type hints and docstrings, and perhaps `get_reward()`. Each violation is a `Finding` with file
+and line. `tryout.py` plays the class to check its behaviour.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rollout.envs.trl_class import needed, schema_of, tools_of
 from rollout.envs.user_code import place_of
 
 HELPERS = frozenset(("close", "done", "render", "seed", "setup", "state", "observe"))
-"""Names under which authors keep helpers; public, each of them is a tool."""
+"""Names that authors give to helpers; as public methods they are tools."""
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the check has to say. `where` is file:line, or empty."""
+    """One result of the check. where: file:line, or empty."""
 
     level: Level
     where: str
@@ -49,14 +49,13 @@ class Finding:
 
 
 def schemas_of(kind: type) -> list[Schema]:
-    """The schemas of the tools whose signature and docstring give one."""
+    """The schemas of the tools whose signature and docstring are complete."""
     return [schema for tool in tools_of(kind).values() if (schema := schema_of(tool)[0])]
 
 
 def broken_promises(kind: type, row: Mapping[str, Any]) -> list[Finding]:
-    """Everything about the class that keeps it from being played, or that is probably not meant.
-
-    row: what `reset` is going to be given.
+    """Everything about the class that prevents playing it or is probably a mistake. row: the
+    arguments that `reset` will get.
     """
     found = [*_constructor(kind), *_reset(kind, row), *_get_reward(kind), *_shared(kind)]
     tools = tools_of(kind)
@@ -124,7 +123,7 @@ def _get_reward(kind: type) -> list[Finding]:
 
 
 def _shared(kind: type) -> list[Finding]:
-    """Attributes of the class that every instance would write into."""
+    """Mutable attributes of the class, which all instances share."""
     return [
         Finding(
             Level.WARNING,
@@ -171,7 +170,7 @@ def _tool(tool: Callable[..., object]) -> list[Finding]:
 
 
 def _given(method: Callable[..., object]) -> list[str]:
-    """What a caller has to give a method besides the object."""
+    """The required parameters of a method besides the object."""
     return needed(list(inspect.signature(method).parameters.values())[1:])
 
 

@@ -1,8 +1,8 @@
-"""A model behind an endpoint plays an environment: whether skill earns more than chance.
+"""A model behind an endpoint plays an environment, to see whether skill earns more than chance.
 
-An environment on which a capable model is no better than random calls has a reward that is out of
-reach, tools that nobody understands, or a prompt that does not say what is wanted. The model is
-told of the tools in text, so that any server of chat completions will do.
+If a capable model is no better than random calls, the reward is out of reach, the tools are
+unclear, or the prompt does not state the goal. The tools are described to the model in text, so any
+chat completions server will do.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from scripts.environments.instance import Instance, Played, Row, Trials
 from scripts.environments.tryout import earned, many
 
 REPLY_SECONDS = 120.0
-"""For one answer of the model."""
+"""The time limit of one answer of the model."""
 KEY = "OPENAI_API_KEY"
-"""The variable that holds the endpoint's key, where it wants one."""
+"""The environment variable that holds the endpoint's key, if it needs one."""
 
 
 def play_model(
@@ -35,9 +35,8 @@ def play_model(
     tell: Callable[..., None],
     progress: Callable[[str, int, int], None],
 ) -> tuple[list[Finding], dict[str, Any]]:
-    """The findings and figures of a model's episodes, of the seeds that a random policy played.
-
-    by_chance: what `run_trials` found. Raises `Broken`, and `Unavailable` where the endpoint does
+    """The findings and figures of a model's episodes, with the seeds of the random policy.
+    by_chance: the result of `run_trials`. Raises `Broken`, and `Unavailable` if the endpoint does
     not answer.
     """
     instance = Instance(trials, tell)
@@ -54,7 +53,7 @@ def play_model(
     chance = by_chance["random"]["mean"]
     findings = []
     if not any(p.calls for p in played):
-        text = "the model called no tool: do prompt, names and docstrings say what is wanted?"
+        text = "the model called no tool: do prompt, names and docstrings state the goal?"
         findings.append(Finding(Level.WARNING, place_of(trials.kind), text))
     if figures["mean"] is None or (chance is not None and figures["mean"] <= chance):
         text = f"the model earns {_number(figures['mean'])} an episode, a random policy"

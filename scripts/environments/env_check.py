@@ -1,8 +1,8 @@
-"""`grpo env check`: what is wrong with an environment, before anything is trained on it.
+"""`grpo env check`: finds what is wrong with an environment before anything is trained on it.
 
-The environment runs in a process of its own (`checker.py`) that says what it is about to call, so
-that a call that hangs, a process that dies and a file that never ends its import are findings with
-a line, and everything has an end.
+The environment runs in a process of its own (`checker.py`) that reports each call before it makes
+it. So a call that hangs, a process that dies and an import that never ends are findings with a
+line, and the check always ends.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from scripts.environments.contract import Finding, Level
 from scripts.environments.order import Order
 
 START_SECONDS = 120.0
-"""For Python and the imports of ours."""
+"""The time for starting Python and our imports."""
 LONGEST = 5
-"""So many times the seconds of the random episodes may all that is played take."""
+"""The limit of all play, as a multiple of the seconds for random episodes."""
 _STACK_SECONDS, _REST_SECONDS = 2.0, 0.2
 _HERE = str(Path(__file__).parent)
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
-_SHOWN = 400  # characters of what a process said before it died
+_SHOWN = 400  # characters of a process's output before it died
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found."""
+    """The result of a check."""
 
     use: str
     findings: tuple[Finding, ...]
@@ -122,7 +122,7 @@ def _watched(
 
 
 class _Lines:
-    """Lines of a pipe, each waited for so long and no longer."""
+    """Lines of a pipe, each with a time limit."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe, self._rest = pipe, b""
@@ -130,7 +130,7 @@ class _Lines:
         self._selector.register(pipe, selectors.EVENT_READ)
 
     def within(self, seconds: float) -> bytes | None:
-        """The next line; empty at the end of the pipe, None where none came in time."""
+        """The next line; empty at the end of the pipe, None if none came in time."""
         until = time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = until - time.monotonic()
@@ -145,7 +145,7 @@ class _Lines:
 
 
 def _stands_at(child: subprocess.Popen[bytes], stack: int) -> str:
-    """file:line that the process stands at; empty where it does not tell."""
+    """file:line that the process is executing; empty if it does not report it."""
     child.send_signal(checker.STACK)
     said, wait = b"", _STACK_SECONDS
     while select.select([stack], [], [], wait)[0] and (chunk := os.read(stack, 65536)):

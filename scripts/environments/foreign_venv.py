@@ -1,8 +1,8 @@
-"""Virtual environments for environments that bring packages of their own.
+"""Virtual environments for environments that need packages of their own.
 
-A framework pins versions that would change ours, so each gets a virtual environment below the
-user's cache: made once, pinned in a file beside it, found again by what was asked for. One that is
-half made is made anew. Nothing is ever installed into ours.
+A framework pins versions that would change ours, so each environment gets a virtual environment
+below the user's cache. It is made once, pinned in a file next to it, and found again by its
+requirements. An incomplete one is made again. Nothing is ever installed into ours.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ForeignVenv:
 
     name: str
     use: str
-    """What `use` of `[envs.NAME]` says: the package's name, or the file."""
+    """The value of `use` in `[envs.NAME]`: the package's name or the file."""
     python: Path
     packages: tuple[str, ...]
-    """What is installed, pinned, in order of names."""
+    """The installed packages with their versions, sorted by name."""
 
     @property
     def settings(self) -> str:
@@ -56,13 +56,13 @@ class ForeignVenv:
 
 @dataclass(frozen=True)
 class _Source:
-    """What is installed for an environment."""
+    """The requirements of an environment."""
 
     name: str
     use: str
     requirements: tuple[str, ...]
     key: str
-    """Of everything that decides what is installed."""
+    """A hash of everything that determines the installed packages."""
 
 
 def add_environment(
@@ -71,9 +71,9 @@ def add_environment(
     """Make the virtual environment of a package, a file, a folder or a git address, or find it.
 
     what: "NAME" or "NAME==VERSION" of a package on the index; a .py file, whose inline metadata
-    (PEP 723) names what it needs; a folder with a pyproject.toml; "git+https://…@REVISION".
-    also: further requirements. Raises `BadInput` where there is no such thing, and `Unavailable`,
-    with the installer's last lines, where it cannot be installed.
+    (PEP 723) names what it needs; a folder with a pyproject.toml; "git+https://…@REVISION". also:
+    further requirements. Raises `BadInput` if `what` does not exist, and `Unavailable`, with the
+    installer's last lines, if it cannot be installed.
     """
     source = _source(what, tuple(also))
     folder = cache_dir() / "environments" / f"{source.name}-{source.key[:12]}"
@@ -158,7 +158,7 @@ def _named(name: str, use: str, requirements: tuple[str, ...], stamp: str = "") 
 
 
 def inline_metadata(path: Path) -> dict[str, Any]:
-    """A script's inline metadata (PEP 723); empty where it has none. Raises `BadInput`."""
+    """A script's inline metadata (PEP 723); empty if it has none. Raises `BadInput`."""
     found = _SCRIPT.search(path.read_text(encoding="utf-8"))
     if found is None:
         return {}
@@ -171,7 +171,7 @@ def inline_metadata(path: Path) -> dict[str, Any]:
 
 
 def _uv(arguments: list[str]) -> str:
-    """Run the installer of our own virtual environment; what it printed."""
+    """Run the installer of our own virtual environment; return its output."""
     uv = Path(sys.executable).with_name("uv")
     done = subprocess.run([str(uv), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,8 +1,8 @@
 """`grpo env tasks`: an environment's rows as a task file that never changes.
 
-A row of a dataset becomes one task. Where there is no data, because `reset()` brings the prompt,
-tasks differ by their seed alone, which is a column of the row and part of the task's id; the
-generators are seeded by the id, so a task is the same wherever it is played.
+A row of a dataset becomes one task. Without data, because `reset()` gives the prompt, tasks differ
+only in their seed, which is a column of the row and part of the task's id. The generators are
+seeded by the id, so a task is the same wherever it is played.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollout.envs.verifiers_world import dataset_rows
 from scripts.environments.contract import Level, broken_promises
 
 DIGITS = 6
-"""Of a seed in an id, so that a list of ids is in order."""
+"""Digits of a seed in an id, so that ids sort by seed."""
 
 
 def seed_tasks(name: str, n: int, seed: int) -> list[Task]:

@@ -1,9 +1,9 @@
-"""One object of an environment's class, and one episode with it, as a check plays it.
+"""One object of an environment's class, and one episode with it, for the check.
 
-Everything runs in the calling thread, so that whoever watches this process can tell where it
-stands; before each call into the environment `tell` gets one line that says what is called. A
-tool that raises is ordinary, because a policy gets the error as its observation; a constructor, a
-`reset` or a reward that raises is an error with file and line.
+Everything runs in the calling thread, so that a watching process can find the line that hangs.
+Before each call into the environment `tell` gets a line that names the call. A tool may raise,
+because a policy gets the error as its observation; if a constructor, `reset` or a reward raises,
+that is an error with file and line.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from scripts.environments.contract import Finding, Level, schemas_of
 Call = tuple[str, Mapping[str, Any]]
 Row = Mapping[str, Any]
 Choose = Callable[[int, str], Call | None]
-"""The next call, from how many there were and all that was shown; None: the policy stops."""
+"""Gives the next call, from the number of calls so far and all that was shown; None: the policy
+stops."""
 Judge = Callable[[Any, "Played", Row], Awaitable[Sequence[RewardPart]]]
-"""The reward's parts, of the instance that was played."""
+"""Gives the reward's parts of the instance that was played."""
 
 
 class Broken(Exception):
-    """The environment itself failed: `finding` says where."""
+    """The environment itself failed; `finding` has the place."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -45,23 +46,23 @@ class Broken(Exception):
 
 @dataclass
 class Played:
-    """One episode: what was asked, what was said, what it was worth."""
+    """One episode: its calls, its observations and its reward."""
 
     seed: int
     opening: str = ""
     calls: list[Call] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
-    """Where and how a tool raised, one line a time."""
+    """One line for each time that a tool raised."""
     parts: tuple[RewardPart, ...] = ()
     completion: list[Message] = field(default_factory=list)
-    """What reward functions are shown: the calls and their answers as messages."""
+    """The calls and their answers as messages, for reward functions."""
     reset_s: float = 0.0
     call_s: list[float] = field(default_factory=list)
 
     @property
     def reward(self) -> float | None:
-        """Σ weight·value over the parts that apply; None where none applies."""
+        """Σ weight·value over the parts that apply; None if none applies."""
         return Grade((), self.parts).reward
 
     @property
@@ -71,13 +72,13 @@ class Played:
 
     @property
     def shown(self) -> str:
-        """All that a policy has read."""
+        """All text that a policy has read."""
         return "\n".join((self.opening, *self.said))
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What is played and how much of it."""
+    """The episodes to play."""
 
     kind: type
     judge: Judge
@@ -88,17 +89,17 @@ class Trials:
     ends: str = ""
     """The attribute that is true once the episode is over."""
     passed: Callable[[Sequence[RewardPart]], bool] | None = None
-    """Whether a reward's parts are a pass; None: nothing is declared."""
+    """Whether a reward's parts are a pass; None if no condition is declared."""
     episodes: int = 32
     turns: int = 15
     seconds: float = 60.0
-    """After so long no further random episode begins."""
+    """The time after which no further random episode begins."""
     perfect: Sequence[Call] | None = None
     """The calls that solve the first row at seed 0."""
 
 
 class Instance:
-    """One object of the class, and what is called on it."""
+    """One object of the class, and the calls on it."""
 
     def __init__(self, trials: Trials, tell: Callable[[str], None]) -> None:
         kind, config = trials.kind, trials.config
@@ -112,7 +113,7 @@ class Instance:
                 self._finish(self.env.configure(**config))
 
     def close(self) -> None:
-        """Let go of the event loop, and of the environment where it has a `close`."""
+        """Close the event loop, and the environment if it has a `close`."""
         self._runner.close()
 
     def begin(self, row: Row, seed: int) -> Played:
@@ -135,12 +136,12 @@ class Instance:
         return Played(seed, opening, reset_s=time.perf_counter() - began)
 
     def call(self, played: Played, name: str, arguments: Mapping[str, Any]) -> None:
-        """Call a tool and note what it said."""
+        """Call a tool and record its answer."""
         self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
         began = time.perf_counter()
         try:
             said = str(self._finish(getattr(self.env, name)(**arguments)))
-        except Exception as e:  # the policy's observation, whatever it is
+        except Exception as e:  # any exception is the policy's observation
             played.raised.append(f"{_raised_at(e)}: tool {name} raised {type(e).__name__}: {e}")
             said = str({"error": str(e)})
         played.call_s.append(time.perf_counter() - began)
@@ -152,7 +153,7 @@ class Instance:
 
     @property
     def done(self) -> bool:
-        """Whether the environment says that the episode is over. Raises `Broken`."""
+        """Whether the environment has ended the episode. Raises `Broken`."""
         if not self._ends:
             return False
         try:
@@ -162,7 +163,7 @@ class Instance:
             raise Broken(Finding(Level.ERROR, where, f"ends = {self._ends!r}: {e}")) from None
 
     def end(self, played: Played, row: Row) -> Played:
-        """Ask for the reward. Raises `Broken`."""
+        """Compute the reward. Raises `Broken`."""
         self._tell("the reward")
         pay = getattr(self.env, "get_reward", type(self.env))
         with _Blamed("the reward", pay):
@@ -199,7 +200,7 @@ class _Blamed:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (BadInput, Unavailable)):  # it says what and where
+        if isinstance(error, (BadInput, Unavailable)):  # it names the cause and the place
             cause = error.__cause__
             where = (cause and _raised_at(cause)) or place_of(self._thing)
             raise Broken(Finding(Level.ERROR, where, str(error))) from error
@@ -219,7 +220,7 @@ def _raised_at(error: BaseException) -> str:
 
 
 def chance(schemas: Sequence[Mapping[str, Any]], seed: int) -> Choose:
-    """A policy without skill."""
+    """A random policy."""
     rng = random.Random(f"random/{seed}")
     return lambda done, shown: random_call(schemas, shown, rng)
 

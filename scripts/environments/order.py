@@ -1,7 +1,7 @@
-"""What of an environment is asked to be played: its class, its settings, its rows.
+"""An order to play an environment: its class, its settings, its rows.
 
-The same values as `[envs.NAME]` has, but with nothing that has to be there: a class is checked
-before anybody has declared when it is passed.
+It has the values of `[envs.NAME]`, all of them optional, because a class is checked before its
+condition for passing is declared.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from scripts.environments.instance import Call, Played, Trials
 
 @dataclass(frozen=True)
 class Order:
-    """What is checked and how much of it is played."""
+    """What is checked, and how many episodes are played."""
 
     use: str
     """`module:Class` or `path/to/file.py:Class`."""
     root: str
-    """The folder that paths start at."""
+    """The folder of relative paths."""
     rows: list[dict[str, Any]] = field(default_factory=lambda: [{"prompt": "", "seed": 0}])
     config: dict[str, Any] = field(default_factory=dict)
     rewards: dict[str, float] = field(default_factory=dict)
@@ -42,27 +42,27 @@ class Order:
     episodes: int = 32
     turns: int = 15
     seconds: float = 60.0
-    """For random episodes; as much again for the model's."""
+    """The time for random episodes, and again for the model's."""
     perfect: list[Call] | None = None
     endpoint: str = ""
     model: str = ""
     model_episodes: int = 8
 
     def text(self) -> str:
-        """As it goes to the process."""
+        """The order as text for the checking process."""
         return json.dumps(asdict(self))
 
 
 def class_of(order: Order) -> type:
-    """The class. Raises `BadInput` that says which part of its name is missing."""
+    """The class. Raises `BadInput` that names the missing part of its name."""
     found = load(order.use, Path(order.root), order.use)
     if not inspect.isclass(found):
-        raise BadInput(f"{order.use}: this is no class; a class with reset() and tools is played")
+        raise BadInput(f"{order.use}: not a class; name a class with reset() and tools")
     return found
 
 
 def trials_of(order: Order, kind: type) -> Trials:
-    """What the order asks for. Raises `BadInput` for a reward function that is not there."""
+    """The trials of an order. Raises `BadInput` for a reward function that does not exist."""
     functions = reward_functions(order.rewards, Path(order.root), order.use)
     return Trials(
         kind,
@@ -80,7 +80,7 @@ def trials_of(order: Order, kind: type) -> Trials:
 
 
 def only_class(file: Path) -> str:
-    """The name of the one class of a Python file that has a `reset`. Raises `BadInput`."""
+    """The name of the only class in a Python file with a `reset`. Raises `BadInput`."""
     try:
         tree = ast.parse(file.read_bytes())
     except SyntaxError as e:
@@ -100,15 +100,14 @@ def only_class(file: Path) -> str:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file: rows of a dataset as they are, of tasks what `reset` is given.
-
-    Raises `BadInput` with file and line.
+    """The rows of a JSONL file: rows of a dataset as they are, and of tasks the arguments of
+    `reset`. Raises `BadInput` with file and line.
     """
     rows = []
     for where, row in _objects(file):
         if {"task_id", "env", "info"} <= row.keys():
             if not isinstance(row["info"], dict):
-                raise BadInput(f"{where}: info is no object")
+                raise BadInput(f"{where}: info is not an object")
             row = {"prompt": row.get("prompt", ""), **row["info"]}
         rows.append(row)
     if not rows:
@@ -145,8 +144,9 @@ async def _judge(
     """The parts of the reward, as a run has them."""
     prompt = [{"role": "user", "content": played.opening}]
     parts = [
-        await f.of(prompt, played.completion, env, row, order.call_seconds, order.use)
+        part
         for f in functions
+        for part in await f.of(prompt, played.completion, env, row, order.call_seconds, order.use)
     ]
     if pay := getattr(env, OWN, None):
         value = pay()

@@ -1,6 +1,6 @@
-"""`grpo env new`: a small package that holds one environment, sound as it is written.
+"""`grpo env new`: writes a small package with one environment that passes every check.
 
-The class imports nothing of this project, so whoever gets its wheel can train on it with TRL too.
+The class imports nothing of this project, so its wheel can also be used with TRL alone.
 """
 
 from __future__ import annotations

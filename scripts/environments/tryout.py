@@ -1,6 +1,6 @@
-"""Plays an environment's class and says what it does: determinism, isolation, rewards, times.
+"""Plays an environment's class to check determinism, isolation, rewards and times.
 
-How one episode is played is in `instance`; this is what is tried, and what is found in it.
+`instance` plays one episode; this module chooses the trials and judges their results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.environments.instance import Instance, Played, Row, Trials, chance,
 def run_trials(
     trials: Trials, tell: Callable[[str], None], progress: Callable[[str, int, int], None]
 ) -> tuple[list[Finding], dict[str, Any]]:
-    """Everything that playing shows: findings, and figures for the report. Raises `Broken`."""
+    """Run all trials; return findings, and figures for the report. Raises `Broken`."""
     row = trials.rows[0]
     findings: list[Finding] = []
     figures: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def run_trials(
 
 
 def _same(kind: type, once: Played, instance: Instance, row: Row, what: str) -> list[Finding]:
-    """Play the calls of `once` again; a finding where anything comes out differently."""
+    """Play the calls of `once` again; a finding if anything differs."""
     again = instance.play(row, once.seed, recited(once.calls), len(once.calls))
     return _difference(kind, once, again, f"{what} gave something else")
 
@@ -80,7 +80,7 @@ def _difference(kind: type, once: Played, again: Played, what: str) -> list[Find
 
 
 def _apart(trials: Trials, once: Played, one: Instance, other: Instance) -> list[Finding]:
-    """Play two instances turn by turn; the first must not notice the second."""
+    """Play two instances in turn; the second must not change the first."""
     row, last = trials.rows[0], trials.rows[-1]
     begun = one.begin(row, once.seed)
     disturbing = other.begin(last, once.seed + 1)
@@ -101,8 +101,8 @@ def many(
     play: Callable[[Row, int], Played],
     told: Callable[[int], None],
 ) -> list[Played]:
-    """Up to `n` episodes of the rows in turn, each with its own seed; none begins once the trials'
-    seconds are over."""
+    """Up to `n` episodes of the rows in turn, each with its own seed; none begins after the trials'
+    time limit."""
     stop_at = time.monotonic() + trials.seconds
     played: list[Played] = []
     for seed in range(n):
@@ -114,7 +114,7 @@ def many(
 
 
 def earned(trials: Trials, played: Sequence[Played]) -> dict[str, Any]:
-    """What a policy's episodes were worth. passed: a share; None where nothing is declared."""
+    """The rewards of a policy's episodes. passed: a share; None if no condition is declared."""
     rewards = [p.reward for p in played if p.reward is not None]
     passes = [trials.passed(p.parts) for p in played] if trials.passed else None
     return {
@@ -129,7 +129,7 @@ def earned(trials: Trials, played: Sequence[Played]) -> dict[str, Any]:
 def _random(
     trials: Trials, instance: Instance, progress: Callable[[str, int, int], None]
 ) -> tuple[list[Finding], dict[str, Any], list[Played]]:
-    """Episodes of a policy without skill, each with its own seed."""
+    """Episodes of a random policy, each with its own seed."""
 
     def play(row: Row, seed: int) -> Played:
         return instance.play(row, seed, chance(instance.schemas, seed), trials.turns)
@@ -180,7 +180,7 @@ def _worth(trials: Trials, played: Played) -> dict[str, Any]:
 
 
 def _pays(kind: type) -> str:
-    """Where the reward comes from."""
+    """file:line of the method that gives the reward, or of the class."""
     return place_of(getattr(kind, "get_reward", kind))
 
 

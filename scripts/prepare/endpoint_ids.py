@@ -1,9 +1,9 @@
-"""An endpoint's stored episodes with the ids that a model in training would have been shown.
+"""An endpoint's stored episodes, with the ids that a model in training would have seen.
 
-An endpoint gives text and no ids. Where a task's first messages are known without an episode, the
-ids are those of the text. In any other environment only `reset` tells what was shown, so the stored
-replies are said again to a fresh world. An episode that its world answers otherwise this time is
-left out: a model would learn replies to what it was never shown.
+An endpoint gives text and no ids. If a task's first messages are known without an episode, the ids
+are those of the text. In other environments only `reset` gives them, so the stored replies are
+replayed in a fresh world. An episode that gets other answers this time is left out, because a model
+would learn replies to messages that were never shown.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def with_ids(
     demos: Sequence[Trajectory],
     renderer: ChatRenderer,
 ) -> list[Trajectory]:
-    """Those of `demos` that have ids, in order, their turns' ids as the renderer's model is shown
-    them and would write them.
+    """The episodes of `demos` that can be given ids, in order, with the ids that the renderer's
+    model would read and write.
 
-    config: how the endpoint's episodes were played. tasks: as they were played, by id. Raises what
-    playing raises where a world cannot be had.
+    config: how the endpoint's episodes were played. tasks: as they were played, by id. Raises as
+    playing does if a world cannot be made.
     """
     found = asyncio.run(_with_ids(config, tasks, demos, renderer))
     return [demo for demo in found if demo is not None]
@@ -65,7 +65,7 @@ async def _with_ids(
 
 
 def _rendered(demo: Trajectory, task: Task, renderer: ChatRenderer) -> Trajectory:
-    """The episode by its texts alone: its replies are written ids, as those of an oracle are."""
+    """The episode from its texts: its replies become written ids, as for an oracle."""
     opening = opening_of(task)
     talk = renderer.start(opening.messages, opening.tools)
     turns: list[Turn] = []
@@ -88,14 +88,13 @@ def _rendered(demo: Trajectory, task: Task, renderer: ChatRenderer) -> Trajector
 async def _said_again(
     config: RunConfig, demo: Trajectory, task: Task, renderer: ChatRenderer, scratch: Path
 ) -> Trajectory | None:
-    """The episode with the turns of a second one with the same replies; None where that one was
-    another."""
+    """The episode with the turns of a replay of its replies; None if the replay differs."""
     replies = iter([turn.text for turn in demo.turns])
-    # Where the second episode lasts longer it is another one, whatever is said then.
+    # A replay that lasts longer differs, whatever comes next.
     sampler = WrittenSampler(lambda *_: next(replies, ""), renderer)
     player = Player(
         policy=lambda _, limits: SampledPolicy(sampler, renderer, limits),
-        # Endpoints are told of tools in the form in which yardsticks write them.
+        # Endpoints are shown tools in the form in which yardsticks write calls.
         worlds=functools.partial(
             make_world,
             site=Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM),
@@ -111,5 +110,5 @@ async def _said_again(
 
 
 def _seen(episode: Trajectory) -> tuple[StopReason, list[tuple[str, str | None]]]:
-    """What was said and answered, and how it ended."""
+    """The replies, the answers, and how the episode ended."""
     return episode.stop_reason, [(turn.text, turn.observation) for turn in episode.turns]

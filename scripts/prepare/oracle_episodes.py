@@ -1,8 +1,8 @@
 """The oracle's episodes as demonstrations, in any environment that has an oracle.
 
-The replies are written, and everything else is as in a rollout: the run's template, the
-environment's own answers, ids as a policy is shown them. A task that its oracle does not pass is an
-error, because an adapter would learn it.
+The replies are written; everything else is as in a rollout: the run's template, the environment's
+own answers, the ids that a policy sees. A task that its oracle does not pass is an error, because
+an adapter would learn the wrong replies.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def oracle_episodes(
 ) -> Chosen:
     """One episode of every task of a file, under the settings of `config`.
 
-    Raises `BadInput` for a task without an oracle or that its oracle does not pass, and where the
-    chat template shows tools in a form that an oracle does not write.
+    Raises `BadInput` for a task without an oracle, for one that its oracle does not pass, and for a
+    chat template whose tool form an oracle does not write.
     """
     tasks = read_tasks(file)
     form = tool_form(config.model, model_dir)
@@ -79,7 +79,7 @@ def _play(
     def tell(p: RolloutProgress) -> None:
         progress("the oracle's episodes", p.finished, p.total)
 
-    # The policy's words are written, so a turn's seed is the world's only.
+    # The replies are written, so a turn's seed affects only the world.
     attempts = [Attempt(task, number) for number, task in enumerate(tasks)]
     played = asyncio.run(fly(attempts, player, lambda _: lambda turn: 0, on_progress=tell))
     return [replace(one, sampling=WRITTEN) for one in played]

@@ -1,7 +1,6 @@
-"""The presets: a run.toml each, with only what a person may want to turn.
+"""The presets: each is a run.toml with the settings that a person is likely to change.
 
-Every key that is left out has a default that the manifest shows. A new preset is one file in
-`presets/`.
+Every other key has a default, which the manifest shows. A new preset is one file in `presets/`.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ def presets(where: Path = SHIPPED) -> dict[str, Path]:
 
 
 EVALUATED = ("development.jsonl", "final.jsonl")
-"""What may lie beside a preset's held-out file: tasks that are only evaluated on, too."""
+"""Further files of evaluation tasks that may be in the folder of a preset's held-out file."""
 
 
 def held_out_files() -> set[str]:
-    """The held-out files of the shipped presets, as their [data] names them, and the development
-    and final sets beside them."""
+    """The held-out files in the [data] of the shipped presets, and the development and final sets
+    next to them."""
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in presets().values())
     named = {Path(t["data"]["heldout"]) for t in tables if "heldout" in t.get("data", {})}
     return {str(path) for file in named for path in (file, *map(file.with_name, EVALUATED))}
@@ -48,8 +47,8 @@ def run_text(preset: str, where: Path = SHIPPED, assignments: Sequence[str] = ()
 
 
 def preset_config(preset: str, assignments: Sequence[str] = ()) -> RunConfig:
-    """The settings of a shipped preset with these assignments, its environments registered, so
-    that tasks may name them. Raises `BadInput`."""
+    """The settings of a shipped preset with these assignments. Registers its environments, so that
+    tasks may name them. Raises `BadInput`."""
     text = run_text(preset, assignments=assignments)
     config = config_of(tomllib.loads(text), "--set" if assignments else f"--preset {preset}")
     register_environments(config.envs, ROOT)
@@ -59,20 +58,19 @@ def preset_config(preset: str, assignments: Sequence[str] = ()) -> RunConfig:
 def new_run(
     folder: RunFolder, preset: str, where: Path = SHIPPED, assignments: Sequence[str] = ()
 ) -> None:
-    """Make the run folder with its run.toml, a copy of the preset of that name in `where`.
+    """Make the run folder with its run.toml, a copy of the named preset in `where`.
 
-    assignments: settings as `table.key=value` that take the place of the preset's.
-
-    Raises `BadInput` where a run.toml is there already.
+    assignments: settings as `table.key=value` that override the preset's. Raises `BadInput` if
+    there is a run.toml already.
     """
     text = run_text(preset, where, assignments)
     if folder.config.exists():
         raise BadInput(
-            f"{folder.config}: is there already; `grpo run {folder.typed}` goes on with it, or "
-            "take another name"
+            f"{folder.config}: exists already; `grpo run {folder.typed}` continues it, or choose"
+            " another name"
         )
     if folder.path.is_file() or (folder.path.is_dir() and any(folder.path.iterdir())):
-        what = "is a file" if folder.path.is_file() else "holds something else, and no run.toml"
+        what = "is a file" if folder.path.is_file() else "holds other files and no run.toml"
         raise BadInput(
             f"{folder.path}: {what}; give the run another name, as in `grpo new {folder.typed}-2`"
         )

@@ -1,7 +1,7 @@
-"""`grpo prove`: canary.json for an adapter that did not come out of this trainer.
+"""`grpo prove`: canary.json for an adapter that another trainer made.
 
-A server that is given the adapter can then be asked to show that it uses it. The sequences are the
-openings of a few held-out tasks with the first command of their oracles: what a rollout looks like.
+With it a server can be checked for whether it uses the adapter. The sequences are the openings of a
+few held-out tasks with the first command of their oracles, as in a rollout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _opening(task: Task, renderer: ChatRenderer) -> list[int]:
 
 
 def prove(adapter: Path, model_dir: Path, tasks: Path, serving: str) -> Canary:
-    """Write canary.json into `adapter`, held against the base; return it.
+    """Write canary.json into `adapter`, compared with the base; return it.
 
     serving: the dtype of the server ("auto": the model folder's own). Raises `BadInput` for an
     adapter that does not fit the model.

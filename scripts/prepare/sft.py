@@ -1,8 +1,8 @@
-"""`grpo sft`: the warm start, an adapter that knows the work and does not know when to stop.
+"""`grpo sft`: the warm start, an adapter that can do the work but does not stop.
 
-Demonstrations are played first, or chosen from stored episodes, and kept beside the adapter; then
-TRL's SFTTrainer fits a LoRA to them. TRL is given ids and labels, never text or a template, so the
-adapter learns exactly the ids that a rollout will show it.
+Demonstrations are played first, or chosen from stored episodes, and kept next to the adapter; then
+TRL's SFTTrainer fits a LoRA to them. TRL gets ids and labels, never text or a template, so the
+adapter learns exactly the ids of a rollout.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class SftSettings:
 
 @dataclass(frozen=True)
 class Avoided:
-    """The task files that demonstrations keep clear of: of `tasks` not even the names of seed files
-    come back, of `contents` those may."""
+    """The task files that demonstrations must not overlap with. Names of seed files in `tasks` may
+    not be repeated; those in `contents` may."""
 
     tasks: tuple[Path, ...]
     contents: tuple[Path, ...] = ()
 
 
 def default_avoided() -> Avoided:
-    """The task files that `grpo synth` writes and that something is evaluated on, and the pool."""
+    """The pool and the evaluation files that `grpo synth` writes."""
 
     def files(*splits: str) -> tuple[Path, ...]:
         return tuple(from_checkout(f"data/{split}.jsonl") for split in splits)
@@ -84,7 +84,7 @@ def play_demonstrations(
     scratch: Path,
     progress: Progress,
 ) -> list[Trajectory]:
-    """Play `settings.demos` demonstrations; no task of theirs shares a thing with `avoid`."""
+    """Play `settings.demos` demonstrations, whose tasks share nothing with `avoid`."""
     renderer = ChatRenderer(model_dir)
     plans = demonstration_plans(settings.seed, _read_all(avoid.tasks), _read_all(avoid.contents))
     worlds = functools.partial(make_world, site=Site(SandboxSettings(), scratch))
@@ -109,7 +109,7 @@ def play_demonstrations(
 
 
 def as_examples(demo: Trajectory) -> list[dict[str, list[int]]]:
-    """Each segment's ids, and labels that are -100 wherever the policy wrote nothing.
+    """Each segment's ids, and labels that are -100 for ids that the policy did not write.
 
     There is one segment, unless the chat template rewrites earlier turns.
     """
@@ -155,7 +155,7 @@ def fit(
                 num_train_epochs=settings.epochs,
                 learning_rate=settings.lr,
                 lr_scheduler_type="cosine",
-                warmup_steps=min(10, n_batches // 10),  # few batches reach the full rate too
+                warmup_steps=min(10, n_batches // 10),  # few batches reach it too
                 weight_decay=0.0,
                 max_grad_norm=1.0,
                 logging_steps=10,
@@ -201,7 +201,7 @@ def lora_config(settings: SftSettings) -> Any:
 
 
 def tidy(folder: Path, base: str) -> None:
-    """Keep the adapter as it is the same everywhere, and drop peft's own page.
+    """Remove what depends on this machine from the adapter, and peft's model card.
 
     peft records the base as a path of this machine and the target modules in the order of a set.
     """
@@ -215,7 +215,7 @@ def tidy(folder: Path, base: str) -> None:
 def warm_start(
     settings: SftSettings, model_dir: Path, avoid: Avoided, out: Path, progress: Progress
 ) -> dict[str, float]:
-    """Demonstrations, then the fit. Demonstrations of an earlier, cut-off try are used again.
+    """Make demonstrations, then fit. Demonstrations of an interrupted earlier call are used again.
 
     Raises `BadInput`, before anything is played, if `out` is a file or holds something already.
     """
@@ -241,7 +241,7 @@ def warm_start_from(
     out: Path,
     progress: Progress,
 ) -> dict[str, float]:
-    """The fit to episodes that were chosen; the adapter's sft.json says where they came from.
+    """Fit to chosen episodes; the adapter's sft.json records their origin.
 
     flags: what of the command says where they come from. Raises as `warm_start`.
     """

@@ -1,8 +1,8 @@
-"""`grpo tasks check`: what a task file would do to a night, told from the file or by playing it.
+"""`grpo tasks check`: finds tasks that would spoil a night, from the file or by playing it.
 
-What makes a task unplayable is found by `rollout.tasks` from its text. Here the seed is held
-against the sandbox, and with `--play` do-nothing and the oracle are played: a task that is passed
-by doing nothing, or not by its own solution, teaches nothing and shows only in the morning.
+`rollout.tasks` finds unplayable tasks from their text. This module compares the seed with the
+sandbox's limits, and with `--play` plays do-nothing and the oracle: a task that doing nothing
+passes, or that its own solution does not pass, teaches nothing and shows only in the morning.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def misfits(path: Path, tasks: Mapping[int, Task], sandbox: SandboxSettings) -> 
 def play(
     path: Path, tasks: Mapping[int, Task], scratch: Path, progress: Progress
 ) -> tuple[list[TaskProblem], str]:
-    """Play do-nothing on every task, and the oracle where there is one; return the tasks in which
-    either is wrong, and one line that sums both up. Raises `Unavailable` without a sandbox."""
+    """Play do-nothing on every task, and the oracle if there is one; return the tasks with a wrong
+    result, and one line that sums up both. Raises `Unavailable` without a sandbox."""
     solved = {line: task for line, task in tasks.items() if has_oracle(task)}
     problems = []
     n_passed = {}

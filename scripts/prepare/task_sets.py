@@ -1,7 +1,7 @@
-"""`grpo synth`: write the task files, after every task has been checked in the sandbox.
+"""`grpo synth`: writes the task files after checking every task in the sandbox.
 
-Checked means: the oracle's commands, run in the same environment as every rollout, satisfy every
-assertion; and doing nothing passes no task. A file is written only when all of its tasks pass.
+The check: the oracle's commands, run in the environment of every rollout, satisfy every assertion,
+and doing nothing passes no task. A file is written only if all of its tasks pass the check.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from scripts.base.display import Progress
 from scripts.run.config import RunConfig
 
 NOTHING_LIMIT = 0.25
-"""At most this share of all assertions may hold when nothing is done."""
+"""The largest share of all assertions that may hold when nothing is done."""
 IN_FLIGHT = 8
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What doing nothing and the oracle reach on one task."""
+    """The results of doing nothing and of the oracle on one task."""
 
     task: Task
     nothing_passed: int
@@ -51,10 +51,9 @@ def play_yardstick(
     under: RunConfig | None = None,
     load: Callable[[], ChatRenderer] | None = None,
 ) -> list[Trajectory]:
-    """One episode of every task by the yardstick of that name. Raises `Unavailable` without a
-    sandbox.
+    """One episode of every task by the named yardstick. Raises `Unavailable` without a sandbox.
 
-    under: whose limits, sandbox and reward hold; the defaults without it. load: gives the
+    under: the settings with limits, sandbox and reward; the defaults if None. load: gives the
     tokenizer, for a yardstick that has ids.
     """
     config = under or RunConfig()
@@ -81,8 +80,8 @@ def play_yardstick(
 def check_tasks(
     tasks: Sequence[Task], scratch: Path, what: str, progress: Progress
 ) -> list[Checked]:
-    """What doing nothing and the oracle reach on every task. Raises `BadInput` naming the first
-    task where either is wrong."""
+    """The results of doing nothing and of the oracle on every task. Raises `BadInput` naming the
+    first task with a wrong result."""
     nothing, oracle = (
         play_yardstick(name, tasks, scratch, what, progress) for name in (DO_NOTHING, ORACLE)
     )
@@ -118,7 +117,7 @@ def write_splits(
         for name, tasks in splits.items()
     }
     _refuse_loss(out, texts, force)
-    out.mkdir(parents=True, exist_ok=True)  # a path that cannot be a folder costs no work
+    out.mkdir(parents=True, exist_ok=True)  # an impossible path is an error before any work
     for name, tasks in splits.items():
         check_tasks(tasks, scratch, name, progress)
     for path, text in texts.items():
@@ -128,7 +127,7 @@ def write_splits(
 
 def _refuse_loss(out: Path, texts: Mapping[Path, str], force: bool) -> None:
     if out.is_file():
-        raise BadInput(f"{out}: this is a file; name a folder: `grpo synth --out {out}-tasks`")
+        raise BadInput(f"{out}: is a file; name a folder: `grpo synth --out {out}-tasks`")
     other = [p for p, text in texts.items() if p.exists() and p.read_bytes() != text.encode()]
     if other and not force:
         raise BadInput(

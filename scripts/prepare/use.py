@@ -1,6 +1,6 @@
-"""`grpo use`: the lines that put a night's adapter to work outside this project.
+"""`grpo use`: prints the lines that use a run's adapter outside this project.
 
-Each of them can be typed or piped as it stands: they name this run's model and adapter by their
+Each can be typed or piped as it stands, because it names this run's model and adapter by their
 paths. Nothing is started or written here.
 """
 
@@ -25,12 +25,12 @@ from rollout.engine.vllm_server import LoraShape
 from scripts.run.folder import RunFolder
 
 CONVERTER = "convert_lora_to_gguf.py"
-"""llama.cpp's tool. It is looked for on the PATH, and in the folder that $LLAMA_CPP names."""
+"""llama.cpp's tool, which is looked for on the PATH and in the folder $LLAMA_CPP."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """One way to use an adapter. commands: shell lines; empty where its tool is not here."""
+    """One way to use an adapter. commands: shell lines; empty if its tool is missing."""
 
     name: str
     what: str
@@ -42,13 +42,12 @@ def ways_to_use(
 ) -> list[Use]:
     """The ways to use the adapter of `step`, or the newest one.
 
-    context: tokens that the server takes, as the run's own engine does.
-
-    Raises `BadInput` where the run has no such step, or this copy of it not its adapter.
+    context: the server's context in tokens, as in the run's own engine. Raises `BadInput` if the
+    run has no such step or this copy does not have its adapter.
     """
     n, path = _step_to_use(folder, step)
     try:
-        tensor_shapes(path / WEIGHTS_FILE)  # a copy that was cut short does not load either
+        tensor_shapes(path / WEIGHTS_FILE)  # a truncated copy does not load either
         adapter = read_adapter(path)
     except BadInput as e:
         raise BadInput(f"{e}; {_instead(folder, n)}") from None
@@ -66,8 +65,8 @@ def ways_to_use(
 
 
 def _step_to_use(folder: RunFolder, step: int | None) -> tuple[int, Path]:
-    """The step, and its adapter with weights and config. Raises `BadInput` naming what is lacking
-    and what to type."""
+    """The step, and its adapter with weights and config. Raises `BadInput` that names what is
+    missing and the next command."""
     newest = folder.finished_steps() - 1
     if newest < 0:
         raise BadInput(
@@ -91,7 +90,7 @@ def _step_to_use(folder: RunFolder, step: int | None) -> tuple[int, Path]:
 
 
 def _instead(folder: RunFolder, n: int) -> str:
-    """What to type where the adapter of step `n` cannot be used."""
+    """The next command if the adapter of step `n` cannot be used."""
     for other in reversed(range(folder.finished_steps())):
         there = all((folder.adapter(other) / f).is_file() for f in (WEIGHTS_FILE, CONFIG_FILE))
         if there and other != n:
@@ -100,10 +99,10 @@ def _instead(folder: RunFolder, n: int) -> str:
 
 
 def _serve(name: str, adapter: AdapterInfo, model_dir: Path, context: int) -> tuple[str, ...]:
-    # Not `vllm serve`: the CPU build's program looks for a distribution called vllm and ends.
+    # Not `vllm serve`: the CPU build's program looks for a distribution named vllm and fails.
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir)]
     shape = LoraShape.of([adapter])
-    assert shape is not None, "an adapter has one"
+    assert shape is not None, "every adapter has a rank"
     words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
     words += ["--lora-modules", f"{name}={adapter.path}", "--generation-config", "vllm"]
     words += ["--max-model-len", str(context), "--port", "8000"]

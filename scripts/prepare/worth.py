@@ -1,4 +1,4 @@
-"""Plays policies that are no model in a run's own environments, to see what their reward pays.
+"""Plays yardsticks in a run's own environments, to see what their reward pays.
 
 Nothing is trained and nothing is kept.
 """
@@ -19,7 +19,7 @@ from scripts.prepare.task_sets import play_yardstick
 from scripts.run.config import RunConfig
 
 TASKS = 24
-"""Of each environment so many are played, from the pool's first."""
+"""The number of tasks played in each environment, from the beginning of the pool."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ def play_worth(
     progress: Progress,
 ) -> list[Worth]:
     """One for each environment of `config` that has tasks here, played under the run's limits.
-
-    load: gives the tokenizer, which the policy by chance needs. Raises what playing raises.
+    load: gives the tokenizer, which the random policy needs. Raises as playing does.
     """
     found = []
     for env in config.envs:

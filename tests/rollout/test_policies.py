@@ -105,7 +105,7 @@ async def test_a_reply_that_was_cut_or_is_empty_is_a_turn(tmp_path: Path) -> Non
 
 def test_a_world_that_needs_the_chat_template_is_refused() -> None:
     policy = chatting(AsyncChatClient("http://nowhere/v1", "m"))(write_task("a"), EpisodeSettings())
-    with pytest.raises(BadInput, match="task a: its world tells of its tools"):
+    with pytest.raises(BadInput, match="task a: its world gives its tools to the chat template"):
         policy.begin(write_task("a"), Opening(({"role": "user", "content": "x"},), ({},)))
 
 

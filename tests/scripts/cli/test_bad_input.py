@@ -75,7 +75,7 @@ def test_synth_refuses_a_file_for_a_folder_before_any_work(tmp_path: Path) -> No
     ended = grpo("synth", "--out", tmp_path / "file")
     assert ended.returncode == BAD_INPUT
     file = tmp_path / "file"
-    assert f"{file}: this is a file; name a folder: `grpo synth --out {file}-tasks`" in ended.stderr
+    assert f"{file}: is a file; name a folder: `grpo synth --out {file}-tasks`" in ended.stderr
     said = (ended.stdout + ended.stderr).replace(str(tmp_path), "")
     assert "0/" not in said, "no task was played"
     assert file.read_text() == "mine"

@@ -81,7 +81,7 @@ def test_what_nobody_uses_is_named_by_the_doctor_and_ended_on_demand(
     assert finding.text.endswith("no loop uses it; `grpo doctor --reclaim` ends it")
     (own,) = checkup._processes(found.run.path)
     assert own.ok  # `make run` asks first, and is what goes on after a crash
-    assert own.text.endswith("this run goes on with it, or ends it")
+    assert own.text.endswith("this run uses it or ends it")
     monkeypatch.setattr(ownership, "families", lambda: [found])
     (line,) = reclaim()
     assert line.startswith("ended trainer of run old: 2 processes")

@@ -34,7 +34,7 @@ def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
 def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "night")
     new_run(folder, "smol")
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="exists already"):
         new_run(folder, "smol")
     with pytest.raises(BadInput, match="known: smol, spark"):
         new_run(RunFolder(tmp_path / "other"), "huge")
