@@ -17,10 +17,19 @@ from fieldkit.eval import (
     RUBRIC_RELEVANCE,
     AgentRun,
     AssertionGrader,
+    AssertionResult,
     Bench,
+    BenchCall,
+    GradeResult,
+    GroupStats,
     Judge,
+    JudgeError,
+    JudgeResult,
     MatchedBaseComparison,
+    MatchedBaseComparisonResult,
     PassAtK,
+    PassAtKResult,
+    TurnDetail,
     contains,
     exact_match,
     is_refusal,
@@ -358,3 +367,42 @@ def test_a_judge_asks_by_its_rubric_and_gives_a_result() -> None:
         assert text in client.asked[0][1]["content"]
     with pytest.raises(ValueError):
         Judge.builtin(client, "beauty")
+
+
+def test_every_result_is_of_its_public_class_which_a_script_makes_by_hand(done: Path) -> None:
+    grade = AssertionGrader().grade(TASK, done)
+    verdicts = [
+        AssertionResult(kind, a.path, True) for kind, a in zip(KINDS, grade.assertions, strict=True)
+    ]
+    assert grade == GradeResult("synth-editor-01", True, 5, 5, verdicts)
+
+    passk = PassAtK(ks=(1,)).from_rows([{"task_id": "a", "n": 2, "passed": 1}])
+    assert isinstance(passk, PassAtKResult)
+
+    (turn,) = AgentRun.from_record(record("q", "finished", 1, "tool")).turns
+    assert isinstance(turn, TurnDetail)
+    assert TurnDetail(1, "tool", 0.5).to_dict()["duration_s"] == 0.5
+
+    comparison = MatchedBaseComparison()
+    assert isinstance(comparison.stats([played("t-a-0", 2)]), GroupStats)
+    compared = comparison.compare([played("t-a-0", 1)], [played("t-a-0", 2)])
+    assert isinstance(compared, MatchedBaseComparisonResult)
+
+    call = Bench("b").record(input="in", output="out", latency_ms=1.0)
+    assert call == BenchCall("in", "out", 1.0)
+
+    client: Any = Recited('{"score": 1, "rationale": "same"}')
+    given = Judge(client).grade(prediction="x")
+    assert given == JudgeResult(1.0, "same", '{"score": 1, "rationale": "same"}')
+
+
+def test_a_judge_whose_answer_has_no_text_is_an_error() -> None:
+    class Empty:
+        model = "m"
+
+        def chat(self, messages: Any, **options: Any) -> dict[str, Any]:
+            return {"choices": []}
+
+    client: Any = Empty()
+    with pytest.raises(JudgeError):
+        Judge(client).grade(prediction="x")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.lineage import FailureLabel, LineageStore, RecipeEdit, Trial
+from fieldkit.lineage import FailureLabel, LineageSnapshot, LineageStore, RecipeEdit, Trial
 
 
 def trial(exp_id: str, parent: str = "", metric: float | None = None, **more: object) -> Trial:
@@ -98,6 +98,7 @@ def test_a_prompt_holds_what_was_tried_as_text_and_as_data(tmp_path: Path) -> No
     for i in range(1, 6):
         store.append(trial(f"e{i}", "base", 1.0 - i / 10, hypothesis=f"idea {i}"))
     found = store.render_prompt("arch", top_k=2, recent_n=3, last_m_full=1)
+    assert isinstance(found, LineageSnapshot)
     assert found == store.render_prompt("arch", top_k=2, recent_n=3, last_m_full=1)
     assert found.current_best.exp_id == "e5"
     assert [t.exp_id for t in found.chain_to_best] == ["base", "e5"]
