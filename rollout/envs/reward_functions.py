@@ -2,10 +2,11 @@
 
 A function of `rewards` is called when an attempt has ended. It gets `prompts`, `completions`,
 `environments` and every column of the row, each as a list of one. It returns a list of one: a
-number, or None if it does not apply. It may be a coroutine. Any other value is an error that names
-the function. If a function raises or takes too long, the grader is broken: the episode is played
-again, and then the phase fails. If it returns something other than a number, that is bad input,
-because another attempt would not change it.
+number, or None if it does not apply. It may be a coroutine. What it says to TRL's `log_metric` is
+shown as a part of weight 0; it may call `log_extra`, whose columns are not kept. Any other value is
+an error that names the function. If a function raises or takes too long, the grader is broken: the
+episode is played again, and then the phase fails. If it returns something other than a number, that
+is bad input, because another attempt would not change it.
 
 A function that compares attempts (`group_rewards`) gets those of a group in one call, after the
 last has ended. It gets the stored attempts and no `environments`, because an attempt is stored when
@@ -52,13 +53,20 @@ class RewardFunction:
         seconds: float,
         where: str,
         thread: PinnedThread | None = None,
-    ) -> RewardPart:
-        """Its value for one attempt, computed in the environment's thread. Raises as `asked`, and
-        `BadInput` that begins with `where` for a value that is not a reward."""
-        values = await self.of_all(
-            [prompt], [completion], row, seconds, where, [environment], thread
+    ) -> list[RewardPart]:
+        """Its value for one attempt, computed in the environment's thread, and behind it the
+        metrics that it logged, as parts of weight 0. Raises as `asked`, and `BadInput` that begins
+        with `where` for a value that is not a reward."""
+        logged: dict[str, Any] = {}
+        (value,) = await self.of_all(
+            [prompt], [completion], row, seconds, where, [environment], thread, logged
         )
-        return RewardPart(self.name, values[0], self.weight)
+        what = f"{where}: reward function {self.name}: log_metric"
+        metrics = [
+            RewardPart(f"{self.name}.{name}", checked(number, what), 0.0)
+            for name, number in logged.items()
+        ]
+        return [RewardPart(self.name, value, self.weight), *metrics]
 
     async def of_all(
         self,
@@ -69,9 +77,13 @@ class RewardFunction:
         where: str,
         environments: Sequence[Any] | None = None,
         thread: PinnedThread | None = None,
+        logged: dict[str, Any] | None = None,
     ) -> list[float | None]:
-        """Its values for several attempts at one row, in order. Raises as `of`."""
+        """Its values for several attempts at one row, in order; `logged` gets the metrics. Raises
+        as `of`."""
         n = len(prompts)
+        metrics: dict[str, Any] = {} if logged is None else logged
+        offered = {"log_metric": metrics.__setitem__, "log_extra": lambda column, values: None}
         given: dict[str, Any] = {
             "prompts": [list(prompt) for prompt in prompts],
             "completions": [list(completion) for completion in completions],
@@ -79,6 +91,7 @@ class RewardFunction:
         }
         if environments is not None:
             given["environments"] = list(environments)
+        given |= {name: call for name, call in offered.items() if _takes(self.call, name)}
         what = f"{where}: reward function {self.name}"
         values = await asked(self.call, given, seconds, what, thread)
         if not isinstance(values, Sequence) or len(values) != n:
@@ -86,6 +99,11 @@ class RewardFunction:
             of = of if n == 1 else f"{n} attempts, expected a list of {n}"
             raise BadInput(f"{what}: gave {values!r:.80} for {of}")
         return [checked(value, what) for value in values]
+
+
+def _takes(call: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(call).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def checked(value: Any, what: str) -> float | None:

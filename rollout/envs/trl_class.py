@@ -83,6 +83,12 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     """The environment that `[envs.NAME]` describes. Raises `BadInput` that names the key and the
     violated part of the contract."""
     where = f"envs.{name}"
+    if settings.python:
+        raise BadInput(
+            f"{where}.python: a class runs in .venv, so install what it needs there (`.venv/bin/uv"
+            " pip install --python .venv/bin/python PACKAGE`), or have an OpenEnv server run it:"
+            " those and verifiers environments have a virtual environment of their own"
+        )
     found = load(settings.use, root, where)
     rewards = reward_functions(settings.rewards, root, where)
     if inspect.isclass(found):
@@ -303,8 +309,11 @@ class TrlToolbox:
         settings, where = self._code.settings, self._code.where
         thing, thread = self._own.thing, self._own.thread
         parts = [
-            await f.of(prompt, completion, thing, row, settings.call_seconds, where, thread)
+            part
             for f in self._code.rewards
+            for part in await f.of(
+                prompt, completion, thing, row, settings.call_seconds, where, thread
+            )
         ]
         own = getattr(thing, OWN, None)
         if own is not None:

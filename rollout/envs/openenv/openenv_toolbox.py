@@ -257,7 +257,9 @@ class OpenEnvToolbox:
         own = RewardPart(REWARD, self.reward, source.weight)
         where, seconds = f"envs.{source.name}", source.limits.call_seconds
         others = [
-            await f.of(prompt, completion, None, row, seconds, where) for f in source.functions
+            part
+            for f in source.functions
+            for part in await f.of(prompt, completion, None, row, seconds, where)
         ]
         return [own, *others]
 

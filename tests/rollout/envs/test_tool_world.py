@@ -173,7 +173,7 @@ def ours(env: str, asked: Asked, replies: Sequence[str], renderer: ChatRenderer)
         policy_version="written",
         reward=Reward(),
     )
-    task = Task("one", env, asked.prompt, asked.row)
+    task = Task("one", env, asked.prompt, dict(asked.row))
     played: Trajectory = asyncio.run(player.play(task, 0, lambda turn: turn + 1))
     first, last = played.turns[0], played.turns[-1]
     whole = [*last.prompt_ids, *last.completion_ids]

@@ -251,6 +251,20 @@ def test_reward_functions_are_weighted_and_one_that_does_not_apply_counts_nothin
     assert even.reward == pytest.approx(2.0 - 0.2 + 0.5)
 
 
+def test_a_metric_that_a_reward_function_logs_is_a_part_that_nothing_is_learned_from() -> None:
+    """As TRL's functions log one; others than those that ask get no such argument."""
+    rewards = {"counter.py:watched": 1.0, "counter.py:only_even": 0.5}
+    register(EnvSettings(use="counter.py:Counter", passes="reward >= 1", rewards=rewards))
+    done = play(["add: 3", "Done."])
+    assert [(p.name, p.value, p.weight) for p in done.grade.rewards] == [
+        ("watched", 0.0, 1.0),
+        ("watched.messages", 3.0, 0.0),
+        ("only_even", None, 0.5),
+        ("reward", 1.0, 1.0),
+    ]
+    assert done.reward == 1.0
+
+
 @pytest.mark.parametrize(
     ("gives", "said"),
     [
@@ -422,6 +436,11 @@ def test_code_that_does_not_keep_the_contract_is_named_with_its_line(
     register(EnvSettings(use=use, passes="reward >= 1"), tmp_path)
     with pytest.raises(BadInput, match=f"^envs.counter: .*{said}"):
         make_world(task(), Site(SandboxSettings(), tmp_path))
+
+
+def test_a_python_of_its_own_is_refused_with_where_a_class_runs() -> None:
+    with pytest.raises(BadInput, match=r"envs\.counter\.python: a class runs in \.venv"):
+        register(replace(COUNTER, python="/other/bin/python")).make(Site(SandboxSettings(), HERE))
 
 
 def test_a_reset_that_raises_is_a_broken_environment_with_its_line(tmp_path: Path) -> None:
