@@ -16,9 +16,8 @@ from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.arm import EvalSummary
-from scripts.evidence.collect import arm_of, opened_before, played_on
+from scripts.evidence.collect import about_tasks, arm_of, opened_before, played_on
 from scripts.evidence.played import read_played
-from scripts.evidence.tables import tasks_note
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest
 from scripts.words import quantities
@@ -42,7 +41,7 @@ def arm_figures(name: str, folder: Path, tasks: Sequence[Task]) -> ArmFigures:
     (row,) = MatchedArms([arm_of(name, played, tasks)], name).rows()
     run = RunFolder(folder.parents[1])
     manifest, journal = read_manifest(run), Journal(run.journal).read()
-    about = tasks_note(played_on(manifest, journal), opened_before(manifest, journal))
+    about = about_tasks(played_on(manifest, journal), opened_before(manifest, journal))
     return ArmFigures(name, played.summary, row, about)
 
 

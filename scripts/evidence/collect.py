@@ -25,7 +25,8 @@ from rollout.yardsticks import YARDSTICKS
 from scripts.base.checkout import from_checkout
 from scripts.evidence.played import BASE, WARM_START, PlayedArm
 from scripts.run.config import DEVELOPMENT
-from scripts.run.manifest import sandbox_kind
+from scripts.run.manifest import FEWER, sandbox_kind
+from scripts.words.quantities import counted
 
 TAGS = ("environment", "persona", "difficulty", "template")
 """The tags by which tables are split; each is its table's heading."""
@@ -95,6 +96,8 @@ class Evidence:
     played_on: TaskSet = TaskSet.HELD_OUT
     opened_before: tuple[str, ...] = ()
     """Earlier evaluations on the final set, if that was played."""
+    usual_tasks: int = 0
+    """Held-out tasks of a night with more time, where this one gave some up for steps; else 0."""
 
     def arm(self, name: str) -> ArmRow:
         """Return one arm's row. Raises `BadInput` if the arm was not evaluated."""
@@ -112,9 +115,21 @@ class Evidence:
                 return row
         raise BadInput(f"arm {name!r} is not compared with {self.reference!r}")
 
+    @property
+    def about_tasks(self) -> tuple[str, ...]:
+        """What a reader of the figures has to know of the tasks."""
+        about = about_tasks(self.played_on, self.opened_before)
+        if self.usual_tasks:
+            about += (
+                f"The night was short, so {self.n_tasks} tasks were played of the usual"
+                f" {self.usual_tasks}, to leave time for steps.",
+            )
+        return about
+
     def plain(self) -> dict[str, Any]:
         """The evidence as JSON-ready values, without what only some runs have."""
-        absent = {"reward_parts": (), "played_on": TaskSet.HELD_OUT, "opened_before": ()}
+        absent: dict[str, object] = {"reward_parts": (), "opened_before": (), "usual_tasks": 0}
+        absent["played_on"] = TaskSet.HELD_OUT
         return {k: v for k, v in asdict(self).items() if k not in absent or v != absent[k]}
 
 
@@ -139,6 +154,7 @@ def collect(
         taken_over={arm: run for arm, run in taken.items() if arm in arms},
         played_on=played_on(manifest, journal),
         opened_before=opened_before(manifest, journal),
+        usual_tasks=(manifest or {}).get(FEWER, {}).get("usual", 0),
     )
 
 
@@ -157,6 +173,21 @@ def opened_before(manifest: Mapping[str, Any] | None, journal: Sequence[Entry]) 
     found = _openings(manifest or {}, journal)
     earlier = found[-1].data.get("earlier") if found else None
     return tuple(map(str, earlier)) if isinstance(earlier, list) else ()
+
+
+def about_tasks(on: TaskSet, opened_before: Sequence[str]) -> tuple[str, ...]:
+    """What a reader has to know of the set that was played; nothing of ordinary held-out tasks."""
+    if on is TaskSet.DEVELOPMENT:
+        return ("Settings are chosen on the development tasks, so these figures prove nothing.",)
+    if on is TaskSet.HELD_OUT:
+        return ()
+    if not opened_before:
+        return ("The final set had not been opened before.",)
+    runs = counted(len(opened_before), "run")
+    return (
+        f"The final set had been opened before, by {runs}: {'; '.join(opened_before)}. A setting"
+        " chosen after such a look was chosen on these tasks too.",
+    )
 
 
 def _openings(manifest: Mapping[str, Any], journal: Sequence[Entry]) -> list[Entry]:

@@ -172,8 +172,8 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     no_evidence: Evidence | None = None
     nothing_matched: tuple[dict[str, PlayedArm], Evidence | None] = ({}, None)
     steps = parts.read("steps", lambda: reader.steps, no_steps, needed=True)
-    heldout = parts.read("held-out tasks", lambda: _heldout(config), no_tasks, needed=True)
     manifest = parts.read("manifest", lambda: reader.manifest, None)
+    heldout = parts.read("held-out tasks", lambda: _heldout(config, manifest), no_tasks, True)
     if manifest is None and not parts.gaps:
         why = f"it has not started: `grpo run {folder.typed}` starts it"
         parts.gaps.append(Gap("the night", why))
@@ -216,8 +216,9 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     )
 
 
-def _heldout(config: RunConfig) -> tuple[Task, ...]:
-    return config.eval.of(decode_tasks(from_checkout(config.data.heldout)))
+def _heldout(config: RunConfig, manifest: Mapping[str, Any] | None) -> tuple[Task, ...]:
+    tasks = decode_tasks(from_checkout(config.data.heldout))
+    return config.eval.settled(manifest).of(tasks)
 
 
 def _summaries(evals: Path, parts: _Parts) -> tuple[EvalSummary, ...]:

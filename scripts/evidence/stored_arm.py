@@ -17,7 +17,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
 from scripts.evidence.played import BASE, PlayedArm, read_played
-from scripts.run.config import play_flags
+from scripts.run.config import AUTO, play_flags, read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
 from scripts.run.reader import RunReader
@@ -153,7 +153,10 @@ def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) 
     path = like.path.parent / name
     word = RunFolder(path).typed
     base = f" and path = {_toml(model)}" if model else ""
-    flags = play_flags(sandbox_kind(read_manifest(like) or {}))
+    manifest = read_manifest(like) or {}
+    flags = play_flags(sandbox_kind(manifest))
+    if read_config(like.config).eval.tasks == AUTO:  # the new run would settle it anew
+        flags += f" --set eval.tasks={manifest['config']['eval']['tasks']}"
     new = shlex.quote(str(path))
     return (
         f"`mkdir {new} && cp {shlex.quote(str(like.config))} {new}/`, set [model] adapter ="

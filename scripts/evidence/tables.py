@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.stats import Estimate, PairedProportions
 from rollout.yardsticks import DO_NOTHING, YARDSTICKS
-from scripts.evidence.collect import Evidence, SplitRow, TaskSet
+from scripts.evidence.collect import Evidence, SplitRow
 from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import NOTHING
 from scripts.evidence.verdict import proven
@@ -150,27 +150,12 @@ def main_table(evidence: Evidence) -> Table:
         tuple(columns),
         tuple(rows),
         (
-            *tasks_note(evidence.played_on, evidence.opened_before),
+            *evidence.about_tasks,
             f"{DIFFERENCES_NOTE} {SCOPE_NOTE}",
             WALL_NOTE,
             *_taken_over_note(evidence.taken_over),
         ),
         alarm=unprotected_note(evidence.unprotected),
-    )
-
-
-def tasks_note(on: TaskSet, opened_before: Sequence[str]) -> tuple[str, ...]:
-    """The note on the set that was played; empty for the ordinary held-out tasks."""
-    if on is TaskSet.DEVELOPMENT:
-        return ("Settings are chosen on the development tasks, so these figures prove nothing.",)
-    if on is TaskSet.HELD_OUT:
-        return ()
-    if not opened_before:
-        return ("The final set had not been opened before.",)
-    runs = quantities.counted(len(opened_before), "run")
-    return (
-        f"The final set had been opened before, by {runs}: {'; '.join(opened_before)}. A setting"
-        " chosen after such a look was chosen on these tasks too.",
     )
 
 

@@ -18,7 +18,7 @@ from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
 from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
-from scripts.run.config import UNPROTECTED, DataSettings, RunConfig
+from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import check_environments, check_sandbox, read_manifest
 from scripts.run.timings import Stopwatch
@@ -160,7 +160,12 @@ class Context:
 
     def heldout(self) -> tuple[Task, ...]:
         """The tasks to evaluate on, checked."""
-        return self.config.eval.of(self._tasks(self.heldout_file, "data.heldout"))
+        return self.evaluation.of(self._tasks(self.heldout_file, "data.heldout"))
+
+    @property
+    def evaluation(self) -> EvalSettings:
+        """[eval], with the number of tasks that the run has settled."""
+        return self.config.eval.settled(read_manifest(self.folder))
 
     def _tasks(self, file: Path, key: str) -> tuple[Task, ...]:
         from rollout.tasks import read_tasks

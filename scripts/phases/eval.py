@@ -69,8 +69,10 @@ def _record_opening(ctx: Context, files: RunFiles, arm: str) -> None:
     """Record a policy that is about to play tasks of the final set."""
     if arm in YARDSTICKS:
         return
-    start = f" ({in_checkout(ctx.start_adapter)})" if arm == files.adapters[0] else ""
-    name = f"{name_of(files, arm)}{start}"
+    name = name_of(files, arm)
+    if arm == files.adapters[0]:
+        adapter = str(in_checkout(ctx.start_adapter))
+        name = adapter if ctx.config.is_one_arm else f"{name} ({adapter})"
     open_final_set(ctx, name, arm, trained=_step_of(files, arm) > 0)
 
 

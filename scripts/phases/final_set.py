@@ -92,7 +92,7 @@ def open_final_set(ctx: Context, arm: str, adapter_sha: str, *, trained: bool = 
     first trained adapter; a further one is a second look. Raises `BadInput` where the record cannot
     be read or written.
     """
-    tasks = ctx.config.eval.of(decode_tasks(ctx.heldout_file))
+    tasks = ctx.evaluation.of(decode_tasks(ctx.heldout_file))
     played = {encode(task) for task in tasks}
     for final in _final_sets(ctx):
         n_tasks = len(played & {encode(task) for task in decode_tasks(final)})

@@ -172,7 +172,7 @@ def play_adapter(folder: RunFolder, tell: Tell, sandbox: SandboxKind) -> EvalSum
         if (about_the_base := doubt(ctx, adapter)) is not None:
             alarm(tell, about_the_base)
         if folder.finished_steps() == 0:
-            identity = evaluation_identity(ctx)
+            identity = evaluation_identity(ctx, ctx.heldout())
             found = new_manifest(folder, ctx.config, ctx.model_dir(), adapter, identity)
             write_json(folder.manifest, found)
             write_step_zero(ctx, adapter)
@@ -228,4 +228,5 @@ def _manifest(ctx: Context, endpoint: Endpoint) -> Mapping[str, Any]:
         "files": {"endpoint": endpoint.identity},
     }
     adapter = {"sha": endpoint.identity, "other_base": None}
-    return manifest_of(ctx.folder, ctx.config, model, adapter, evaluation_identity(ctx))
+    identity = evaluation_identity(ctx, ctx.heldout())
+    return manifest_of(ctx.folder, ctx.config, model, adapter, identity)

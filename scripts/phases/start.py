@@ -7,7 +7,7 @@ the reference of the KL; its step.json is written last. Nothing here trains.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import whole_dir, write_json, write_text
 from fieldkit.gate.memory import available
-from fieldkit.records import Outcome, StepSummary, encode
+from fieldkit.records import Outcome, StepSummary, Task, encode
 from fieldkit.training.adapter import AdapterInfo, copy_adapter
 from rollout.arm import settings_sha, tasks_sha
 from rollout.engine.forecast import forecast
@@ -28,11 +28,23 @@ from scripts.phases.checks import check_run, doubt
 from scripts.phases.context import Context, Done
 from scripts.phases.play_preflight import play_preflight, require_signal
 from scripts.phases.registry import SKIP_PREFLIGHT
-from scripts.phases.usual import foresee, shape, told, usual_nights
+from scripts.phases.usual import (
+    Foresight,
+    Settled,
+    alike,
+    foresee,
+    held_out_tasks,
+    shape,
+    told,
+    usual_nights,
+)
+from scripts.run.config import AUTO, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import (
+    FEWER,
     bound_changes,
     check_sandbox,
+    manifest_of,
     new_manifest,
     read_manifest,
 )
@@ -63,19 +75,26 @@ def start(ctx: Context) -> Done:
         note(ctx.tell, ABSENT)
     with _all_or_nothing(ctx.folder, before):
         with ctx.watch.part("manifest"):
-            identity = evaluation_identity(ctx)
+            identity = evaluation_identity(ctx, ctx.heldout())
             tokens = ctx.trainer().tokens_per_microbatch
             resolved = replace(ctx.config.trainer, tokens_per_microbatch=tokens)
-            config = replace(ctx.config, trainer=resolved)
+            config = replace(ctx.config, trainer=resolved, eval=ctx.evaluation)
             now = new_manifest(ctx.folder, config, ctx.model_dir(), adapter, identity)
             now["preloaded"] = [library] if library else []
+            if before is not None and ctx.config.eval.tasks == AUTO and FEWER in before:
+                now[FEWER] = before[FEWER]  # settled by an earlier start, whose arms may be there
             _drop_evaluations_of_other_conditions(ctx, before, now)
             write_json(ctx.folder.manifest, now)
             write_step_zero(ctx, adapter)
+        foreseen = None
         if ctx.config.run.preflight and SKIP_PREFLIGHT not in ctx.flags:
             report = play_preflight(ctx, ctx.folder.adapter(0), 0)
             require_signal(ctx, report)
-            _tell_forecast(ctx, report.seconds)
+            foreseen = _foresight(ctx, report.seconds)
+        if config.eval.tasks == AUTO:
+            write_json(ctx.folder.manifest, _with_settled_tasks(ctx, config, now, foreseen))
+        if foreseen is not None:
+            _tell_forecast(ctx, foreseen)
         segment = ctx.watch.segment("start")
         write_timings(ctx.folder.timings(0), StepTimings(0).with_segment(segment))
         write_text(ctx.folder.summary(0), encode(start_summary(ctx, adapter.sha)) + "\n")
@@ -83,26 +102,68 @@ def start(ctx: Context) -> Done:
     return Done(text, {ctx.folder.relative(ctx.folder.adapter(0)): adapter.sha})
 
 
-def _tell_forecast(ctx: Context, preflight_seconds: float) -> None:
-    """Say how many steps the night will have, and whether that is usually enough, where committed
-    nights tell; nothing for a night of a fixed number of steps."""
+def _foresight(ctx: Context, preflight_seconds: float) -> Callable[[int], Foresight] | None:
+    """What to expect of the night by the number of held-out tasks an arm plays; None where no
+    committed night tells, and for a night of a fixed number of steps."""
+    minutes = _minutes(ctx)
+    nights = alike(usual_nights(), shape(ctx.config.plain()))
+    if minutes is None or not nights or preflight_seconds <= 0:
+        return None
+    gone = sum(ctx.watch.seconds.values())
+
+    def foreseen(tasks: int) -> Foresight:
+        return foresee(
+            nights,
+            preflight_seconds=preflight_seconds,
+            gone=gone,
+            seconds=60 * minutes,
+            tasks=tasks,
+            start_arms=2 if ctx.config.eval.base == "start" else 1,
+        )
+
+    return foreseen
+
+
+def _minutes(ctx: Context) -> float | None:
+    """How long the night may take; None where it has a number of steps and no deadline."""
     night, until = as_told(ctx.config.run, ctx.journal.read())
-    minutes = night.minutes if until is None else (until - ctx.watch.began) / 60
-    if night.steps != "auto" and until is None:
-        return
-    tasks = len(ctx.heldout())
-    found = foresee(
-        usual_nights(),
-        shape(ctx.config.plain()),
-        preflight_seconds=preflight_seconds,
-        gone=sum(ctx.watch.seconds.values()),
-        seconds=60 * minutes,
-        tasks=tasks,
-        start_arms=2 if ctx.config.eval.base == "start" else 1,
+    if until is not None:
+        return (until - ctx.watch.began) / 60
+    return night.minutes if night.steps == "auto" else None
+
+
+def _with_settled_tasks(
+    ctx: Context,
+    config: RunConfig,
+    manifest: Mapping[str, Any],
+    foreseen: Callable[[int], Foresight] | None,
+) -> dict[str, Any]:
+    """The manifest with the number of held-out tasks that an arm plays, which `config` leaves to
+    the run. Nothing is evaluated yet, so all arms play the same ones."""
+    tasks = ctx.heldout()
+    n = len(tasks) if foreseen is None else held_out_tasks(foreseen, len(tasks))
+    settled = manifest_of(
+        ctx.folder,
+        replace(config, eval=replace(config.eval, tasks=n)),
+        manifest["model"],
+        manifest["adapter"],
+        evaluation_identity(ctx, tasks[:n]),
     )
-    if found is not None:
-        run = f"{ctx.folder.typed}{ctx.config.flags}"
-        note(ctx.tell, told(found, minutes, tasks, run))
+    settled["preloaded"] = manifest["preloaded"]
+    if n < len(tasks):
+        settled[FEWER] = {"usual": len(tasks)}
+    return settled
+
+
+def _tell_forecast(ctx: Context, foreseen: Callable[[int], Foresight]) -> None:
+    """Say how many steps the night will have, whether that is usually enough, and how many held-out
+    tasks the run chose for it."""
+    n, minutes = len(ctx.heldout()), _minutes(ctx)
+    assert minutes is not None, "a foresight is of minutes"
+    fewer = (read_manifest(ctx.folder) or {}).get(FEWER, {})
+    usual = fewer.get("usual", n) if ctx.config.eval.tasks == AUTO else None
+    run = f"{ctx.folder.typed}{ctx.config.flags}"
+    note(ctx.tell, told(Settled(foreseen(n), n, usual), minutes, run))
 
 
 def _journal_memory(ctx: Context) -> None:
@@ -170,11 +231,11 @@ def _drop(ctx: Context, folder: Path, why: str) -> None:
     shutil.rmtree(folder)
 
 
-def evaluation_identity(ctx: Context) -> dict[str, str]:
+def evaluation_identity(ctx: Context, tasks: Sequence[Task]) -> dict[str, str]:
     """The hashes that all evaluations of this run share: of the tasks and the episode settings."""
     settings = ctx.config.rollout.at(ctx.config.eval.temperature)
     sha = settings_sha(settings, ctx.config.eval.samples)
-    return {"tasks_sha": tasks_sha(ctx.heldout()), "settings_sha": sha}
+    return {"tasks_sha": tasks_sha(tasks), "settings_sha": sha}
 
 
 def write_step_zero(ctx: Context, adapter: AdapterInfo) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from fieldkit.files.atomic import read_json
 from fieldkit.records import from_plain
+from scripts.run.config import FEWEST_TASKS
 from scripts.run.plan import PAGE_SECONDS
 
 TABLE = Path(__file__).with_name("usual_nights.json")
@@ -37,6 +38,8 @@ TRAINING = ("rollout", "train")
 """The phases of a step; an evaluation after it is counted by itself."""
 
 _ROUND_MINUTES = 5
+_FEWER_AT_ONCE = 8
+"""Few numbers of tasks, so that an arm that two runs need is often played by both on the same."""
 
 
 @dataclass(frozen=True)
@@ -75,26 +78,27 @@ def usual_nights() -> tuple[UsualNight, ...]:
     return tuple(from_plain(UsualNight, night, str(TABLE)) for night in read_json(TABLE))
 
 
+def alike(nights: Sequence[UsualNight], settings: Mapping[str, Any]) -> tuple[UsualNight, ...]:
+    """The nights that a run can be compared with. settings: `shape` of the run."""
+    return tuple(n for n in nights if n.settings == dict(settings))
+
+
 def foresee(
     nights: Sequence[UsualNight],
-    settings: Mapping[str, Any],
     *,
     preflight_seconds: float,
     gone: float,
     seconds: float,
     tasks: int,
     start_arms: int,
-) -> Foresight | None:
+) -> Foresight:
     """What to expect of `seconds` for the whole night, `gone` of which are over.
 
-    settings: `shape` of the run. tasks: held-out tasks an arm plays; start_arms: arms of a model
-    at the start. None where no committed night is like this one.
+    nights: `alike` ones, at least one. preflight_seconds: above 0. tasks: held-out tasks an arm
+    plays; start_arms: arms of a model at the start.
     """
-    alike = [n for n in nights if n.settings == dict(settings)]
-    if not alike or preflight_seconds <= 0:
-        return None
     fits, minutes = [], []
-    for night in alike:
+    for night in nights:
         slower = preflight_seconds / night.preflight_seconds
         around = gone + PAGE_SECONDS
         around += tasks * slower * (start_arms * night.first_eval_seconds + night.last_eval_seconds)
@@ -106,9 +110,9 @@ def foresee(
         minutes.append((around + training) / 60)
     return Foresight(
         steps=int(statistics.median(fits)),
-        enough=max(n.learned_at for n in alike),
+        enough=max(n.learned_at for n in nights),
         minutes=statistics.median(minutes),
-        of=len(alike),
+        of=len(nights),
     )
 
 
@@ -122,22 +126,58 @@ def shape(config: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{table}.{key}": config[table][key] for table, key in SAME}
 
 
-def told(found: Foresight, minutes: float, tasks: int, run: str) -> str:
+def held_out_tasks(foreseen: Callable[[int], Foresight], most: int) -> int:
+    """How many held-out tasks a night plays that leaves the number to the run.
+
+    As many as leave time for the steps that are usually enough, at most `most`. Where the time is
+    too short for those even with `FEWEST_TASKS`, as many as cost no step against `FEWEST_TASKS`.
+    foreseen: the foresight with a number of tasks.
+    """
+    if most <= FEWEST_TASKS:
+        return most
+    least = foreseen(FEWEST_TASKS)
+    wanted = min(least.steps, least.enough)
+    numbers = range(most, FEWEST_TASKS, -_FEWER_AT_ONCE)
+    return next((n for n in numbers if foreseen(n).steps >= wanted), FEWEST_TASKS)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A foresight, and the held-out tasks that an arm plays: chosen by the run, where `usual` is
+    the number in a night with time for it, or by run.toml, where `usual` is None."""
+
+    found: Foresight
+    tasks: int
+    usual: int | None
+
+
+def told(settled: Settled, minutes: float, run: str) -> str:
     """The foresight in a sentence or two. run: RUN as it is typed in a command that plays."""
+    found, tasks, usual = settled.found, settled.tasks, settled.usual
     nights = "the committed night" if found.of == 1 else f"{found.of} committed nights"
     text = (
         f"forecast: about {found.steps} steps in {minutes:.0f} minutes on this machine; {nights} "
         f"took {found.enough} until {LEARNED:.0%} of the episodes stopped by themselves"
     )
-    if found.suffices:
-        return f"{text}, so that is usually enough"
-    more = _ROUND_MINUTES * math.ceil(found.minutes / _ROUND_MINUTES)
-    fewer = max(1, tasks // 2)
-    return (
-        f"{text}, so that is usually too few: `grpo run {run} --minutes {more}` leaves time for "
-        f"them, and `grpo run {run} --set eval.tasks={fewer}` before the first step gives minutes "
-        "of evaluation to steps"
-    )
+    text += ", so that is usually " + ("enough" if found.suffices else "too few")
+    remedies = []
+    if not found.suffices:
+        more = _ROUND_MINUTES * math.ceil(found.minutes / _ROUND_MINUTES)
+        remedies.append(f"`grpo run {run} --minutes {more}` leaves time for them")
+    if usual is None and not found.suffices:
+        remedies.append(
+            f"`grpo run {run} --set eval.tasks={max(1, tasks // 2)}` before the first step gives "
+            "minutes of evaluation to steps"
+        )
+    if usual is not None and tasks < usual:
+        text += (
+            f". To leave time for steps, evaluations play the first {tasks} held-out tasks, not "
+            f"{usual}"
+        )
+        remedies.append(
+            f"`grpo run {run} --set eval.tasks={usual}` before the first step plays {usual}"
+        )
+    return f"{text}: {', and '.join(remedies)}" if remedies else text
 
 
 def of_run(folder: Path) -> UsualNight:

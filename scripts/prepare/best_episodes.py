@@ -46,8 +46,7 @@ class Source:
 
     @property
     def is_arm(self) -> bool:
-        """Whether `grpo eval` made it for one adapter or endpoint: it has no training."""
-        return self.config.data.pool == self.config.data.heldout
+        return self.config.is_one_arm
 
     @property
     def has_ids(self) -> bool:

@@ -22,7 +22,7 @@ from fieldkit.training.adapter import AdapterInfo, other_base
 from rollout.envs.configured import environment_hashes
 from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT, from_checkout
-from scripts.run.config import RunConfig, flat, play_flags
+from scripts.run.config import AUTO, RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
 from scripts.run.keys import dotted_keys
 from scripts.run.manifest_shape import HELP, whole_manifest
@@ -38,8 +38,13 @@ FREE_KEYS = dotted_keys(Change.LENGTH, Change.MACHINE)
 """The keys of run.toml that may change after the first step. What a message about too little
 memory, too few files or a busy port tells a person to set is among them."""
 
-KEPT_KEYS = ("trainer.tokens_per_microbatch",)
-"""The keys that a run.toml may leave to the machine and that the manifest then holds as chosen."""
+KEPT_KEYS = ("trainer.tokens_per_microbatch", "eval.tasks")
+"""The keys that a run.toml may leave to the run (left out, or "auto") and that the manifest then
+holds as chosen."""
+
+
+FEWER = "fewer_tasks"
+"""The manifest's key of a run that evaluates on fewer held-out tasks, to leave time for steps."""
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any] | None:
@@ -139,7 +144,7 @@ def check_environments(folder: RunFolder, config: RunConfig) -> None:
     for name, then in manifest.get("environments", {}).items():
         if now.get(name) != then:
             raise BadInput(
-                f"{folder.config}: envs.{name}: the code of {config.envs[name].use} changed since"
+                f"{folder.config}: envs.{name}: the code of {config.envs[name].code} changed since"
                 " the run started, so its attempts could not be compared with earlier ones. Put"
                 " it back, or start another run with `grpo new`"
             )
@@ -216,12 +221,12 @@ def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[A
     A key that the manifest does not hold was added after the run began. The run had its default,
     which is what an older version did: where run.toml leaves it so, nothing changed. An environment
     that it does not hold is a change: nothing holds its code to what it is now. One of `KEPT_KEYS`
-    that run.toml leaves out is unchanged.
+    that run.toml leaves to the run is unchanged.
     """
     then, now = manifest["config"], config.plain()
     old = flat(RunConfig().plain()) | flat({k: v for k, v in then.items() if k != "envs"})
     new = flat({k: v for k, v in now.items() if k != "envs"})
-    kept = {k for k in KEPT_KEYS if new.get(k) is None}
+    kept = {k for k in KEPT_KEYS if new.get(k) in (None, AUTO)}
     found = _different(old, new) | _changed_environments(then.get("envs", {}), now.get("envs", {}))
     return {k: pair for k, pair in found.items() if k not in kept}
 

@@ -49,6 +49,7 @@ def _shape() -> Mapping[str, Any]:
             "heldout": {"path": _TEXT, "sha256": _TEXT, "n": _WHOLE},
         },
         "evaluation": {"*": _TEXT},
+        "fewer_tasks": {"usual": _WHOLE},  # manifest.FEWER
         "environments": {"*": _TEXT},
         "yardsticks": _LIST,
         "hardware": {"cpu": _TEXT, "cores": _WHOLE, "memory_bytes": _NUMBER, "gpus": _LIST},

@@ -65,7 +65,8 @@ def transcripts_page(run: str, most: int) -> str:
     folder = open_run(run)
     config, reader = read_config(folder.config), RunReader(folder)
     to_play = typed_to_play(folder.typed, reader.manifest)
-    tasks = config.eval.of(decode_tasks(from_checkout(config.data.heldout)))
+    evaluation = config.eval.settled(reader.manifest)
+    tasks = evaluation.of(decode_tasks(from_checkout(config.data.heldout)))
     arms = read_named(folder.evals, tasks, reader.steps, to_play)
     newest = [*arms][-1]
     if newest == WARM_START:

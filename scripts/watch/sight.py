@@ -318,7 +318,7 @@ class Watcher:
         """Number of episodes of an evaluation."""
         manifest = self._manifest()
         n = int(manifest["data"]["heldout"]["n"]) if manifest else 0
-        return config.eval.samples * (min(n, config.eval.tasks) if config.eval.tasks else n)
+        return config.eval.samples * len(range(n)[: config.eval.settled(manifest).most])
 
     def _training_seconds(self, n: int) -> float:
         """Seconds that training step `n` took; 0 if not measured."""

@@ -204,6 +204,16 @@ def test_an_arm_is_played_again_without_a_sandbox_as_the_first_one_was(runs: Pat
     assert "--sandbox" not in refusal(runs / "b", runs / "a")
 
 
+def test_an_arm_is_played_again_on_as_many_tasks_as_the_first_run_settled_on(
+    runs: Path, tmp_path: Path
+) -> None:
+    few = make_night(tmp_path / "few", n_steps=STEPS, held_out=tasks(14)).folder.path
+    change(runs / "a", "eval", "tasks", HELD_OUT)
+    (runs / "a" / "run.toml").write_text('[eval]\ntasks = "auto"\n')
+    assert f"--skip-preflight --set eval.tasks={HELD_OUT}`" in refusal(runs / "a", few)
+    assert "--set" not in refusal(few, runs / "a")
+
+
 def test_every_arm_that_does_not_match_is_listed_with_every_key(runs: Path) -> None:
     shutil.copytree(runs / "a", runs / "c")
     change(runs / "b", "rollout", "max_turns", 6)

@@ -25,12 +25,13 @@ from scripts.base.signals import Wish
 from scripts.phases.context import Context
 from scripts.phases.registry import SKIP_PREFLIGHT
 from scripts.phases.start import start
+from scripts.phases.usual import Foresight
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.scripts.made_night import make_night
-from tests.tiny_policy import write_run
+from tests.tiny_policy import write_run, write_tasks
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -123,12 +124,15 @@ def test_a_night_is_started_without_a_preflight_where_the_person_says_so(
 # --- settings that change between two starts ------------------------------------------------------
 
 
-def begin(folder: RunFolder, *, preflight: bool = False) -> None:
-    """What `grpo start` does, in this process."""
+def begin(folder: RunFolder, *, preflight: bool = False) -> list[str]:
+    """What `grpo start` does, in this process; what it told."""
+    told: list[str] = []
     config = read_config(folder.config)
-    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(time.time()))
+    watch = Stopwatch(time.time())
+    ctx = Context(folder, config, lambda event: told.append(event.text), Wish(), watch)
     ctx.flags = frozenset() if preflight else frozenset({SKIP_PREFLIGHT})
     start(ctx)
+    return told
 
 
 def play(folder: RunFolder) -> list[Path]:
@@ -182,6 +186,79 @@ def test_a_start_that_fails_leaves_the_arms_and_what_says_how_they_were_played(
     assert folder.manifest.read_text() == before
     assert all(path.exists() for path in arms)
     assert folder.finished_steps() == 0
+
+
+def tasks_of(folder: RunFolder) -> tuple[Any, Any]:
+    """The number of held-out tasks in the manifest, and what it says of fewer."""
+    manifest = json.loads(folder.manifest.read_text())
+    return manifest["config"]["eval"]["tasks"], manifest.get("fewer_tasks")
+
+
+@pytest.fixture
+def open_number(policy: tuple[Path, Path], tmp_path: Path) -> Iterator[RunFolder]:
+    """A run with fifty held-out tasks that is left to settle how many of them it plays."""
+    heldout = write_tasks(tmp_path / "fifty.jsonl", 50, "held")
+    pool = write_tasks(tmp_path / "pool.jsonl", 6, "pool")
+    path = write_run(
+        tmp_path / "night",
+        *policy,
+        run={"steps": "auto", "minutes": 7, "preflight": True},
+        data={"pool": str(pool), "heldout": str(heldout)},
+        eval={"tasks": "auto", "tasks_at_training_temperature": 0, "base": "never"},
+    )
+    folder = RunFolder(path)
+    yield folder
+    stop_engine(folder.path)
+
+
+def test_a_short_night_settles_on_fewer_held_out_tasks_before_an_arm_is_played(
+    open_number: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What such a night would bring is made up; all else is played."""
+    folder = open_number
+    monkeypatch.setenv("PYTHONPATH", str(SITE))
+    monkeypatch.setattr("scripts.phases.start.alike", lambda nights, settings: nights[:1])
+    monkeypatch.setattr(
+        "scripts.phases.start.foresee",
+        lambda nights, *, tasks, **_: Foresight(12 - tasks // 8, enough=9, minutes=9.0, of=1),
+    )
+    told = begin(folder, preflight=True)
+    (forecast,) = [text for text in told if text.startswith("forecast: ")]
+    assert "about 9 steps in 7 minutes" in forecast
+    assert "evaluations play the first 24 held-out tasks, not 48" in forecast
+    assert f"`grpo run {folder.typed} --set eval.tasks=48` before the first step" in forecast
+    assert tasks_of(folder) == (24, {"usual": 48})
+    assert "started already" in grpo("start", folder).stdout
+
+    played = grpo("eval", folder)
+    assert played.returncode == 0, played.stderr
+    arms = [json.loads(arm.read_text()) for arm in folder.evals.glob("*/eval.json")]
+    assert {(arm["arm"], arm["n_tasks"]) for arm in arms} == {
+        ("do-nothing", 24),
+        ("oracle", 24),
+        ("warm start", 24),
+    }
+    assert "The night was short, so 24 tasks were played of the usual 48" in played.stdout
+    assert grpo("next", folder).stdout.split() == ["rollout"]
+
+    # Another setting before the first step: what was settled stays, and so do the arms.
+    change(folder, "lr = ", "lr = 1")
+    begin(folder)
+    assert tasks_of(folder) == (24, {"usual": 48})
+    assert len([*folder.evals.glob("*/eval.json")]) == len(arms)
+    assert grpo("next", folder).stdout.split() == ["rollout"]
+    # A number of one's own is none that a run may settle.
+    change(folder, 'tasks = "auto"', "tasks = 30")
+    begin(folder)
+    assert tasks_of(folder) == (30, None)
+    assert [*folder.evals.glob("*/eval.json")] == []
+
+
+def test_a_night_without_a_forecast_plays_as_many_as_a_long_one(open_number: RunFolder) -> None:
+    begin(open_number)
+    assert tasks_of(open_number) == (48, None)
+    change(open_number, 'tasks = "auto"', "tasks = 48")
+    assert "started already" in grpo("start", open_number).stdout
 
 
 def test_a_night_whose_manifest_is_gone_is_refused_and_not_started_for_ever(

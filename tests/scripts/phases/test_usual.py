@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from scripts.base.checkout import ROOT
-from scripts.phases.usual import Foresight, UsualNight, foresee, of_run, shape, told, usual_nights
+from scripts.phases.usual import (
+    Foresight,
+    Settled,
+    UsualNight,
+    alike,
+    foresee,
+    held_out_tasks,
+    of_run,
+    shape,
+    told,
+    usual_nights,
+)
 from scripts.run.config import read_config
 from scripts.run.plan import PAGE_SECONDS
 
@@ -15,18 +26,17 @@ SETTINGS = {"model.path": "smol"}
 NIGHT = UsualNight("one", SETTINGS, 20.0, (100.0, 100.0, 50.0), 2.0, 0.5, learned_at=4)
 
 
-def foreseen(seconds: float, preflight: float = 20.0, *nights: UsualNight) -> Foresight:
-    found = foresee(
+def foreseen(
+    seconds: float, preflight: float = 20.0, *nights: UsualNight, tasks: int = 40
+) -> Foresight:
+    return foresee(
         nights or (NIGHT,),
-        SETTINGS,
         preflight_seconds=preflight,
         gone=30.0,
         seconds=seconds,
-        tasks=40,
+        tasks=tasks,
         start_arms=1,
     )
-    assert found is not None
-    return found
 
 
 def test_the_steps_fill_what_start_and_evaluations_leave() -> None:
@@ -49,11 +59,53 @@ def test_whether_it_suffices_is_what_committed_nights_needed_and_the_minutes_are
     assert (enough.steps, enough.enough, enough.suffices) == (4, 4, True)
     assert not short.suffices
     assert short.minutes == pytest.approx((around + 300) / 60)
-    text = told(short, 7.0, 40, "tonight")
+    text = told(Settled(short, 40, None), 7.0, "tonight")
     assert "about 3 steps in 7 minutes" in text
     assert "`grpo run tonight --minutes 10`" in text
     assert "`grpo run tonight --set eval.tasks=20`" in text
-    assert told(enough, 8.0, 40, "tonight").endswith("so that is usually enough")
+    text = told(Settled(enough, 40, None), 8.0, "tonight")
+    assert text.endswith("so that is usually enough")
+
+
+def number(seconds: float, most: int = 48) -> int:
+    return held_out_tasks(lambda n: foreseen(seconds, tasks=n), most)
+
+
+def around(tasks: int) -> float:
+    """Seconds of a night without a step."""
+    return 30 + PAGE_SECONDS + tasks * 2.5
+
+
+def test_a_night_plays_as_many_held_out_tasks_as_leave_the_steps_that_are_usually_enough() -> None:
+    enough = 300.0  # four steps of the night before
+    assert number(around(48) + enough) == 48
+    assert number(around(48) + enough - 1) == 40
+    assert number(around(40) + enough - 1) == 32
+    assert number(around(24) + enough) == 24
+    assert number(around(41) + enough, most=41) == 41
+    assert number(around(41) + enough - 1, most=41) == 33
+
+
+def test_where_even_the_fewest_leave_too_little_no_task_is_given_up_for_nothing() -> None:
+    two_steps, three_steps = 200.0, 250.0
+    assert number(around(24) + three_steps) == 24
+    assert number(around(32) + three_steps) == 32  # 24 tasks would buy no fourth step
+    assert number(around(48) + two_steps) == 24  # 24 tasks buy the third
+    assert number(10.0) == 48  # no step fits either way
+    assert number(10.0, most=20) == 20  # a file of fewer tasks
+
+
+def test_the_person_is_told_of_fewer_tasks_with_the_numbers_and_the_way_back() -> None:
+    found = foreseen(around(24) + 300, tasks=24)
+    text = told(Settled(found, 24, 48), 7.0, "tonight")
+    assert "usually enough. To leave time for steps, evaluations play the first 24" in text
+    assert "`grpo run tonight --set eval.tasks=48` before the first step plays 48" in text
+    short = told(Settled(foreseen(around(24), tasks=24), 24, 48), 3.0, "tonight")
+    assert "usually too few. To leave time" in short
+    assert "`grpo run tonight --minutes" in short
+    assert "eval.tasks=12" not in short
+    whole = told(Settled(found, 48, 48), 7.0, "tonight")
+    assert "evaluations play" not in whole
 
 
 def test_of_several_nights_the_slowest_learner_says_what_is_enough() -> None:
@@ -62,9 +114,8 @@ def test_of_several_nights_the_slowest_learner_says_what_is_enough() -> None:
 
 
 def test_a_run_of_another_model_pool_or_size_is_not_foreseen() -> None:
-    other = {"model.path": "mine"}
-    times = {"preflight_seconds": 20.0, "gone": 0.0, "seconds": 2700.0}
-    assert foresee([NIGHT], other, **times, tasks=40, start_arms=1) is None
+    assert alike([NIGHT], SETTINGS) == (NIGHT,)
+    assert alike([NIGHT], {"model.path": "mine"}) == ()
 
 
 def test_the_table_is_what_the_committed_nights_say_and_fits_the_default_night() -> None:
