@@ -140,9 +140,9 @@ def render_rows(report: Preflight) -> list[tuple[str, ...]]:
     rows = [
         (
             row.task_id,
-            " ".join(f"{r:.3f}" for r in row.rewards),
+            " ".join(f"{r:z.3f}" for r in row.rewards),
             f"{row.stdev:.3f}",
-            " ".join(f"{a:+.2f}" for a in row.advantages),
+            " ".join(f"{a:+z.2f}" for a in row.advantages),
             f"{row.n_passed}/{len(row.rewards)}",
             f"{sum(stop.by_itself for stop in row.stops)}/{len(row.stops)}",
             row.signal.value,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fieldkit.errors import BadInput, Shortage
-from fieldkit.training.losses import KL_ESTIMATORS, importance_weights, k3
+from fieldkit.training.losses import KL_ESTIMATORS, k3
 from fieldkit.training.objectives import kl_in_reward, normalised
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, TrainingBatch
@@ -139,10 +139,8 @@ class _Sums:
             kl_n = estimator(old_n, reference_n)
             advantages_n = kl_in_reward(advantages_n, kl_n, settings.kl_coef)
         sampler_n = micro.sampler_logprobs_n
-        losses_n, held_n = OBJECTIVES[settings.objective].losses(
-            Tokens(logprobs_n, old_n, sampler_n, advantages_n, micro.turns_r, settings.tis_cap),
-            settings.band,
-        )
+        tokens = Tokens(logprobs_n, old_n, sampler_n, advantages_n, micro.turns_r, settings.tis_cap)
+        losses_n, held_n = OBJECTIVES[settings.objective].losses(tokens, settings.band)
         loss = normalised(losses_n, micro.shares_n, total)
         self.policy += loss.item()
         k3_n = None
@@ -156,7 +154,7 @@ class _Sums:
         difference_n = (logprobs_n.detach() - sampler_n).abs()
         self.difference += difference_n.sum().item()
         self.largest = max(self.largest, difference_n.max().item())
-        weights_n, cut_n = importance_weights(logprobs_n, sampler_n, settings.tis_cap)
+        weights_n, cut_n = tokens.policy_weights
         self.weights += weights_n.sum().item()
         self.clipped += int(cut_n.sum())
         self.held += int(held_n.sum())

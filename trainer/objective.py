@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fieldkit.registry import Registry
@@ -37,8 +38,13 @@ class Tokens:
     lengths_r: Tensor
     tis_cap: float
 
+    @cached_property
+    def policy_weights(self) -> tuple[Tensor, Tensor]:
+        """Truncated importance weights of the policy over the sampler, and where the cap cut."""
+        return importance_weights(self.logprobs_n, self.sampler_logprobs_n, self.tis_cap)
+
     @property
-    def weights_n(self) -> Tensor:
+    def old_weights_n(self) -> Tensor:
         """Truncated importance weights of the old policy over the sampler. An objective whose ratio
         is new over old multiplies by them, so that together they are new over sampler."""
         return importance_weights(self.old_logprobs_n, self.sampler_logprobs_n, self.tis_cap)[0]
@@ -84,9 +90,7 @@ class ObjectiveKind:
 
 def _reinforce(tokens: Tokens, band: Band) -> TokenLosses:
     """Weighted by the present policy over the sampler, also after the first optimizer step."""
-    weights_n, cut_n = importance_weights(
-        tokens.logprobs_n, tokens.sampler_logprobs_n, tokens.tis_cap
-    )
+    weights_n, cut_n = tokens.policy_weights
     losses_n = objectives.reinforce(tokens.logprobs_n, weights_n, tokens.advantages_n)
     return TokenLosses(losses_n, cut_n)
 
@@ -100,7 +104,7 @@ def _of_ratio(
         losses_n, clipped_n = formula(
             tokens.logprobs_n, tokens.old_logprobs_n, tokens.advantages_n, band.low, band.high
         )
-        return TokenLosses(losses_n * tokens.weights_n, clipped_n)
+        return TokenLosses(losses_n * tokens.old_weights_n, clipped_n)
 
     return losses
 
@@ -114,7 +118,7 @@ def _gspo(tokens: Tokens, band: Band) -> TokenLosses:
         band.low,
         band.high,
     )
-    return TokenLosses(losses_n * tokens.weights_n, clipped_n)
+    return TokenLosses(losses_n * tokens.old_weights_n, clipped_n)
 
 
 def _masked(tokens: Tokens, band: Band) -> TokenLosses:

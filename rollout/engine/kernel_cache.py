@@ -71,7 +71,8 @@ def keep(folder: Path) -> None:
 
 
 def forget() -> None:
-    """Remove the kept kernels: a start or a proof failed, and one of them may be the reason."""
+    """Remove the kept kernels after a failed proof, because one of them may be the reason. A
+    failed start is no reason: a server computes nothing before it is ready."""
     shutil.rmtree(kept_folder(), ignore_errors=True)
 
 

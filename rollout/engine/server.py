@@ -183,7 +183,6 @@ class Server:
             self._decide()
             self._note_held()
         except FieldkitError as e:
-            kernel_cache.forget()
             tail = vllm_server.last_error(Path(owned.log))
             self.stop()
             raise Unavailable(f"vLLM did not start: {e}. {tail}Its log: {owned.log}") from e

@@ -239,15 +239,22 @@ def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tupl
 def _changed_environments(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    found = {f"envs.{name}": (None, new[name]["use"]) for name in new if name not in old}
+    found: dict[str, tuple[Any, Any]] = {
+        f"envs.{name}": (None, _code(new[name])) for name in new if name not in old
+    }
     for name, then in old.items():
         if name in new:
             then = plain(EnvSettings(use="", passes="reward >= 0")) | then
             pairs = _different(then, new[name])
             found |= {f"envs.{name}.{key}": pair for key, pair in pairs.items()}
         else:
-            found[f"envs.{name}"] = (then.get("use"), None)
+            found[f"envs.{name}"] = (_code(then), None)
     return found
+
+
+def _code(env: Mapping[str, Any]) -> str:
+    """`EnvSettings.code` of a table that may lack keys."""
+    return next((str(env[key]) for key in ("use", "serve", "url") if env.get(key)), "")
 
 
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -43,6 +43,14 @@ def test_rewards_that_differ_are_a_signal(tmp_path: Path) -> None:
         assert len(row.rewards) == len(row.stops) == 4
 
 
+def test_a_figure_that_rounds_to_nothing_has_no_sign(tmp_path: Path) -> None:
+    report = look(tmp_path, sometimes_stops)
+    small = replace(report.rows[0], rewards=(-0.0001, 0.0001), advantages=(-0.001, 0.001))
+    cells = render_rows(replace(report, rows=(small,)))[1]
+    assert "0.000 0.000" in cells
+    assert "+0.00 +0.00" in cells
+
+
 def test_a_policy_that_always_does_the_same_has_none(tmp_path: Path) -> None:
     report = look(tmp_path, replies(bash("ls")))
     assert report.verdict is Verdict.NO_SIGNAL

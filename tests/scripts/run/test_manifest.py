@@ -182,6 +182,9 @@ def test_an_environments_keys_are_told_one_by_one_and_a_new_environment_is_a_cha
     }
     other = replace(now, envs={"mine": mine, "other": replace(mine, use="other.py:Other")})
     assert bound_changes(manifest, other) == {"envs.other": (None, "other.py:Other")}
+    served = EnvSettings(use="", passes="reward >= 1", style="openenv", url="http://127.0.0.1:8000")
+    other = replace(now, envs={"mine": mine, "other": served})
+    assert bound_changes(manifest, other) == {"envs.other": (None, "http://127.0.0.1:8000")}
     assert bound_changes(manifest, replace(now, envs={})) == {"envs.mine": ("mine.py:Mine", None)}
 
 
