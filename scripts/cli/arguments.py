@@ -25,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Write a setting into run.toml; give it once a key."
+        "--set", metavar="KEY=VALUE", help="Set a key in run.toml; may be given several times."
     ),
 ]
 Sandbox = Annotated[

@@ -182,9 +182,12 @@ def show(
     task: Annotated[
         str | None, typer.Option(help="The task to show; default: list the attempts.")
     ] = None,
-    step: Annotated[int | None, typer.Option(min=1, help="From this step's rollout.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Show an attempt of this step's rollout.")
+    ] = None,
     arm: Annotated[
-        str | None, typer.Option("--eval", metavar="ARM", help="From this arm's evaluation.")
+        str | None,
+        typer.Option("--eval", metavar="ARM", help="Show an attempt of this arm's evaluation."),
     ] = None,
     k: Annotated[
         int | None, typer.Option("--k", min=0, help="Number of the attempt, from 0.")

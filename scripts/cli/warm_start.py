@@ -24,8 +24,8 @@ def sft(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Learn from the best episodes of this run, or of what `grpo eval --out` or `grpo"
-            " env eval --out` kept.",
+            help="Learn from the best episodes of this run, or of a folder from `grpo eval --out`"
+            " or `grpo env eval --out`.",
         ),
     ] = None,
     oracle: Annotated[
@@ -33,24 +33,30 @@ def sft(
         typer.Option(metavar="FILE", help="Learn from the oracle's episodes of these tasks."),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="With --oracle: whose environments and limits they are played in.")
+        str, typer.Option(help="With --oracle: the preset whose environments and limits apply.")
     ] = "smol",
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="RUN", help="The same: those of this run's run.toml."),
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="With --oracle: use this run's environments and limits instead.",
+        ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Learn nothing: an adapter that changes nothing yet.")
+        bool, typer.Option("--fresh", help="Write an untrained adapter, which changes nothing yet.")
     ] = False,
     per_task: Annotated[
-        int, typer.Option(min=1, help="With --from: at most so many episodes of a task.")
+        int, typer.Option(min=1, help="With --from: the most episodes of one task.")
     ] = 4,
     epochs: Annotated[
         float | None, typer.Option(min=0.01, help="Passes over the demonstrations.")
     ] = None,
     lora: Annotated[
         list[str] | None,
-        typer.Option(metavar="LAYER", help="A layer to adapt, q_proj for one; give one each."),
+        typer.Option(
+            metavar="LAYER", help="A layer to adapt, such as q_proj; may be given several times."
+        ),
     ] = None,
     model: Annotated[
         str | None,
