@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, tell, typ
 from scripts.cli.env_eval import evaluate_environment
 
 if TYPE_CHECKING:
+    from rollout.envs.env_settings import EnvSettings
     from scripts.environments.order import Order
 
 app = typer.Typer()
@@ -218,12 +220,18 @@ def play(
 ) -> None:
     """Play an episode in the terminal; type calls as `NAME {json}` or `NAME: argument`.
 
-    Example: grpo env play my_env.py:MyEnv --seed 3
+    NAME may be the address of an OpenEnv server, too, or a verifiers file.
+
+    Examples: grpo env play my_env.py:MyEnv --seed 3, or grpo env play catch --run tonight
     """
     from scripts.environments.by_hand import play_by_hand
     from scripts.environments.instance import Broken
     from scripts.environments.order import class_of, trials_of
 
+    other = _other_style(name, run, passes)
+    if other is not None:
+        _play_world(*other, rows, seed)
+        return
     order = _order(name, run, rows, passes, ends)
     try:
         play_by_hand(trials_of(order, class_of(order)), seed, _typed(), sys.stdout)
@@ -231,7 +239,44 @@ def play(
         raise BadInput(f"{e}; `grpo env check {name}` says all that is wrong") from None
 
 
-def _typed() -> Any:
+def _other_style(name: str, run: str | None, passes: str) -> tuple[str, EnvSettings] | None:
+    """The name and the settings of an environment that is no class; None for a class. Raises
+    `BadInput`."""
+    from scripts.environments.own_env import is_class, own_environment
+
+    if run:
+        own = _of_run(run).get(name)
+        return None if own is None or own.style == "trl" else (name, own)
+    if is_class(name):
+        return None
+    given = {"passes": passes} if passes else {}
+    found = own_environment(name, "", given, typed_again("--passes", "reward >= 1"), tell)
+    return found.name, found.settings
+
+
+def _play_world(name: str, settings: EnvSettings, rows: Path | None, seed: int) -> None:
+    import tempfile
+
+    from rollout.envs.base import Site
+    from rollout.envs.configured import environment
+    from rollout.sandbox.command import SandboxSettings
+    from scripts.base.checkout import ROOT
+    from scripts.environments.by_hand import play_world_by_hand
+    from scripts.environments.freeze import row_tasks
+    from scripts.environments.order import read_rows
+    from scripts.environments.own_env import evaluation_tasks
+
+    if rows is None:
+        task = evaluation_tasks(name, settings, ROOT, 1, seed)[0]
+    else:
+        task = row_tasks(name, read_rows(rows)[:1], str(rows))[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        site = Site(SandboxSettings(), Path(scratch), say=tell)
+        made = environment(name, settings, ROOT)
+        play_world_by_hand(made, task, site, _typed(), sys.stdout)
+
+
+def _typed() -> Iterator[str]:
     """The lines of stdin, with a prompt if a person types them."""
     person = sys.stdin.isatty()
     while True:

@@ -6,9 +6,15 @@ in the text form; the end of the input ends the episode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import IO
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
+from fieldkit.eval.grade import RewardPart
+from fieldkit.records import Task
+from rollout.envs.base import Environment, Reply, Site
 from rollout.envs.tool_calls import TOOL_FORMS
 from scripts.environments.instance import Instance, Trials
 
@@ -17,10 +23,7 @@ def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) 
     """One episode of the first row. `typed`: lines as they come. Raises `Broken`."""
     form = TOOL_FORMS["text"]
     assert form.tell is not None
-
-    def say(text: str) -> None:
-        print(text, file=out, flush=True)
-
+    say = _sayer(out)
     instance = Instance(trials, lambda what: None)
     row = trials.rows[0]
     played = instance.begin(row, seed)
@@ -40,9 +43,56 @@ def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) 
             say("(the environment ended the episode)")
             break
     instance.end(played, row)
-    for part in played.parts:
+    _say_parts(played.parts, say)
+    if trials.passed is not None:
+        say("passed" if trials.passed(played.parts) else "not passed")
+
+
+def play_world_by_hand(
+    environment: Environment, task: Task, site: Site, typed: Iterable[str], out: IO[str]
+) -> None:
+    """One episode of an environment of any style; each line is a reply. Raises as `World`."""
+    say = _sayer(out)
+    world = environment.make(site)
+    with _running_loop() as wait_for:
+        try:
+            for message in wait_for(world.reset(task, 0)).messages:
+                say(f"{message['content']}\n")
+            for line in typed:
+                step = wait_for(world.step(Reply(line)))
+                if step.said is not None:
+                    say(step.said)
+                if step.stop is not None:
+                    say(f"(the episode ended: {step.stop})")
+                    break
+            grade = wait_for(world.grade())
+        finally:
+            wait_for(world.close())
+    _say_parts(grade.rewards, say)
+    say("passed" if grade.passed else "not passed")
+
+
+@contextmanager
+def _running_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """What waits for coroutines of an event loop that also runs while a person thinks, so that no
+    connection times out and Ctrl-C ends the wait for a line."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _sayer(out: IO[str]) -> Callable[[str], None]:
+    return lambda text: print(text, file=out, flush=True)
+
+
+def _say_parts(parts: Sequence[RewardPart], say: Callable[[str], None]) -> None:
+    for part in parts:
         value = "does not apply" if part.value is None else f"{part.value:g}"
         weight = "" if part.weight == 1 else f" (weight {part.weight:g})"
         say(f"{part.name}: {value}{weight}")
-    if trials.passed is not None:
-        say("passed" if trials.passed(played.parts) else "not passed")

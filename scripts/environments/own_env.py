@@ -82,6 +82,13 @@ def own_environment(
     return OwnEnv(as_ or kind.lower(), {"use": f"{home}:{kind}", **given})
 
 
+def is_class(typed: str) -> bool:
+    """Whether what was typed means a class, and not a server or a verifiers file."""
+    return not typed.startswith(_ADDRESS) and not (
+        typed.endswith(".py") and _has_loader(Path(typed))
+    )
+
+
 def _has_loader(file: Path) -> bool:
     """Whether a file is a verifiers environment. One that cannot be read is none."""
     try:
@@ -91,11 +98,14 @@ def _has_loader(file: Path) -> bool:
     return any(getattr(node, "name", "") == "load_environment" for node in tree.body)
 
 
-def evaluation_tasks(name: str, settings: EnvSettings, root: Path, n: int) -> list[Task]:
-    """`n` tasks to evaluate on. root: the folder that paths start at. Raises as `dataset_tasks`."""
+def evaluation_tasks(
+    name: str, settings: EnvSettings, root: Path, n: int, seed: int = 0
+) -> list[Task]:
+    """`n` tasks to evaluate on. root: the folder that paths start at. seed: of the first task, or
+    of the order of a dataset. Raises as `dataset_tasks`."""
     if settings.style == "verifiers":
-        return dataset_tasks(name, settings, root, "eval", n, 0)
-    return seed_tasks(name, n, 0)
+        return dataset_tasks(name, settings, root, "eval", n, seed)
+    return seed_tasks(name, n, seed)
 
 
 def run_tasks(name: str, settings: EnvSettings, root: Path) -> tuple[list[Task], list[Task]]:

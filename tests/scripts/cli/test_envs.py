@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.process.ledger import LEDGER_FILE
+from fieldkit.process.owned import marked
 from rollout.envs.configured import register_environments
 from rollout.tasks import check_disjoint, read_tasks
 from scripts.base.checkout import ROOT
 from scripts.run.config import read_config
+from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON, launch, local
 from tests.scripts.typed import BAD_INPUT, grpo
 
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
@@ -67,8 +71,15 @@ SAID = {
         "Guess my number.\n\nHigher.\nreward: -0.1\n",
         "guess-heldout.jsonl: 32 tasks",
     ),
-    "OpenEnv server": ("guess: openenv docs/openenv/guess_server.py:app, passes: reward > 0.5",),
-    "verifiers package": ("guess-v-pool.jsonl: 64 tasks", "guess-v-heldout.jsonl: 32 tasks"),
+    "OpenEnv server": (
+        "guess: openenv docs/openenv/guess_server.py:app, passes: reward > 0.5",
+        "\nreward: -0.1\nnot passed\n",
+    ),
+    "verifiers package": (
+        "guess-v-pool.jsonl: 64 tasks",
+        "guess-v-heldout.jsonl: 32 tasks",
+        "\nreward: ",
+    ),
 }
 """Of each style on that page, what its commands print."""
 
@@ -142,3 +153,51 @@ def test_an_episode_is_played_through_a_pipe() -> None:
     )
     assert "(no call: begin the line with one of guess, read" in ended.stdout
     assert ended.stdout.endswith("right\n(the environment ended the episode)\nreward: 1\npassed\n")
+
+
+def typed_in(lines: list[str], *words: str | Path) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("grpo")
+    assert program
+    return subprocess.run(
+        [program, "env", "play", *map(str, words)],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_server_of_a_run_is_played_and_ended(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'[envs.guess]\nserve = "{DOUBLE}:app"\npython = "{THIS_PYTHON}"\npasses = "reward > 0"\n'
+    )
+    ended = typed_in([f"guess: {n}" for n in range(1, 11)], "guess", "--run", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "guess {" in ended.stdout  # the tools, as a policy is told of them
+    last = r"Right\.\n\(the episode ended: ENV_DONE\)\nreward: [\d.]+\npassed\n$"
+    assert re.search(last, ended.stdout)
+    log = re.search(r"\(log (.+)\)", ended.stderr)
+    assert log is not None
+    assert [p.pid for p in marked() if p.ledger == Path(log[1]).parents[1] / LEDGER_FILE] == []
+
+
+def test_a_server_at_an_address_is_played_and_the_end_of_the_input_ends_it(tmp_path: Path) -> None:
+    with local(launch(), tmp_path) as server:
+        words = (asyncio.run(server.address()), "--passes", "reward > 0")
+        ended = typed_in(["guess: 11", "a thought"], *words)
+        assert ended.returncode == 0, ended.stderr
+        assert "(the episode ended: TASK_COMPLETE)" in ended.stdout
+        assert ended.stdout.endswith("not passed\n")
+        unsaid = typed_in([], words[0])
+    assert unsaid.returncode == BAD_INPUT
+    assert "say which part of the reward means passed" in unsaid.stderr
+
+
+@pytest.mark.envs
+def test_a_verifiers_file_is_played(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "environments-verifiers.md").read_text(encoding="utf-8")
+    (tmp_path / "sums.py").write_text(page.split("```python\n")[1].split("```")[0])
+    ended = typed_in(["It is 0, 2, 4, 6 or 8."], tmp_path / "sums.py", "--passes", "right == 1")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("What is ")
+    assert "right: " in ended.stdout
