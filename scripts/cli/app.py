@@ -1,8 +1,8 @@
 """The command `grpo`: every program of this project under one name.
 
-This file joins the groups of commands; each group has its own file here. A command parses its
-arguments, calls one function and prints. Imports are inside the commands, because the loop calls
-`grpo next` between any two phases. Exit codes are those of `fieldkit.errors`.
+This file joins the groups of commands; each group has its own file in this folder. A command parses
+its arguments, calls one function and prints. Imports are inside the commands, because the loop
+calls `grpo next` between any two phases. Exit codes are those of `fieldkit.errors`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from scripts.cli.as_written import Group, show_as_written
 app = typer.Typer(
     name="grpo",
     cls=Group,
-    help="Train a command-line agent with GRPO overnight on one machine; read the evidence.",
+    help="Train a language-model agent with GRPO overnight on one machine, and read the evidence.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_SHOWN = 200  # characters of a command that a message repeats
+_SHOWN = 200  # characters of a typed command that a message repeats
 
 
 def _print_version(asked: bool) -> None:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _with_next_command(error: FieldkitError) -> str:
-    """What a person reads: a message that names no command gets the one that was typed."""
+    """The message for a person; one that names no command gets the command that was typed."""
     text = str(error)
     if not isinstance(error, BadInput) or "`" in text:
         return text

@@ -1,7 +1,8 @@
 """The best episodes of a run, or of a stored evaluation, as demonstrations for a warm start.
 
-Only finished steps and finished evaluations are read, so a run may go on meanwhile. Episodes of
-held-out tasks are never taken: an adapter that learned them would be evaluated on what it knows.
+Only finished steps and finished evaluations are read, so the run may continue meanwhile. Episodes
+of held-out tasks are never taken, because an adapter trained on them would be evaluated on the same
+tasks.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from scripts.run.reader import RunReader
 
 HELD_OUT = "of held-out tasks"
 NOT_PASSED = "not passed"
-OTHERWISE = "of an endpoint, answered otherwise by the environment when they were said again"
-REPEATED = "with the same replies as a better one"
-BEYOND = "beyond the bound for a task"
+OTHERWISE = "of an endpoint, for which a replay of the replies got other answers"
+REPEATED = "with the same replies as a better episode"
+BEYOND = "beyond the limit for a task"
 ENDPOINT = "endpoint"
-"""The only "file" of a model that nobody here has: its manifest names the address by hash."""
+"""The only "file" of an endpoint's model: its manifest has the hash of the address."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder with stored episodes, and what its manifest says of the model that played them."""
+    """A folder with stored episodes, and the model in its manifest."""
 
     folder: RunFolder
     config: RunConfig
@@ -56,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The episodes to learn from, best first in each task, and where they came from."""
+    """The episodes to learn from, best first in each task, and their origin."""
 
     demos: tuple[Trajectory, ...]
     origin: dict[str, Any]
@@ -160,7 +161,8 @@ def _nothing(source: Source, left: Mapping[str, int]) -> str:
 
 
 def _distinct(ranked: Sequence[Trajectory]) -> list[Trajectory]:
-    """Those whose replies no earlier one has: a policy that is sure says the same K times."""
+    """Episodes whose replies differ from all earlier ones; a certain policy gives the same K
+    times."""
     first: dict[tuple[str, ...], Trajectory] = {}
     for episode in ranked:
         first.setdefault(tuple(turn.text for turn in episode.turns), episode)
