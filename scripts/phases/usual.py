@@ -127,18 +127,13 @@ def shape(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def held_out_tasks(foreseen: Callable[[int], Foresight], most: int) -> int:
-    """How many held-out tasks a night plays that leaves the number to the run.
+    """How many held-out tasks a night plays that leaves the number to the run: as many as leave
+    time for the steps that are usually enough, at most `most` and at least `FEWEST_TASKS`.
 
-    As many as leave time for the steps that are usually enough, at most `most`. Where the time is
-    too short for those even with `FEWEST_TASKS`, as many as cost no step against `FEWEST_TASKS`.
     foreseen: the foresight with a number of tasks.
     """
-    if most <= FEWEST_TASKS:
-        return most
-    least = foreseen(FEWEST_TASKS)
-    wanted = min(least.steps, least.enough)
     numbers = range(most, FEWEST_TASKS, -_FEWER_AT_ONCE)
-    return next((n for n in numbers if foreseen(n).steps >= wanted), FEWEST_TASKS)
+    return next((n for n in numbers if foreseen(n).suffices), min(most, FEWEST_TASKS))
 
 
 @dataclass(frozen=True)

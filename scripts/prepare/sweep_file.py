@@ -19,8 +19,9 @@ from typing import Any
 from fieldkit.errors import BadInput, MissingFile
 from fieldkit.files.atomic import write_text
 from fieldkit.registry import nearest
-from scripts.prepare.presets import new_run, run_text
+from scripts.prepare.presets import new_run, preset_config, run_text
 from scripts.run.assignments import parse, toml_value
+from scripts.run.config import AUTO, MOST_TASKS
 from scripts.run.folder import RunFolder
 
 SWEEP_FILE = "sweep.toml"
@@ -183,8 +184,11 @@ def _body(preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[st
     except ValueError:
         raise BadInput(f"--seeds {seeds}: write whole numbers with commas, as in 0,1,2") from None
     axes = [_axis(word) for word in vary]
+    common = parse(assignments)
+    if preset_config(preset, assignments).eval.tasks == AUTO:  # all nights play the same tasks
+        common["eval.tasks"] = MOST_TASKS
     lines = [f"preset = {json.dumps(preset)}", f"seeds = {numbers}", "", "[set]"]
-    lines += [f"{json.dumps(k)} = {toml_value(v)}" for k, v in parse(assignments).items()]
+    lines += [f"{json.dumps(k)} = {toml_value(v)}" for k, v in common.items()]
     arms = set()
     for values in itertools.product(*(v for _, v in axes)):
         chosen = dict(zip((key for key, _ in axes), values, strict=True))

@@ -40,6 +40,15 @@ def test_every_arm_is_played_with_one_seed_before_the_next_seed(folder: RunFolde
         assert night.folder.path.parent == folder.path
 
 
+def test_no_night_settles_a_number_of_held_out_tasks_of_its_own(folder: RunFolder) -> None:
+    """The preset leaves it to the run, and nights on different tasks could not be compared."""
+    for night in new_sweep(folder, "smol", VARY, "0,1", []).nights:
+        assert read_config(night.folder.config).eval.tasks == 48
+    other = RunFolder(folder.path.with_name("fewer"))
+    for night in new_sweep(other, "smol", VARY, "0,1", ["eval.tasks=30"]).nights:
+        assert read_config(night.folder.config).eval.tasks == 30
+
+
 def test_what_is_written_is_what_is_read(folder: RunFolder) -> None:
     sweep = new_sweep(folder, "smol", [*VARY, "rollout.group_size=2,4"], "0", [])
     assert read_sweep(folder.path) == sweep
