@@ -1,8 +1,9 @@
-"""Python's and NumPy's own generators, which environments draw from and which the process shares.
+"""Python's and NumPy's global generators, which environments draw from and the whole process
+shares.
 
-Two attempts at a task have to meet the same draws, while other episodes are played beside them. So
-a lock is held from seeding to the end of what draws; a coroutine draws up to where it first waits,
-because a lock that is held while it waits would stop every other episode.
+Two attempts at a task need the same draws while other episodes run in the same process. So a lock
+is held from seeding until the draws are done. A coroutine has it up to its first wait, because a
+lock that is held while it waits would stop every other episode.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _DRAWING = threading.Lock()
 
 
 def seed_generators(seed: int) -> None:
-    """Seed Python's generator, and NumPy's where it is imported."""
+    """Seed Python's generator, and NumPy's if it is imported."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
@@ -26,14 +27,14 @@ def seed_generators(seed: int) -> None:
 
 @contextmanager
 def drawing_from(seed: int) -> Iterator[None]:
-    """The generators are seeded, and nobody else who asks for that draws from them."""
+    """Inside the block the generators are seeded, and no other block draws from them."""
     with _DRAWING:
         seed_generators(seed)
         yield
 
 
 class DrawingFrom:
-    """A coroutine that is seeded when it begins, and has the generators until it first waits."""
+    """A coroutine that holds the seeded generators from its beginning to its first wait."""
 
     def __init__(self, seed: int, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._seed = seed

@@ -35,6 +35,15 @@ Sandbox = Annotated[
         " on every command that continues such a run."
     ),
 ]
+KeyFrom = Annotated[
+    str,
+    typer.Option(
+        metavar="VARIABLE", help="The environment variable that holds the endpoint's API key."
+    ),
+]
+Temperature = Annotated[
+    float | None, typer.Option(metavar="T", help="Sampling temperature; default: 0.2.")
+]
 
 
 def _environments(typed: str) -> list[str]:

@@ -23,9 +23,11 @@ from scripts.cli.arguments import (
     EnvName,
     EnvRun,
     Json,
+    KeyFrom,
     Passes,
     Sandbox,
     Set,
+    Temperature,
     tell,
     typed_again,
 )
@@ -64,12 +66,7 @@ def evaluate_environment(
             " base (smol, a folder or a hub id; default: smol).",
         ),
     ] = None,
-    key_from: Annotated[
-        str,
-        typer.Option(
-            metavar="VARIABLE", help="The environment variable that holds the endpoint's API key."
-        ),
-    ] = "OPENAI_API_KEY",
+    key_from: KeyFrom = "OPENAI_API_KEY",
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -81,9 +78,7 @@ def evaluate_environment(
     samples: Annotated[
         int | None, typer.Option(min=1, metavar="K", help="Episodes a task; default: 1.")
     ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="T", help="Sampling temperature; default: 0.2.")
-    ] = None,
+    temperature: Temperature = None,
     passes: Passes = "",
     ends: Ends = "",
     as_: Annotated[

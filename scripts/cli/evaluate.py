@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, Sandbox, Set
+from scripts.cli.arguments import Json, KeyFrom, Sandbox, Set, Temperature
 from scripts.cli.bugs import reporting_bugs
 from scripts.cli.phases import Events, do_phase
 from scripts.phases.registry import PHASES, STEP
@@ -55,12 +55,7 @@ def eval_(
             " model's name at the endpoint.",
         ),
     ] = None,
-    key_from: Annotated[
-        str,
-        typer.Option(
-            metavar="VARIABLE", help="The environment variable that holds the endpoint's API key."
-        ),
-    ] = "OPENAI_API_KEY",
+    key_from: KeyFrom = "OPENAI_API_KEY",
     tasks: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Tasks to play; default: the preset's held-out file."),
@@ -68,9 +63,7 @@ def eval_(
     limit: Annotated[
         int, typer.Option(min=0, metavar="N", help="Only the file's first N tasks; 0: all.")
     ] = 0,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="T", help="Sampling temperature; default: 0.2.")
-    ] = None,
+    temperature: Temperature = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep the arm in this folder, for grpo show and compare."),

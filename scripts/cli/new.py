@@ -1,4 +1,4 @@
-"""`grpo new`: a run folder from a preset, and for an environment of one's own its tasks too."""
+"""`grpo new`: makes a run folder from a preset, and the tasks of a user's environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new(
         typer.Option(
             metavar="CODE",
             help="Train on this environment: FILE.py, FILE.py:Class, module:Class, or the address"
-            " of an OpenEnv server. Its tasks are written too: rows of its own, or seeds.",
+            " of an OpenEnv server. Also writes its tasks: rows of its own datasets, or seeds.",
         ),
     ] = None,
     passes: Passes = "",
@@ -58,7 +58,7 @@ def new(
         _with_environment(folder, env, given, preset, set_ or ())
         return
     if passes or ends:
-        raise BadInput("--passes and --ends: only with --env; a preset's environments have both")
+        raise BadInput("--passes and --ends: only with --env; a preset's environments set both")
     new_run(folder, preset, assignments=set_ or ())
     say(f"{folder.config}; `grpo run {folder.typed}` starts it")
 
@@ -66,8 +66,8 @@ def new(
 def _with_environment(
     folder: RunFolder, env: str, given: Mapping[str, str], preset: str, assignments: Sequence[str]
 ) -> None:
-    """A run on an environment of one's own. Task files that the assignments name are left as they
-    are; the others lie beside run.toml. Raises `BadInput`, with nothing written."""
+    """A run on a user's environment. Task files that the assignments name are left as they are; the
+    others are written next to run.toml. Raises `BadInput`, with nothing written."""
     from fieldkit.files.atomic import write_text
     from fieldkit.records import encode
     from scripts.base.checkout import ROOT, in_checkout
@@ -100,5 +100,5 @@ def _with_environment(
     say(f"{folder.config}; `grpo run {folder.typed}` starts it")
     if wanted.get("model.adapter", ModelSettings().adapter) == ModelSettings().adapter:
         adapter = Path("adapters", folder.name)
-        here = adapter if Path.cwd() == ROOT else ROOT / adapter  # run.toml's paths start there
+        here = adapter if Path.cwd() == ROOT else ROOT / adapter  # paths in run.toml start there
         say(_ADAPTER.format(adapter=here, pool=wanted["data.pool"], run=folder.typed))

@@ -1,4 +1,5 @@
-"""`grpo sft`: the adapter that a run starts from, out of demonstrations, episodes, or nothing."""
+"""`grpo sft`: makes the adapter that a run starts from, from demonstrations, from episodes, or
+untrained."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def sft(
 ) -> None:
     """Train a warm-start adapter on oracle demonstrations; the defaults made adapters/smol-warm.
 
-    With --from it learns from stored episodes that passed, held-out tasks left out.
+    With --from it learns from stored episodes that passed, but not from held-out tasks.
 
     Example: grpo sft adapters/mine --demos 800
 
@@ -98,7 +99,9 @@ def sft(
         raise BadInput("--run: only with --oracle, whose episodes that run's settings play")
     if fresh:
         if oracle is not None or from_ is not None or demos is not None:
-            raise BadInput("--fresh: not with --oracle, --from or --demos, which it does not learn")
+            raise BadInput(
+                "--fresh: not with --oracle, --from or --demos, because it trains on nothing"
+            )
         _sft_fresh(settings, model or "smol", out)
         return
     with progress_bar() as progress:
@@ -108,7 +111,7 @@ def sft(
             metrics = _sft_oracle(settings, oracle, run, preset, set_ or [], out, progress)
         elif from_ is not None:
             if demos is not None:
-                raise BadInput("--demos: not with --from, whose bound is --per-task")
+                raise BadInput("--demos: not with --from, which is limited by --per-task")
             metrics = _sft_from(settings, from_, per_task, model, out, progress)
         else:
             if model is not None:

@@ -1,7 +1,7 @@
-"""`grpo sft --fresh`: an adapter that changes nothing yet.
+"""`grpo sft --fresh`: writes an untrained adapter, which changes nothing yet.
 
-A run then starts from the model as it is, as TRL's trainer does with a `peft_config`. One factor of
-every LoRA is zero, so the adapter's product is, and training moves it from the first step on.
+A run then starts from the bare model, as TRL's trainer does with a `peft_config`. One factor of
+every LoRA is zero, so their product is zero, and the first training step changes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scripts.prepare.sft import SftSettings, lora_config, require_free, tidy
 def write_fresh_adapter(settings: SftSettings, model_dir: Path, out: Path) -> None:
     """Write a LoRA of the settings' rank and layers for the model into the folder `out`.
 
-    Raises `BadInput` where `out` holds something, and where the model has no such layers.
+    Raises `BadInput` if `out` is not empty, or if the model has no such layers.
     """
     import torch
     from peft import get_peft_model
