@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,15 @@ def test_an_error_that_is_not_the_disks_stays_what_it_is(disk: Path) -> None:
     with pytest.raises(OSError, match="folder") as caught:
         save_tensors(tensors(1), disk / "folder")
     assert caught.value.errno == errno.EISDIR
+
+
+def test_a_write_that_the_system_refuses_names_the_file_and_leaves_none(tmp_path: Path) -> None:
+    file, (soft, hard) = tmp_path / "a.safetensors", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            save_tensors(tensors(PAGES), str(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.filename == str(file)
+    assert not file.exists()
