@@ -34,6 +34,9 @@ from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, KERNELS, Lor
 ENGINE = "engine"
 """The name of its entry in the ledger."""
 
+BESIDE = "beside"
+"""In the notes of another entry: the name of the one with which its process ends."""
+
 _READY_POLL_SECONDS = 0.5  # between two polls; the server's death ends the wait at once
 _READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
 _LONGEST_LOOK_SECONDS = 30.0  # for a poll and the pause after it; more was a standstill
@@ -273,8 +276,11 @@ class Server:
     def stop(self) -> int:
         """End the server and its children, remove its leftovers, and wait for the memory.
 
-        Returns the number of processes.
+        What stays beside it (`BESIDE`) ends first. Returns the number of the server's processes.
         """
+        for other in self.ledger.entries():
+            if other.info.get(BESIDE) == ENGINE:
+                end_with_leftovers(self.ledger, other, self.settings.stop_seconds)
         owned = self.ledger.get(ENGINE)
         if owned is None:
             return 0
@@ -293,6 +299,17 @@ class Server:
             what="waiting for the engine's memory to come back",
         )
         return len(pids)
+
+
+def end_with_leftovers(ledger: Ledger, owned: Owned, grace_seconds: float) -> int:
+    """End a process and its children, remove its scratch folder and its entry.
+
+    Returns the number of processes. Raises `Unavailable` for one that survives SIGKILL.
+    """
+    ended = terminate(owned, grace_seconds)
+    Leftovers.of((), owned.info).remove()
+    ledger.forget(owned.name)
+    return len(ended)
 
 
 def url(owned: Owned) -> str:

@@ -94,7 +94,7 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
             left = drive(loop.look, loop.do, lambda: wish.finish)
         finally:
             if not options.keep_engine:
-                trouble = loop.stop_programs()
+                trouble = loop.stop_engine()
             both.close()
     loop.end(left, trouble)
 
@@ -257,23 +257,23 @@ class _Loop:
         elif event.kind is not EventKind.PHASE:  # `look` told it already, with the figures
             self.display.tell(event)
 
-    def stop_programs(self) -> FieldkitError | None:
-        """Stop the engine and the trainer that the phases left running, and the remains of killed
-        ones.
+    def stop_engine(self) -> FieldkitError | None:
+        """Stop the engine that the phases left running with what stays beside it, and the remains
+        of killed ones.
 
         Returns the error, if any, so that it does not hide an error of a phase.
         """
-        from scripts.phases.stop import stop_programs
+        from rollout.engine.serve import stop_engine
 
         try:
-            stop_programs(self.folder, self.config, self._note)
+            stop_engine(self.folder.path, self.config.engine, self._note)
         except FieldkitError as e:
             self._note(f"engine: {e}")
             return e
         return None
 
     def end(self, left: Phase, trouble: FieldkitError | None) -> None:
-        """Journal the end; raise the error for the exit code. trouble: of `stop_programs`."""
+        """Journal the end; raise the error for the exit code. trouble: of `stop_engine`."""
         self.journal.append("loop_end", next=left.value)
         if left is Phase.CONVERGED:
             raise_converged(self.folder, self.config)

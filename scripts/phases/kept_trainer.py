@@ -1,8 +1,8 @@
 """The trainer that stays between steps (`trainer.persistent`), as the train phase asks it.
 
-It is a session of its own that the run's ledger owns, like the engine beside which it may stand. A
-step that finds none starts one; one that is gone or was started from other code is replaced. Where
-it is killed in a step, the caller takes that step in a child of its own.
+It is a session of its own that the run's ledger owns, like the engine beside which it stands and
+with which it ends. A step that finds none starts one; one that is gone or was started from other
+code is replaced. Where it is killed in a step, the caller takes that step in a child of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate import memory
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
-from fieldkit.process.owned import Owned, is_running, terminate
-from rollout.engine.leftovers import Leftovers, new_scratch
+from fieldkit.process.owned import Owned, is_running
+from rollout.engine.leftovers import new_scratch
+from rollout.engine.server import BESIDE, ENGINE, end_with_leftovers
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
 
@@ -97,7 +98,12 @@ class KeptTrainer:
                 env=self._env,
                 cwd=ROOT,
                 log=self._run_dir / "log" / f"trainer-{time.strftime('%Y%m%d-%H%M%S')}.log",
-                info={"scratch": str(scratch), "socket": path, "code": self._code()},
+                info={
+                    BESIDE: ENGINE,
+                    "scratch": str(scratch),
+                    "socket": path,
+                    "code": self._code(),
+                },
                 pass_fds=(fd,),
             )
         return path
@@ -130,12 +136,7 @@ def stop_trainer(run_dir: Path) -> int:
     """
     ledger = Ledger(run_dir / LEDGER_FILE)
     owned = ledger.get(TRAINER)
-    if owned is None:
-        return 0
-    ended = terminate(owned, GRACE_SECONDS)
-    Leftovers.of((), owned.info).remove()
-    ledger.forget(TRAINER)
-    return len(ended)
+    return 0 if owned is None else end_with_leftovers(ledger, owned, GRACE_SECONDS)
 
 
 def _answer(line: str) -> Answer | None:

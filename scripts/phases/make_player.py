@@ -26,7 +26,6 @@ from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.events import note, progress
 from scripts.phases.context import Context
-from scripts.phases.kept_trainer import stop_trainer
 from scripts.run.template import chat_renderer, tool_form
 
 _TELL_SECONDS = 0.2
@@ -42,8 +41,6 @@ def serve(
     """
     before = find_engine(ctx.folder.path)
     with ctx.watch.part("engine"):
-        if before is None:
-            stop_trainer(ctx.folder.path)  # a start needs more memory than what runs beside it
         served = ctx.waiting(
             lambda: ensure_engine(
                 ctx.folder.path,
