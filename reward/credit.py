@@ -38,7 +38,7 @@ def states_of(progress: Sequence[float | None]) -> tuple[float, ...]:
 def turn_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
-    """K rewards, and what each turn earned → an advantage for every turn of the K episodes.
+    """Each turn gets the reward from there on, compared with the same turn of the group's episodes.
 
     The reward-to-go of turn t is the episode's reward minus what was earned before t. After an
     episode's last turn it is the part of the reward that no turn earned. The advantage is the
@@ -62,7 +62,8 @@ def turn_advantages(
 def state_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows, scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
-    """As "turn", against all turns of the group in the same state: GiGPO's step-level advantage.
+    """As "turn", but compared with all turns of the group in the same state: GiGPO's step-level
+    advantage.
 
     K rewards, and what each turn earned in which state → an advantage for every turn. The baseline
     of a turn is the mean reward-to-go over all turns of the group in its state, however often an

@@ -152,8 +152,8 @@ OBJECTIVES.register(
     "dr_grpo",
     ObjectiveKind(
         _of_ratio(objectives.dr_grpo),
-        "the same surrogate over a constant length (arXiv:2503.20783); to be it in full, set"
-        ' advantages.scale to "mean"',
+        "the same surrogate over a constant length (arXiv:2503.20783); the paper also has"
+        ' advantages.scale = "mean"',
         normalisation="constant",
         band=published_band(objectives.dr_grpo),
     ),

@@ -51,7 +51,7 @@ OPTIMIZERS.register(
     "adamw",
     OptimizerKind(
         _adamw,
-        "AdamW without weight decay; its two running means go on from step to step",
+        "AdamW without weight decay; its two running means continue from step to step",
         keeps=("exp_avg", "exp_avg_sq"),
     ),
 )
@@ -59,8 +59,7 @@ OPTIMIZERS.register(
     "sgd",
     OptimizerKind(
         _sgd,
-        "the clipped gradient itself times lr, so a step moves the weights by at most"
-        " lr × clip_norm (L2)",
+        "lr times the clipped gradient, so a step moves the weights by at most lr × clip_norm (L2)",
         step_is_gradient=True,
     ),
 )

@@ -38,8 +38,8 @@ class TrainerSettings:
     """Settings of one step over one bundle."""
 
     objective: Annotated[str, Choice(OBJECTIVES)] = "reinforce"
-    """What is minimised. A sequence, where an objective speaks of one, is what was sampled in one
-    piece: a turn's reply."""
+    """The objective to minimise. A sequence, in an objective's description, is the reply of one
+    turn."""
     normalisation: Literal["auto", Normalisation] = "auto"
     """What the losses of tokens are averaged over, silent groups included. "token": all tokens;
     "sequence": the mean of the turns' means; "group": the mean of the groups' means; "constant":
@@ -54,38 +54,40 @@ class TrainerSettings:
     optimizer: Annotated[str, Choice(OPTIMIZERS)] = "adamw"
     """What turns the gradient into a step."""
     lr: PositiveFloat = 2e-4
-    """The optimizer's learning rate, constant over the run. AdamW's is no measure for SGD's."""
+    """The optimizer's learning rate, constant over the run. Values for AdamW and SGD are not
+    comparable."""
     kl_coef: NonNegativeFloat = 0.02
     """β: weight of the KL to the reference adapter. 0 leaves the reference pass out."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Schulman's estimator of that KL. k1 in the loss has a gradient whose mean is 0: it holds the
-    policy to nothing."""
+    """Schulman's estimator of that KL. k1 in the loss has no effect, because the mean of its
+    gradient is 0."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Whether the KL is a term of the loss, or taken from each token's advantage as it was before
-    the first optimizer step."""
+    """Whether the KL is a term of the loss, or is subtracted from each token's advantage, with its
+    value before the first optimizer step."""
     temperature: Annotated[PositiveFloat, Le(2), Follows("rollout.temperature")] = 1.0
     """T of both sides of every ratio; must be the T that the bundle was sampled at."""
     clip_norm: PositiveFloat = 1.0
-    """The gradient's global L2 norm is cut to this."""
+    """The gradient's global L2 norm is clipped to this."""
     tis_cap: PositiveFloat = 2.0
     """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token. The objective
-    "masked" has its band instead."""
+    "masked" uses its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
-    """Input tokens of one forward pass; what episodes share counts once, padding counts. Memory
-    grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps what it began with, since
-    another one changes sums in their last bits."""
+    """Input tokens of one forward pass, with padding; tokens that episodes share count once. Memory
+    grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps its first value, because
+    another one changes the last bits of sums."""
     max_segment_tokens: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 16384
-    """Longest segment that is tried at all, as a micro-batch of its own."""
+    """Longest segment that is trained on, as a micro-batch of its own."""
     dtype: TrainingDtype = "auto"
-    """Of the base's weights: bf16, fp32, or auto (bf16 on a GPU; on a CPU what is faster here)."""
+    """Dtype of the base's weights: bf16, fp32, or auto (bf16 on a GPU; on a CPU the faster one)."""
     serving_dtype: ServingDtype = "auto"
-    """What the server computes in; auto: the model folder's own, bfloat16 where that is float32."""
+    """Dtype in which the server computes; auto: the model folder's own, with bfloat16 for
+    float32."""
     kl_on_silent_groups: bool = False
     """Also hold the policy to the reference on groups whose rewards are all equal."""
     gradient_checkpointing: Annotated[bool, Change.MACHINE] = False
     """Recompute activations in the backward pass: far less memory, about a third more time."""
     allow_off_policy: bool = False
-    """Train on a bundle that another adapter than the initial one has sampled."""
+    """Train on a bundle that was sampled by another adapter than the initial one."""
 
     def __post_init__(self) -> None:
         if OBJECTIVES[self.objective].clips:

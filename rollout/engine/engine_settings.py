@@ -19,11 +19,11 @@ class EngineSettings:
     """How the engine serves."""
 
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
-    """Of weights and activations. auto: bfloat16 where the chip computes it, float32 elsewhere."""
+    """Dtype of weights and activations. auto: bfloat16 if the chip computes it, else float32."""
     max_model_len: Annotated[PositiveInt, Unit("tokens"), NoCondition] = 2048
-    """Tokens of prompt and completion together, at most."""
+    """Most tokens of prompt and completion together."""
     kv_cache_gib: Annotated[PositiveFloat, Unit("GiB"), Change.MACHINE] = 1.0
-    """Of the KV cache, on a CPU."""
+    """Size of the KV cache, on a CPU."""
     gpu_memory_utilization: Annotated[PositiveFloat, Change.MACHINE] = 0.4
     """Share of the GPU's memory that the engine takes, weights included, on CUDA."""
     block_size: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 32
@@ -31,13 +31,13 @@ class EngineSettings:
     max_num_seqs: Annotated[PositiveInt, Change.MACHINE] = 64
     """Sequences decoded at the same time."""
     max_adapters: Annotated[PositiveInt, Change.MACHINE] = 8
-    """Adapters that one server holds at most."""
+    """Most adapters that one server holds."""
     lora_matmul: Annotated[bool, Change.MACHINE] = True
     """On a CPU: compute LoRA as one matrix product for each adapter (`rollout.engine.vllm_plugin`)
     in place of vLLM's copy of the weights for each token."""
     tcmalloc: Annotated[bool, Change.MACHINE, NoCondition] = True
-    """On a CPU: preload tcmalloc into engine and trainer where the system has it
-    (`rollout.engine.preload`). It changes their speed and no result."""
+    """On a CPU: preload tcmalloc into engine and trainer if it is installed
+    (`rollout.engine.preload`). It changes only their speed."""
     threads_bind: Annotated[str, Change.MACHINE] = "auto"
     """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
     lifecycle: Annotated[str, Choice(CHOICES), Change.MACHINE] = AUTO
@@ -48,13 +48,13 @@ class EngineSettings:
     start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
     """How long a server may take until it answers."""
     stop_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 20.0
-    """How long it may take to end in good order before it is killed."""
+    """How long a server may take to end after SIGTERM before it is killed."""
     memory_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 30.0
-    """How long its memory may take to come back after that."""
+    """How long its memory may take to come back afterwards."""
     memory_margin_gib: Annotated[FiniteFloat, Unit("GiB"), Change.MACHINE] = 1.0
-    """How much of it may stay away: other programs live here too."""
+    """How much of it may be missing, because other programs use memory too."""
     trainer_gib: Annotated[NonNegativeFloat | None, Unit("GiB"), Change.MACHINE] = None
-    """Memory to leave for the trainer when both run side by side. Left out: what the trainer's
-    own forecast says (`trainer.budget`); nothing, where no trainer is about."""
+    """Memory to leave for the trainer when both run side by side. Left out: the trainer's own
+    forecast (`trainer.budget`), or nothing without a trainer."""
     port: Annotated[int, Ge(0), Le(65_535), Change.MACHINE] = 0
     """TCP port on loopback; 0 takes a free one."""

@@ -129,7 +129,7 @@ def is_bare_echo(command: str) -> bool:
 
 
 def parse_literal(text: str) -> Action:
-    """The protocol without the prose sentinel: only a line TASK_COMPLETE outside a block stops.
+    """Only a line TASK_COMPLETE outside a block stops.
 
     Of several bash blocks the first with more than comments is the command. DONE may have a command
     too: a reply with a block and TASK_COMPLETE outside of it runs the block and then stops.
@@ -147,7 +147,7 @@ def _parse(text: str, done: re.Pattern[str]) -> Action:
 
 
 def parse_action(text: str) -> Action:
-    """The default protocol: as `parse_literal`, and a block that only echoes "Task complete" stops.
+    """As "literal", and a block that only echoes "Task complete" stops as well.
 
     TASK_COMPLETED and an echo of "Task completed" stop as well. The phrase may be quoted, in any
     letter case, with a space or an underscore, a full stop, a trailing semicolon or a comment. The

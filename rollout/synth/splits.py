@@ -192,8 +192,8 @@ class Splitter:
     contents: set[tuple[str, str]] = field(default_factory=set)
 
     def plans(self, split: str, recipes: Recipes = _usual) -> Iterator[Plan]:
-        """An endless sequence of tasks of `split`, difficulties and personas in turn; determined by
-        the seed."""
+        """An endless sequence of tasks of `split`, difficulties and personas in turn; set by the
+        seed."""
         rng = random.Random(f"{self.seed}/{split}")
         own: set[str] = set()
         counts = dict.fromkeys((p.name for p in PERSONAS), 0)

@@ -65,20 +65,21 @@ MINUTES_A_YEAR = 365 * 24 * 60
 
 @settings("run")
 class NightSettings:
-    """How long the night is and what is looked at on the way."""
+    """How long the night is, and what is evaluated during it."""
 
     steps: Annotated[NonNegativeInt | Literal["auto"], Change.LENGTH] = "auto"
-    """GRPO steps in all, or "auto": as many as fit into `minutes` at the measured speed."""
+    """The number of GRPO steps, or "auto": as many as fit into `minutes` at the measured speed."""
     minutes: Annotated[PositiveFloat, Le(MINUTES_A_YEAR), Unit("minutes"), Change.LENGTH] = 45.0
-    """What "auto" plans for, evaluations included."""
+    """The time that "auto" plans for, evaluations included."""
     eval_every: Annotated[NonNegativeInt, Change.LENGTH] = 25
     """Steps between evaluations on the held-out set; 0: only at the start and the end."""
     preflight: bool = True
-    """Play a few groups before the night and stop if their rewards carry no signal."""
+    """Play a few groups before the night, and stop if their rewards have no signal."""
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0
     """The run's seed: the order of tasks and every sampling seed follow from it."""
     wandb: Annotated[bool, Change.LENGTH] = False
-    """Send the figures of every step to Weights & Biases too (TensorBoard's are always written)."""
+    """Also send the figures of every step to Weights & Biases (TensorBoard's are always
+    written)."""
 
 
 class _ToolForms(Mapping[str, object]):
@@ -99,14 +100,14 @@ _AUTO = SimpleNamespace(meaning="the form that the chat template shows")
 
 @settings("model")
 class ModelSettings:
-    """What is trained. Relative paths start at the checkout."""
+    """The model and the adapter. Relative paths start at the checkout."""
 
     path: str = "smol"
     """"smol" for the default model (built by `grpo model`), a model folder, or a hub id."""
     adapter: str = "adapters/smol-warm"
     """The LoRA adapter that the run starts from; it stays the reference of the KL."""
     chat_template: str = ""
-    """A file with another chat template than the model's own, such as one that knows tools."""
+    """A file with a chat template that replaces the model's own, such as one with tools."""
     chat_template_kwargs: dict[str, bool | int | str] = field(default_factory=dict)
     """Variables of the chat template, such as `{ enable_thinking = false }`."""
     tool_form: Annotated[str, Choice(_ToolForms())] = "auto"
@@ -122,12 +123,13 @@ class DataSettings:
     """The tasks. Relative paths start at the checkout."""
 
     pool: str = "data/pool.jsonl"
-    """What is trained on."""
+    """The tasks to train on."""
     heldout: str = "data/heldout.jsonl"
-    """What is evaluated on, and never trained on. Settings are chosen on data/development.jsonl."""
+    """The tasks to evaluate on, which are never trained on. Use data/development.jsonl while you
+    choose settings."""
     final: str = "data/final.jsonl"
-    """What is evaluated when nothing is left to choose, and never trained on. "": there is none.
-    A pool of one's own does not need the default file."""
+    """The tasks for a last evaluation, when all settings are chosen; never trained on. "": there
+    are none. A pool of your own does not need the default file."""
     mix: dict[str, float] = field(default_factory=dict)
     """The share of each environment in a step's tasks, such as `{ sql = 0.5, clawgym = 0.5 }`.
     Without it tasks are drawn from the whole pool."""
@@ -146,11 +148,11 @@ class AdvantageSettings:
     """How a group's rewards become advantages."""
 
     scale: Scale = "std"
-    """"std" divides by the group's standard deviation; "mean" keeps how far apart rewards were."""
+    """"std" divides by the group's standard deviation; "mean" does not divide."""
     credit: Annotated[str, Choice(CREDITS)] = "turn"
-    """"turn" credits each turn with what came of it; "episode" gives all turns of one the same;
-    "state" (GiGPO) compares turns in which the same share of the work was done; "rloo" is "episode"
-    against the mean of the other episodes, which asks for scale = "mean"."""
+    """"turn" credits each turn with the reward after it; "episode" gives all turns of an episode
+    the same advantage; "state" (GiGPO) compares turns at which the same share of the work was done;
+    "rloo" is "episode" against the mean of the other episodes, and needs scale = "mean"."""
 
 
 AUTO: Final = "auto"
