@@ -16,8 +16,9 @@ from fieldkit.errors import BadInput
 from fieldkit.eval import stats
 from fieldkit.eval.matched import TaskOutcome
 from fieldkit.eval.stats import Estimate
+from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
-from scripts.evidence.collect import outcome
+from scripts.evidence.collect import TaskSet, opened_before, outcome, played_on
 from scripts.evidence.conditions import refuse_unmatched
 from scripts.evidence.milestones import milestones
 from scripts.evidence.stored_arm import WARM, StoredArm, read_arm
@@ -89,9 +90,11 @@ class SeedsArm:
 @dataclass(frozen=True)
 class SeedsComparison:
     """Arms over the same held-out tasks. unplayed: the nights whose newest adapter has no
-    evaluation yet, and that are left out."""
+    evaluation yet, and that are left out. opened_before: as `collect.opened_before`."""
 
     n_tasks: int
+    played_on: TaskSet
+    opened_before: tuple[str, ...]
     arms: tuple[SeedsArm, ...]
     unplayed: tuple[str, ...]
 
@@ -105,6 +108,8 @@ class SeedsComparison:
         return {
             "schema": 1,
             "n_tasks": self.n_tasks,
+            "played_on": self.played_on.value,
+            "opened_before": list(self.opened_before),
             "reference": self.reference,
             "unplayed": list(self.unplayed),
             "arms": [_plain(arm) for arm in self.arms],
@@ -136,8 +141,14 @@ def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
     gains = _adjusted([_changes(own, own, start=True) for own in played.values()])
     against = [None, *_adjusted([_changes(first, own, start=False) for own in others])]
     rows = zip(played, played.values(), gains, against, strict=True)
+    one = next(iter(stored.values()))
+    of_run = one.manifest, Journal(one.folder.journal).read()
     return SeedsComparison(
-        len(first[0].end), tuple(SeedsArm(*row) for row in rows), tuple(unplayed)
+        n_tasks=len(first[0].end),
+        played_on=played_on(*of_run),
+        opened_before=opened_before(*of_run),
+        arms=tuple(SeedsArm(*row) for row in rows),
+        unplayed=tuple(unplayed),
     )
 
 

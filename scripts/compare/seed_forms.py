@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fieldkit.files.atomic import write_text
 from scripts.compare.over_seeds import Change, SeedsArm, SeedsComparison
+from scripts.evidence.collect import about_tasks
 from scripts.words.quantities import counted, estimate, p_value, percent, plain
 from scripts.words.table import Table
 
@@ -28,7 +29,8 @@ METHOD = (
 def title(c: SeedsComparison) -> str:
     """The title of the comparison."""
     n = sum(len(arm.nights) for arm in c.arms)
-    return f"{counted(len(c.arms), 'arm')}, {counted(n, 'night')}, {c.n_tasks} held-out tasks"
+    tasks = f"{c.n_tasks} {c.played_on.value} tasks"
+    return f"{counted(len(c.arms), 'arm')}, {counted(n, 'night')}, {tasks}"
 
 
 def sentences(c: SeedsComparison) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ def tables(c: SeedsComparison) -> tuple[Table, ...]:
             "90 % stops by step",
         ),
         tuple(_gain_row(arm, c.n_tasks) for arm in c.arms),
-        (METHOD, *_unplayed(c)),
+        (*about_tasks(c.played_on, c.opened_before), METHOD, *_unplayed(c)),
     )
     if len(c.arms) == 1:
         return (gains,)

@@ -21,7 +21,7 @@ from fieldkit.files.atomic import write_text
 from fieldkit.registry import nearest
 from scripts.prepare.presets import new_run, preset_config, run_text
 from scripts.run.assignments import parse, toml_value
-from scripts.run.config import AUTO, MOST_TASKS
+from scripts.run.config import AUTO, MOST_TASKS, config_of
 from scripts.run.folder import RunFolder
 
 SWEEP_FILE = "sweep.toml"
@@ -141,7 +141,7 @@ def make_nights(sweep: Sweep) -> tuple[SweepNight, ...]:
     begun with other settings than sweep.toml has now.
     """
     for night in sweep.nights:
-        text = run_text(sweep.preset, assignments=sweep.assignments(night))
+        text = _run_text(sweep, night)
         config = night.folder.config
         if config.is_file() and config.read_text(encoding="utf-8") != text:
             raise BadInput(
@@ -171,11 +171,22 @@ def new_sweep(
     text = _HEAD.format(name=folder.typed) + _body(preset, vary, seeds, assignments)
     sweep = _sweep_of(file, text)
     for night in sweep.nights:
-        run_text(preset, assignments=sweep.assignments(night))
+        _run_text(sweep, night)
     folder.path.mkdir(parents=True, exist_ok=True)
     write_text(file, text)
     make_nights(sweep)
     return sweep
+
+
+def _run_text(sweep: Sweep, night: SweepNight) -> str:
+    """A night's run.toml. Raises `BadInput` for an unsound one."""
+    text = run_text(sweep.preset, assignments=sweep.assignments(night))
+    if config_of(tomllib.loads(text), night.folder.name).eval.tasks == AUTO:
+        raise BadInput(
+            f'{sweep.folder / SWEEP_FILE}: eval.tasks is "auto", but all nights have to play the'
+            f' same tasks: write "eval.tasks" = {MOST_TASKS} under [set]'
+        )
+    return text
 
 
 def _body(preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[str]) -> str:

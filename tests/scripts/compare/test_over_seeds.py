@@ -20,6 +20,7 @@ from scripts.cli.app import app
 from scripts.compare.over_seeds import SeedsComparison, compare_over_seeds
 from scripts.compare.seed_forms import html, markdown, rich_page, sentences, tables
 from scripts.prepare.sweep_file import SWEEP_FILE
+from scripts.run.config import DEVELOPMENT
 from tests.scripts.made_night import HELD_OUT, make_night
 from tests.scripts.report.test_page import Page
 
@@ -116,6 +117,19 @@ def test_an_evaluation_that_lost_its_episodes_is_an_error_and_not_an_unplayed_ni
         file.write_text("".join(lines[:-1]))
     with pytest.raises(BadInput, match=r"23 trajectories, but eval.json speaks of 24"):
         compare_over_seeds({"kind": [tmp_path / "kind-seed0"]})
+
+
+def test_nights_on_the_development_set_say_that_they_prove_nothing(
+    nights: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(nights / "kind-seed0", tmp_path / "kind-seed0")
+    file = tmp_path / "kind-seed0" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["data"]["heldout"]["path"] = DEVELOPMENT
+    file.write_text(json.dumps(manifest))
+    found = markdown(compare_over_seeds({"kind": [tmp_path / "kind-seed0"]}))
+    assert "1 arm, 1 night, 24 development tasks" in found
+    assert "so these figures prove nothing" in found
 
 
 # --- how it is shown ------------------------------------------------------------------------------

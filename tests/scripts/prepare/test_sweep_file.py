@@ -8,7 +8,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from scripts.prepare.sweep_file import PLAIN, SWEEP_FILE, make_nights, new_sweep, read_sweep
-from scripts.run.config import read_config
+from scripts.run.config import MOST_TASKS, read_config
 from scripts.run.folder import RunFolder
 
 VARY = ["reward.turn_penalty=0,0.2"]
@@ -63,6 +63,17 @@ def test_what_is_written_is_what_is_read(folder: RunFolder) -> None:
 def test_without_a_setting_to_vary_only_the_seed_varies(folder: RunFolder) -> None:
     sweep = new_sweep(folder, "smol", [], "0,1,2", [])
     assert [night.folder.name for night in sweep.nights] == [f"{PLAIN}-seed{n}" for n in range(3)]
+
+
+def test_all_nights_play_the_same_number_of_tasks(folder: RunFolder) -> None:
+    """A night by itself may settle it when it starts."""
+    sweep = new_sweep(folder, "smol", VARY, "0,1", [])
+    played = {read_config(night.folder.config).eval.tasks for night in sweep.nights}
+    assert played == {MOST_TASKS}
+    file = folder.path / SWEEP_FILE
+    file.write_text(file.read_text().replace(f'"eval.tasks" = {MOST_TASKS}', ""))
+    with pytest.raises(BadInput, match=r'write "eval.tasks" = 48 under \[set\]'):
+        make_nights(read_sweep(folder.path))
 
 
 def test_an_arm_and_a_seed_that_are_added_later_get_their_nights(folder: RunFolder) -> None:
