@@ -6,13 +6,16 @@ a file of its own, because it also evaluates arms that belong to no run.
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fieldkit.errors import FieldkitError
-from scripts.cli.arguments import Run, Sandbox
+from scripts.cli.arguments import Json, Run, Sandbox
 from scripts.cli.bugs import reporting_bugs
 from scripts.phases.registry import PHASES, PhaseEntry
 
@@ -96,7 +99,7 @@ for entry in PHASES.values():
 
 
 @app.command()
-def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
+def preflight(run: Run, json_: Json = False, sandbox: Sandbox = "bwrap") -> None:
     """Play four tasks K times each with the newest adapter; show rewards, advantages and stops.
 
     Example: grpo preflight tonight
@@ -104,6 +107,8 @@ def preflight(run: Run, sandbox: Sandbox = "bwrap") -> None:
     from scripts.base.display import make_display
     from scripts.phases.play_preflight import preflight_newest
 
-    display = make_display(details=True)
+    display = make_display(details=True, out=sys.stderr if json_ else sys.stdout)
     with reporting_bugs(run, display):
-        preflight_newest(run, display.tell, sandbox)
+        report = preflight_newest(run, display.tell, sandbox)
+    if json_:
+        print(json.dumps(asdict(report), indent=2, ensure_ascii=False))

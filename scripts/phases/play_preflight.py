@@ -32,13 +32,14 @@ from scripts.words.text import as_text
 PREFLIGHT_SCHEMA = 1
 
 
-def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> None:
-    """Play the preflight of RUN and show it. Raises what playing raises."""
+def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
+    """Play the preflight of RUN, show it, and return its figures. Raises what playing raises."""
     with entered(run, tell, sandbox) as ctx:
         done = ctx.folder.finished_steps()
         adapter = ctx.folder.adapter(done - 1) if done else ctx.start_adapter
         report = play_preflight(ctx, adapter, max(0, done - 1))
         ctx.journal.append("preflight", verdict=report.verdict.value)
+    return report
 
 
 def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:

@@ -89,10 +89,11 @@ def test_a_preflight_with_signal_shows_rewards_and_advantages_and_starts_the_run
     assert told.startswith(("hotswap: the server has ", "restart: "))
     (served,) = [e for e in Journal(folder.journal).read() if e.event == "adapter_served"]
     assert served.data["reason"] == told
-    again = grpo("preflight", folder)
+    again = grpo("preflight", folder, "--json")
     assert again.returncode == 0, again.stderr
-    assert "HAS_SIGNAL: " in again.stdout
-    assert "engine: lifecycle" not in again.stdout
+    assert "HAS_SIGNAL: " in again.stderr
+    assert "engine: lifecycle" not in again.stderr
+    assert len(json.loads(again.stdout)["rows"]) == 4
 
 
 def test_a_preflight_without_signal_refuses_the_night_and_says_what_to_do(
