@@ -63,7 +63,7 @@ class LoopOptions:
         words = []
         for key in ("steps", "minutes", "eval_every", "until"):
             if (value := getattr(self, key)) is not None:
-                words += [f"--{key.replace('_', '-')}", str(value)]
+                words += [f"--{key.replace('_', '-')}", str(value).removesuffix(".0")]
         for key in ("skip_preflight", "keep_engine"):
             if getattr(self, key):
                 words.append(f"--{key.replace('_', '-')}")

@@ -125,6 +125,8 @@ def test_a_loop_in_the_background_and_the_way_on_after_a_stop_are_told_it_too() 
     options = LoopOptions(steps=3, sandbox="none")
     assert options.words() == ["--steps", "3", *NONE]
     assert LoopOptions(steps=3).words() == ["--steps", "3"]
+    assert LoopOptions(minutes=15.0).words() == ["--minutes", "15"]
+    assert LoopOptions(minutes=0.5).words() == ["--minutes", "0.5"]
 
 
 # --- a night --------------------------------------------------------------------------------------
