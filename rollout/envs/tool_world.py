@@ -8,7 +8,7 @@ their results go through the chat template. A reply that calls no tool ends the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from fieldkit.errors import BadInput
@@ -77,6 +77,7 @@ class ToolWorld:
     passes: the condition on the reward that means passed. together: tools whose calls of one turn
     run concurrently after the others, as coroutines do in TRL. fallback: the name of a tool with
     one text argument that takes replies without a call; empty: such a reply ends the episode.
+    on_tools: gets the task's id and the tools when an episode has begun.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class ToolWorld:
         passes: str,
         together: Container[str] = (),
         fallback: str = "",
+        on_tools: Callable[[str, Sequence[Schema]], None] = lambda task_id, tools: None,
     ) -> None:
+        self._on_tools = on_tools
         self._together = together
         self._fallback = fallback
         self._form = TOOL_FORMS.named(site.tool_form)
@@ -109,6 +112,7 @@ class ToolWorld:
         self._prompt = with_text(messages_of(self._row["prompt"], self._where), said)
         if not any(m["content"].strip() for m in self._prompt):
             raise BadInput(f"{self._where}: neither the row nor reset() gives a prompt")
+        self._on_tools(task.task_id, self._toolbox.schemas)
         return opening(self._form, self._prompt, self._toolbox.schemas, self._fallback)
 
     async def step(self, reply: Reply) -> Step:

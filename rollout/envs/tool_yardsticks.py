@@ -69,6 +69,10 @@ def _value(schema: Schema, shown: str, rng: random.Random) -> Any:
             return {name: _value(one, shown, rng) for name, one in inner.items()}
         case "null":
             return None
+    return _words(shown, rng)
+
+
+def _words(shown: str, rng: random.Random) -> str:
     words = _WORD.findall(shown) or ["x"]
     return " ".join(rng.choice(words) for _ in range(rng.choice((1, 1, 1, 2, 3))))
 
@@ -132,3 +136,25 @@ def drawn_replies(use: str, root: Path, where: str) -> Callable[[Task, str, rand
 def random_replies(schemas: Sequence[Schema]) -> Callable[[Task, str, random.Random], str]:
     """A random reply: one of these tools, with random arguments."""
     return lambda task, shown, rng: _written(random_call(schemas, shown, rng), "")
+
+
+class ToolsAsShown:
+    """Draws calls in a style whose tools are known when an episode has begun, and not before."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Sequence[Schema]] = {}
+
+    def note(self, task_id: str, tools: Sequence[Schema]) -> None:
+        """An episode of this task has begun with these tools."""
+        self._tools[task_id] = tools
+
+    def reply(self, task: Task, shown: str, rng: random.Random) -> str:
+        """A call of one of the tools, or a few words of the text if there are none. Raises
+        `BadInput` for a task of which no episode has begun."""
+        if task.task_id not in self._tools:
+            raise BadInput(
+                f"task {task.task_id}: its environment shows its tools when an episode begins, so"
+                " no call can be drawn before"
+            )
+        tools = self._tools[task.task_id]
+        return _written(random_call(tools, shown, rng), "") if tools else _words(shown, rng)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from rollout.envs.foreign_process import ForeignProcess
 from rollout.envs.reward_functions import checked
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_world import as_user, opening, row_of, shortened
+from rollout.envs.tool_yardsticks import ToolsAsShown
 from rollout.envs.user_code import installed_packages
 from rollout.seeds import world_seed
 
@@ -103,7 +104,13 @@ class VerifiersProgram:
 class VerifiersWorld:
     """One episode: one rollout of their loop."""
 
-    def __init__(self, site: Site, program: VerifiersProgram) -> None:
+    def __init__(
+        self,
+        site: Site,
+        program: VerifiersProgram,
+        on_tools: Callable[[str, Sequence[Schema]], None] = lambda task_id, tools: None,
+    ) -> None:
+        self._on_tools = on_tools
         self._site = site
         self._form = TOOL_FORMS.named(site.tool_form)
         self._program = program
@@ -124,6 +131,7 @@ class VerifiersWorld:
             raise BadInput(f"{self._where}: its rollout ends before anything is asked")
         asked = answer["ask"]
         self._tools = tuple(asked["tools"] or ())
+        self._on_tools(task.task_id, self._tools)
         return opening(self._form, self._told(asked["messages"]), self._tools)
 
     async def step(self, reply: Reply) -> Step:
@@ -222,7 +230,10 @@ def dataset_rows(
 def verifiers_environment(name: str, settings: EnvSettings, root: Path) -> Environment:
     """The environment that `[envs.NAME]` of style "verifiers" describes."""
     program = VerifiersProgram(name, settings, root)
-    return Environment(make=lambda site: VerifiersWorld(site, program))
+    chance = ToolsAsShown()
+    return Environment(
+        make=lambda site: VerifiersWorld(site, program, chance.note), random_reply=chance.reply
+    )
 
 
 def verifiers_identity(name: str, settings: EnvSettings, root: Path) -> str:

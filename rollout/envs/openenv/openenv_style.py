@@ -18,6 +18,7 @@ from rollout.envs.openenv.openenv_client import Limits
 from rollout.envs.openenv.openenv_toolbox import REWARD, OpenEnv, OpenEnvToolbox, Source
 from rollout.envs.reward_functions import reward_functions
 from rollout.envs.tool_world import ToolWorld
+from rollout.envs.tool_yardsticks import ToolsAsShown
 from rollout.envs.user_code import imported_files, installed_packages
 
 
@@ -25,14 +26,16 @@ def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environ
     """The environment that `[envs.NAME]` describes. One server serves all worlds of a ledger."""
     source = source_of(name, settings, root)
     servers: dict[Path, OpenEnv] = {}
+    chance = ToolsAsShown()
 
     def make(site: Site) -> ToolWorld:
         ledger = site.ledger or site.scratch / "ledger.json"
         if ledger not in servers:
             servers[ledger] = OpenEnv(source, root, ledger, ledger.parent / "log", site.say)
-        return ToolWorld(site, OpenEnvToolbox(servers[ledger]), settings.passes)
+        toolbox = OpenEnvToolbox(servers[ledger])
+        return ToolWorld(site, toolbox, settings.passes, on_tools=chance.note)
 
-    return Environment(make=make)
+    return Environment(make=make, random_reply=chance.reply)
 
 
 def source_of(name: str, settings: EnvSettings, root: Path) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Environment, Site
 from rollout.envs.configured import environment
-from rollout.envs.env_settings import EnvSettings
-from rollout.envs.tool_yardsticks import YARDSTICK_FORM
+from rollout.envs.env_settings import ENV_STYLES, EnvSettings, EnvStyle
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM, ToolsAsShown
 from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from rollout.yardsticks import DO_NOTHING, ORACLE, RANDOM, yardstick_player
+from scripts.base.checkout import ROOT
+from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON, stopped
 from tests.rollout.scripted import renderer
 
 COUNTER = Path(__file__).parent / "counter.py"
@@ -132,9 +135,42 @@ def test_a_broken_oracle_is_an_error_that_names_key_and_task(
         oracle(TASK)
 
 
-def test_a_style_whose_tools_are_told_later_asks_for_a_function(tmp_path: Path) -> None:
-    settings = EnvSettings("", "reward >= 1", style="openenv", url="http://127.0.0.1:9")
-    made = environment("counter", settings, tmp_path)
-    assert made.random_reply is not None
-    with pytest.raises(BadInput, match=r"give a function in envs\.counter\.chance"):
-        made.random_reply(TASK, "", random.Random(0))
+def test_a_style_that_knows_no_chance_asks_for_a_function(tmp_path: Path) -> None:
+    trl = ENV_STYLES["trl"]
+    knows_none = EnvStyle(
+        "draws nothing",
+        lambda *given: replace(trl.environment(*given), random_reply=None),
+        lambda *given: "",
+    )
+    ENV_STYLES.register("plain", knows_none)
+    try:
+        settings = EnvSettings(f"{COUNTER}:Counter", "reward >= 1", style="plain")
+        made = environment("counter", settings, tmp_path)
+        assert made.random_reply is not None
+        with pytest.raises(BadInput, match=r"give a function in envs\.counter\.chance"):
+            made.random_reply(TASK, "", random.Random(0))
+    finally:
+        ENV_STYLES.remove("plain")
+
+
+def test_chance_in_a_style_that_shows_its_tools_later_waits_for_them() -> None:
+    chance = ToolsAsShown()
+    with pytest.raises(BadInput, match=r"task t0: .* shows its tools when an episode begins"):
+        chance.reply(TASK, "", random.Random(0))
+    tool = {"type": "function", "function": {"name": "pay", "parameters": {"properties": {}}}}
+    chance.note(TASK.task_id, [tool])
+    assert chance.reply(TASK, "Pay.", random.Random(0)).startswith("pay")
+    chance.note(TASK.task_id, [])  # nothing but words
+    assert set(chance.reply(TASK, "red or blue", random.Random(0)).split()) <= {"red", "or", "blue"}
+
+
+def test_a_server_is_played_by_chance_with_the_tools_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EnvSettings(
+        "", "reward > 0", style="openenv", serve=f"{DOUBLE}:app", python=str(THIS_PYTHON)
+    )
+    with stopped(monkeypatch):
+        done = play(RANDOM, environment("counter", settings, ROOT), tmp_path, renderer())
+    assert done.turns
+    assert all(turn.text.startswith("guess {") for turn in done.turns)

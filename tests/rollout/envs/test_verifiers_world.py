@@ -1,6 +1,7 @@
 """verifiers environments, each in its own packages, played by our loop through theirs."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,14 @@ def test_what_is_broken_there_is_an_error_here_and_never_a_reward(
 def test_a_conversation_that_is_rewritten_is_refused(python: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="rewrites the conversation instead of adding to it"):
         play(made(python, "forgets", "hit == 1"), asked("Guess."), ["1", "2"], tmp_path)
+
+
+@pytest.mark.envs
+def test_chance_calls_a_tool_that_the_episode_showed(python: str, tmp_path: Path) -> None:
+    environment, row = made(python, "tools"), asked("What is 3 + 3?")
+    play(environment, row, ["6"], tmp_path)
+    assert environment.random_reply is not None
+    assert environment.random_reply(row, "What is 3 + 3?", random.Random(0)).startswith("add {")
 
 
 @pytest.mark.envs
