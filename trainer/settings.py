@@ -6,12 +6,13 @@ imports torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
@@ -54,8 +55,10 @@ class TrainerSettings:
     optimizer: Annotated[str, Choice(OPTIMIZERS)] = "adamw"
     """What turns the gradient into a step."""
     lr: PositiveFloat = 2e-4
-    """The optimizer's learning rate, constant over the run. Values for AdamW and SGD are not
-    comparable."""
+    """The optimizer's learning rate. Values for AdamW and SGD are not comparable."""
+    decay_after: Annotated[NonNegativeInt, Unit("steps")] = 0
+    """After this step the learning rate falls as √(decay_after / step): steps of one length go on
+    wandering where the gradient is noise. 0: it stays."""
     kl_coef: NonNegativeFloat = 0.02
     """β: weight of the KL to the reference adapter. 0 leaves the reference pass out."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -117,6 +120,12 @@ class TrainerSettings:
     def microbatch_tokens(self) -> int:
         """`tokens_per_microbatch`, or the default of this machine's device."""
         return self.tokens_per_microbatch or (GPU_TOKENS if gpu_names() else CPU_TOKENS)
+
+    def at_step(self, step: int) -> TrainerSettings:
+        """The settings with the learning rate of this step of a run, counted from 1."""
+        if not 0 < self.decay_after < step:
+            return self
+        return replace(self, lr=self.lr * math.sqrt(self.decay_after / step))
 
     @property
     def step_norm(self) -> float | None:

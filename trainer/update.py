@@ -48,6 +48,8 @@ def update_adapter(
 
     Returns the step's figures. Equal inputs give equal bytes on a CPU (with as many threads).
     """
+    step = checked.groups[0].step
+    settings = settings.at_step(step)
     shared = can_share(inputs.model_dir)
     batches = micro_batches(checked.batch.segments, settings, shared=shared)
     with watch.phase("load"):
@@ -93,7 +95,7 @@ def update_adapter(
             references,
             settings,
             progress,
-            where=f"step {checked.groups[0].step}",
+            where=f"step {step}",
         )
     with watch.phase("save"):
         delta = tracker.served(served)
@@ -122,6 +124,7 @@ def update_adapter(
         "all_parameters": total,
         "snapshot_tensors": len(reference) if reference else 0,
         "optimizer_steps": steps,
+        "lr": settings.lr,
         "training_bits": torch.finfo(dtype).bits,
         "serving_bits": torch.finfo(served).bits,
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from torch.nn import Parameter
 
 from fieldkit.errors import BadInput
 from fieldkit.settings import settings_lines
+from fieldkit.training.adapter import adapter_sha
+from tests.trainer.conftest import make_group, write_bundle
 from trainer import optimizer_state
 from trainer.checkpoint import state_sha, state_steps
 from trainer.inputs import StepInputs
@@ -209,3 +213,21 @@ def test_step_norm_bounds_what_a_step_moves(
     figures = train(inputs, settings, Lines(StringIO()))["train"]
     assert figures["grad_norm"] > settings.clip_norm
     assert figures["delta_l2"] == pytest.approx(settings.step_norm, rel=1e-4)
+
+
+def test_a_learning_rate_that_decays_shortens_the_steps_after_its_step(
+    adapter: Path, reference: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    settings = TrainerSettings(optimizer="sgd", lr=4.0, clip_norm=0.03, dtype="fp32", decay_after=4)
+    assert settings.at_step(4) is settings
+    lengths = {}
+    for step in (1, 4, 16):
+        rng = random.Random(7)
+        group = replace(make_group(rng, adapter_sha(adapter)), step=step)
+        bundle = write_bundle(tmp_path / f"bundle-{step}.jsonl", [group])
+        inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / f"step-{step}")
+        figures = train(inputs, settings, Lines(StringIO()))["train"]
+        assert figures["lr"] == settings.at_step(step).lr
+        lengths[step] = figures["delta_l2"]
+    assert lengths[1] == lengths[4] == pytest.approx(0.12, rel=1e-4)
+    assert lengths[16] == pytest.approx(0.06, rel=1e-4)
