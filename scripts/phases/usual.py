@@ -158,7 +158,7 @@ def told(settled: Settled, minutes: float, run: str) -> str:
     remedies = []
     if not found.suffices:
         more = _ROUND_MINUTES * math.ceil(found.minutes / _ROUND_MINUTES)
-        remedies.append(f"`grpo run {run} --minutes {more}` leaves time for them")
+        remedies.append(f"`grpo run {run} --minutes {more}` leaves time for {found.enough} steps")
     if usual is None and not found.suffices:
         remedies.append(
             f"`grpo run {run} --set eval.tasks={max(1, tasks // 2)}` before the first step gives "
