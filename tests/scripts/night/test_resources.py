@@ -238,7 +238,7 @@ def test_a_run_that_was_copied_from_another_machine_is_not_continued_by_accident
 
 @pytest.mark.slow
 def test_a_stranger_who_holds_the_engines_memory_is_named_and_left_alone(
-    started: Path, tmp_path: Path
+    started: Path, policy: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The engine asks for half of the stranger's memory more than is there beside the stranger."""
     if not is_cpu_build():
@@ -247,7 +247,7 @@ def test_a_stranger_who_holds_the_engines_memory_is_named_and_left_alone(
     held = min(2 * GIB, available().host // 4)
     code = f"import sys; block = b'x' * {held}; print('ready', flush=True); sys.stdin.read()"
     text = (folder / "run.toml").read_text()
-    beside_the_cache = memory_needed(tmp_path, EngineSettings(kv_cache_gib=1.0)) - GIB
+    beside_the_cache = memory_needed(policy[0], EngineSettings(kv_cache_gib=1.0)) - GIB
     spare = available().host - held // 2 - beside_the_cache
     assert "kv_cache_gib = 0.25" in text
     enough = f"kv_cache_gib = {spare / GIB:.2f}\nmemory_seconds = 1.0"
