@@ -47,6 +47,7 @@ def night(tmp_path: Path) -> Iterator[RunFolder]:
 
 def made(root: Path) -> RunFolder:
     night = make_night(root, n_steps=2)
+    night.folder.adapter(0).mkdir()  # without any weights it would be a copy, which no loop runs
     data = night.config.data
     night.folder.config.write_text(
         "[run]\nsteps = 2\neval_every = 0\n"
