@@ -174,6 +174,7 @@ def exhausted(night: Night) -> Night:
         f"[run]\nsteps = 9\neval_every = 0\n"
         f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
     )
+    night.folder.adapter(0).mkdir()  # without any weights it would be a copy, which no loop runs
     return Night(night.folder, config)
 
 
