@@ -42,12 +42,10 @@ def new(
     """
     from scripts.base.invocation import say
     from scripts.prepare.sweep_file import new_sweep
-    from scripts.run.assignments import parse
     from scripts.run.folder import resolve_run
 
     folder = resolve_run(name)
     _refuse_conditions({word.partition("=")[0].strip() for word in vary or ()})
-    parse(set_ or ())
     sweep = new_sweep(folder, preset, vary or (), seeds, set_ or ())
     say(
         f"{folder.path / 'sweep.toml'}: {len(sweep.nights)} nights;"
@@ -78,15 +76,15 @@ def run_(
     from scripts.night.loop import LoopOptions
     from scripts.night.several import play_nights
     from scripts.prepare.sweep_file import make_nights, read_sweep
+    from scripts.run.config import play_flags
     from scripts.run.folder import resolve_run
 
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
     _refuse_conditions({key for values in sweep.arms.values() for key in values})
     nights = [night.folder for night in make_nights(sweep)]
-    flags = " --sandbox none" if sandbox == "none" else ""
     options = LoopOptions(skip_preflight=skip_preflight, sandbox=sandbox)
-    go_on = f"grpo sweep run {folder.typed}{flags}"
+    go_on = f"grpo sweep run {folder.typed}{play_flags(sandbox)}"
     if play_nights(nights, options, hours, say, go_on):
         show(name)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from fieldkit.errors import Interrupted, PoolConverged
 from scripts.base.display import duration, make_display
@@ -21,22 +20,10 @@ from scripts.run.reader import RunReader
 from scripts.run.state import look
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a row of nights is. left: those that are not over; seconds: what one takes, the
-    median of those that are over, None where none is."""
-
-    done: int
-    left: tuple[RunFolder, ...]
-    seconds: float | None
-
-
-def progress_of(nights: Sequence[RunFolder]) -> Progress:
-    """Look at every night's folder."""
-    over = [night for night in nights if is_over(night)]
-    took = [sum(t.wall for t in RunReader(night).timings) for night in over]
-    left = tuple(night for night in nights if night not in over)
-    return Progress(len(over), left, statistics.median(took) if took else None)
+def night_seconds(nights: Sequence[RunFolder]) -> float | None:
+    """What a night takes: the median of those that are over; None where none is."""
+    took = [sum(t.wall for t in RunReader(night).timings) for night in nights if is_over(night)]
+    return statistics.median(took) if took else None
 
 
 def is_over(night: RunFolder) -> bool:
@@ -63,7 +50,7 @@ def play_nights(
     for number, night in enumerate(nights, 1):
         if is_over(night):
             continue
-        seconds = progress_of(nights).seconds
+        seconds = night_seconds(nights)
         left = None if hours is None else hours * 3600 - (time.monotonic() - began)
         if left is not None and left < (seconds or 0.0):
             say(

@@ -63,7 +63,7 @@ def train(ctx: Context) -> Done:
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
     engine = ctx.config.engine
-    kept = KeptTrainer(ctx.folder.path, preloaded(os.environ, preloads(engine.tcmalloc)))
+    kept = KeptTrainer(ctx.folder.path, _environment(ctx))
     with ctx.watch.part("reclaim"):
         held = kept.held
         ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
@@ -87,6 +87,11 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     trained = read_json(inputs.out_dir / "train.json")
     _count_seconds(ctx, trained["seconds"], time.monotonic() - began)
     return dict(trained)
+
+
+def _environment(ctx: Context) -> dict[str, str]:
+    """The trainer's, however it is run."""
+    return preloaded(os.environ, preloads(ctx.config.engine.tcmalloc))
 
 
 def _inputs(ctx: Context, n: int) -> StepInputs:
@@ -125,7 +130,7 @@ def _run_alone(
         log=log,
         on_line=lambda line: _tell_line(ctx, line),
         stop_asked=lambda: ctx.wish.now,
-        env=preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)),
+        env=_environment(ctx),
     )
     ctx.check_stop()
     _refuse_failure(ctx, code, n, log)
