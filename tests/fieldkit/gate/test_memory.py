@@ -96,11 +96,19 @@ def test_memory_that_stays_away_is_a_shortage_that_names_the_holders() -> None:
 
 def test_memory_that_a_stranger_took_is_a_shortage_that_names_it_and_leaves_it_alone() -> None:
     with holder() as stranger:
-        needed = available().host + HELD // 2
+
+        def what_it_leaves() -> Available:
+            return Available(HELD - held_by(stranger.pid), None)
+
         with pytest.raises(Shortage, match=rf"Nothing was ended.*pid {stranger.pid} \("):
-            wait_until_available(needed, None, seconds=0.5, what="the engine")
+            wait_until_available(MARGIN, None, seconds=0.5, what="the engine", probe=what_it_leaves)
         assert stranger.poll() is None
-    wait_until_available(needed, None, seconds=10, what="the engine, once it has gone")
+    wait_until_available(MARGIN, None, seconds=10, what="the engine", probe=what_it_leaves)
+
+
+def test_more_than_the_host_has_is_a_shortage_after_the_bound() -> None:
+    with pytest.raises(Shortage, match=r"the engine: .* needed of memory after 0 s"):
+        wait_until_available(total_host() + 1, None, seconds=0.2, what="the engine")
 
 
 def test_what_others_take_meanwhile_is_not_missing() -> None:
