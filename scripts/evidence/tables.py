@@ -199,10 +199,12 @@ def arms_table(
     )
 
 
-def wide_paired_table(evidence: Evidence) -> Table:
+def wide_paired_table(evidence: Evidence) -> Table | None:
     """`paired_table` with every change."""
     wide = [m for m in MEASURES if m.is_wide and m.column and m.tells(evidence.arms)]
     table = paired_table(evidence)
+    if table is None:
+        return None
     return replace(
         table,
         columns=(*table.columns, *[m.column for m in wide]),
@@ -213,8 +215,11 @@ def wide_paired_table(evidence: Evidence) -> Table:
     )
 
 
-def paired_table(evidence: Evidence) -> Table:
-    """Every arm except the yardsticks against the warm start, with the counts behind the test."""
+def paired_table(evidence: Evidence) -> Table | None:
+    """Every arm except the yardsticks against the warm start, with the counts behind the test; None
+    before there is such an arm."""
+    if not evidence.paired:
+        return None
     return differences_table(f"Each arm against the {evidence.reference}", evidence.paired)
 
 

@@ -120,8 +120,18 @@ def test_the_main_table_has_median_turns_wall_time_and_the_rewards_spread(
     assert cell(table, "wall time, s", "warm start") == "12.0"
     assert cell(table, "wall time, s", "step 2 − warm start").startswith("−8.0 [")
     on_page = wide_paired_table(evidence)
+    assert on_page is not None
     assert on_page.columns[-1] == "wall time, s"
     assert on_page.rows[-1][-1].startswith("−8.0 [")
+
+
+def test_before_an_arm_was_trained_there_is_no_table_of_differences(found: Findings) -> None:
+    assert found.evidence is not None
+    kept = tuple(a for a in found.evidence.arms if not a.name.startswith("step "))
+    untrained = replace(found, evidence=replace(found.evidence, arms=kept, paired=()))
+    heading = "Each arm against the warm start"
+    assert heading in [table.title for table in text_tables(found)]
+    assert heading not in [table.title for table in text_tables(untrained)]
 
 
 def test_every_comparing_table_has_intervals(found: Findings) -> None:
