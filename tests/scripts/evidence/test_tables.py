@@ -125,10 +125,10 @@ def test_the_main_table_has_median_turns_wall_time_and_the_rewards_spread(
     assert on_page.rows[-1][-1].startswith("−8.0 [")
 
 
-def test_before_an_arm_was_trained_there_is_no_table_of_differences(found: Findings) -> None:
-    assert found.evidence is not None
-    kept = tuple(a for a in found.evidence.arms if not a.name.startswith("step "))
-    untrained = replace(found, evidence=replace(found.evidence, arms=kept, paired=()))
+def test_before_an_arm_was_trained_there_is_no_table_of_differences(
+    evals: Path, steps: list[StepSummary], found: Findings, tmp_path: Path
+) -> None:
+    untrained = findings(collect(evals, tasks(N), steps[:1]), steps[:1], tmp_path)
     heading = "Each arm against the warm start"
     assert heading in [table.title for table in text_tables(found)]
     assert heading not in [table.title for table in text_tables(untrained)]
