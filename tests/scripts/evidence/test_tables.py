@@ -22,7 +22,7 @@ from scripts.run.config import DEVELOPMENT
 from scripts.run.folder import RunFolder
 from scripts.words.table import Table
 from scripts.words.text import as_text
-from tests.scripts.evals import collect, step, tasks
+from tests.scripts.evals import arm, collect, step, tasks, write_eval
 from tests.scripts.evidence.test_collect import N, night
 from tests.scripts.made_night import make_night
 
@@ -80,16 +80,16 @@ def test_tables_of_the_development_tasks_say_so(tmp_path: Path) -> None:
     assert plain_page(found)["played_on"] == "development"
     # A copy without its episodes is shown from evidence.json.
     write_files(found)
-    for arm in made.evals:
-        (arm / "trajectories.jsonl").unlink()
+    for played in made.evals:
+        (played / "trajectories.jsonl").unlink()
     again = read_findings(made.folder, made.config)
     assert "Development tasks (24, T = 0.2)" in markdown(again)
 
 
 def test_a_yardstick_that_samples_nothing_has_no_stops_and_no_tokens(evidence: Evidence) -> None:
-    for arm in ("do-nothing", "oracle"):
-        assert cell(main_table(evidence), "tokens a task", arm) == "–"
-        assert cell(main_table(evidence), "ended by itself", arm) == "–"
+    for yardstick in ("do-nothing", "oracle"):
+        assert cell(main_table(evidence), "tokens a task", yardstick) == "–"
+        assert cell(main_table(evidence), "ended by itself", yardstick) == "–"
 
 
 def test_facts_have_a_row_only_where_some_are_stated_twice(evidence: Evidence) -> None:
@@ -125,10 +125,12 @@ def test_the_main_table_has_median_turns_wall_time_and_the_rewards_spread(
     assert on_page.rows[-1][-1].startswith("−8.0 [")
 
 
-def test_before_an_arm_was_trained_there_is_no_table_of_differences(
-    evals: Path, steps: list[StepSummary], found: Findings, tmp_path: Path
+def test_before_an_adapter_was_trained_there_is_no_table_of_differences(
+    found: Findings, tmp_path: Path
 ) -> None:
-    untrained = findings(collect(evals, tasks(N), steps[:1]), steps[:1], tmp_path)
+    steps, on = [step(0, "warm-sha")], tasks(N)
+    write_eval(tmp_path / "evals", arm("warm-sha", on, passes=10, turns=12, stops=0), on)
+    untrained = findings(collect(tmp_path / "evals", on, steps), steps, tmp_path)
     heading = "Each arm against the warm start"
     assert heading in [table.title for table in text_tables(found)]
     assert heading not in [table.title for table in text_tables(untrained)]
