@@ -120,6 +120,10 @@ class Site:
     """Called with each line that a person should read."""
 
 
+async def _no_limit(site: Site, task: Task, wanted: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Environment:
     """A kind of world, as `Task.env` names it: how to make one, and what is known without making
@@ -159,6 +163,9 @@ class Environment:
     """The grades of a task's attempts, in order, with the parts that need all attempts for
     comparison. Called when the last attempt has ended and every world is closed. Raises as
     `World.grade`."""
+    capacity: Callable[[Site, Task, int], Awaitable[int | None]] = _no_limit
+    """How many of so many episodes of a task it can play at once; None if it has no limit of its
+    own. Raises as `World.reset`."""
     timed_out: Callable[[Turn], bool] = lambda turn: False
     """Whether a turn's command or call was ended by its time limit. The episode is played again if
     the machine was suspended meanwhile."""

@@ -73,6 +73,7 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
         marks=lambda task: [("row", json.dumps(row_of(task), sort_keys=True))],
         from_rows=True,
         of_group=group_rewards(name, settings, root),
+        capacity=lambda site, task, wanted: made().capacity(site, task, wanted),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, tell, typ
 from scripts.cli.env_eval import evaluate_environment
 
 if TYPE_CHECKING:
+    from fieldkit.records import Task
     from rollout.envs.env_settings import EnvSettings
     from scripts.environments.order import Order
 
@@ -35,6 +37,10 @@ def check(
     rows: Rows = None,
     passes: Passes = "",
     ends: Ends = "",
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FUNCTION", help="A reward function, as rewards.py:right."),
+    ] = None,
     perfect: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The calls that solve the first row at seed 0."),
@@ -53,31 +59,46 @@ def check(
     ] = 10,
     json_: Json = False,
 ) -> None:
-    """Check an environment's class and play it; exit 2 if it cannot be trained on.
+    """Check an environment and play it; exit 2 if it cannot be trained on.
 
+    NAME may be functions, the address of an OpenEnv server, or a verifiers file, too.
     OPENAI_API_KEY holds the key of --endpoint, if it needs one.
 
-    Example: grpo env check my_env.py:MyEnv --passes "reward >= 1"
+    Examples: grpo env check my_env.py:MyEnv --passes "reward >= 1", or grpo env check
+    http://localhost:8000 --passes "reward >= 1"
     """
-    from dataclasses import replace
-
+    from rollout.envs.configured import environment
+    from scripts.base.checkout import ROOT
     from scripts.base.display import progress_bar
     from scripts.environments.check_text import check_text
     from scripts.environments.env_check import check_environment
     from scripts.environments.order import read_calls
+    from scripts.environments.world_check import WorldTrials, check_world
 
-    order = replace(
-        _order(name, run, rows, passes, ends),
-        perfect=read_calls(perfect) if perfect else None,
-        endpoint=endpoint,
-        model=model,
-        episodes=episodes,
-        turns=turns,
-        seconds=seconds,
-        call_seconds=call_seconds,
-    )
+    trial: dict[str, Any] = {
+        "perfect": read_calls(perfect) if perfect else None,
+        "endpoint": endpoint,
+        "model": model,
+        "episodes": episodes,
+        "turns": turns,
+        "seconds": seconds,
+    }
+    own = dict.fromkeys(reward or (), 1.0)
+    other = _other_style(name, run, passes)
     with progress_bar() as progress:
-        checked = check_environment(order, progress)
+        if other is not None:
+            settings = replace(
+                other[1], call_seconds=call_seconds, rewards={**other[1].rewards, **own}
+            )
+            tasks = _tasks(other[0], settings, run, rows, episodes)
+            trials = WorldTrials(environment(other[0], settings, ROOT), tasks, **trial)
+            checked = check_world(name, replace(trials, wants=settings.sessions), tell, progress)
+        else:
+            order = _order(name, run, rows, passes, ends)
+            order = replace(
+                order, call_seconds=call_seconds, rewards={**order.rewards, **own}, **trial
+            )
+            checked = check_environment(order, progress)
     print(json.dumps(checked.plain(), indent=2) if json_ else check_text(checked))
     if not checked.sound:
         n = sum(f.level == "error" for f in checked.findings)
@@ -254,6 +275,25 @@ def _other_style(name: str, run: str | None, passes: str) -> tuple[str, EnvSetti
     return found.name, found.settings
 
 
+def _tasks(
+    name: str, settings: EnvSettings, run: str | None, rows: Path | None, n: int
+) -> list[Task]:
+    """Up to `n` tasks to check with: the rows of a file, those of the run's pool, or new ones."""
+    from rollout.tasks import decode_tasks
+    from scripts.base.checkout import ROOT, from_checkout
+    from scripts.environments.freeze import row_tasks
+    from scripts.environments.order import read_rows
+    from scripts.environments.own_env import evaluation_tasks
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+
+    if rows is not None:
+        return row_tasks(name, read_rows(rows)[:n], str(rows))
+    pool = from_checkout(read_config(open_run(run).config).data.pool) if run else None
+    own = [t for t in decode_tasks(pool) if t.env == name] if pool and pool.is_file() else []
+    return own[:n] or evaluation_tasks(name, settings, ROOT, n)
+
+
 def _play_world(name: str, settings: EnvSettings, rows: Path | None, seed: int) -> None:
     import tempfile
 
@@ -303,7 +343,8 @@ def _order(
         s = own[name]
         if s.style != "trl":
             raise BadInput(
-                f"{run}: envs.{name} is of style {s.style!r}; a class of style 'trl' is played here"
+                f"{run}: envs.{name} is of style {s.style!r}, which has no class whose rows are"
+                " written here; its tasks are rows of your own, or `grpo new NAME --env` makes them"
             )
         given |= {"config": s.config, "rewards": s.rewards}
         return Order(s.use, str(ROOT), passes=passes or s.passes, ends=ends or s.ends, **given)

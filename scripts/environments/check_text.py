@@ -26,6 +26,8 @@ def check_text(checked: Checked) -> str:
     for key, name in (("empty", "an episode without a call"), ("perfect", "the perfect episode")):
         if key in figures:
             lines.append(f"{name}: reward {_number(figures[key]['reward'])}{_passed(figures[key])}")
+    if "sessions" in figures:
+        lines.append(f"sessions at once: {figures['sessions']}")
     if "reset_ms" in figures:
         times = f"reset {figures['reset_ms']:.2g} ms"
         if figures["step_ms"] is not None:

@@ -62,7 +62,8 @@ def check(order: Order, tell: Callable[..., None]) -> tuple[list[Finding], dict[
     figures: dict[str, Any] = {"tools": schemas_of(kind)}
     trials = trials_of(order, kind)
     if not trials.pays:
-        text = "nothing gives a reward: add a method get_reward(), or name reward functions"
+        text = "nothing gives a reward: add a method get_reward(), or name a reward function, as"
+        text += " in `--reward rewards.py:right`"
         findings.append(Finding(Level.ERROR, place_of(kind), text))
     if any(f.level is Level.ERROR for f in findings):
         return findings, figures

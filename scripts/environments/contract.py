@@ -64,12 +64,11 @@ def broken_promises(kind: type, row: Mapping[str, Any]) -> list[Finding]:
         found.append(Finding(Level.ERROR, place_of(kind), text))
     for tool in tools.values():
         found += _tool(tool)
-    if len(tools) == 1 and _is_step(only := next(iter(tools.values()))):
-        text = (
-            f"its one tool is {only.__name__}(action): give every action a method of its own, with"
-            " arguments that have types, so that the policy is told what it can do"
-        )
-        found.append(Finding(Level.WARNING, place_of(only), text))
+    if len(tools) == 1:
+        only = next(iter(tools.values()))
+        schema, _ = schema_of(only)
+        if schema is not None and is_one_step(schema):
+            found.append(Finding(Level.WARNING, place_of(only), one_step(only.__name__)))
     return found
 
 
@@ -174,6 +173,16 @@ def _given(method: Callable[..., object]) -> list[str]:
     return needed(list(inspect.signature(method).parameters.values())[1:])
 
 
-def _is_step(tool: Callable[..., object]) -> bool:
-    arguments = list(inspect.signature(tool).parameters)[1:]
-    return tool.__name__ in ("step", "act", "action") or arguments == ["action"]
+def is_one_step(tool: Schema) -> bool:
+    """Whether a tool takes any action as one argument."""
+    function = tool["function"]
+    arguments = list(function.get("parameters", {}).get("properties", {}))
+    return function["name"] in ("step", "act", "action") or arguments == ["action"]
+
+
+def one_step(name: str) -> str:
+    """What is said of an environment whose only tool is such a one."""
+    return (
+        f"its one tool is {name}(action): give every action a method of its own, with"
+        " arguments that have types, so that the policy is told what it can do"
+    )

@@ -8,7 +8,7 @@ chat completions server will do.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fieldkit.client.chat import ChatClient, ChatError
@@ -16,7 +16,8 @@ from fieldkit.errors import Unavailable
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS
 from rollout.envs.user_code import place_of
-from scripts.environments.contract import Finding, Level
+from scripts.environments.contract import Finding
+from scripts.environments.earnings import of_model
 from scripts.environments.instance import Instance, Played, Row, Trials
 from scripts.environments.tryout import earned, many
 
@@ -40,8 +41,7 @@ def play_model(
     not answer.
     """
     instance = Instance(trials, tell)
-    key = os.environ.get(KEY, "local")
-    with ChatClient(endpoint, model, key, timeout=REPLY_SECONDS, max_retries=1) as client:
+    with client_of(endpoint, model) as client:
 
         def play(row: Row, seed: int) -> Played:
             return _episode(trials, instance, client, row, seed, tell)
@@ -51,15 +51,27 @@ def play_model(
         )
     figures = earned(trials, played)
     chance = by_chance["random"]["mean"]
-    findings = []
-    if not any(p.calls for p in played):
-        text = "the model called no tool: do prompt, names and docstrings state the goal?"
-        findings.append(Finding(Level.WARNING, place_of(trials.kind), text))
-    if figures["mean"] is None or (chance is not None and figures["mean"] <= chance):
-        text = f"the model earns {_number(figures['mean'])} an episode, a random policy"
-        text += f" {_number(chance)}: skill does not pay here"
-        findings.append(Finding(Level.WARNING, place_of(trials.kind), text))
-    return findings, figures
+    return of_model(figures, chance, place_of(trials.kind)), figures
+
+
+def answer_of(client: ChatClient, talk: Sequence[Message]) -> str:
+    """The model's next reply. Raises `Unavailable`."""
+    try:
+        answer = client.chat(talk)
+        return str(answer["choices"][0]["message"]["content"] or "")
+    except ChatError as e:
+        raise Unavailable(f"{e}; is `--endpoint {client.base_url}` a running server?") from None
+    except (KeyError, IndexError, TypeError):
+        raise Unavailable(
+            f"{client.base_url}: the answer holds no message; is `--endpoint` a server of chat"
+            " completions?"
+        ) from None
+
+
+def client_of(endpoint: str, model: str) -> ChatClient:
+    """A client of the endpoint, with the key that the environment variable `KEY` holds."""
+    key = os.environ.get(KEY, "local")
+    return ChatClient(endpoint, model, key, timeout=REPLY_SECONDS, max_retries=1)
 
 
 def _episode(
@@ -79,16 +91,7 @@ def _episode(
     ]
     while len(played.calls) < trials.turns and not instance.done:
         tell("an answer of the endpoint", 2 * REPLY_SECONDS + 10)
-        try:
-            answer = client.chat(talk)
-            text = str(answer["choices"][0]["message"]["content"] or "")
-        except ChatError as e:
-            raise Unavailable(f"{e}; is `--endpoint {client.base_url}` a running server?") from None
-        except (KeyError, IndexError, TypeError):
-            raise Unavailable(
-                f"{client.base_url}: the answer holds no message; is `--endpoint` a server of chat"
-                " completions?"
-            ) from None
+        text = answer_of(client, talk)
         calls = form.read(text, instance.schemas)
         if not calls:
             break
@@ -102,7 +105,3 @@ def _episode(
             {"role": "user", "content": "\n".join(played.said[before:])},
         ]
     return instance.end(played, row)
-
-
-def _number(value: float | None) -> str:
-    return "nothing" if value is None else f"{value:.3g}"

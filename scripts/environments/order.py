@@ -1,4 +1,4 @@
-"""An order to play an environment: its class, its settings, its rows.
+"""An order to play an environment: its class or functions, its settings, its rows.
 
 It has the values of `[envs.NAME]`, all of them optional, because a class is checked before its
 condition for passing is declared.
@@ -54,15 +54,33 @@ class Order:
 
 
 def class_of(order: Order) -> type:
-    """The class. Raises `BadInput` that names the missing part of its name."""
+    """The class; for functions, a class without state whose tools they are. Raises `BadInput` that
+    names the missing part of its name."""
     found = load(order.use, Path(order.root), order.use)
-    if not inspect.isclass(found):
-        raise BadInput(f"{order.use}: not a class; name a class with reset() and tools")
-    return found
+    if inspect.isclass(found):
+        return found
+    tools = list(found) if isinstance(found, list | tuple) else [found]
+    if not tools or not all(inspect.isfunction(tool) for tool in tools):
+        raise BadInput(
+            f"{order.use}: no class, no function and no list of functions; name a class with"
+            " reset() and tools, or functions that are tools"
+        )
+    methods = {tool.__name__: staticmethod(tool) for tool in tools}
+    return type(order.use.rpartition(":")[2], (), {"reset": _no_reset, **methods})
+
+
+def _no_reset(self: object, **row: Any) -> None:
+    """Functions have no state, so an episode begins with its row's prompt alone."""
 
 
 def trials_of(order: Order, kind: type) -> Trials:
-    """The trials of an order. Raises `BadInput` for a reward function that does not exist."""
+    """The trials of an order. Raises `BadInput` for a reward function that does not exist, and for
+    functions without a prompt."""
+    if kind.__dict__.get("reset") is _no_reset and not order.rows[0].get("prompt"):
+        raise BadInput(
+            f"{order.use}: functions have no reset() that gives a prompt, so name rows that have"
+            ' the column `prompt`: `--rows FILE`, with lines like {"prompt": "What is 2 + 3?"}'
+        )
     functions = reward_functions(order.rewards, Path(order.root), order.use)
     return Trials(
         kind,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollout.envs.user_code import place_of
+from scripts.environments import earnings
 from scripts.environments.contract import Finding, Level
 from scripts.environments.instance import Instance, Played, Row, Trials, chance, recited
 
@@ -42,13 +43,13 @@ def run_trials(
     findings += more
     empty = first.play(row, 0, recited(()), 0)
     figures["empty"] = _worth(trials, empty)
-    if figures["empty"]["passed"]:
-        text = "an episode without a call passes: doing nothing would be learned"
-        findings.append(Finding(Level.ERROR, _pays(trials.kind), text))
+    findings += earnings.of_nothing(figures["empty"], _pays(trials.kind))
     if trials.perfect is not None:
         perfect = first.play(row, 0, recited(trials.perfect), len(trials.perfect))
         figures["perfect"] = _worth(trials, perfect)
-        findings += _not_perfect(trials, perfect, empty, figures["random"])
+        findings += earnings.not_perfect(
+            figures["perfect"], figures["empty"], figures["random"], _pays(trials.kind)
+        )
     played += [once, empty]
     figures["reset_ms"] = 1000 * statistics.median(p.reset_s for p in played)
     steps = sorted(s for p in played for s in p.call_s)
@@ -115,15 +116,8 @@ def many(
 
 def earned(trials: Trials, played: Sequence[Played]) -> dict[str, Any]:
     """The rewards of a policy's episodes. passed: a share; None if no condition is declared."""
-    rewards = [p.reward for p in played if p.reward is not None]
     passes = [trials.passed(p.parts) for p in played] if trials.passed else None
-    return {
-        "episodes": len(played),
-        "mean": statistics.fmean(rewards) if rewards else None,
-        "sd": statistics.stdev(rewards) if len(rewards) > 1 else None,
-        "passed": statistics.fmean(passes) if passes else None,
-        "calls": statistics.fmean(len(p.calls) for p in played),
-    }
+    return earnings.earned([p.reward for p in played], passes, [len(p.calls) for p in played])
 
 
 def _random(
@@ -137,22 +131,9 @@ def _random(
     played = many(
         trials, trials.episodes, play, lambda n: progress("random episodes", n, trials.episodes)
     )
-    rewards = [p.reward for p in played if p.reward is not None]
     figures = earned(trials, played)
-    figures["lowest"] = min(rewards, default=None)
-    figures["highest"] = max(rewards, default=None)
     figures["raised"] = sum(len(p.raised) for p in played)
-    findings = []
-    if not rewards:
-        text = "no episode of a random policy had a reward: every part was None, or there is none"
-        findings.append(Finding(Level.ERROR, _pays(trials.kind), text))
-    elif len(set(rewards)) == 1:
-        text = f"every episode of a random policy is worth {rewards[0]:g}: a group of equals"
-        text += " teaches nothing, so a first reward has to be within reach of the policy"
-        findings.append(Finding(Level.WARNING, _pays(trials.kind), text))
-    if figures["passed"] is not None and figures["passed"] > 0.5:
-        text = f"a random policy passes {figures['passed']:.0%} of its episodes"
-        findings.append(Finding(Level.WARNING, _pays(trials.kind), text))
+    findings = earnings.by_chance(figures, _pays(trials.kind))
     lines = [line for p in played for line in p.raised]
     if lines and len(lines) == sum(len(p.calls) for p in played):
         where, _, text = lines[0].partition(": ")
@@ -160,23 +141,9 @@ def _random(
     return findings, figures, played
 
 
-def _not_perfect(
-    trials: Trials, perfect: Played, empty: Played, by_chance: Mapping[str, Any]
-) -> list[Finding]:
-    where = _pays(trials.kind)
-    if trials.passed is not None and not trials.passed(perfect.parts):
-        text = f"the perfect episode does not pass: {perfect.worth}"
-        return [Finding(Level.ERROR, where, text)]
-    floor = [r for r in (empty.reward, by_chance["mean"]) if r is not None]
-    if perfect.reward is None or (floor and perfect.reward <= max(floor)):
-        text = f"the perfect episode is worth {perfect.reward}, no more than nothing or chance"
-        return [Finding(Level.ERROR, where, text)]
-    return []
-
-
 def _worth(trials: Trials, played: Played) -> dict[str, Any]:
     passed = trials.passed(played.parts) if trials.passed else None
-    return {"reward": played.reward, "parts": played.worth, "passed": passed}
+    return earnings.worth(played.reward, played.worth, passed)
 
 
 def _pays(kind: type) -> str:

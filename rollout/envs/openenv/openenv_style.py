@@ -12,14 +12,16 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file, sha256_text
+from fieldkit.records import Task
 from rollout.envs.base import Environment, Site
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.openenv.openenv_client import Limits
 from rollout.envs.openenv.openenv_toolbox import REWARD, OpenEnv, OpenEnvToolbox, Source
 from rollout.envs.reward_functions import reward_functions
-from rollout.envs.tool_world import ToolWorld
+from rollout.envs.tool_world import ToolWorld, row_of
 from rollout.envs.tool_yardsticks import ToolsAsShown
 from rollout.envs.user_code import imported_files, installed_packages
+from rollout.seeds import world_seed
 
 
 def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environment:
@@ -28,14 +30,20 @@ def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environ
     servers: dict[Path, OpenEnv] = {}
     chance = ToolsAsShown()
 
-    def make(site: Site) -> ToolWorld:
+    def server(site: Site) -> OpenEnv:
         ledger = site.ledger or site.scratch / "ledger.json"
         if ledger not in servers:
             servers[ledger] = OpenEnv(source, root, ledger, ledger.parent / "log", site.say)
-        toolbox = OpenEnvToolbox(servers[ledger])
+        return servers[ledger]
+
+    def make(site: Site) -> ToolWorld:
+        toolbox = OpenEnvToolbox(server(site))
         return ToolWorld(site, toolbox, settings.passes, on_tools=chance.note)
 
-    return Environment(make=make, random_reply=chance.reply)
+    async def capacity(site: Site, task: Task, wanted: int) -> int | None:
+        return await server(site).capacity(row_of(task), world_seed(task.task_id), wanted)
+
+    return Environment(make=make, random_reply=chance.reply, capacity=capacity)
 
 
 def source_of(name: str, settings: EnvSettings, root: Path) -> Source:

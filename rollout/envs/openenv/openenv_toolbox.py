@@ -18,6 +18,7 @@ from rollout.envs.base import Message
 from rollout.envs.openenv.openenv_client import (
     ActionRefused,
     Answer,
+    AtCapacity,
     Limits,
     Session,
     addresses,
@@ -152,6 +153,32 @@ class OpenEnv:
             await self.end(session)
             raise
         return session, first, self._tools
+
+    async def capacity(self, row: Mapping[str, Any], seed: int, wanted: int) -> int:
+        """How many of `wanted` sessions the server opens at once; they are closed again. Raises
+        `Unavailable` if a reset fails for another reason."""
+        await self._schema()
+        url, options = await self.address(), {**self.source.options, **reset_options(row, seed)}
+
+        async def one() -> Session | None:
+            session = await Session.opened(url, self.source.limits)
+            try:
+                await session.reset(options)
+            except AtCapacity:
+                await session.close()
+                return None
+            except BaseException:
+                await session.close()
+                raise
+            return session
+
+        asked = await asyncio.gather(*(one() for _ in range(wanted)), return_exceptions=True)
+        opened = [one for one in asked if isinstance(one, Session)]
+        await asyncio.gather(*(session.close() for session in opened))
+        for failed in asked:
+            if isinstance(failed, BaseException):
+                raise failed
+        return len(opened)
 
     async def end(self, session: Session) -> None:
         """Close a session that `begin` gave."""

@@ -104,9 +104,8 @@ def test_a_style_on_the_page_of_the_three_is_put_into_a_run_as_it_says(
 
 def test_the_errors_that_the_page_explains_are_those_of_the_check() -> None:
     folder = ROOT / "scripts" / "environments"
-    source = " ".join(
-        (folder / name).read_text() for name in ("tryout.py", "contract.py", "env_check.py")
-    )
+    files = ("tryout.py", "contract.py", "env_check.py", "earnings.py", "world_check.py")
+    source = " ".join((folder / name).read_text() for name in files)
     for said in re.findall(
         r"^\| (?:… )?([a-z].+?) \|", PAGE.partition("## What the errors")[2], re.M
     ):
@@ -120,6 +119,53 @@ def test_a_faulty_environment_is_exit_2_with_its_line() -> None:
     assert f"{FAULTY}:" in ended.stdout
     assert "error: reset raised KeyError" in ended.stdout
     assert "1 error(s)" in ended.stderr
+
+
+def test_functions_are_checked_with_their_rows_and_reward_functions(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(
+        "def double(x: int) -> int:\n"
+        '    """Double a number.\n\n    Args:\n        x: the number\n    """\n'
+        "    return 2 * x\n"
+        "def right(completions, answer, **row):\n"
+        "    return [float(str(answer[0]) in str(c)) for c in completions]\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Twice 21? ", "answer": 42}\n')
+    words = ("env", "check", f"{tmp_path}/tools.py:double", "--episodes", "8")
+    more = ("--reward", f"{tmp_path}/tools.py:right", "--passes", "right == 1")
+    ended = grpo(*words, *more, "--rows", tmp_path / "rows.jsonl")
+    assert ended.returncode == 0, ended.stderr
+    assert 'double {"x": integer}: Double a number.' in ended.stdout
+    assert "random policy: 8 episodes" in ended.stdout
+    bare = grpo(*words, *more)
+    assert bare.returncode == BAD_INPUT
+    assert "functions have no reset() that gives a prompt" in bare.stderr
+
+
+def test_a_server_of_a_run_is_checked_on_its_pool_and_ended(tmp_path: Path) -> None:
+    (tmp_path / "pool.jsonl").write_text('{"environment": "guess", "prompt": "Win. "}\n')
+    (tmp_path / "run.toml").write_text(
+        f'[data]\npool = "{tmp_path}/pool.jsonl"\n[envs.guess]\nserve = "{DOUBLE}:two"\n'
+        f'python = "{THIS_PYTHON}"\npasses = "reward > 0"\n'
+    )
+    ended = grpo("env", "check", "guess", "--run", tmp_path, "--episodes", "8")
+    assert ended.returncode == 0, ended.stderr
+    assert "warning: it has 2 sessions" in ended.stdout
+    assert "sessions at once: 2" in ended.stdout
+    log = re.search(r"\(log (.+)\)", ended.stderr)
+    assert log is not None
+    assert [p.pid for p in marked() if p.ledger == Path(log[1]).parents[1] / LEDGER_FILE] == []
+
+
+@pytest.mark.envs
+def test_a_verifiers_file_is_checked(tmp_path: Path) -> None:
+    file = ROOT / "docs" / "styles" / "guess_verifiers.py"
+    ended = grpo("env", "check", file, "--passes", "reward > 0.5", "--episodes", "8")
+    assert ended.returncode == 0, ended.stderr
+    assert 'guess {"number": integer}: Guess the number.' in ended.stdout
+    assert "error" not in ended.stdout
+    unsaid = grpo("env", "check", file)
+    assert unsaid.returncode == BAD_INPUT
+    assert "say which part of the reward means passed" in unsaid.stderr
 
 
 @pytest.mark.parametrize(

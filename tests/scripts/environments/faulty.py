@@ -68,6 +68,12 @@ class Chance(Sound):
         return str(time.perf_counter())  # another one each time
 
 
+class Begins(Sound):
+    def reset(self, **row: Any) -> str:
+        super().reset(**row)
+        return f"It is {time.perf_counter()}."
+
+
 class Shares(Sound):
     def reset(self, **row: Any) -> str:
         shared.clear()
