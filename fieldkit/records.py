@@ -19,8 +19,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
-from fieldkit.files.atomic import read_lines
 from fieldkit.files.json_text import parse_json
+from fieldkit.files.sharded import last_record, read_records
 
 SCHEMA = 1
 
@@ -377,20 +377,34 @@ def decode(cls: type[T], text: str, where: str) -> T:
     return from_plain(cls, _loads(text, where), where)
 
 
+def bundle_groups(path: Path) -> Iterator[RolloutGroup]:
+    """The groups of a trajectory_bundle.jsonl, or of its shards, one after another in order.
+
+    Raises `BadInput` as `read_records`, and for a line that is no group.
+    """
+    return (decode_group(line, where) for where, line in read_records(path))
+
+
 def read_bundle(path: Path) -> tuple[RolloutGroup, ...]:
-    """Every group of a trajectory_bundle.jsonl, in file order."""
-    return tuple(decode_group(line, f"{path}:{n}") for n, line in _lines(path))
+    """Every group of a bundle at once, for what needs all of them. Raises as `bundle_groups`."""
+    return tuple(bundle_groups(path))
+
+
+def last_group(path: Path) -> RolloutGroup | None:
+    """The last group of a bundle; None where there is no bundle, or no group in it."""
+    found = last_record(path)
+    return None if found is None else decode_group(found[1], found[0])
+
+
+def stored_trajectories(path: Path) -> Iterator[Trajectory]:
+    """The trajectories of a JSONL file, or of its shards, one after another in order; a torn last
+    line is left out. Raises as `bundle_groups`."""
+    return (decode_trajectory(line, where) for where, line in read_records(path))
 
 
 def read_trajectories(path: Path) -> tuple[Trajectory, ...]:
-    """Every trajectory of a JSONL file, in file order; a torn last line is left out."""
-    return tuple(decode_trajectory(line, f"{path}:{n}") for n, line in _lines(path))
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file")
-    return read_lines(path)
+    """Every trajectory at once, for what needs all of them. Raises as `bundle_groups`."""
+    return tuple(stored_trajectories(path))
 
 
 def segments(turns: tuple[Turn, ...]) -> list[list[Turn]]:

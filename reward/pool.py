@@ -20,7 +20,8 @@ from pydantic import PositiveInt
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_raw_lines
 from fieldkit.files.json_text import parse_json
-from fieldkit.records import Signal, StepSummary, read_bundle
+from fieldkit.files.sharded import stored
+from fieldkit.records import Signal, StepSummary, bundle_groups
 from fieldkit.settings import settings
 from reward.group_signal import draw_of
 
@@ -77,8 +78,8 @@ def read_history(steps: Iterable[StepSummary], bundle_of: Callable[[int], Path])
     found: list[Drawn] = []
     for s in steps:
         draws = s.draws
-        if not draws and s.bundle_sha is not None and (bundle := bundle_of(s.step)).is_file():
-            draws = tuple(map(draw_of, read_bundle(bundle)))
+        if not draws and s.bundle_sha is not None and stored(bundle := bundle_of(s.step)):
+            draws = tuple(map(draw_of, bundle_groups(bundle)))
         found += (Drawn(s.step, d.task_id, d.signal, d.passed, d.played) for d in draws)
     return PoolHistory(tuple(found))
 

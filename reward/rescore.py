@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -183,7 +183,7 @@ def summarise(rescored: Sequence[Rescored], groups: Sequence[RescoredGroup] = ()
 
 
 def replay_groups(
-    groups: Sequence[RolloutGroup], reward: Reward, parse: Parse | None = None
+    groups: Iterable[RolloutGroup], reward: Reward, parse: Parse | None = None
 ) -> tuple[tuple[RescoredGroup, ...], ReplaySummary]:
     """Every group of a run's bundles scored again, and the counts."""
     again = tuple(_rescore_group(g, reward, parse) for g in groups)

@@ -16,7 +16,8 @@ from functools import partial as bind
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import PACKED, read_json, sha256_text, write_json, write_text
+from fieldkit.files.atomic import PACKED, read_json, sha256_text, write_json
+from fieldkit.files.sharded import stored, write_records
 from fieldkit.records import (
     SCHEMA,
     StopReason,
@@ -233,14 +234,19 @@ def read_eval(folder: Path) -> EvalSummary:
     return from_plain(EvalSummary, value, f"{path}:1")
 
 
+def stored_transcripts(folder: Path) -> Path | None:
+    """The path that an arm's trajectories are read by, packed or not; None where it has none."""
+    paths = (folder / name for name in (TRAJECTORIES, PACKED_TRAJECTORIES))
+    return next((path for path in paths if stored(path) is not None), None)
+
+
 def transcripts(folder: Path) -> Path:
-    """The file that holds a complete arm's trajectories, compressed or not.
+    """As `stored_transcripts`, of a complete arm.
 
     Raises `BadInput` where the folder has neither, as in a run that was committed without them.
     """
-    for name in (TRAJECTORIES, PACKED_TRAJECTORIES):
-        if (folder / name).is_file():
-            return folder / name
+    if (path := stored_transcripts(folder)) is not None:
+        return path
     raise BadInput(
         f"{folder / TRAJECTORIES}: no such file, and no {PACKED_TRAJECTORIES}: this copy of the run"
         f" does not have the arm's episodes; `grpo pack {folder.parents[1]}` packs them where the"
@@ -251,6 +257,5 @@ def transcripts(folder: Path) -> Path:
 def write_arm(folder: Path, trajectories: Sequence[Trajectory], summary: EvalSummary) -> None:
     """Write an arm's folder; its summary comes last and makes it complete."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(encode_trajectory(t) + "\n" for t in trajectories)
-    write_text(folder / TRAJECTORIES, lines)
+    write_records(folder / TRAJECTORIES, map(encode_trajectory, trajectories))
     write_json(folder / SUMMARY, {"schema": SCHEMA, **plain(summary)})

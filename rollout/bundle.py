@@ -1,18 +1,20 @@
 """The rollout phase: a step's tasks, K times each, become trajectory_bundle.jsonl.
 
 It is idempotent: an existing bundle is only read, and a phase that was killed continues from the
-trajectories it had finished. The bundle appears whole. Until then finished trajectories are in the
-partial file next to it, which is valid for one adapter.
+trajectories it had finished. The bundle appears whole, as one file or, where it is large, as shards
+(`fieldkit.files.sharded`). Until then finished trajectories are in the partial file next to it,
+which is valid for one adapter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import write_text
+from fieldkit.files.sharded import stored, write_records
 from fieldkit.records import RolloutGroup, Task, encode_group, read_bundle
 from rollout.flight import OnProgress, PartialFile, ignore_progress
 from rollout.group import play_groups
@@ -39,7 +41,7 @@ async def roll_out(
     another adapter, step or plan.
     """
     unfinished = PartialFile(partial)
-    if bundle.is_file():
+    if stored(bundle) is not None:
         unfinished.remove()
         return _check_bundle(bundle, step, tasks, spare, group_size, player.adapter_sha)
     if not tasks:
@@ -54,8 +56,7 @@ async def roll_out(
         on_progress=on_progress,
         spare=spare,
     )
-    lines = "".join(encode_group(g) + "\n" for g in groups)
-    await asyncio.to_thread(write_text, bundle, lines)
+    await asyncio.to_thread(write_records, bundle, map(encode_group, groups))
     unfinished.remove()
     return groups
 
@@ -68,7 +69,7 @@ def _check_bundle(
     group_size: int,
     adapter_sha: str,
 ) -> tuple[RolloutGroup, ...]:
-    groups = read_bundle(path)
+    groups = read_bundle(path)  # the phase reports on all of them, as when they were played
     planned = [*tasks, *spare][: max(len(tasks), len(groups))]
     found = {
         "step": {g.step for g in groups},
@@ -86,6 +87,7 @@ def _check_bundle(
         if found[key] != value:
             raise BadInput(
                 f"{path}: its {key} is {found[key]}, but this step has {value};"
-                " remove the file to play the step again"
+                f" `rm -r {shlex.quote(str(stored(path)))}`, and the same command plays the step"
+                " again"
             )
     return groups

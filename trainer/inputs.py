@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import sha256_file
+from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, read_bundle
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from trainer.batch import TrainingBatch, check_bundle, collect
@@ -55,7 +55,7 @@ def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
         "parent_sha": adapter.sha,
         "parent_optimizer_sha": state_sha(inputs.state) if inputs.state else None,
         "reference_sha": reference.sha if reference else None,
-        "bundle_sha": sha256_file(inputs.bundle),
+        "bundle_sha": sha256_records(inputs.bundle),
         "settings": dataclasses.asdict(settings),
     }
     steps = state_steps(inputs.state, adapter.sha) if inputs.state else 0

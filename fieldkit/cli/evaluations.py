@@ -6,7 +6,7 @@ and passed, or a trajectory as the loop keeps them. A folder is that of a stored
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 from fieldkit.cli.columns import show
 from fieldkit.errors import BadInput, MissingFile
 from fieldkit.files.atomic import PACKED, read_objects
+from fieldkit.files.sharded import stored
 
 if TYPE_CHECKING:
     from fieldkit.records import Trajectory
@@ -102,22 +103,22 @@ def _file(path: Path) -> Path:
     if not path.is_dir():
         return path
     for name in _ARM_FILES:
-        if (path / name).is_file():
+        if stored(path / name) is not None:
             return path / name
     raise MissingFile(f"{path}: no {' or '.join(_ARM_FILES)} there, so it is not a stored arm")
 
 
 def _holds_trajectories(file: Path) -> bool:
-    if file.suffix == PACKED:
+    if file.suffix == PACKED or stored(file) != file:
         return True
     first = next(read_objects(file), None)
     return first is not None and {"stop_reason", "turns", "grade"} <= first[1].keys()
 
 
-def _trajectories(file: Path) -> Sequence[Trajectory]:
-    from fieldkit.records import read_trajectories
+def _trajectories(file: Path) -> Iterator[Trajectory]:
+    from fieldkit.records import stored_trajectories
 
-    return read_trajectories(file)
+    return stored_trajectories(file)
 
 
 def _record(t: Trajectory) -> Mapping[str, Any]:

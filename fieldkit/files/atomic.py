@@ -14,7 +14,7 @@ import json
 import lzma
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -85,9 +85,11 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_packed(path: Path, data: bytes) -> None:
-    """Write `data` compressed, atomically and durably. The name of `path` ends in `PACKED`."""
-    write_bytes(path, lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+def write_packed(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write pieces one after another compressed, atomically and durably. The name of `path` ends in
+    `PACKED`."""
+    packer = lzma.LZMACompressor(preset=9 | lzma.PRESET_EXTREME)
+    write_bytes(path, b"".join([*map(packer.compress, pieces), packer.flush()]))
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_packed
+from fieldkit.files.sharded import read_records, stored
 from rollout.arm import PACKED_TRAJECTORIES, TRAJECTORIES
 from scripts.evidence.played import finished, read_played
 from scripts.run.folder import RunFolder
@@ -57,8 +58,10 @@ def pack(folder: RunFolder) -> Packed:
     for arm in arms:
         read_played(arm)
     for arm in arms:
-        if (arm / TRAJECTORIES).is_file():
-            write_packed(arm / PACKED_TRAJECTORIES, (arm / TRAJECTORIES).read_bytes())
+        played = arm / TRAJECTORIES
+        if stored(played) is not None:
+            lines = (line.encode() + b"\n" for _, line in read_records(played))
+            write_packed(arm / PACKED_TRAJECTORIES, lines)
     n_bytes = sum((arm / PACKED_TRAJECTORIES).stat().st_size for arm in arms)
     patterns = tuple(p for p in COMMITTED if any(folder.path.glob(p)))
     return Packed(patterns, len(arms), n_bytes)

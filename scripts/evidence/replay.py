@@ -13,7 +13,8 @@ from statistics import fmean
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import Estimate, mean_difference
-from fieldkit.records import RolloutGroup, Task, Trajectory, read_bundle
+from fieldkit.files.sharded import stored
+from fieldkit.records import RolloutGroup, Task, Trajectory, bundle_groups
 from reward.part_means import part_rows
 from reward.rescore import (
     Fate,
@@ -60,8 +61,8 @@ def replay_run(
     what = f"reward {settings.kind}, λ {settings.turn_penalty:g}"
     what += f", protocol {protocol}" if protocol else ""
     tables = []
-    if groups := _groups(folder):
-        _, summary = replay_groups(groups, reward, parse)
+    _, summary = replay_groups(_groups(folder), reward, parse)
+    if summary.n_groups:
         tables.append(_table(f"Training rollouts under {what}", summary))
     scored = [
         _Scored(arm.summary, [rescore(t, reward, parse) for t in arm.trajectories])
@@ -90,9 +91,11 @@ def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> Rewar
     return replace(config.reward, kind=kind, turn_penalty=penalty)
 
 
-def _groups(folder: RunFolder) -> list[RolloutGroup]:
-    bundles = sorted(folder.path.glob("step-*/trajectory_bundle.jsonl"))
-    return [group for bundle in bundles for group in read_bundle(bundle)]
+def _groups(folder: RunFolder) -> Iterator[RolloutGroup]:
+    """Every group of every bundle, one after another: all together may fill the memory."""
+    for step in sorted(folder.path.glob("step-*"), key=lambda step: (len(step.name), step.name)):
+        if stored(bundle := step / folder.bundle(0).name):
+            yield from bundle_groups(bundle)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.records import SCHEMA, StepSummary, from_plain
-from rollout.arm import PACKED_TRAJECTORIES, TRAJECTORIES, EvalSummary
+from rollout.arm import EvalSummary, stored_transcripts
 from scripts.evidence.collect import Evidence
 from scripts.evidence.played import arm_names, finished
 from scripts.run.folder import RunFolder
@@ -61,9 +61,9 @@ def absent_episodes(folder: RunFolder, n_steps: int) -> tuple[str, ...]:
 
 def has_bundles(folder: RunFolder, n_steps: int) -> bool:
     """Whether every finished step after step-000 has its bundle."""
-    return all(folder.bundle(n).is_file() for n in range(1, n_steps))
+    return all(folder.has_bundle(n) for n in range(1, n_steps))
 
 
 def has_episodes(arm: Path) -> bool:
     """Whether a finished evaluation has its trajectories, packed or not."""
-    return any((arm / name).is_file() for name in (TRAJECTORIES, PACKED_TRAJECTORIES))
+    return stored_transcripts(arm) is not None

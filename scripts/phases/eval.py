@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
+from fieldkit.files.sharded import sha256_records
 from fieldkit.records import Task
 from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
 from rollout.engine.serve import Served
@@ -112,7 +113,7 @@ def _finish(ctx: Context, summary: EvalSummary, evals: Path) -> None:
     """Tell the arm's figures, and journal what was written, and from which task file."""
     note(ctx.tell, told(summary))
     played = evals / summary.key / TRAJECTORIES
-    wrote = {ctx.folder.relative(played): sha256_file(played)}
+    wrote = {ctx.folder.relative(played): sha256_records(played)}
     file = {"path": ctx.config.data.heldout, "sha256": sha256_file(ctx.heldout_file)}
     tasks = {**file, "n": summary.n_tasks}
     ctx.journal.append("arm_played", arm=summary.arm, wrote=wrote, tasks=tasks)

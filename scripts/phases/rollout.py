@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
+from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, Signal, Task
 from reward.group_signal import draw_of
 from reward.pool import read_history
@@ -27,7 +28,7 @@ from scripts.run.timings import read_timings, write_timings
 def rollout(ctx: Context) -> Done:
     """Sample the bundle of the step after the newest finished one; keep a finished bundle."""
     n = next_step(ctx)
-    if ctx.folder.bundle(n).is_file():
+    if ctx.folder.has_bundle(n):
         return Done(f"step {n}: the bundle is there already")
     if not _checked_at_start(ctx):
         check_kept_apart(ctx)
@@ -39,7 +40,7 @@ def rollout(ctx: Context) -> Done:
     bundle = ctx.folder.bundle(n)
     if (unpaid := unrewarded(groups)) is not None:
         alarm(ctx.tell, unpaid)
-    return Done(_told(n, groups), {ctx.folder.relative(bundle): sha256_file(bundle)})
+    return Done(_told(n, groups), {ctx.folder.relative(bundle): sha256_records(bundle)})
 
 
 def next_step(ctx: Context) -> int:

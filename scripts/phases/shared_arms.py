@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
+from fieldkit.files.sharded import stored
 from rollout.arm import SUMMARY, TRAJECTORIES, EvalSummary, eval_key, summarise, write_arm
 from scripts.evidence.conditions import same_conditions
 from scripts.evidence.played import PlayedArm, read_played
@@ -59,7 +60,7 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
 def _played_alike(mine: Mapping[str, Any], run: RunFolder, arm: Path) -> PlayedArm | None:
     """The other run's arm; None if its conditions differ or it cannot be read (another version,
     missing or packed transcripts)."""
-    if not (arm / TRAJECTORIES).is_file():
+    if stored(arm / TRAJECTORIES) is None:
         return None
     try:
         theirs = read_manifest(run)

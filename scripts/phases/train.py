@@ -57,7 +57,7 @@ _PARTS = {
 def train(ctx: Context) -> Done:
     """Train on the current step's bundle and finish the step."""
     n = next_step(ctx)
-    if not ctx.folder.bundle(n).is_file():
+    if not ctx.folder.has_bundle(n):
         return Done(
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import sha256_file
-from fieldkit.records import Task, Trajectory, read_bundle, read_trajectories
+from fieldkit.files.sharded import sha256_records, stored
+from fieldkit.records import Task, Trajectory, bundle_groups, stored_trajectories
 from rollout.arm import SUMMARY, read_eval, tasks_sha, transcripts
 from rollout.envs.registry import ENVIRONMENTS
 from rollout.tasks import decode_tasks, read_tasks, shared_tasks
@@ -193,11 +193,11 @@ class _Stored:
         trained = RunReader(folder).steps[1:]
         for step in trained:
             file = folder.bundle(step.step)
-            if not file.is_file():
+            if stored(file) is None:
                 continue
             self._enter(file, step.bundle_sha)
             self.steps.append(step.step)
-            for group in read_bundle(file):
+            for group in bundle_groups(file):
                 yield from group.trajectories
         if not self.steps:
             why = "this copy of the run has no bundles" if trained else "no step is finished yet"
@@ -217,10 +217,10 @@ class _Stored:
         for arm in arms:
             file = transcripts(arm.parent)
             self._enter(file, None)
-            yield from read_trajectories(file)
+            yield from stored_trajectories(file)
 
     def _enter(self, file: Path, expected: str | None) -> None:
-        found = sha256_file(file)
+        found = sha256_records(file)
         folder = self._source.folder
         if expected is not None and found != expected:
             raise BadInput(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
+from fieldkit.files.sharded import stored
 from fieldkit.process.ledger import LEDGER_FILE
 from scripts.base.checkout import ROOT
 
@@ -75,6 +76,10 @@ class RunFolder:
 
     def step(self, n: int) -> Path:
         return self.path / f"step-{n:03d}"
+
+    def has_bundle(self, n: int) -> bool:
+        """Whether step `n`'s bundle is there, as one file or as shards."""
+        return stored(self.bundle(n)) is not None
 
     @property
     def name(self) -> str:

@@ -43,7 +43,7 @@ def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = 
     return RunFiles(
         started=True,
         adapters=tuple(s.adapter_sha for s in reader.steps),
-        bundle_ready=folder.bundle(n_done).is_file(),
+        bundle_ready=folder.has_bundle(n_done),
         evaluated=frozenset(reader.evaluations),
         converged=_is_converged(folder, config, reader.steps),
         yardsticks=played_yardsticks(manifest),

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import fsync_dir, read_json, read_lines, sha256_file
+from fieldkit.files.atomic import fsync_dir, read_json
 from fieldkit.files.journal import Journal
-from fieldkit.records import decode_group
+from fieldkit.files.sharded import sha256_records, shards_of, stored
+from fieldkit.records import bundle_groups
 from fieldkit.training.adapter import adapter_sha
 from scripts.base.events import Tell, note
 from scripts.run.folder import RunFolder
@@ -68,7 +69,7 @@ def require_weights(folder: RunFolder) -> None:
     """
     n = folder.finished_steps() - 1
     gone = [0] if n >= 0 and not folder.adapter(0).is_dir() else []
-    if n > 0 and not folder.adapter(n).is_dir() and not folder.bundle(n).is_file():
+    if n > 0 and not folder.adapter(n).is_dir() and not folder.has_bundle(n):
         gone.append(n)
     if gone:
         raise BadInput(
@@ -103,10 +104,10 @@ def _step(folder: RunFolder, n: int, journalled: Mapping[str, str]) -> Iterator[
     elif folder.summary(n).exists():
         return
     bundle = folder.bundle(n)
-    if not bundle.exists():
+    if stored(bundle) is None:
         return
     sha = said.get("bundle_sha") or journalled.get(folder.relative(bundle))
-    if sha is not None and sha256_file(bundle) != sha:
+    if sha is not None and _hash(sha256_records, bundle) != sha:
         yield Change(bundle, (*all_of_it, bundle))
     elif _sampled_by(bundle) not in (None, read_json(folder.summary(n - 1))["adapter_sha"]):
         # Trained again, a step need not come to the same bytes: on a GPU it does not.
@@ -115,8 +116,8 @@ def _step(folder: RunFolder, n: int, journalled: Mapping[str, str]) -> Iterator[
 
 def _sampled_by(bundle: Path) -> str | None:
     """The adapter that a bundle's first line names; None where it has none."""
-    number, line = next(read_lines(bundle), (0, ""))
-    return decode_group(line, f"{bundle}:{number}").trajectories[0].adapter_sha if line else None
+    first = next(bundle_groups(bundle), None)
+    return None if first is None else first.trajectories[0].adapter_sha
 
 
 def _said(folder: RunFolder, n: int) -> dict[str, Any]:
@@ -130,7 +131,9 @@ def _said(folder: RunFolder, n: int) -> dict[str, Any]:
 def _evals(folder: RunFolder, journalled: Mapping[str, str]) -> Iterator[Change]:
     for name, sha in journalled.items():
         path = folder.path / name
-        if path.is_relative_to(folder.evals) and path.exists() and sha256_file(path) != sha:
+        if not path.is_relative_to(folder.evals) or stored(path) is None:
+            continue
+        if _hash(sha256_records, path) != sha:
             yield Change(path, (path.parent,))
 
 
@@ -156,7 +159,7 @@ def _hash(of: Callable[[Path], str], path: Path) -> str | None:
 def _put_aside(folder: RunFolder, change: Change) -> None:
     folder.changed.mkdir(exist_ok=True)
     names = []
-    for path in filter(Path.exists, change.goes):
+    for path in filter(Path.exists, (q for p in change.goes for q in (p, shards_of(p)))):
         names.append(folder.relative(path))
         flat = names[-1].replace(os.sep, "-")
         os.rename(path, folder.changed / f"{flat}-{time.strftime('%Y%m%d-%H%M%S')}")

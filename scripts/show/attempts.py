@@ -79,7 +79,7 @@ class Archive:
     def steps(self) -> tuple[int, ...]:
         """The steps that have a bundle; the newest may not be trained yet."""
         newest = self.folder.finished_steps()
-        return tuple(n for n in range(1, newest + 1) if self.folder.bundle(n).is_file())
+        return tuple(n for n in range(1, newest + 1) if self.folder.has_bundle(n))
 
     @cached_property
     def evals(self) -> tuple[EvalSummary, ...]:

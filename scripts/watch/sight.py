@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.files.atomic import read_lines
 from fieldkit.files.journal import Entry, Journal
-from fieldkit.records import StepSummary, Trajectory, decode_group, decode_trajectory
+from fieldkit.files.sharded import stored
+from fieldkit.records import StepSummary, Trajectory, decode_trajectory, last_group
 from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
 from scripts.base.machine import host_identity
 from scripts.evidence.played import BASE, WARM_START, finished, reading_order, step_name
@@ -297,7 +298,7 @@ class Watcher:
         n = len(steps)
         if doing.phase == Phase.ROLLOUT:
             total = config.rollout.tasks_per_step * config.rollout.group_size
-            there = self.folder.bundle(n).is_file()
+            there = self.folder.has_bundle(n)
             done = total if there else self._partial(self.folder.partial(n)).n
             return Progress(done, total, "episodes")
         if doing.phase == Phase.EVAL and eval_partial is not None:
@@ -337,7 +338,9 @@ class Watcher:
         if last := self._partial(self.folder.partial(n)).last:
             return Episode(last, f"step {n}")
         for k in (n, n - 1):
-            if last := self._read(self.folder.bundle(k), _last_of_bundle, None):
+            bundle = self.folder.bundle(k)
+            read = partial(_last_of, bundle)
+            if last := self._read(stored(bundle) or bundle, read, None):
                 return Episode(last, f"step {k}")
         return None
 
@@ -360,9 +363,10 @@ def _read_partial(path: Path) -> _Partial:
     return _Partial(len(lines), decode_trajectory(text, f"{path}:{number}"))
 
 
-def _last_of_bundle(path: Path) -> Trajectory | None:
-    *_, (number, text) = [(0, ""), *read_lines(path)]
-    return decode_group(text, f"{path}:{number}").trajectories[-1] if text else None
+def _last_of(bundle: Path, _: Path) -> Trajectory | None:
+    """The last trajectory of a bundle."""
+    group = last_group(bundle)
+    return None if group is None else group.trajectories[-1]
 
 
 def _last_said(path: Path) -> str:

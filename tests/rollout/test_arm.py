@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.records import StopReason, Task, read_trajectories
+from fieldkit.files import sharded
+from fieldkit.records import StopReason, Task, encode_trajectory, read_trajectories
 from rollout.arm import (
     EvalSummary,
     eval_key,
@@ -15,6 +16,7 @@ from rollout.arm import (
     read_eval,
     settings_sha,
     tasks_sha,
+    transcripts,
 )
 from rollout.seeds import eval_seed
 from rollout.settings import EpisodeSettings, RolloutSettings
@@ -69,6 +71,19 @@ def test_the_folder_holds_every_trajectory_and_the_summary(tmp_path: Path) -> No
         ("alpha", 0), ("alpha", 1), ("beta", 0), ("beta", 1),
     ]  # fmt: skip
     assert sum(t.metrics["tokens"] for t in stored) / 4 == summary.mean_tokens
+
+
+def test_a_large_arm_is_shards_and_is_read_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = evaluate(tmp_path / "one", ScriptedSampler(SCRIPT), samples=2)
+    monkeypatch.setattr(sharded, "SHARD_BYTES", 100)
+    evaluate(tmp_path / "other", ScriptedSampler(SCRIPT), samples=2)
+    one, other = (tmp_path / name / "evals" / whole.key for name in ("one", "other"))
+    assert sorted(p.name for p in other.iterdir()) == ["eval.json", "trajectories.jsonl.shards"]
+    assert transcripts(other) == other / "trajectories.jsonl"
+    lines = (one / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [encode_trajectory(t) for t in read_trajectories(transcripts(other))] == lines
 
 
 def test_an_arm_that_did_not_change_is_not_played_again(tmp_path: Path) -> None:

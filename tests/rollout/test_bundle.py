@@ -1,6 +1,7 @@
 """A step's rollout: all episodes in flight, nothing finished is lost, and a bundle or none."""
 
 import asyncio
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,18 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.records import RolloutGroup, Signal, Task, read_bundle, read_trajectories
+from fieldkit.files import sharded
+from fieldkit.files.atomic import sha256_file
+from fieldkit.files.sharded import sha256_records, shards_of
+from fieldkit.records import (
+    RolloutGroup,
+    Signal,
+    Task,
+    encode_group,
+    last_group,
+    read_bundle,
+    read_trajectories,
+)
 from reward.reward import Reward
 from reward.shaping import REWARDS, RewardKind, RewardSettings
 from rollout.bundle import roll_out
@@ -271,7 +283,7 @@ def test_a_finished_step_is_read_and_not_played(step: Step) -> None:
 
 def test_a_bundle_of_another_adapter_is_refused(step: Step) -> None:
     step.play(by_seed)
-    with pytest.raises(BadInput, match=r"adapter is \{'sha-a'\}.*remove the file"):
+    with pytest.raises(BadInput, match=r"adapter is \{'sha-a'\}.*rm -r .*plays the step again"):
         step.play(by_seed, adapter_sha="sha-b")
 
 
@@ -379,3 +391,62 @@ def test_only_groups_that_are_left_out_say_so_in_the_bundle(step: Step) -> None:
     lines = spared.bundle.read_text().splitlines()
     assert ["left_out" in line for line in lines] == [g.left_out for g in groups]
     assert read_bundle(spared.bundle) == groups
+
+
+# --- large bundles --------------------------------------------------------------------------------
+
+SMALL = 3_000
+"""Bytes: two or three of the step's groups are more."""
+
+
+def test_a_large_bundle_is_shards_with_the_same_groups_and_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Step(tmp_path / "one"), Step(tmp_path / "other")
+    for each in (one, other):
+        each.folder.mkdir()
+    groups = one.play(by_seed)
+    monkeypatch.setattr(sharded, "SHARD_BYTES", SMALL)
+    other.play(by_seed)
+    assert other.files() == ["trajectory_bundle.jsonl.shards"]
+    assert len(list(shards_of(other.bundle).glob("*.zst"))) > 1
+    assert [encode_group(g) for g in read_bundle(other.bundle)] == [encode_group(g) for g in groups]
+    assert sha256_records(other.bundle) == sha256_file(one.bundle)
+    assert encode_group(last_group(other.bundle) or groups[0]) == encode_group(groups[-1])
+
+
+@pytest.mark.parametrize("sizes", [(SMALL, None), (None, SMALL)], ids=["grown", "shrunk"])
+def test_a_step_that_was_begun_under_another_size_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int | None, ...]
+) -> None:
+    """Both the finished episodes and the finished bundle are taken, whatever form they have now."""
+    whole, step = Step(tmp_path / "whole"), Step(tmp_path / "step")
+    for each in (whole, step):
+        each.folder.mkdir()
+    whole.play(by_seed)
+    before, after = (size or sharded.SHARD_BYTES for size in sizes)
+    monkeypatch.setattr(sharded, "SHARD_BYTES", before)
+    break_off(step)
+    monkeypatch.setattr(sharded, "SHARD_BYTES", after)
+    sampler = ScriptedSampler(by_seed)
+    groups = step.play(sampler)
+    assert asked(sampler) == 2
+    assert sha256_records(step.bundle) == sha256_file(whole.bundle)
+    monkeypatch.setattr(sharded, "SHARD_BYTES", before)
+    assert step.play(sampler) == groups
+    assert asked(sampler) == 2
+
+
+def test_a_damaged_shard_is_an_error_and_its_command_plays_the_step_again(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharded, "SHARD_BYTES", SMALL)
+    step.play(by_seed)
+    whole = sha256_records(step.bundle)
+    shard = next(shards_of(step.bundle).glob("*.zst"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(BadInput, match=r"00000\.jsonl\.zst: damaged") as refused:
+        step.play(by_seed)
+    subprocess.run(str(refused.value).split("`")[1], shell=True, check=True)
+    step.play(by_seed)
+    assert sha256_records(step.bundle) == whole

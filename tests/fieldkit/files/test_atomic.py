@@ -197,7 +197,7 @@ def test_a_folder_keeps_the_folders_inside_it(tmp_path: Path) -> None:
 
 def test_a_packed_file_is_read_line_by_line_and_a_cut_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl.xz"
-    write_packed(path, b"one\ntwo\n" + b"x" * 10_000 + b"\n")
+    write_packed(path, [b"one\ntwo\n", b"x" * 10_000, b"\n"])
     assert [text[:3] for _, text in read_lines(path)] == ["one", "two", "xxx"]
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadInput, match=r"l\.jsonl\.xz: not a whole \.xz file"):

@@ -17,6 +17,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
+from fieldkit.files.sharded import read_records, shards_of, write_records
 from fieldkit.training.adapter import adapter_sha
 from rollout.engine.serve import stop_engine
 from scripts.base.events import Event
@@ -183,3 +184,19 @@ def test_every_arm_is_journalled_as_it_ends(night: RunFolder) -> None:
     played = [e for e in Journal(night.journal).read() if e.event == "arm_played"]
     wrote = {path for e in played for path in e.data["wrote"]}
     assert wrote == {night.relative(p) for p in night.evals.rglob("trajectories.jsonl")}
+
+
+def test_a_bundle_in_shards_is_as_it_was_written_until_one_of_them_is_changed(
+    night: RunFolder,
+) -> None:
+    lines = [line for _, line in read_records(night.bundle(2))]
+    write_records(night.bundle(2), lines, most=1000)
+    assert not night.bundle(2).exists()
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == []
+    assert look_next(night) is Phase.TRAIN
+    flip(next(shards_of(night.bundle(2)).glob("*.zst")))
+    put_aside_changes(night, lambda event: None)
+    assert put_aside(night) == ["step-002/trajectory_bundle.jsonl"]
+    assert look_next(night) is Phase.ROLLOUT
+    assert list(night.changed.glob("step-002-trajectory_bundle.jsonl.shards-*"))

@@ -247,7 +247,7 @@ def test_what_has_not_changed_is_not_read_again(
     def refuse(*words: object) -> None:
         raise AssertionError("it was read again")
 
-    for name in ("read_step", "decode_group", "read_eval", "read_manifest", "read_config"):
+    for name in ("read_step", "last_group", "read_eval", "read_manifest", "read_config"):
         monkeypatch.setattr(sight, name, refuse)
     monkeypatch.setattr(sight, "read_measured", refuse)
     after = watcher.look()
