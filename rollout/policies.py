@@ -111,7 +111,13 @@ class SampledPolicy:
 
 def sampled(sampler: Sampler, renderer: ChatRenderer) -> PolicyOf:
     """The model behind `sampler` is the policy of every episode."""
-    return lambda task, settings: SampledPolicy(sampler, renderer, settings)
+    return sampled_for(lambda task_id: sampler, renderer)
+
+
+def sampled_for(sampler_of: Callable[[str], Sampler], renderer: ChatRenderer) -> PolicyOf:
+    """The same, where the sampler of an episode depends on the task's id: several servers share the
+    episodes."""
+    return lambda task, settings: SampledPolicy(sampler_of(task.task_id), renderer, settings)
 
 
 class ChatPolicy:

@@ -25,7 +25,8 @@ import pytest
 
 from fieldkit.files.atomic import read_json, write_json
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.serve import Served, ensure_engine, stop_engine
+from rollout.engine.serve import ensure_engine, stop_engine
+from rollout.engine.target import Served
 from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import make_tiny_policy
 
@@ -189,9 +190,10 @@ class SharedEngine:
         """Call `ensure_engine` on the session's run folder; `changes` override settings."""
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
         say: Callable[[str], None] = self.said.append
-        return ensure_engine(
+        (served,) = ensure_engine(
             self.run_dir, self.model.folder, settings, adapter, version, say, keep=keep
         )
+        return served
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,19 @@ class Admin(AbstractContextManager["Admin"]):
             return None
         return {str(card["id"]): str(card["root"]) for card in response.json()["data"]}
 
+    def cards(self) -> list[dict[str, Any]]:
+        """What /v1/models tells of each name. Raises `Unavailable` where it tells nothing."""
+        try:
+            response = self._http.get("/v1/models")
+            if response.status_code == httpx.codes.OK:
+                return list(response.json()["data"])
+        except httpx.TransportError as e:
+            raise Unavailable(f"{self.base_url}: {type(e).__name__}: {e}") from e
+        except (ValueError, KeyError, TypeError) as e:
+            raise Unavailable(f"{self.base_url}/v1/models: no list of models ({e!r})") from e
+        answer = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
+        raise Unavailable(f"{self.base_url}/v1/models: {answer}")
+
     def can_swap(self) -> bool:
         """Whether this server has the calls that load and unload adapters.
 

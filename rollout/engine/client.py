@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -28,6 +29,20 @@ FINISH_REASONS = ("stop", "length")
 # ReadError, so ours are given up well before.
 _KEEPALIVE_SECONDS = 2.0
 _CONNECT_SECONDS = 10.0
+# A host that has gone without a word is noticed by the kernel after 45 s, not by the time limit of
+# an answer. A network that is cut for 30 s costs a retransmission.
+_SILENCE_SECONDS, _PROBES, _PROBE_SECONDS = 15, 6, 5
+_SOCKET_OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES),
+    (
+        socket.IPPROTO_TCP,
+        socket.TCP_USER_TIMEOUT,
+        1000 * (_SILENCE_SECONDS + _PROBES * _PROBE_SECONDS),
+    ),
+]
 _FIRST_BACKOFF_SECONDS = 0.5  # doubles with every attempt, up to the longest
 _LONGEST_BACKOFF_SECONDS = 10.0
 _TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
@@ -115,7 +130,11 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             # httpx limits each read, which a slow trickle of bytes never exceeds; `_post` limits
             # the whole answer.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_SECONDS),
+            transport=httpx.AsyncHTTPTransport(
+                limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_SECONDS),
+                trust_env=False,
+                socket_options=_SOCKET_OPTIONS,
+            ),
             trust_env=False,  # no proxy from the environment on loopback
         )
 

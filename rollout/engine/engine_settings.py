@@ -5,11 +5,14 @@ Apart from what obeys it, because every command reads run.toml and few start a s
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
-from pydantic import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from fieldkit.errors import BadInput
 from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
 from rollout.engine.lifecycle import AUTO, CHOICES
 
@@ -57,4 +60,56 @@ class EngineSettings:
     """Memory to leave for the trainer when both run side by side. Left out: the trainer's own
     forecast (`trainer.budget`), or nothing without a trainer."""
     port: Annotated[int, Ge(0), Le(65_535), Change.MACHINE] = 0
-    """TCP port on loopback; 0 takes a free one."""
+    """TCP port on loopback, of further replicas the next ones; 0 takes free ones."""
+    replicas: Annotated[NonNegativeInt, Change.MACHINE] = 1
+    """How many servers the run starts and ends on this machine. They divide its processors, or its
+    GPUs; each has a KV cache of its own. 0: none, only those in `urls`."""
+    urls: Annotated[list[str], Change.MACHINE] = field(default_factory=list)
+    """Addresses of your own vLLM servers that play too, such as `["http://gpu-box:8000"]`. The run
+    gives them adapters; it never starts or ends them. docs/engines.md says how to start one."""
+    keys_from: Annotated[list[str], Change.MACHINE] = field(default_factory=list)
+    """Where the API key of each address is: the name of an environment variable, or a file if it
+    contains a slash. One is for all addresses."""
+    shared: Annotated[str, Change.MACHINE] = ""
+    """A folder that the servers in `urls` can read; adapters are copied into it. "": they see the
+    run folder under the path that it has here."""
+    shared_there: Annotated[str, Change.MACHINE] = ""
+    """The path of `shared` on the servers in `urls`, if it is another one there."""
+    data_parallel: Annotated[PositiveInt, Change.MACHINE] = 1
+    """vLLM's --data-parallel-size: so many copies of the model behind one server that the run
+    starts."""
+    tensor_parallel: Annotated[PositiveInt, Change.MACHINE] = 1
+    """vLLM's --tensor-parallel-size: a copy of the model is divided among so many GPUs."""
+
+    def __post_init__(self) -> None:
+        if not self.replicas and not self.urls:
+            raise BadInput("engine.replicas: 0 needs an address in engine.urls: no engine is left")
+        for url in self.urls:
+            if not _is_address(url):
+                raise BadInput(
+                    f"engine.urls: {url!r} is not the address of a server, as in "
+                    "'http://gpu-box:8000' (without /v1, and without a name or a key)"
+                )
+        if len(self.keys_from) > 1 and len(self.keys_from) != len(self.urls):
+            raise BadInput(
+                f"engine.keys_from: {len(self.keys_from)} entries for {len(self.urls)} addresses; "
+                "give one for all, or one for each"
+            )
+        if self.shared_there and not self.shared:
+            raise BadInput("engine.shared_there: it is the path of engine.shared, which is not set")
+
+    @property
+    def ranks(self) -> int:
+        """Processes of one server that compute, each with weights and a KV cache."""
+        return self.data_parallel * self.tensor_parallel
+
+
+def _is_address(url: str) -> bool:
+    """Whether it is a scheme, a host and perhaps a port, and nothing else."""
+    try:
+        parts = urlsplit(url)
+        ends_well = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    return ends_well and bare and parts.scheme in ("http", "https") and bool(parts.hostname)

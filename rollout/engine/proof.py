@@ -70,6 +70,16 @@ def prove(client: EngineClient, adapter: Path, adapter_sha: str) -> Proof:
 
     Raises `Unavailable` where they are not the new adapter's. Call it outside an event loop.
     """
+
+    async def ask() -> Proof:
+        async with client:
+            return await proof_of(client, adapter, adapter_sha)
+
+    return asyncio.run(ask())
+
+
+async def proof_of(client: EngineClient, adapter: Path, adapter_sha: str) -> Proof:
+    """As `prove`, inside an event loop, with an open client."""
     file = adapter / CANARY_FILE
     if not file.exists():
         return Proof(Verdict.NO_CANARY, None, f"{file} is missing; `grpo prove` writes one")
@@ -79,13 +89,9 @@ def prove(client: EngineClient, adapter: Path, adapter_sha: str) -> Proof:
             f"{file}: written for adapter {canary.adapter_sha[:12]}, but the weights beside it are "
             f"{adapter_sha[:12]}; `grpo prove` writes a new one"
         )
-    return judge(canary, asyncio.run(_served(client, canary)), client.model_name)
-
-
-async def _served(client: EngineClient, canary: Canary) -> list[tuple[float, ...]]:
-    async with client:
-        every = await asyncio.gather(*(client.logprobs(ids) for ids in canary.ids))
-    return [row[-len(new) :] for row, new in zip(every, canary.new, strict=True)]
+    every = await asyncio.gather(*(client.logprobs(ids) for ids in canary.ids))
+    served = [row[-len(new) :] for row, new in zip(every, canary.new, strict=True)]
+    return judge(canary, served, client.model_name)
 
 
 def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof:

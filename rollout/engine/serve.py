@@ -1,57 +1,49 @@
-"""The engine: one vLLM server for each run, from its start to its end.
+"""The engine: the vLLM servers of a run, usually one, from their start to their end.
 
-The server is a session of its own, owned through the run's ledger, so that it outlives the phase
-that started it and the next phase finds it again. A phase names the adapter that it needs; the
-lifecycle decides whether that takes nothing, a swap or a restart. An adapter is checked before it
-is loaded and proven afterwards. Nothing here touches a process that the ledger does not own.
+A server is a session of its own, owned through the run's ledger, so that it
+outlives the phase that started it and the next phase finds it again; those in engine.urls are the
+person's, and are given adapters only. A phase names the adapter that it needs; the lifecycle
+decides whether that takes nothing, a swap or a restart. An adapter is checked before it is loaded
+and proven afterwards. Nothing here touches a process that the ledger does not own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import FieldkitError, Unavailable
 from fieldkit.files.atomic import locked
 from fieldkit.gate import memory
-from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, is_running
 from rollout.engine.admin import Admin
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
-from rollout.engine.proof import Proof
-from rollout.engine.server import ENGINE, Progress, Server, api_key, url
-from rollout.engine.target import check_target
+from rollout.engine.outside import api_keys, outside_servers
+from rollout.engine.replica import Replica
+from rollout.engine.server import Progress, Server, api_key, entries_of, silent, url
+from rollout.engine.target import Served, check_target
+
+T = TypeVar("T")
 
 _ANSWER_SECONDS = 5.0  # of a request that a person waits for
 
 
-def _silent(line: str) -> None:
-    """Drop a line of progress."""
+class AnyServer(Protocol):
+    """One server as `ensure_engine` sees it: the run's own, or one in engine.urls."""
 
+    def begin(self) -> None:
+        """Serve the target in the cheapest way, or launch a server that will."""
 
-@dataclass(frozen=True)
-class Served:
-    """A server that serves the target.
+    def finish(self) -> None:
+        """Wait until it serves the target."""
 
-    model_name: the name to request ("base" without an adapter). pid: the API server's.
-    lifecycle and reason: how the next adapter will reach it (by name), and why.
-    proof: of the adapter, if this call made it; None for the base and where it was proven before.
-    seconds: duration of this call.
-    """
-
-    base_url: str
-    api_key: str
-    model_name: str
-    adapter_sha: str | None
-    pid: int
-    lifecycle: str
-    reason: str
-    proof: Proof | None
-    seconds: float
+    def prove(self) -> Served:
+        """Prove the target's adapter."""
 
 
 def ensure_engine(
@@ -63,92 +55,122 @@ def ensure_engine(
     on_progress: Progress,
     *,
     keep: Mapping[str, Path] | None = None,
-) -> Served:
-    """Make the run's server serve `adapter` under the name `version`, and prove it.
+) -> tuple[Served, ...]:
+    """Make the run's servers serve `adapter` under the name `version`, and prove it on each.
 
     adapter None asks for the base model, which every server serves. keep: further adapters by name
-    that the same server is to serve as well (an evaluation's arms); others may be unloaded. Where
-    the server serves all of them already, nothing happens. `version` must be new for new weights:
+    that the same servers are to serve as well (an evaluation's arms); others may be unloaded. Where
+    a server serves all of them already, nothing happens. `version` must be new for new weights:
     prefixes of old weights are cached under the name. on_progress gets one line at a time. Call it
-    outside an event loop. Raises `BadInput` for a bad adapter or model folder (before anything is
-    touched), `Shortage` for too little memory and `Unavailable` for any other failure.
+    outside an event loop.
+
+    Returns at least one server. One of several that cannot serve is left out, with a line to
+    on_progress; it is tried again with the next call. Raises `BadInput` for a bad adapter or model
+    folder (before anything is touched), `Shortage` for too little memory and `Unavailable` for any
+    other failure of all servers.
     """
     began = time.monotonic()
     target = check_target(model_dir, settings, adapter, version, keep or {})
+    keys = api_keys(settings)
     with _locked(run_dir):
-        engine = Server(run_dir, settings, on_progress, target)
-        engine.bring()
-        try:
-            proof = engine.prove()
-        except Unavailable as e:
-            on_progress(f"engine: trying once with a fresh server, because {e}")
-            engine.bring()
-            proof = engine.prove()
-        return _served(engine, proof, time.monotonic() - began)
+        own = [Replica(i, settings.replicas) for i in range(settings.replicas)]
+        for replica in (Replica.named(e.name) for e in entries_of(run_dir)):
+            if replica.index >= settings.replicas:
+                Server(run_dir, settings, on_progress, replica=replica).stop()
+        started: list[Server] = []
+        started += (Server(run_dir, settings, on_progress, target, r, started) for r in own)
+        outside = outside_servers(run_dir, settings, target, keys, on_progress)
+        served = _serve_all([*started, *outside], on_progress)
+        seconds = time.monotonic() - began
+        return tuple(replace(s, seconds=seconds) for s in served)
 
 
-def _served(server: Server, proof: Proof | None, seconds: float) -> Served:
-    target, owned = server.target, server.owned
-    info = target.adapters.get(target.name)
-    assert owned.pid is not None  # `Server.owned` raises instead
-    return Served(
-        base_url=url(owned),
-        api_key=api_key(owned),
-        model_name=target.name,
-        adapter_sha=None if info is None else info.sha,
-        pid=owned.pid,
-        lifecycle=owned.info["lifecycle"],
-        reason=owned.info["reason"],
-        proof=proof,
-        seconds=seconds,
-    )
+def _serve_all(servers: Sequence[AnyServer], on_progress: Progress) -> list[Served]:
+    """Those that serve the target. All are begun before one is waited for."""
+    left = list(servers)
+    failures: list[Unavailable] = []
+
+    def each(do: Callable[[AnyServer], T]) -> list[T]:
+        done = []
+        for server in tuple(left):
+            try:
+                done.append(do(server))
+                continue
+            except Unavailable as e:
+                failures.append(e)
+            left.remove(server)
+            if not left:
+                raise failures[0]
+            on_progress(f"engine: one server less, because {failures[-1]}")
+        return done
+
+    each(lambda server: server.begin())
+    each(lambda server: server.finish())
+    return each(lambda server: server.prove())
 
 
 def release_memory(
-    run_dir: Path, settings: EngineSettings, on_progress: Progress = _silent, *, held: int = 0
+    run_dir: Path, settings: EngineSettings, on_progress: Progress = silent, *, held: int = 0
 ) -> None:
-    """Make room for the trainer by the server's lifecycle.
+    """Make room for the trainer by the lifecycle of each of the run's own servers.
 
     held: bytes that a trainer holds already of what it needs. Under `auto` a server that keeps its
     memory is ended all the same where memory has become short. Raises `Shortage` naming the largest
     holders if the memory does not come back.
     """
-    owned = Ledger(run_dir / LEDGER_FILE).get(ENGINE)
-    if owned is None:
+    entries = entries_of(run_dir)
+    if not entries:
         return
     asked = settings.lifecycle
-    name = owned.info.get("lifecycle", RESTART.name) if asked == AUTO else asked
-    used = LIFECYCLES.named(name)
-    room = has_room(memory.available(), int(owned.info["trainer_bytes"]) - held)
-    if asked == AUTO and used.keeps_memory and not room:
-        used = RESTART
+    need = max(int(e.info["trainer_bytes"]) for e in entries)
+    room = has_room(memory.available(), need - held)
     with _locked(run_dir):
-        used.release(Server(run_dir, settings, on_progress))
+        for owned in entries:
+            name = owned.info.get("lifecycle", RESTART.name) if asked == AUTO else asked
+            used = LIFECYCLES.named(name)
+            if asked == AUTO and used.keeps_memory and not room:
+                used = RESTART
+            replica = Replica.named(owned.name)
+            used.release(Server(run_dir, settings, on_progress, replica=replica))
 
 
 def stop_engine(
-    run_dir: Path, settings: EngineSettings | None = None, on_progress: Progress = _silent
+    run_dir: Path, settings: EngineSettings | None = None, on_progress: Progress = silent
 ) -> int:
-    """End the run's server and everything it started, and wait until its memory is back.
+    """End the run's own servers and everything they started, and wait until their memory is back.
 
     What a killed server left is ended too. Returns the number of processes, 0 without a server.
-    Raises `Shortage` if the memory does not come back, `Unavailable` if a process does not end.
+    Raises `Shortage` if the memory does not come back, `Unavailable` if a process does not end; the
+    other servers are ended all the same.
     """
+    settings = settings or EngineSettings()
+    ended, failures = 0, []
     with _locked(run_dir):
-        return Server(run_dir, settings or EngineSettings(), on_progress).stop()
+        # The first one also without an entry: what stays beside it ends with it.
+        others = [r for e in entries_of(run_dir) if (r := Replica.named(e.name)).index]
+        for replica in (Replica(), *others):
+            try:
+                ended += Server(run_dir, settings, on_progress, replica=replica).stop()
+            except FieldkitError as e:
+                failures.append(e)
+    if failures:
+        raise failures[0]
+    return ended
 
 
 def find_engine(run_dir: Path) -> Owned | None:
-    """The ledger's entry of a server that is running now; None without one."""
-    owned = Ledger(run_dir / LEDGER_FILE).get(ENGINE)
-    return owned if owned is not None and is_running(owned) else None
+    """The ledger's entry of the first of the run's own servers that is running now; None without
+    one."""
+    return next(iter(find_servers(run_dir)), None)
 
 
-def served_names(run_dir: Path) -> list[str] | None:
-    """Names that the run's server lists; None where it does not answer within seconds."""
-    owned = find_engine(run_dir)
-    if owned is None:
-        return None
+def find_servers(run_dir: Path) -> tuple[Owned, ...]:
+    """The ledger's entries of all of them."""
+    return tuple(e for e in entries_of(run_dir) if is_running(e))
+
+
+def served_names(owned: Owned) -> list[str] | None:
+    """Names that a run's own server lists; None where it does not answer within seconds."""
     with Admin(url(owned), api_key(owned), _ANSWER_SECONDS) as admin:
         models = admin.models()
     return None if models is None else list(models)

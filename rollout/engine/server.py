@@ -1,4 +1,4 @@
-"""The vLLM server of one run folder, as the run's ledger describes it: start, adapters and end.
+"""A vLLM server of one run folder, as the run's ledger describes it: start, adapters and end.
 
 A lifecycle works with it. `rollout.engine.serve` holds the lock and knows what a phase needs.
 Nothing here touches a process that the ledger does not own.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,9 @@ from rollout.engine.leftovers import Leftovers, held_note, new_scratch, to_come_
 from rollout.engine.lifecycle import LIFECYCLES, Lifecycle, decide
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Proof, prove
-from rollout.engine.target import Target
+from rollout.engine.replica import Replica, is_engine
+from rollout.engine.target import Served, Target
 from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, KERNELS, LoraShape
-
-ENGINE = "engine"
-"""The name of its entry in the ledger."""
 
 BESIDE = "beside"
 """In the notes of another entry: the name of the one with which its process ends."""
@@ -42,13 +40,20 @@ _READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
 _LONGEST_LOOK_SECONDS = 30.0  # for a poll and the pause after it; more was a standstill
 _PROGRESS_SECONDS = 15.0
 
+_ONLY = Replica()
+
 Progress = Callable[[str], None]
 
 
-class Server:
-    """The server of one run folder. Use it under the run's engine lock.
+def silent(line: str) -> None:
+    """Drop a line of progress."""
 
-    target: what to serve; None for a caller that only stops it or makes room.
+
+class Server:
+    """One server of a run folder. Use it under the run's engine lock.
+
+    target: what to serve; None for a caller that only stops it or makes room. beside: the run's
+    other servers, which may be starting at the same time.
     """
 
     def __init__(
@@ -57,12 +62,20 @@ class Server:
         settings: EngineSettings,
         on_progress: Progress,
         target: Target | None = None,
+        replica: Replica = _ONLY,
+        beside: Sequence[Server] = (),
     ) -> None:
         self.run_dir = run_dir
         self.settings = settings
-        self.say = on_progress
         self.ledger = Ledger(run_dir / LEDGER_FILE)
+        self.replica = replica
+        self.beside = beside
+        self._on_progress = on_progress
         self._target = target
+        self._began: float | None = None  # when its process was launched, until it is ready
+
+    def say(self, text: str) -> None:
+        self._on_progress(f"{self.replica.told}: {text}")
 
     @property
     def target(self) -> Target:
@@ -73,7 +86,7 @@ class Server:
 
     @property
     def owned(self) -> Owned:
-        owned = self.ledger.get(ENGINE)
+        owned = self.ledger.get(self.replica.name)
         if owned is None or owned.pid is None:
             raise Unavailable(f"{self.ledger.path}: the engine is gone; run the same command again")
         return owned
@@ -89,20 +102,22 @@ class Server:
 
     # -- making it serve the target --------------------------------------------------------------
 
-    def bring(self) -> None:
-        """Serve the target in the cheapest way."""
+    def begin(self) -> None:
+        """Serve the target in the cheapest way, or launch a server that will; `finish` waits."""
         used = self._usable()
         if used is None or not used.bring(self):
             self.stop()
-            self._start()
+            self._launch()
 
     def _usable(self) -> Lifecycle | None:
         """The lifecycle of the running server; None where that server cannot be used."""
-        owned = self.ledger.get(ENGINE)
+        owned = self.ledger.get(self.replica.name)
         if owned is None or not is_running(owned):
             return None
         if owned.info["fingerprint"] != self.target.fingerprint():
             return None
+        if owned.info.get("replica") != self.replica.note.get("replica"):
+            return None  # it has another part of the machine
         loaded: dict[str, str] = owned.info["loaded"]
         if any(loaded.get(n, a.sha) != a.sha for n, a in self.target.adapters.items()):
             return None  # the name was used for other weights, whose prefixes may be cached
@@ -110,7 +125,7 @@ class Server:
             self._await_ready(owned)
             return self._decide()
         except Unavailable as e:
-            self.say(f"engine: the running server is of no use ({e})")
+            self.say(f"the running server is of no use ({e})")
             return None
 
     # -- what a lifecycle calls ------------------------------------------------------------------
@@ -131,7 +146,7 @@ class Server:
         missing = self._missing()
         with self.admin() as admin:
             for name in missing:
-                self.say(f"engine: loading adapter {name}")
+                self.say(f"loading adapter {name}")
                 info = self.target.adapters[name]
                 # Noted first, so that a name that may be loaded is never used for other weights.
                 loaded[name] = info.sha
@@ -155,21 +170,23 @@ class Server:
 
     # -- its start -----------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        self.say("engine: starting vLLM")
+    def _launch(self) -> None:
+        self.say("starting vLLM")
         began = time.monotonic()
         self._require_memory()
-        port = free_port(self.settings.port)
+        asked = self.settings.port
+        port = free_port(asked and asked + self.replica.index)
         scratch = new_scratch()
         self._with_kernels(lambda: kernel_cache.fill(scratch / KERNELS))
         target, shape = self.target, self.target.shape
-        owned = self.ledger.launch(
-            ENGINE,
+        name, key = self.replica.name, secrets.token_urlsafe(24)
+        self.ledger.launch(
+            name,
             vllm_server.command(target.model_dir, self.settings, shape, target.paths, port),
-            env=vllm_server.environment(self.settings, secrets.token_urlsafe(24), scratch),
+            env=vllm_server.environment(self.settings, key, scratch, self.replica),
             # Not the caller's folder: `python -m` would import from it.
             cwd=scratch,
-            log=self.run_dir / "log" / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.log",
+            log=self.run_dir / "log" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.log",
             info={
                 "port": port,
                 "scratch": str(scratch),
@@ -177,8 +194,17 @@ class Server:
                 "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
                 "loaded": {name: a.sha for name, a in target.adapters.items()},
                 "trainer_bytes": trainer_bytes(self.settings),
+                **self.replica.note,
             },
         )
+        self._began = began
+
+    def finish(self) -> None:
+        """Wait until the server is ready, if `begin` launched one."""
+        began, self._began = self._began, None
+        if began is None:
+            return
+        owned = self.owned
         try:
             self._await_ready(owned)
             if missing := self._missing():
@@ -189,7 +215,7 @@ class Server:
             tail = vllm_server.last_error(Path(owned.log))
             self.stop()
             raise Unavailable(f"vLLM did not start: {e}. {tail}Its log: {owned.log}") from e
-        self.say(f"engine: ready after {time.monotonic() - began:.0f} s")
+        self.say(f"ready after {time.monotonic() - began:.0f} s")
 
     def _with_kernels(self, do: Callable[[], None]) -> None:
         """Fill or keep the compiled kernels. A full disk costs the next start some time only."""
@@ -197,16 +223,28 @@ class Server:
             if vllm_server.is_cpu_build():
                 do()
         except OSError as e:
-            self.say(f"engine: the compiled kernels are not kept: {e}")
+            self.say(f"the compiled kernels are not kept: {e}")
 
     def _require_memory(self) -> None:
         gpu_total = memory.gpu_total()
         memory.wait_until_available(
-            vllm_server.memory_needed(self.target.model_dir, self.settings),
+            self._need + self._to_come,
             None if gpu_total is None else int(gpu_total * self.settings.gpu_memory_utilization),
             seconds=self.settings.memory_seconds,
-            what="starting the engine",
+            what=f"starting the {self.replica.told}",
         )
+
+    @property
+    def _need(self) -> int:
+        """Host bytes that it will hold."""
+        return vllm_server.memory_needed(self.target.model_dir, self.settings)
+
+    @property
+    def _to_come(self) -> int:
+        """Host bytes that servers which are loading beside it have not taken yet."""
+        loading = [s for s in self.beside if s is not self and s._began is not None]
+        held = [sum(map(memory.held_by, family(s.owned.marker))) for s in loading]
+        return sum(max(0, self._need - h) for h in held)
 
     def _await_ready(self, owned: Owned) -> None:
         """Wait until the server answers. Its death ends the wait."""
@@ -218,7 +256,7 @@ class Server:
                     raise Unavailable(f"no answer within {patience.seconds:.0f} s")
                 if patience.spent - said >= _PROGRESS_SECONDS:
                     said = patience.spent
-                    self.say(f"engine: loading, {patience.spent:.0f} s")
+                    self.say(f"loading, {patience.spent:.0f} s")
                 if wait_ended(owned, _READY_POLL_SECONDS):
                     raise Unavailable("the process ended")
 
@@ -240,7 +278,7 @@ class Server:
         asked, info = self.settings.lifecycle, self.owned.info
         if info.get("asked") == asked:
             return LIFECYCLES.named(info["lifecycle"])
-        trainer = trainer_bytes(self.settings)
+        trainer = trainer_bytes(self.settings) + self._to_come
         with self.admin() as admin:
             decision = decide(asked, admin, available=memory.available(), trainer=trainer)
         self.note(asked=asked, lifecycle=decision.lifecycle.name, reason=decision.reason)
@@ -248,13 +286,34 @@ class Server:
 
     # -- what it serves ------------------------------------------------------------------------
 
-    def prove(self) -> Proof | None:
-        """Prove the target's adapter once; None for the base and for an adapter proven before.
+    def prove(self) -> Served:
+        """Prove the target's adapter, unless it was proven before; once more with a fresh server
+        where that fails."""
+        try:
+            proof = self._proof()
+        except Unavailable as e:
+            self.say(f"trying once with a fresh server, because {e}")
+            self.begin()
+            self.finish()
+            proof = self._proof()
+        owned = self.owned
+        return Served(
+            base_url=url(owned),
+            api_key=api_key(owned),
+            model_name=self.target.name,
+            version=self.target.name,
+            adapter=self.target.adapter,
+            pid=owned.pid,
+            lifecycle=owned.info["lifecycle"],
+            reason=owned.info["reason"],
+            proof=proof,
+            name=self.replica.told,
+        )
 
-        A server that fails the proof is stopped, so that the next try starts a fresh one.
-        """
+    def _proof(self) -> Proof | None:
+        """None for the base and for an adapter proven before. A server that fails is stopped."""
         target, owned = self.target, self.owned
-        info = target.adapters.get(target.name)
+        info = target.adapter
         proven: list[str] = owned.info.get("proven", [])
         if info is None or target.name in proven:
             return None
@@ -268,7 +327,7 @@ class Server:
         kernels = Path(owned.info["scratch"]) / KERNELS
         self._with_kernels(lambda: kernel_cache.keep(kernels))
         self.note(proven=[*proven, target.name])
-        self.say(f"engine: {target.name} {proof.verdict.told}: {proof.detail}")
+        self.say(f"{target.name} {proof.verdict.told}: {proof.detail}")
         return proof
 
     # -- its end -------------------------------------------------------------------------------
@@ -279,26 +338,31 @@ class Server:
         What stays beside it (`BESIDE`) ends first. Returns the number of the server's processes.
         """
         for other in self.ledger.entries():
-            if other.info.get(BESIDE) == ENGINE:
+            if other.info.get(BESIDE) == self.replica.name:
                 end_with_leftovers(self.ledger, other, self.settings.stop_seconds)
-        owned = self.ledger.get(ENGINE)
+        owned = self.ledger.get(self.replica.name)
         if owned is None:
             return 0
         pids = family(owned.marker)
         if pids:
-            self.say("engine: stopping")
+            self.say("stopping")
         leftovers = Leftovers.of(pids, owned.info)
         margin = int(self.settings.memory_margin_gib * memory.GIB)
         reclaim = to_come_back(owned, pids, margin)
         terminate(owned, self.settings.stop_seconds)
         leftovers.remove()
-        self.ledger.forget(ENGINE)
+        self.ledger.forget(self.replica.name)
         reclaim.wait(
             margin=margin,
             seconds=self.settings.memory_seconds,
             what="waiting for the engine's memory to come back",
         )
         return len(pids)
+
+
+def entries_of(run_dir: Path) -> list[Owned]:
+    """The entries of servers in the run's ledger."""
+    return [e for e in Ledger(run_dir / LEDGER_FILE).entries() if is_engine(e.name)]
 
 
 def end_with_leftovers(ledger: Ledger, owned: Owned, grace_seconds: float) -> int:

@@ -1,7 +1,8 @@
-"""What a server must serve: a model, adapters by name, and the one that a phase needs.
+"""What a server must serve (a model, adapters by name, the one that a phase needs), and one that
+serves it.
 
-Its folders are checked when it is made, before any server is touched. `fingerprint` is compared
-with the one that a running server was started with. Nothing here talks to a server.
+The folders of a target are checked when it is made, before any server is touched. `fingerprint` is
+compared with the one that a running server was started with. Nothing here talks to a server.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from fieldkit.errors import BadInput
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.proof import Proof
+from rollout.engine.replica import ENGINE
 from rollout.engine.vllm_server import BASE_NAME, LoraShape
 
 
@@ -31,6 +34,11 @@ class Target:
     def paths(self) -> dict[str, Path]:
         """Name -> folder of every adapter."""
         return {name: info.path for name, info in self.adapters.items()}
+
+    @property
+    def adapter(self) -> AdapterInfo | None:
+        """The one that is needed; None for the base model."""
+        return self.adapters.get(self.name)
 
     @property
     def shape(self) -> LoraShape | None:
@@ -63,3 +71,32 @@ def check_target(
         raise BadInput(f"{len(paths)} adapters, but engine.max_adapters is {settings.max_adapters}")
     adapters = {name: check_adapter(path.resolve(), model_dir) for name, path in paths.items()}
     return Target(model_dir, settings, adapters, BASE_NAME if adapter is None else version)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that serves the target.
+
+    model_name: the name to request ("base" for ours without an adapter). version: the target's name
+    for it, under which the policy is recorded. pid: the API server's; None for a server that the
+    run does not own. lifecycle and reason: how the next adapter will reach it (by name), and why.
+    adapter: the checked one; None for the base. proof: of the adapter, if this call made it; None
+    for the base and where it was proven before. seconds: duration of this call. name: the server in
+    words.
+    """
+
+    base_url: str
+    api_key: str
+    model_name: str
+    version: str
+    adapter: AdapterInfo | None
+    pid: int | None
+    lifecycle: str
+    reason: str
+    proof: Proof | None
+    seconds: float = 0.0
+    name: str = ENGINE
+
+    @property
+    def adapter_sha(self) -> str | None:
+        return None if self.adapter is None else self.adapter.sha

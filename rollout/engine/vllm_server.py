@@ -25,6 +25,7 @@ from rollout.engine import kernel_cache, preload, vllm_plugin
 from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
+from rollout.engine.replica import Replica
 
 BASE_NAME = "base"
 """The name under which every server serves the model without an adapter."""
@@ -54,6 +55,8 @@ _ERROR_CHARACTERS = 400
 # What a server's three processes hold besides weights and KV cache on a CPU, measured with the
 # default model: 0.56 GiB in the API server, 0.49 in the EngineCore, 0.9 in the Worker.
 _PROCESS_BYTES = 2 * GIB
+
+_ONLY = Replica()
 
 _ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -152,6 +155,7 @@ def command(
         "--disable-uvicorn-access-log",
         *("--middleware", MIDDLEWARE),
         *(_cpu_flags(settings) if is_cpu_build() else cuda),
+        *_parallel_flags(settings),
     ]
     if shape is not None:
         words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
@@ -175,7 +179,19 @@ def _cpu_flags(settings: EngineSettings) -> list[str]:
     ]
 
 
-def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[str, str]:
+def _parallel_flags(settings: EngineSettings) -> list[str]:
+    """vLLM's own parallelism, passed through; nothing for one copy on one GPU."""
+    words = []
+    if settings.data_parallel > 1:
+        words += ["--data-parallel-size", str(settings.data_parallel)]
+    if settings.tensor_parallel > 1:
+        words += ["--tensor-parallel-size", str(settings.tensor_parallel)]
+    return words
+
+
+def environment(
+    settings: EngineSettings, api_key: str, scratch: Path, replica: Replica = _ONLY
+) -> dict[str, str]:
     """The server's whole environment. `scratch`: a short private folder for sockets and files.
 
     Variables whose names look like a secret's are left out: the server needs none, and its log is
@@ -198,12 +214,14 @@ def environment(settings: EngineSettings, api_key: str, scratch: Path) -> dict[s
     # With it each of the three processes compiles every module it imports: 85 s to start, not 40.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     if is_cpu_build():
-        env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings)
+        env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
         env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
         env |= kernel_cache.environment(scratch / KERNELS)
         env = preload.preloaded(env, preloads(settings.tcmalloc))
         # Would override --kv-cache-memory-bytes.
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
+    elif replica.of > 1:
+        env["CUDA_VISIBLE_DEVICES"] = replica.gpus(_gpus(), settings.ranks)
     return env
 
 
@@ -213,10 +231,18 @@ def preloads(wanted: bool) -> str | None:
     return preload.tcmalloc() if wanted and is_cpu_build() else None
 
 
-def _threads_bind(settings: EngineSettings) -> str:
+def _threads_bind(settings: EngineSettings, replica: Replica) -> str:
     if settings.threads_bind != "auto":
         return settings.threads_bind
-    return ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0)))
+    return replica.cpus(sorted(os.sched_getaffinity(0)), settings.ranks)
+
+
+def _gpus() -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(i) for i in range(len(memory.gpu_names()))]
+    return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 def last_error(log: Path) -> str:

@@ -25,8 +25,8 @@ from fieldkit.process.owned import (
     terminate,
 )
 from rollout.engine.leftovers import Leftovers
+from rollout.engine.replica import is_engine
 from rollout.engine.serve import served_names, stop_engine
-from rollout.engine.server import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
 from scripts.run.lock import is_held
@@ -75,7 +75,7 @@ class Family:
     @property
     def has_endpoint(self) -> bool:
         """Whether it is an engine whose address is in the ledger."""
-        return self.name == ENGINE and self.entry is not None
+        return is_engine(self.name) and self.entry is not None
 
     @property
     def is_starting(self) -> bool:
@@ -90,7 +90,7 @@ class Family:
     @cached_property
     def served(self) -> list[str] | None:
         """The names that an engine serves; None if it does not answer within seconds."""
-        return served_names(self.run.path)
+        return None if self.entry is None else served_names(self.entry)
 
     @property
     def is_silent(self) -> bool:
@@ -183,7 +183,7 @@ def _end(family: Family) -> None:
         return
     # Only an engine's scratch folder is read from its processes; others have the folder of the
     # process that started them.
-    pids = family.pids if family.name == ENGINE else ()
+    pids = family.pids if is_engine(family.name) else ()
     leftovers = Leftovers.of(pids, family.entry.info if family.entry else {})
     # Of processes that no ledger names only the marker is known, which is enough.
     terminate(family.entry or Owned(family.name, family.marker), GRACE_SECONDS)

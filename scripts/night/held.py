@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from rollout.engine.server import ENGINE
+from rollout.engine.replica import is_engine
 from scripts.phases.kept_trainer import TRAINER
 from scripts.run.folder import RunFolder
 from scripts.run.programs import Programs
@@ -34,7 +34,8 @@ class Held:
         if now - self._last < _LOOK_SECONDS:
             return
         self._last = now
-        both = [p.held for p in self._programs.look(None) if p.name in (ENGINE, TRAINER)]
+        programs = self._programs.look(None)
+        both = [p.held for p in programs if p.name == TRAINER or is_engine(p.name)]
         self.most = max(self.most, sum(both))
 
     def news(self) -> int | None:

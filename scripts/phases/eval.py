@@ -1,4 +1,4 @@
-"""The eval phase: plays the due arms on the held-out set, on one server.
+"""The eval phase: plays the due arms on the held-out set, on one engine.
 
 At the start of a run the due arms are do-nothing, oracle, the base model and the starting adapter;
 later the newest adapter. An adapter also plays a few of the tasks at the training temperature. A
@@ -17,7 +17,7 @@ from fieldkit.files.atomic import sha256_file
 from fieldkit.files.sharded import sha256_records
 from fieldkit.records import Task
 from rollout.arm import BASE_ADAPTER, TRAJECTORIES, EvalSummary, evaluate_arm
-from rollout.engine.serve import Served
+from rollout.engine.target import Served
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.player import Player
 from rollout.settings import EpisodeSettings
@@ -129,8 +129,8 @@ def _play_at_training_temperature(ctx: Context, files: RunFiles, arm: str) -> No
     note(ctx.tell, f"evaluating {name} on {counted(len(tasks), 'held-out task')}")
     evals = ctx.folder.training_evals
     chat = renderer(ctx)
-    served = _serve(ctx, files, arm)
-    _finish(ctx, _play_served(ctx, name, served, chat, settings, tasks, evals), evals)
+    servers = _serve(ctx, files, arm)
+    _finish(ctx, _play_served(ctx, name, servers, chat, settings, tasks, evals), evals)
 
 
 def _step_of(files: RunFiles, arm: str) -> int:
@@ -156,8 +156,8 @@ def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
         note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
         return taken
     chat = renderer(ctx)
-    served = _serve(ctx, files, arm)
-    return _play_served(ctx, name, served, chat, _settings(ctx), ctx.heldout(), ctx.folder.evals)
+    servers = _serve(ctx, files, arm)
+    return _play_served(ctx, name, servers, chat, _settings(ctx), ctx.heldout(), ctx.folder.evals)
 
 
 def _settings(ctx: Context) -> EpisodeSettings:
@@ -189,7 +189,7 @@ async def _evaluate(
     )
 
 
-def _serve(ctx: Context, files: RunFiles, arm: str) -> Served:
+def _serve(ctx: Context, files: RunFiles, arm: str) -> tuple[Served, ...]:
     """Serve the arm. The server of the base model also holds the newest adapter (at the start the
     starting one), so that both are played under the same conditions."""
     if arm == BASE_ADAPTER:
@@ -207,14 +207,14 @@ def _last_step_of(files: RunFiles, arm: str) -> int:
 def _play_served(
     ctx: Context,
     name: str,
-    served: Served,
+    servers: Sequence[Served],
     chat: ChatRenderer,
     settings: EpisodeSettings,
     tasks: Sequence[Task],
     evals: Path,
 ) -> EvalSummary:
     async def play() -> EvalSummary:
-        async with player(ctx, served, chat, settings) as one:
+        async with player(ctx, servers, chat, settings) as one:
             return await _evaluate(ctx, name, one, tasks, evals)
 
     with ctx.watch.part("eval"):

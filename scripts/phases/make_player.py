@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fieldkit.process.owned import start_time
 from fieldkit.records import Task
 from reward.reward import Reward
 from rollout.arm import BASE_ADAPTER
-from rollout.engine.client import EngineClient
-from rollout.engine.serve import Served, ensure_engine, find_engine
+from rollout.engine.router import samplers
+from rollout.engine.serve import ensure_engine, find_servers
+from rollout.engine.target import Served
 from rollout.envs.base import Site, World
 from rollout.envs.registry import make_world
 from rollout.flight import OnProgress, RolloutProgress
 from rollout.player import Player
-from rollout.policies import sampled
+from rollout.policies import sampled_for
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
-from scripts.base.events import note, progress
+from scripts.base.events import alarm, note, progress
 from scripts.phases.context import Context
 from scripts.run.template import chat_renderer, tool_form
 
@@ -34,14 +34,15 @@ _TELL_SECONDS = 0.2
 
 def serve(
     ctx: Context, adapter: Path | None, version: str, keep: Mapping[str, Path] | None = None
-) -> Served:
-    """Have the run's engine serve `adapter` (None: the base model), and journal the result.
+) -> tuple[Served, ...]:
+    """Have the run's engine serve `adapter` (None: the base model), and journal the result; the
+    servers that do, at least one.
 
     If lifecycle is "auto", a note says which lifecycle a new server uses, and why.
     """
-    before = find_engine(ctx.folder.path)
+    before = {owned.pid for owned in find_servers(ctx.folder.path)}
     with ctx.watch.part("engine"):
-        served = ctx.waiting(
+        servers = ctx.waiting(
             lambda: ensure_engine(
                 ctx.folder.path,
                 ctx.model_dir(),
@@ -52,19 +53,22 @@ def serve(
                 keep=keep,
             )
         )
-    if ctx.config.engine.lifecycle == "auto" and (before is None or before.pid != served.pid):
-        note(ctx.tell, f"engine: lifecycle {served.reason}")
-    if served.proof is not None:
-        ctx.journal.append(
-            "adapter_served",
-            version=version,
-            adapter_sha=served.adapter_sha,
-            lifecycle=served.lifecycle,
-            reason=served.reason,
-            verdict=served.proof.verdict.value,
-            seconds=round(served.seconds, 3),
-        )
-    return served
+    for served in servers:
+        is_new = served.pid is not None and served.pid not in before
+        if ctx.config.engine.lifecycle == "auto" and is_new:
+            note(ctx.tell, f"{served.name}: lifecycle {served.reason}")
+        if served.proof is not None:
+            ctx.journal.append(
+                "adapter_served",
+                version=version,
+                adapter_sha=served.adapter_sha,
+                lifecycle=served.lifecycle,
+                reason=served.reason,
+                verdict=served.proof.verdict.value,
+                seconds=round(served.seconds, 3),
+                **({"server": served.name} if len(servers) > 1 else {}),
+            )
+    return servers
 
 
 def renderer(ctx: Context) -> ChatRenderer:
@@ -75,22 +79,21 @@ def renderer(ctx: Context) -> ChatRenderer:
 
 @asynccontextmanager
 async def player(
-    ctx: Context, served: Served, chat: ChatRenderer, settings: EpisodeSettings
+    ctx: Context, servers: Sequence[Served], chat: ChatRenderer, settings: EpisodeSettings
 ) -> AsyncIterator[Player]:
     """A player of the served adapter under `settings`; use it inside an event loop."""
-    async with EngineClient(
-        served.base_url,
-        served.api_key,
-        served.model_name,
-        stop_token_ids=(chat.eot_id,),
-        alive=lambda: start_time(served.pid) is not None,
-    ) as client:
+
+    def on_lost(text: str) -> None:
+        alarm(ctx.tell, text)
+        ctx.journal.append("server_lost", text=text)
+
+    async with samplers(servers, (chat.eot_id,), on_lost) as sampler_of:
         yield Player(
-            policy=sampled(client, chat),
+            policy=sampled_for(sampler_of, chat),
             worlds=worlds(ctx),
             settings=settings,
-            adapter_sha=served.adapter_sha or BASE_ADAPTER,
-            policy_version=served.model_name,
+            adapter_sha=servers[0].adapter_sha or BASE_ADAPTER,
+            policy_version=servers[0].version,
             reward=reward(ctx),
         )
 

@@ -46,14 +46,14 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
     """Play a few groups with step `n`'s adapter, show their rewards, and store the figures."""
     ctx.about_to_play()
     chat = renderer(ctx)
-    served = serve(ctx, adapter, ctx.folder.version(n))
+    servers = serve(ctx, adapter, ctx.folder.version(n))
 
     settings, pool = ctx.config.rollout, ctx.pool()
     wanted = min(PREFLIGHT_TASKS, len(pool))
     drawing = Drawing(settings.run_seed, 1, pool, wanted, mix=ctx.config.data.mix)
 
     async def play() -> Preflight:
-        async with player(ctx, served, chat, settings) as p:
+        async with player(ctx, servers, chat, settings) as p:
             return await preflight(
                 DRAWS[settings.draw](drawing),
                 player=p,

@@ -64,11 +64,11 @@ def next_step(ctx: Context) -> int:
 def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
     settings = ctx.config.rollout
     chat = renderer(ctx)
-    served = serve(ctx, ctx.folder.adapter(n - 1), ctx.folder.version(n - 1))
+    servers = serve(ctx, ctx.folder.adapter(n - 1), ctx.folder.version(n - 1))
     tasks = _draw(ctx, n)
 
     async def play() -> tuple[RolloutGroup, ...]:
-        async with player(ctx, served, chat, settings) as p:
+        async with player(ctx, servers, chat, settings) as p:
             return await roll_out(
                 n,
                 tasks[: settings.tasks_per_step],

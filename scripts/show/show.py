@@ -311,11 +311,11 @@ def play_base(
         # Serve the newest adapter too, as an evaluation does: a server without an adapter would be
         # a different one, and starting it takes a minute.
         newest = folder.finished_steps() - 1
-        served = serve(ctx, None, BASE, {folder.version(newest): folder.adapter(newest)})
+        servers = serve(ctx, None, BASE, {folder.version(newest): folder.adapter(newest)})
         chat = renderer(ctx)
 
         async def play() -> Trajectory:
-            async with player(ctx, served, chat, config.rollout.at(temperature)) as p:
+            async with player(ctx, servers, chat, config.rollout.at(temperature)) as p:
                 return await p.play(task, k, functools.partial(eval_seed, task.task_id, k))
 
         trajectory = ctx.run_async(play())

@@ -30,8 +30,8 @@ def _change(work: Work, lifecycle: str) -> Values:
         run, other = Path(temporary) / "run", Path(temporary) / "adapter"
         _another(work.adapter.path, other)
         try:
-            first = ensure_engine(run, work.model, settings, work.adapter.path, "v0", tell)
-            then = ensure_engine(run, work.model, settings, other, "v1", tell)
+            (first,) = ensure_engine(run, work.model, settings, work.adapter.path, "v0", tell)
+            (then,) = ensure_engine(run, work.model, settings, other, "v1", tell)
         finally:
             stop_engine(run)
         return {"start_seconds": first.seconds, "seconds": then.seconds}

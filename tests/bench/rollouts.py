@@ -25,7 +25,8 @@ from fieldkit.records import RolloutGroup, Turn, read_bundle
 from rollout.bundle import roll_out
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.serve import Served, ensure_engine, stop_engine
+from rollout.engine.serve import ensure_engine, stop_engine
+from rollout.engine.target import Served
 from rollout.transcript import ChatRenderer
 from tests.bench.measurements import Measurements, Values, in_turn, tell
 from tests.bench.work import Work
@@ -42,7 +43,8 @@ def served(work: Work, settings: EngineSettings) -> Iterator[Served]:
     with tempfile.TemporaryDirectory() as run, patch.dict(os.environ, VLLM_SERVER_DEV_MODE="1"):
         folder = Path(run)
         try:
-            yield ensure_engine(folder, work.model, settings, work.adapter.path, "v0", tell)
+            (server,) = ensure_engine(folder, work.model, settings, work.adapter.path, "v0", tell)
+            yield server
         finally:
             stop_engine(folder)
 

@@ -87,7 +87,7 @@ def _document(work: Work) -> Values:
         bundle, options, run = folder / "bundle.jsonl", folder / "settings.json", folder / "run"
         write_json(options, asdict(work.trainer))
         try:
-            server = ensure_engine(run, work.model, settings, work.adapter.path, "v0", tell)
+            (server,) = ensure_engine(run, work.model, settings, work.adapter.path, "v0", tell)
             watch = Stopwatch()
             with watch.phase("rollout"):
                 played = rollouts.play(work, server, chat, 1, bundle)

@@ -19,7 +19,8 @@ import typer
 
 from rollout.engine.client import Completion, EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.serve import Served, ensure_engine, stop_engine
+from rollout.engine.serve import ensure_engine, stop_engine
+from rollout.engine.target import Served
 from rollout.envs.registry import opening_of
 from rollout.settings import neutral_sampling
 from rollout.tasks import read_tasks
@@ -47,7 +48,7 @@ def main(
             settings = EngineSettings(lora_matmul=plugin)
             with tempfile.TemporaryDirectory() as run:
                 adapter = ROOT / "adapters" / "smol-warm"
-                served = ensure_engine(Path(run), model, settings, adapter, "v0", print)
+                (served,) = ensure_engine(Path(run), model, settings, adapter, "v0", print)
                 try:
                     found = asyncio.run(_measure(served, chat, prompts, samples))
                 finally:

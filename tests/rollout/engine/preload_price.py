@@ -25,8 +25,9 @@ from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import family
 from rollout.engine import preload, vllm_server
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.serve import Served, ensure_engine, stop_engine
-from rollout.engine.server import ENGINE
+from rollout.engine.replica import ENGINE
+from rollout.engine.serve import ensure_engine, stop_engine
+from rollout.engine.target import Served
 from rollout.envs.registry import opening_of
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
@@ -91,7 +92,7 @@ def _server(kind: str, model: Path) -> Iterator[Served]:
     settings = EngineSettings(tcmalloc=False)  # this module preloads it
     with tempfile.TemporaryDirectory() as run:
         adapter = ROOT / "adapters" / "smol-warm"
-        served = ensure_engine(Path(run), model, settings, adapter, "v0", print)
+        (served,) = ensure_engine(Path(run), model, settings, adapter, "v0", print)
         vllm_server._cpu_flags = flags
         try:
             yield served

@@ -44,7 +44,7 @@ def _start(model: Path) -> float:
     """Start one server, prove its adapter, end it. Seconds until it was proven."""
     with tempfile.TemporaryDirectory() as run:
         adapter = ROOT / "adapters" / "smol-warm"
-        served = ensure_engine(Path(run), model, EngineSettings(), adapter, "v0", print)
+        (served,) = ensure_engine(Path(run), model, EngineSettings(), adapter, "v0", print)
         stop_engine(Path(run))
         return served.seconds
 

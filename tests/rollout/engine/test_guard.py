@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import family
-from rollout.engine.server import ENGINE
+from rollout.engine.replica import ENGINE
 
 PROGRAM = """
 import os, signal, sys

@@ -25,8 +25,8 @@ from fieldkit.process.owned import Owned, family, terminate
 from fieldkit.process.shared_memory import PLACE, shared_files
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE, Leftovers, held_note, new_scratch
+from rollout.engine.replica import ENGINE
 from rollout.engine.serve import stop_engine
-from rollout.engine.server import ENGINE
 
 # Has a block of shared memory whose name it says, and ends when it is asked to, removing nothing.
 SERVER = """

@@ -161,7 +161,8 @@ def test_a_lifecycle_from_outside_serves_adapters_and_makes_room_for_the_trainer
 
     def ensure(n: int) -> Any:
         adapter, version = tiny.adapter(n), f"run-v{n}"
-        return ensure_engine(run, tiny.folder, settings, adapter, version, lambda line: None)
+        (served,) = ensure_engine(run, tiny.folder, settings, adapter, version, lambda line: None)
+        return served
 
     first = ensure(1)
     assert (first.lifecycle, first.reason) == ("sleep", "sleep: asked for")

@@ -32,14 +32,14 @@ from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.kernel_cache import kept_folder
 from rollout.engine.lifecycle import RESTART
 from rollout.engine.proof import Verdict, prove
+from rollout.engine.replica import ENGINE
 from rollout.engine.serve import (
-    Served,
     ensure_engine,
     find_engine,
     release_memory,
     stop_engine,
 )
-from rollout.engine.server import ENGINE
+from rollout.engine.target import Served
 from rollout.engine.vllm_server import (
     API_KEY_VARIABLE,
     BASE_NAME,
@@ -271,6 +271,7 @@ def test_a_killed_servers_orphans_are_ended_before_the_next_start(engine: Shared
     killed = engine.ensure(engine.model.adapter(1), "killed-v1")
     owned = find_engine(engine.run_dir)
     assert owned is not None
+    assert killed.pid is not None
     os.kill(killed.pid, signal.SIGKILL)
     served = engine.ensure(engine.model.adapter(1), "killed-v1")
     assert served.pid != killed.pid
@@ -401,7 +402,8 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
 
 def ensure(tiny: TinyModel, run_dir: Path, adapter: Path | None = None, **changes: Any) -> Served:
     settings = replace(EngineSettings(), **changes)
-    return ensure_engine(run_dir, tiny.folder, settings, adapter, "run-v1", lambda line: None)
+    (served,) = ensure_engine(run_dir, tiny.folder, settings, adapter, "run-v1", lambda line: None)
+    return served
 
 
 def test_a_missing_model_folder_is_bad_input(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import marked
 from fieldkit.records import read_trajectories
-from rollout.engine.server import ENGINE
+from rollout.engine.replica import ENGINE
 from tests.chaos.night import SITE
 from tests.conftest import SharedEngine
 from tests.fieldkit.answering import Endpoint, answering

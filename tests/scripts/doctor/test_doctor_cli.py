@@ -21,8 +21,8 @@ from fieldkit.files.atomic import read_json, write_json
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned
 from fieldkit.training.adapter import CONFIG_FILE
+from rollout.engine.replica import ENGINE
 from rollout.engine.serve import stop_engine
-from rollout.engine.server import ENGINE
 from scripts.cli.app import main
 from scripts.doctor import checkup, ownership
 from scripts.run import folder

@@ -18,7 +18,7 @@ from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, command_line, family, start_time, terminate
 from rollout.engine.leftovers import SCRATCH_VARIABLE, new_scratch
-from rollout.engine.server import ENGINE
+from rollout.engine.replica import ENGINE
 from scripts.doctor import checkup, ownership
 from scripts.doctor.ownership import Use, families, reclaim, told
 from scripts.run import folder

@@ -20,7 +20,7 @@ from fieldkit.errors import NotOwner
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family, marked, wait_ended
-from rollout.engine.server import ENGINE
+from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import LOOP, detach

@@ -20,7 +20,7 @@ from fieldkit.records import encode, read_bundle, read_trajectories
 from rollout.arm import BASE_ADAPTER, evaluate_arm
 from rollout.bundle import roll_out
 from rollout.engine.lifecycle import HOTSWAP
-from rollout.engine.serve import Served
+from rollout.engine.target import Served
 from rollout.settings import EpisodeSettings
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
@@ -280,7 +280,7 @@ def test_the_base_model_is_read_where_it_was_evaluated(
 
 
 class _Engine(ScriptedSampler):
-    """What `scripts.phases.make_player` talks to, without a server behind it."""
+    """What `rollout.engine.router` talks to, without a server behind it."""
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__(replies("I am the base."))
@@ -299,12 +299,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def ensure(
         run_dir: Path, model: Path, settings: object, adapter: Path | None, *rest: Any, **more: Any
-    ) -> Served:
+    ) -> tuple[Served, ...]:
         calls.append((adapter, rest[0], more["keep"]))
-        return Served("", "", "base", None, 0, HOTSWAP.name, "", None, 0.0)
+        return (Served("", "", "base", "base", None, 0, HOTSWAP.name, "", None, 0.0),)
 
     monkeypatch.setattr("scripts.phases.make_player.ensure_engine", ensure)
-    monkeypatch.setattr("scripts.phases.make_player.EngineClient", _Engine)
+    monkeypatch.setattr("rollout.engine.router.EngineClient", _Engine)
     return calls
 
 

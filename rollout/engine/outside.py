@@ -1,0 +1,267 @@
+"""A vLLM server that the run does not own: in a container or on another host, found by its address.
+
+It is given adapters through vLLM's own API and asked to sample; it is never started, restarted or
+ended. vLLM reads an adapter from a path and takes none over HTTP (`LoadLoRAAdapterRequest` has a
+name and a path), so the adapter has to lie in a folder that both sides see. Its name there holds
+the adapter's hash and who loaded it: a server that outlives runs never confuses two adapters, and
+nothing is unloaded that another run loaded. Whatever is wrong with the server is `Unavailable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.atomic import whole_dir
+from fieldkit.gate.patience import Patience
+from fieldkit.records import Sampling
+from fieldkit.training.adapter import AdapterInfo, adapter_sha, copy_adapter
+from rollout.engine.admin import Admin
+from rollout.engine.client import ClientSettings, EngineClient
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.lifecycle import HOTSWAP
+from rollout.engine.proof import Proof, prove
+from rollout.engine.server import Progress
+from rollout.engine.target import Served, Target
+
+_LOOK_SECONDS = 10.0  # for one list of models
+_POLL_SECONDS = 1.0  # between two; a server on another host sends no event when it is back
+_ALONE_SECONDS = ClientSettings().patience_seconds
+_BESIDE_OTHERS_SECONDS = 10.0
+"""How long an address that does not answer is tried, before others play without it."""
+
+_SHA_SHOWN, _OWNER_SHOWN = 12, 8
+
+# Sampled at this temperature, the logprobs of the distribution that was sampled from are far from
+# those at temperature 1, whatever the model.
+_COLD = Sampling(temperature=0.1, max_tokens=16, top_p=1.0, top_k=0, min_p=0.0)
+_COLD_PROMPT = tuple(range(1, 17))
+_SAME_LOGPROB = 0.05  # rounding in bf16, a token
+
+
+def api_keys(settings: EngineSettings) -> list[str]:
+    """The API key of each address in engine.urls; "" where engine.keys_from names none.
+
+    Raises `BadInput` naming the variable or the file that is not there.
+    """
+    sources = settings.keys_from or [""]
+    if len(sources) == 1:
+        sources = sources * len(settings.urls)
+    return [_key(source) for source in sources]
+
+
+def _key(source: str) -> str:
+    if not source:
+        return ""
+    if "/" not in source:
+        if source not in os.environ:
+            raise BadInput(f"engine.keys_from: the environment has no variable {source}")
+        return os.environ[source]
+    try:
+        return Path(source).expanduser().read_text(encoding="utf-8").strip()
+    except OSError as e:
+        raise BadInput(f"engine.keys_from: {source}: {e.strerror}") from e
+
+
+def outside_servers(
+    run_dir: Path,
+    settings: EngineSettings,
+    target: Target,
+    keys: Sequence[str],
+    on_progress: Progress,
+) -> list[OutsideServer]:
+    """Those in engine.urls. keys: `api_keys`."""
+    alone = settings.replicas == 0 and len(settings.urls) == 1
+    patience = _ALONE_SECONDS if alone else _BESIDE_OTHERS_SECONDS
+    return [
+        OutsideServer(url.rstrip("/"), key, run_dir, settings, target, on_progress, patience)
+        for url, key in zip(settings.urls, keys, strict=True)
+    ]
+
+
+class OutsideServer:
+    """One address. Use it as `rollout.engine.serve.AnyServer`.
+
+    patience: seconds for which it is tried where it does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        run_dir: Path,
+        settings: EngineSettings,
+        target: Target,
+        on_progress: Progress,
+        patience: float,
+    ) -> None:
+        self.url = url
+        self._key = key
+        self._settings = settings
+        self._target = target
+        self._on_progress = on_progress
+        self._patience = patience
+        whose = f"{socket.gethostname()}:{run_dir.resolve()}"
+        self._owner = hashlib.sha256(whose.encode()).hexdigest()[:_OWNER_SHOWN]
+        self._base = ""
+
+    def say(self, text: str) -> None:
+        self._on_progress(f"engine {self.url}: {text}")
+
+    # -- making it serve the target --------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Put the adapters where the server can read them."""
+        if not self._settings.shared:
+            return
+        shared = Path(self._settings.shared)
+        if not shared.is_dir():
+            raise BadInput(f"engine.shared: {shared}: no such folder")
+        for name, info in self._adapters().items():
+            _publish(info, shared / name)
+
+    def finish(self) -> None:
+        """Wait until the server answers; have it load what is missing of the target."""
+        cards = self._await_cards()
+        self._base = self._find_base(cards)
+        listed, wanted = {str(card["id"]) for card in cards}, self._adapters()
+        with Admin(self.url, self._key) as admin:
+            missing = [name for name in wanted if name not in listed]
+            if missing and not admin.can_swap():
+                raise Unavailable(
+                    f"{self.url}: it does not load adapters while it runs: start it with "
+                    "--enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True (docs/engines.md)"
+                )
+            for name in missing:
+                self.say(f"loading adapter {name}")
+                self._load(admin, name, wanted[name])
+            for name in listed - set(wanted):
+                if self._is_ours(name):
+                    admin.unload(name)
+        self._remove_copies(wanted)
+
+    def _adapters(self) -> dict[str, AdapterInfo]:
+        """The target's adapters by their names there."""
+        return {self._name(n, a): a for n, a in self._target.adapters.items()}
+
+    def _name(self, version: str, info: AdapterInfo) -> str:
+        return f"{version}-{info.sha[:_SHA_SHOWN]}-{self._owner}"
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether this run gave that name."""
+        return name.endswith(f"-{self._owner}")
+
+    def _await_cards(self) -> list[dict[str, Any]]:
+        patience = Patience(self._patience, _LOOK_SECONDS + _POLL_SECONDS)
+        with Admin(self.url, self._key, _LOOK_SECONDS) as admin:
+            while True:
+                try:
+                    return admin.cards()
+                except Unavailable as e:
+                    if patience.over():
+                        raise Unavailable(
+                            f"{e}; `curl {self.url}/v1/models` asks it, and engine.keys_from says "
+                            "where its key is"
+                        ) from e
+                time.sleep(_POLL_SECONDS)
+
+    def _find_base(self, cards: Sequence[dict[str, Any]]) -> str:
+        """The name of its model without an adapter. Raises `Unavailable` for a context that is too
+        short."""
+        base = next((card for card in cards if not card.get("parent")), None)
+        if base is None:
+            raise Unavailable(f"{self.url}/v1/models: it lists no base model, so it is no vLLM")
+        context, wanted = base.get("max_model_len"), self._settings.max_model_len
+        if isinstance(context, int) and context < wanted:
+            raise Unavailable(
+                f"{self.url}: its context is {context} tokens and engine.max_model_len is {wanted}:"
+                f" start it with --max-model-len {wanted}"
+            )
+        return str(base["id"])
+
+    # -- the way of an adapter -------------------------------------------------------------------
+
+    def _load(self, admin: Admin, name: str, info: AdapterInfo) -> None:
+        there = self._settings.shared_there or self._settings.shared
+        path = Path(there) / name if there else info.path
+        try:
+            admin.load(name, path)
+        except Unavailable as e:
+            raise Unavailable(
+                f"{e}. The server has to see {path}: engine.shared names a folder that both see, "
+                f"and its --max-lora-rank has to be {info.rank} or more"
+            ) from e
+
+    def _remove_copies(self, wanted: dict[str, AdapterInfo]) -> None:
+        if self._settings.shared:
+            for copy in Path(self._settings.shared).glob(f"*-{self._owner}"):
+                if copy.name not in wanted:
+                    shutil.rmtree(copy, ignore_errors=True)
+
+    # -- what it serves --------------------------------------------------------------------------
+
+    def prove(self) -> Served:
+        """Prove every adapter of the target and how the server reports logprobs: somebody may have
+        restarted it since the last phase."""
+        self._check_logprobs()
+        proofs: dict[str, Proof] = {}
+        for version, adapter in self._target.adapters.items():
+            client = self._client(self._name(version, adapter))
+            proofs[version] = prove(client, adapter.path, adapter.sha)
+            told = proofs[version].verdict.told
+            self.say(f"{version} {told}: {proofs[version].detail}")
+        needed, info = self._target.name, self._target.adapter
+        return Served(
+            base_url=self.url,
+            api_key=self._key,
+            model_name=self._base if info is None else self._name(needed, info),
+            version=needed,
+            adapter=info,
+            pid=None,
+            lifecycle=HOTSWAP.name,
+            reason="not a server of this run: it is given adapters, and goes on",
+            proof=proofs.get(needed),
+            name=f"engine {self.url}",
+        )
+
+    def _client(self, name: str) -> EngineClient:
+        settings = ClientSettings(patience_seconds=self._patience)
+        return EngineClient(self.url, self._key, name, settings=settings)
+
+    def _check_logprobs(self) -> None:
+        """Raise `Unavailable` where its logprobs are not those of the distribution that it samples
+        from, which the policy gradient is about."""
+
+        async def ask() -> tuple[Sequence[float], Sequence[float]]:
+            async with self._client(self._base) as client:
+                sampled = await client.sample(_COLD_PROMPT, _COLD, seed=0)
+                warm = await client.logprobs((*_COLD_PROMPT, *sampled.ids))
+                return sampled.logprobs, warm[-len(sampled.ids) :]
+
+        cold, warm = asyncio.run(ask())
+        if max(abs(c - w) for c, w in zip(cold, warm, strict=True)) < _SAME_LOGPROB:
+            raise Unavailable(
+                f"{self.url}: it reports logprobs before temperature: start it with "
+                "--logprobs-mode processed_logprobs --generation-config vllm (docs/engines.md)"
+            )
+
+
+def _publish(info: AdapterInfo, copy: Path) -> None:
+    """Have `copy` be the adapter, whole and of its hash."""
+    if copy.is_dir() and adapter_sha(copy) == info.sha:
+        return
+    with whole_dir(copy) as folder:
+        copy_adapter(info.path, folder)
+        if (found := adapter_sha(folder)) != info.sha:
+            raise Unavailable(
+                f"{copy}: its copy of {info.path} has hash {found[:_SHA_SHOWN]}, not "
+                f"{info.sha[:_SHA_SHOWN]}: the file system of engine.shared loses data"
+            )

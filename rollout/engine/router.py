@@ -1,0 +1,266 @@
+"""Which of several servers answers a request, and what becomes of the requests of a lost one.
+
+The K attempts of a task share a prompt, and the turns of an attempt share all before them: so they
+go to the same server, whose cache has that prefix, unless its queue is long. A server whose request
+fails for a few seconds is lost: its requests are sent to the others, with the same ids and seeds,
+so an attempt goes on from its last turn and nothing is played twice. One that answers again proves
+its adapter before it is used again. Nothing here starts or ends a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from fieldkit.errors import BadInput, FieldkitError, Unavailable
+from fieldkit.process.owned import start_time
+from fieldkit.records import Sampling
+from rollout.engine.client import ClientSettings, Completion, EngineClient, Sampler
+from rollout.engine.proof import Verdict, proof_of
+from rollout.engine.target import Served
+
+SampledFor = Callable[[str], Sampler]
+"""The sampler of one attempt at the task with this id."""
+
+_FAILING_SECONDS = 5.0
+"""How long a request to one of several servers may fail before the server counts as lost."""
+_MOST_LOSSES = 3
+"""A server that is lost so often in one phase is not used again in it."""
+_LOOK_SECONDS = 2.0
+"""Between two looks whether a lost server answers again, which no event tells."""
+
+# An attempt leaves its server where that server's expected wait is more than `_LONGER` times that
+# of the best one, and by more than `_QUEUE` of the best one's requests besides: the other has to
+# read the whole prefix.
+_LONGER = 2.0
+_QUEUE = 4
+_SOME_IDS = (1, 2)
+_NEWEST = 0.3
+"""Weight of the newest request in a server's pace."""
+
+
+@dataclass(eq=False)
+class _Server:
+    """One server in a phase.
+
+    in_flight: requests that it has. pace: seconds a sampled token would take if it had one request,
+    None before the first answer. lost: why it is not used; None while it is.
+    """
+
+    served: Served
+    client: EngineClient
+    in_flight: int = 0
+    pace: float | None = None
+    lost: Unavailable | None = None
+    losses: int = 0
+
+    @property
+    def may_return(self) -> bool:
+        return self.losses < _MOST_LOSSES and _alive(self.served)
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """The sampler of one attempt. server: the one that answered its last turn."""
+
+    router: Router
+    task_id: str
+    server: _Server | None = None
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        return await self.router.sample(self, prompt_ids, sampling, seed)
+
+
+class Router:
+    """Several servers of one policy. Use as an async context manager.
+
+    on_lost: hears in a line that a server is lost, or that it is back. settings: `patience_seconds`
+    is how long a request is repeated where no server is left. clock: seconds.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[tuple[Served, EngineClient]],
+        on_lost: Callable[[str], None],
+        settings: ClientSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        policies = {(s.version, s.adapter_sha) for s, _ in servers}
+        if len(policies) != 1:
+            raise ValueError(f"the servers do not serve one policy, but {policies}")
+        self._servers = [_Server(served, client) for served, client in servers]
+        self._homes: dict[str, _Server] = {}
+        self._on_lost = on_lost
+        self._patience = (settings or ClientSettings()).patience_seconds
+        self._clock = clock
+        self._looking: set[asyncio.Task[None]] = set()
+        self._back = asyncio.Event()
+        self._last_loss = Unavailable("no server was lost")
+
+    async def __aenter__(self) -> Router:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._looking:
+            task.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
+
+    def attempt(self, task_id: str) -> Sampler:
+        """The sampler of a new attempt at this task."""
+        return _Attempt(self, task_id)
+
+    async def sample(
+        self, attempt: _Attempt, prompt_ids: Sequence[int], sampling: Sampling, seed: int
+    ) -> Completion:
+        """As `EngineClient.sample`, from a server that is not lost. Raises what the last one raised
+        where all are lost for longer than the patience."""
+        failed_at: float | None = None
+        while True:
+            server = await self._choose(attempt, failed_at)
+            try:
+                return await self._ask(server, prompt_ids, sampling, seed)
+            except Unavailable as e:
+                failed_at = self._clock() if failed_at is None else failed_at
+                self._lose(server, e)
+
+    async def _ask(
+        self, server: _Server, prompt_ids: Sequence[int], sampling: Sampling, seed: int
+    ) -> Completion:
+        began, before = self._clock(), server.in_flight
+        server.in_flight += 1
+        try:
+            completion = await server.client.sample(prompt_ids, sampling, seed)
+            # Requests share the server, so each takes as much longer as there are others.
+            shared = (before + server.in_flight + 1) / 2
+            pace = (self._clock() - began) / len(completion.ids) / shared
+            old = pace if server.pace is None else server.pace
+            server.pace = old + _NEWEST * (pace - old)
+            return completion
+        finally:
+            server.in_flight -= 1
+
+    # -- the choice ------------------------------------------------------------------------------
+
+    async def _choose(self, attempt: _Attempt, failed_at: float | None) -> _Server:
+        """The server for the attempt's next request. Waits where all are lost and one may return;
+        raises its failure where none does."""
+        since = self._clock() if failed_at is None else failed_at
+        while not (there := [s for s in self._servers if s.lost is None]):
+            left = self._patience - (self._clock() - since)
+            if left <= 0 or not self._some_may_return():
+                raise self._last_loss
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._back.wait(), left)
+        best = min(there, key=self._wait)
+        home = attempt.server or self._homes.get(attempt.task_id)
+        if home is None or home.lost is not None:
+            home = self._homes[attempt.task_id] = best
+        elif self._has_long_queue(home, best):
+            home = best
+        attempt.server = home
+        return home
+
+    def _wait(self, server: _Server) -> float:
+        """How long one more request would take there, as a multiple of what is the same for all."""
+        return (server.in_flight + 1) * self._pace(server)
+
+    def _pace(self, server: _Server) -> float:
+        """Its pace; of one that has not answered yet, the fastest that is known."""
+        if server.pace is not None:
+            return server.pace
+        return min((s.pace for s in self._servers if s.pace is not None), default=1.0)
+
+    def _has_long_queue(self, home: _Server, best: _Server) -> bool:
+        return self._wait(home) > _LONGER * self._wait(best) + _QUEUE * self._pace(best)
+
+    # -- lost servers ----------------------------------------------------------------------------
+
+    def _lose(self, server: _Server, why: Unavailable) -> None:
+        """Use it no more, until it answers again."""
+        if server.lost is not None:
+            return
+        server.lost = self._last_loss = why
+        server.losses += 1
+        self._back.clear()
+        others = sum(s.lost is None for s in self._servers)
+        self._on_lost(f"{server.served.name} is lost, {others} left: {why}")
+        if server.may_return:
+            looking = asyncio.create_task(self._look(server))
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
+        self._wake_if_none_returns()
+
+    async def _look(self, server: _Server) -> None:
+        """Look now and then whether it answers and serves what it should; take it back then."""
+        while server.may_return:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self._require_policy(server)
+            except BadInput:
+                break  # it refuses what every server of this policy answers
+            except FieldkitError:
+                continue
+            server.lost, server.pace = None, None
+            self._on_lost(f"{server.served.name} answers again")
+            self._back.set()
+            return
+        server.losses = _MOST_LOSSES
+        self._wake_if_none_returns()
+
+    def _wake_if_none_returns(self) -> None:
+        """Let the waiting requests see that no server is left."""
+        if not self._some_may_return():
+            self._back.set()
+
+    def _some_may_return(self) -> bool:
+        return any(s.lost is None or s.may_return for s in self._servers)
+
+    async def _require_policy(self, server: _Server) -> None:
+        """Raise `Unavailable` where it does not answer with the phase's policy."""
+        adapter = server.served.adapter
+        if adapter is not None:
+            proof = await proof_of(server.client, adapter.path, adapter.sha)
+            if proof.verdict is not Verdict.NO_CANARY:
+                return
+        await server.client.logprobs(_SOME_IDS)
+
+
+@asynccontextmanager
+async def samplers(
+    servers: Sequence[Served],
+    stop_token_ids: Sequence[int],
+    on_lost: Callable[[str], None],
+) -> AsyncIterator[SampledFor]:
+    """Connections to the servers of one policy; use it inside an event loop.
+
+    stop_token_ids: as in `EngineClient`. on_lost: as in `Router`. With one server it is the client.
+    """
+    several = len(servers) > 1
+    settings = ClientSettings(patience_seconds=_FAILING_SECONDS) if several else None
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(
+                EngineClient(
+                    served.base_url,
+                    served.api_key,
+                    served.model_name,
+                    stop_token_ids=stop_token_ids,
+                    alive=lambda served=served: _alive(served),  # type: ignore[misc]
+                    settings=settings,
+                )
+            )
+            for served in servers
+        ]
+        if not several:
+            yield lambda task_id: clients[0]
+            return
+        pairs = list(zip(servers, clients, strict=True))
+        yield (await stack.enter_async_context(Router(pairs, on_lost))).attempt
+
+
+def _alive(served: Served) -> bool:
+    """Whether its process lives; of a server that is not the run's nobody knows."""
+    return served.pid is None or start_time(served.pid) is not None
