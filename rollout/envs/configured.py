@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_text
 from fieldkit.records import Task
-from rollout.envs.base import Environment
+from rollout.envs.base import Environment, MissingOracle
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings
 from rollout.envs.reward_functions import group_rewards
 from rollout.envs.tool_world import row_of
@@ -62,12 +62,19 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
             )
         return own(task, shown, rng)
 
+    def no_oracle(task: Task) -> Sequence[str]:
+        raise MissingOracle(
+            f'task {task.task_id}: [{where}] names no oracle; `oracle = "mine.py:solution"` names a'
+            " function of a row's columns that returns the calls that solve it, as [(tool,"
+            " {arguments})]"
+        )
+
     where = f"envs.{name}"
     oracle, chance = settings.oracle, settings.chance
     return Environment(
         make=lambda site: made().make(site),
         faults=lambda task, where: made().faults(task, where),
-        oracle=oracle_replies(oracle, root, f"{where}.oracle") if oracle else None,
+        oracle=oracle_replies(oracle, root, f"{where}.oracle") if oracle else no_oracle,
         random_reply=drawn_replies(chance, root, f"{where}.chance") if chance else by_chance,
         published=lambda line: published_row(line, name),
         marks=lambda task: [("row", json.dumps(row_of(task), sort_keys=True))],

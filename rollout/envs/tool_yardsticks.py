@@ -106,18 +106,29 @@ def _asked(use: str, root: Path, what: str, *given: Any, **columns: Any) -> Any:
         raise BadInput(f"{what}: {use}: {type(e).__name__}: {e}") from e
 
 
+def solved(
+    use: str, root: Path, what: str, seed: int, row: Mapping[str, Any]
+) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """The calls that solve a row, from the function `use`. Python's and NumPy's generators are
+    seeded as before `reset`, so the function may reset an instance of its own to see what is drawn.
+    Raises `BadInput` that begins with `what` for a function that gives no list of calls."""
+    with drawing_from(seed):
+        calls = _asked(use, root, what, **row)
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise BadInput(f"{what}: {use} gave {calls!r:.80}, expected a list of calls")
+    for call in calls:
+        _written(call, what)
+    return calls
+
+
 def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequence[str]]:
     """The replies that solve a task's row, from the function `use`: one reply for each call, and a
-    last one without a call. Python's and NumPy's generators are seeded as before `reset`, so the
-    function may reset an instance of its own to see what is drawn. Raises `BadInput` that begins
-    with `where` and the task."""
+    last one without a call. Raises `BadInput` that begins with `where` and the task, as `solved`
+    does."""
 
     def replies(task: Task) -> Sequence[str]:
         what = f"{where}: task {task.task_id}"
-        with drawing_from(world_seed(task.task_id)):  # as before reset
-            calls = _asked(use, root, what, **row_of(task))
-        if not isinstance(calls, Sequence) or isinstance(calls, str):
-            raise BadInput(f"{what}: {use} gave {calls!r:.80}, expected a list of calls")
+        calls = solved(use, root, what, world_seed(task.task_id), row_of(task))
         return [*(_written(call, what) for call in calls), "Done."]
 
     return replies

@@ -150,6 +150,13 @@ def place_of(thing: Any) -> str:
         return ""
 
 
+def _lacks(where: str, what: object, package: str | None) -> BadInput:
+    more = "; the Python that has it serves an OpenEnv app: `--python PYTHON`, or `python` and"
+    more += f" `serve` in [{where}]"
+    text = f"{where}: {what} needs the package {package!r}, which .venv lacks"
+    return BadInput(text + more if package == "openenv" else text)
+
+
 def _module(name: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(name)
@@ -159,7 +166,7 @@ def _module(name: str, where: str) -> ModuleType:
             raise BadInput(
                 f"{where}: there is no module {missing!r}; install it into .venv, or give a file"
             ) from None
-        raise BadInput(f"{where}: {name} needs the package {missing!r}, which .venv lacks") from e
+        raise _lacks(where, name, missing) from e
     except Exception as e:
         raise BadInput(f"{where}: {name} cannot be imported: {type(e).__name__}: {e}") from e
 
@@ -173,7 +180,7 @@ def _kept(path: Path, name: str, where: str) -> Any:
     try:
         found = cloudpickle.loads(path.read_bytes())
     except ModuleNotFoundError as e:
-        raise BadInput(f"{where}: {path} needs the package {e.name!r}, which .venv lacks") from e
+        raise _lacks(where, path, e.name) from e
     except Exception as e:
         raise BadInput(
             f"{where}: {path} cannot be read ({type(e).__name__}: {e}); keep {name} again with"
@@ -203,7 +210,7 @@ def _file_module(path: Path, where: str) -> ModuleType:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as e:
         del sys.modules[name]
-        raise BadInput(f"{where}: {path} needs the package {e.name!r}, which .venv lacks") from e
+        raise _lacks(where, path, e.name) from e
     except Exception as e:
         del sys.modules[name]
         line = e.lineno if isinstance(e, SyntaxError) else _line_of(e, path)

@@ -58,7 +58,8 @@ EnvName = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="FILE.py, FILE.py:Class, module:Class, or a name in the envs of --run.",
+        help="FILE.py, FILE.py:Class, module:Class, the address of an OpenEnv server, or a name in"
+        " the envs of --run.",
         autocompletion=_environments,
     ),
 ]
@@ -67,6 +68,12 @@ EnvRun = Annotated[
 ]
 Passes = Annotated[str, typer.Option(help='When an episode counts as passed, as "reward >= 1".')]
 Ends = Annotated[str, typer.Option(help="The attribute that is true once the episode is over.")]
+Python = Annotated[
+    str,
+    typer.Option(
+        metavar="PYTHON", help="Of the virtual environment that serves an OpenEnv app, FILE.py:app."
+    ),
+]
 
 
 def typed_again(*words: str) -> str:

@@ -25,6 +25,7 @@ from scripts.cli.arguments import (
     Json,
     KeyFrom,
     Passes,
+    Python,
     Sandbox,
     Set,
     Temperature,
@@ -81,6 +82,7 @@ def evaluate_environment(
     temperature: Temperature = None,
     passes: Passes = "",
     ends: Ends = "",
+    python: Python = "",
     as_: Annotated[
         str, typer.Option("--as", metavar="NAME", help="The environment's name in a task file.")
     ] = "",
@@ -122,7 +124,8 @@ def evaluate_environment(
     if adapter is not None:
         require_adapter(adapter)
     given = [*(set_ or []), *([] if samples is None else [f"eval.samples={samples}"])]
-    own = {key: value for key, value in (("passes", passes), ("ends", ends)) if value}
+    typed = {"passes": passes, "ends": ends, "python": python}
+    own = {key: value for key, value in typed.items() if value}
     target = _target(name, as_, run, preset, own, given)
     file, made = _task_file(target, tasks, out)
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, tell, typed_again
+from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, Python, tell, typed_again
 from scripts.cli.env_eval import evaluate_environment
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def check(
     rows: Rows = None,
     passes: Passes = "",
     ends: Ends = "",
+    python: Python = "",
     reward: Annotated[
         list[str] | None,
         typer.Option(metavar="FUNCTION", help="A reward function, as rewards.py:right."),
@@ -61,7 +62,7 @@ def check(
 ) -> None:
     """Check an environment and play it; exit 2 if it cannot be trained on.
 
-    NAME may be functions, the address of an OpenEnv server, or a verifiers file, too.
+    NAME may be functions or a verifiers file, too; with --python an OpenEnv server's app.
     OPENAI_API_KEY holds the key of --endpoint, if it needs one.
 
     Examples: grpo env check my_env.py:MyEnv --passes "reward >= 1", or grpo env check
@@ -84,7 +85,7 @@ def check(
         "seconds": seconds,
     }
     own = dict.fromkeys(reward or (), 1.0)
-    other = _other_style(name, run, passes)
+    other = _other_style(name, run, passes, python)
     with progress_bar() as progress:
         if other is not None:
             settings = replace(
@@ -237,11 +238,12 @@ def play(
     rows: Rows = None,
     passes: Passes = "",
     ends: Ends = "",
+    python: Python = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of Python's and NumPy's generators.")] = 0,
 ) -> None:
     """Play an episode in the terminal; type calls as `NAME {json}` or `NAME: argument`.
 
-    NAME may be the address of an OpenEnv server, too, or a verifiers file.
+    NAME may be a verifiers file, too; with --python an OpenEnv server's app.
 
     Examples: grpo env play my_env.py:MyEnv --seed 3, or grpo env play catch --run tonight
     """
@@ -249,7 +251,7 @@ def play(
     from scripts.environments.instance import Broken
     from scripts.environments.order import class_of, trials_of
 
-    other = _other_style(name, run, passes)
+    other = _other_style(name, run, passes, python)
     if other is not None:
         _play_world(*other, rows, seed)
         return
@@ -260,7 +262,9 @@ def play(
         raise BadInput(f"{e}; `grpo env check {name}` says all that is wrong") from None
 
 
-def _other_style(name: str, run: str | None, passes: str) -> tuple[str, EnvSettings] | None:
+def _other_style(
+    name: str, run: str | None, passes: str, python: str
+) -> tuple[str, EnvSettings] | None:
     """The name and the settings of an environment that is no class; None for a class. Raises
     `BadInput`."""
     from scripts.environments.own_env import is_class, own_environment
@@ -268,9 +272,9 @@ def _other_style(name: str, run: str | None, passes: str) -> tuple[str, EnvSetti
     if run:
         own = _of_run(run).get(name)
         return None if own is None or own.style == "trl" else (name, own)
-    if is_class(name):
+    if is_class(name, python):
         return None
-    given = {"passes": passes} if passes else {}
+    given = {key: value for key, value in (("passes", passes), ("python", python)) if value}
     found = own_environment(name, "", given, typed_again("--passes", "reward >= 1"), tell)
     return found.name, found.settings
 
@@ -346,7 +350,7 @@ def _order(
                 f"{run}: envs.{name} is of style {s.style!r}, which has no class whose rows are"
                 " written here; its tasks are rows of your own, or `grpo new NAME --env` makes them"
             )
-        given |= {"config": s.config, "rewards": s.rewards}
+        given |= {"config": s.config, "rewards": s.rewards, "oracle": s.oracle}
         return Order(s.use, str(ROOT), passes=passes or s.passes, ends=ends or s.ends, **given)
     if passes:
         from rollout.envs.env_settings import parse_passes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Ends, Passes, Run, Set, tell, typed_again
+from scripts.cli.arguments import Ends, Passes, Python, Run, Set, tell, typed_again
 
 if TYPE_CHECKING:
     from fieldkit.records import Task
@@ -21,7 +21,8 @@ SPLITS = ("pool", "heldout")
 _ADAPTER = """\
 the default adapter writes shell commands and calls no tool. Make one for this run:
   `grpo sft {adapter} --fresh` trains the model as it is, from weights that change nothing yet
-  `grpo sft {adapter} --oracle {pool} --run {run}` shows it what the environment's oracle does
+  `grpo sft {adapter} --oracle {pool} --run {run}` shows it the calls of an oracle: a function that
+    `oracle` in [envs.{name}] of run.toml names (docs/environments.md, More keys)
 and `grpo run {run} --set model.adapter={adapter}` starts from it"""
 
 
@@ -34,12 +35,14 @@ def new(
         str | None,
         typer.Option(
             metavar="CODE",
-            help="Train on this environment: FILE.py, FILE.py:Class, module:Class, or the address"
-            " of an OpenEnv server. Also writes its tasks: rows of its own datasets, or seeds.",
+            help="Train on this environment: FILE.py, FILE.py:Class, module:Class, the address of"
+            " an OpenEnv server, or with --python its app. Also writes its tasks: rows of its own"
+            " datasets, or seeds.",
         ),
     ] = None,
     passes: Passes = "",
     ends: Ends = "",
+    python: Python = "",
     set_: Set = None,
 ) -> None:
     """Create a run folder with its run.toml.
@@ -54,11 +57,14 @@ def new(
 
     folder = resolve_run(run)
     if env is not None:
-        given = {key: value for key, value in (("passes", passes), ("ends", ends)) if value}
+        typed = {"passes": passes, "ends": ends, "python": python}
+        given = {key: value for key, value in typed.items() if value}
         _with_environment(folder, env, given, preset, set_ or ())
         return
-    if passes or ends:
-        raise BadInput("--passes and --ends: only with --env; a preset's environments set both")
+    if passes or ends or python:
+        raise BadInput(
+            "--passes, --ends and --python: only with --env; a preset's environments set them"
+        )
     new_run(folder, preset, assignments=set_ or ())
     say(f"{folder.config}; `grpo run {folder.typed}` starts it")
 
@@ -99,6 +105,6 @@ def _with_environment(
         print(f"{file}: {len(tasks)} tasks of {own.name}")
     say(f"{folder.config}; `grpo run {folder.typed}` starts it")
     if wanted.get("model.adapter", ModelSettings().adapter) == ModelSettings().adapter:
-        adapter = Path("adapters", folder.name)
-        here = adapter if Path.cwd() == ROOT else ROOT / adapter  # paths in run.toml start there
-        say(_ADAPTER.format(adapter=here, pool=wanted["data.pool"], run=folder.typed))
+        from_here = Path() if Path.cwd() == ROOT else ROOT  # paths in run.toml start there
+        adapter, pool = from_here / "adapters" / folder.name, from_here / wanted["data.pool"]
+        say(_ADAPTER.format(adapter=adapter, pool=pool, run=folder.typed, name=own.name))

@@ -20,6 +20,7 @@ from fieldkit.eval.grade import RewardPart
 from fieldkit.files.atomic import read_objects
 from rollout.envs.env_settings import graded
 from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
+from rollout.envs.tool_yardsticks import solved
 from rollout.envs.trl_class import OWN_PART
 from rollout.envs.user_code import load
 from scripts.environments.instance import Call, Played, Trials
@@ -44,6 +45,8 @@ class Order:
     seconds: float = 60.0
     """The time for random episodes, and again for the model's."""
     perfect: list[Call] | None = None
+    oracle: str = ""
+    """The function of a row's columns whose calls are perfect, where none are given."""
     endpoint: str = ""
     model: str = ""
     model_episodes: int = 8
@@ -93,8 +96,15 @@ def trials_of(order: Order, kind: type) -> Trials:
         episodes=order.episodes,
         turns=order.turns,
         seconds=order.seconds,
-        perfect=order.perfect,
+        perfect=order.perfect if order.perfect is not None else _solution(order),
     )
+
+
+def _solution(order: Order) -> Sequence[Call] | None:
+    """The oracle's calls for the first row at seed 0; None without an oracle. Raises `BadInput`."""
+    if not order.oracle:
+        return None
+    return solved(order.oracle, Path(order.root), f"{order.use}: oracle", 0, order.rows[0])
 
 
 def only_class(file: Path) -> str:

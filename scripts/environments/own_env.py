@@ -27,6 +27,8 @@ HELDOUT_SEED = 100_000
 """Of the first held-out task; seeds to train on begin at 0, so no task is in both."""
 
 _ADDRESS = ("http://", "https://")
+_APP = "app"
+"""The name of a server's app where none was typed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def own_environment(
             f"{typed}: this environment is part of the project; `grpo eval --endpoint URL --tasks"
             " FILE` plays its tasks"
         )
-    address = typed.startswith(_ADDRESS)
+    address, served = typed.startswith(_ADDRESS), "python" in given
     if not address and ":" not in typed and not typed.endswith(".py"):
         raise BadInput(
             f"{typed!r} is no file, no module:Class, no address and no environment of a preset; for"
@@ -72,20 +74,32 @@ def own_environment(
     if address:
         return OwnEnv(as_ or "server", {"style": "openenv", "url": typed, **given})
     home, _, kind = typed.rpartition(":") if ":" in typed else (typed, "", "")
+    if served:
+        app = f"{_from_anywhere(home)}:{kind or _APP}"
+        python = str(Path(given["python"]).absolute())  # a link of a virtual environment stays
+        called = Path(home).stem if home.endswith(".py") else home.rpartition(".")[2]
+        return OwnEnv(as_ or called, {"style": "openenv", "serve": app, **given, "python": python})
     if not kind and _has_loader(Path(home)):
         made = add_environment(home, (), say)
         where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
         return OwnEnv(as_ or made.name, {**where, **given})
     kind = kind or only_class(Path(home))
-    if home.endswith(".py"):
-        home = str(Path(home).resolve())  # paths of run.toml start at the checkout
-    return OwnEnv(as_ or kind.lower(), {"use": f"{home}:{kind}", **given})
+    return OwnEnv(as_ or kind.lower(), {"use": f"{_from_anywhere(home)}:{kind}", **given})
 
 
-def is_class(typed: str) -> bool:
-    """Whether what was typed means a class, and not a server or a verifiers file."""
-    return not typed.startswith(_ADDRESS) and not (
-        typed.endswith(".py") and _has_loader(Path(typed))
+def _from_anywhere(home: str) -> str:
+    """A file's absolute path, because paths of run.toml start at the checkout; a module as it
+    is."""
+    return str(Path(home).resolve()) if home.endswith(".py") else home
+
+
+def is_class(typed: str, python: str = "") -> bool:
+    """Whether what was typed means a class, and not a server or a verifiers file. python: of the
+    server's virtual environment."""
+    return (
+        not python
+        and not typed.startswith(_ADDRESS)
+        and not (typed.endswith(".py") and _has_loader(Path(typed)))
     )
 
 

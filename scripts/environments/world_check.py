@@ -18,7 +18,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import Task
-from rollout.envs.base import Environment, Message, Site, World
+from rollout.envs.base import Environment, Message, MissingOracle, Site, World
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.sandbox.command import SandboxSettings
@@ -254,8 +254,10 @@ def _solution(trials: WorldTrials) -> list[str] | None:
     if trials.perfect is not None:
         write = TOOL_FORMS.named(YARDSTICK_FORM).write
         return [write(ToolCall(name, arguments)) for name, arguments in trials.perfect]
-    oracle = trials.environment.oracle
-    return None if oracle is None else list(oracle(trials.tasks[0]))
+    try:
+        return list(oracle(trials.tasks[0])) if (oracle := trials.environment.oracle) else None
+    except MissingOracle:
+        return None
 
 
 async def _model(

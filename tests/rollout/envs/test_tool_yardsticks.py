@@ -12,7 +12,7 @@ import pytest
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
-from rollout.envs.base import Environment, Site
+from rollout.envs.base import Environment, MissingOracle, Site
 from rollout.envs.configured import environment
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings, EnvStyle
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM, ToolsAsShown
@@ -115,7 +115,10 @@ def test_chance_draws_calls_of_the_tools_or_as_its_function_says(tmp_path: Path)
 
 
 def test_an_environment_without_an_oracle_has_none(tmp_path: Path) -> None:
-    assert counter(tmp_path).oracle is None
+    oracle = counter(tmp_path).oracle
+    assert oracle is not None
+    with pytest.raises(MissingOracle, match=r'\[envs.counter\] names no oracle; `oracle = "mine'):
+        oracle(TASK)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,18 @@ def test_a_server_of_a_run_is_checked_on_its_pool_and_ended(tmp_path: Path) -> N
     assert [p.pid for p in marked() if p.ledger == Path(log[1]).parents[1] / LEDGER_FILE] == []
 
 
+def test_a_servers_program_is_checked_with_its_own_python(tmp_path: Path) -> None:
+    words = ("env", "check", f"{DOUBLE}:two", "--episodes", "8", "--passes", "reward > 0")
+    ended = grpo(*words, "--python", THIS_PYTHON)
+    assert ended.returncode == 0, ended.stderr
+    assert "sessions at once: 2" in ended.stdout
+    (tmp_path / "server.py").write_text("import openenv\n")
+    as_class = grpo("env", "check", f"{tmp_path}/server.py:app")
+    assert as_class.returncode == BAD_INPUT
+    assert "needs the package 'openenv'" in as_class.stderr
+    assert "`--python PYTHON`" in as_class.stderr
+
+
 @pytest.mark.envs
 def test_a_verifiers_file_is_checked(tmp_path: Path) -> None:
     file = ROOT / "docs" / "styles" / "guess_verifiers.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from scripts.base.checkout import ROOT
 from scripts.environments.own_env import HELDOUT_ROWS, POOL_ROWS
 from scripts.run.config import read_config
 from tests.conftest import TinyModel
+from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON
 from tests.scripts.cli.in_process import grpo
 
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
@@ -73,6 +75,15 @@ def test_the_address_of_a_server_becomes_a_run(tmp_path: Path) -> None:
     assert (own.style, own.url) == ("openenv", "http://127.0.0.1:8000")
 
 
+def test_a_servers_program_becomes_a_run_that_starts_it(tmp_path: Path) -> None:
+    words = ["--env", f"{DOUBLE}:two", "--python", str(THIS_PYTHON), "--passes", "reward > 0"]
+    ended = grpo("new", tmp_path / "mine", *words)
+    assert ended.code == 0, ended.error
+    ((name, own),) = read_config(tmp_path / "mine" / "run.toml").envs.items()
+    assert (name, own.style) == ("openenv_double", "openenv")
+    assert (own.serve, own.python) == (f"{ROOT / DOUBLE}:two", str(THIS_PYTHON))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -92,6 +103,17 @@ def test_what_cannot_be_a_run_is_one_line_and_nothing_is_written(
     assert (ended.code, ended.error.count("\n")) == (2, 1), ended
     assert said in ended.error
     assert not (tmp_path / "mine").exists()
+
+
+def test_a_hint_of_another_folder_names_files_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = grpo("new", tmp_path / "mine", "--env", *SOUND)
+    assert ended.code == 0, ended.error
+    pool = re.search(r"--oracle (\S+) --run", ended.out)
+    assert pool is not None
+    assert Path(pool[1]).is_file()
 
 
 def test_an_adapter_for_the_run_is_made_fresh_or_from_the_oracle(

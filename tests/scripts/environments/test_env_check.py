@@ -124,6 +124,16 @@ def test_a_perfect_episode_that_earns_nothing_is_an_error() -> None:
     assert "the perfect episode does not pass" in error.text
 
 
+def test_the_calls_of_an_oracle_are_the_perfect_episode(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import random\n"
+        "def solution(**row):\n"
+        "    return [('guess', {'number': random.randint(1, 6)})]  # as reset draws it\n"
+    )
+    found = checked("Sound", oracle=f"{tmp_path}/own.py:solution")
+    assert found.figures["perfect"]["passed"]
+
+
 def test_passes_that_names_no_part_of_the_reward_names_the_parts() -> None:
     with pytest.raises(BadInput, match="'correct', which is no part of the reward; parts: reward"):
         checked("Sound", passes="correct >= 1")
