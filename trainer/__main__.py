@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,13 +19,18 @@ from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from fieldkit.settings import keys
 from fieldkit.training.adapter import read_adapter
 from trainer.inputs import StepInputs
-from trainer.progress import JsonLines, Lines
+from trainer.progress import JsonLines, Lines, Progress, Silence
+from trainer.ranks.rank import Rank, is_rank, this_rank
+from trainer.ranks.torchrun import run_ranks
 from trainer.settings import TrainerSettings, read_settings
 from trainer.step import train
 
 T = TypeVar("T", bound=Callable[..., None])
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_AS_A_RANK = ("-P", "-m", "trainer")
+"""What Python is told to run as each rank: this program, with the same words after it."""
 
 _OUT_HELP = "Gets adapter/, trainer_state/ and train.json, all or none."
 _MODEL_HELP = "Model folder. Default: the one that the adapter names."
@@ -71,7 +77,12 @@ def main(
     ] = False,
     **said: Any,
 ) -> None:
-    """Train an adapter on a bundle of rollouts, one step, and write the new adapter."""
+    """Train an adapter on a bundle of rollouts, one step, and write the new adapter.
+
+    With --processes 2 it has torchrun start two ranks that take the step together. It may itself be
+    what torchrun starts.
+    """
+    rank = this_rank()
     try:
         settings = read_settings(settings_json, **said)
         inputs = StepInputs(
@@ -82,17 +93,29 @@ def main(
             state=optimizer_state,
             out_dir=out_dir,
         )
-        told = Lines(sys.stderr if progress_json else sys.stdout)
-        progress = JsonLines(sys.stdout, told) if progress_json else told
-        train(inputs, settings, progress)
+        launch = None
+        if settings.launched and not is_rank():
+            words = [*_AS_A_RANK, *sys.argv[1:]]
+            launch = partial(run_ranks, words, settings, out_dir)
+        with rank.reporting():
+            train(inputs, settings, _progress(progress_json, rank), rank=rank, launch=launch)
     except (FieldkitError, OSError) as e:
         if (known := foreseen(e)) is None:
             raise
-        print(f"error: {known}", file=sys.stderr)
+        if not is_rank():  # torchrun tells what ends a rank
+            print(f"error: {known}", file=sys.stderr)
         raise typer.Exit(known.exit_code) from None
     except KeyboardInterrupt:
         print("interrupted: nothing was written; run the same command again", file=sys.stderr)
         raise typer.Exit(Interrupted.exit_code) from None
+
+
+def _progress(as_json: bool, rank: Rank) -> Progress:
+    """What tells a person, and with `as_json` a program, how far the step is; one rank does."""
+    if not rank.is_first:
+        return Silence()
+    told = Lines(sys.stderr if as_json else sys.stdout)
+    return JsonLines(sys.stdout, told) if as_json else told
 
 
 def _model_dir(given: Path | None, adapter: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
-from fieldkit.gate.memory import GIB, available
+from fieldkit.gate.memory import GIB, available, gpu_names
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
 from trainer.scoring.micro_batch import tokens
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings
@@ -48,32 +48,39 @@ def require_memory(
     shared: bool,
     on_gpu: bool,
     loaded: bool = False,
+    beside: int = 1,
 ) -> None:
     """Raise `Shortage` unless weights and the largest micro-batch fit, naming a budget that does.
 
     item_bytes: of one weight of the base as it will be loaded (2 or 4). shared: as `micro_batches`
-    got it. loaded: this process holds the base already.
+    got it. loaded: this process holds the base already. beside: processes that load as much on this
+    machine at the same time, this one included; on GPUs with memory of their own each has one.
     """
     now = available()
-    room = now.gpu if on_gpu and now.gpu is not None else now.host
+    gpu = now.gpu if on_gpu else None
+    room = now.host // beside if gpu is None else gpu
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
-    largest = max(tokens(batch, shared) for batch in batches)
+    largest = max((tokens(batch, shared) for batch in batches), default=0)
     needed = fixed + largest * per_token
     if needed <= room:
         return
     fits = max(0, (room - fixed) // per_token)
-    longest = max(s.n_inputs for b in batches for s in b)
+    longest = max((s.n_inputs for b in batches for s in b), default=0)
     remedy = (
         f"set tokens_per_microbatch to {fits}"
         if fits >= longest
         else f"the longest segment alone has {longest} tokens and {fits} fit: set "
         "gradient_checkpointing, or roll out with fewer turns"
     )
+    each = ""
+    if gpu is None and beside > 1:
+        each = f" for each of {beside} processes"
+        remedy += f"; or set processes to less than {beside}"
     raise Shortage(
         f"a micro-batch of {largest} tokens needs about {needed / GIB:.1f} GiB, "
-        f"{room / GIB:.1f} GiB are available; {remedy}"
+        f"{room / GIB:.1f} GiB are available{each}; {remedy}"
     )
 
 
@@ -108,12 +115,16 @@ def smaller_budget(
     *,
     shared: bool,
 ) -> Budget:
-    """The budgets after a kill, from the host's memory (the kernel kills for no other)."""
+    """The budgets after a kill, from the host's memory (the kernel kills for no other).
+
+    batches: of the whole bundle, as one process cuts it.
+    """
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
+    room = available().host // settings.world_size
     return Budget(
         largest=max(tokens(batch, shared) for batch in batches),
         longest=max(s.n_inputs for b in batches for s in b),
-        fits=max(0, (available().host - fixed) // per_token),
+        fits=max(0, (room - fixed) // per_token),
     )
 
 
@@ -126,17 +137,22 @@ def forecast(
     longest_segment: int = 0,
     tcmalloc: bool = False,
 ) -> int:
-    """Bytes that a step holds at most on the host: base + LoRA + program + micro-batch.
+    """Bytes that a step holds at most, on each device or on the host: base + LoRA + program +
+    micro-batch.
 
     base: parameters x `item_bytes`. LoRA: its parameters x `_LORA_BYTES`. program: interpreter,
     libraries and chunks of logits. micro-batch: its tokens x `activation_bytes`, and x `_ALLOCATOR`
     without tcmalloc. It has `tokens_per_microbatch` tokens, or those of a segment that is longer:
     longest_segment, of the longest one that a bundle can have; 0 for what is usual. The canary's
-    float32 copy of the base is left out: it takes the place of the activations.
+    float32 copy of the base is left out: it takes the place of the activations. Without a GPU every
+    process of the step holds all of it, and torchrun's own holds a program more.
     """
     allocator = 1.0 if tcmalloc else _ALLOCATOR
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter, allocator)
-    return fixed + max(settings.microbatch_tokens, longest_segment) * per_token
+    one = fixed + max(settings.microbatch_tokens, longest_segment) * per_token
+    if gpu_names():
+        return one
+    return settings.world_size * one + (_PROCESS_BYTES if settings.launched else 0)
 
 
 def _needs(

@@ -49,8 +49,11 @@ def make_canary(
     *,
     adapter_sha: str,
     parent_sha: str | None,
+    beside: int = 1,
 ) -> Canary:
     """The canary of the live adapter; `previous`: its parent's values, None without one.
+
+    beside: processes on this machine that make one at the same time.
 
     The policy's weights (loaded in `dtype` or float32) are in `dtype` meanwhile, adapter included,
     as the server has them. Noise is the mean |difference| per token between two computations that
@@ -64,7 +67,7 @@ def make_canary(
         if previous is not None:
             with previous.to(dtype):
                 before = _score(policy, ids)
-        noise = _noise(policy, ids, new)
+        noise = _noise(policy, ids, new, beside)
     return Canary(
         adapter_sha=adapter_sha,
         parent_sha=parent_sha,
@@ -123,21 +126,22 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
     return tuple(out)
 
 
-def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: Rows) -> float:
+def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: Rows, beside: int) -> float:
     """Mean |Δ logprob| that rounding alone makes.
 
     Where the serving dtype is narrow and a float32 copy fits, against the same weights in float32:
     that is the error of the serving dtype itself. Otherwise between two attention kernels, which is
     less than what separates two programs, but never nothing.
     """
-    wide = policy.dtype != torch.float32 and _float32_fits(policy)
+    wide = policy.dtype != torch.float32 and _float32_fits(policy, beside)
     with policy.converted(torch.float32) if wide else policy.attention("eager"):
         other = _score(policy, ids)
     pairs = [(a, b) for x, y in zip(served, other, strict=True) for a, b in zip(x, y, strict=True)]
     return max(NOISE_FLOOR, sum(abs(a - b) for a, b in pairs) / len(pairs))
 
 
-def _float32_fits(policy: Policy) -> bool:
+def _float32_fits(policy: Policy, beside: int) -> bool:
     now = available()
-    room = now.gpu if policy.device.type == "cuda" and now.gpu is not None else now.host
+    gpu = now.gpu if policy.device.type == "cuda" else None
+    room = now.host // beside if gpu is None else gpu
     return policy.count_parameters()[1] * _FLOAT32_BYTES < _MEMORY_SHARE * room

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fieldkit.errors import BadInput
@@ -29,15 +30,19 @@ _BUILD_PREFIX = "train.tmp-"
 
 
 @contextmanager
-def new_result(out_dir: Path) -> Iterator[Path]:
+def new_result(out_dir: Path, *, publish: bool = True) -> Iterator[Path]:
     """Yield an empty folder for adapter/ and trainer_state/; publish it on success.
 
     The caller writes train.json into it last (`write_marker`). After an error the folder is
-    removed; after a kill the next call removes it.
+    removed; after a kill the next call removes it. publish: False for a process that makes the same
+    result as another one: its folder is elsewhere, and is removed in any case.
     """
+    if not publish:
+        with TemporaryDirectory() as elsewhere:
+            yield Path(elsewhere)
+        return
     out_dir.mkdir(parents=True, exist_ok=True)
-    for left in out_dir.glob(f"{_BUILD_PREFIX}*"):
-        shutil.rmtree(left)
+    remove_unfinished(out_dir)
     build = out_dir / f"{_BUILD_PREFIX}{os.getpid()}"
     build.mkdir()
     try:
@@ -45,6 +50,12 @@ def new_result(out_dir: Path) -> Iterator[Path]:
         _publish(build, out_dir)
     finally:
         shutil.rmtree(build, ignore_errors=True)
+
+
+def remove_unfinished(out_dir: Path) -> None:
+    """Remove what a killed process left of a result. No other may be making one."""
+    for left in out_dir.glob(f"{_BUILD_PREFIX}*"):
+        shutil.rmtree(left)
 
 
 def _publish(build: Path, out_dir: Path) -> None:

@@ -21,6 +21,7 @@ from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, TrainingBatch
 from trainer.objective import OBJECTIVES, Tokens
 from trainer.progress import Progress
+from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro, MicroBatch, tensors, tokens
 from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
@@ -80,12 +81,15 @@ def accumulate_gradient(
     settings: TrainerSettings,
     progress: Progress,
     old: Sequence[Tensor] | None = None,
+    rank: Rank = ALONE,
 ) -> tuple[BundleFigures, list[Tensor]]:
     """Add the bundle's gradient to the LoRA parameters' .grad and return its figures.
 
     `references`: one tensor for each micro-batch, or None where β is 0. `old`: logprobs of the
     policy before the first optimizer step on this bundle, one tensor for each micro-batch; None
     where this is that policy, whose own logprobs are returned beside the figures to be kept.
+    `batches`, `references` and `old` are this rank's part of the bundle, gradient and figures those
+    of all ranks; `batch` is the whole bundle.
     """
     sums, tasks = _Sums(), TaskFigures(batch, progress)
     scored = []
@@ -107,7 +111,10 @@ def accumulate_gradient(
         seconds = time.perf_counter() - began
         phase = "policy" if old is None else "policy again"
         progress.micro_batch(phase, done, len(batches), _inputs(segments), seconds)
-    return sums.figures(batch.n_scored, settings.kl_coef), scored
+    rank.add_gradients(policy.lora().values())
+    if old is None:
+        tasks.tell_shared(rank)
+    return _Sums.of_all(rank.gather(sums)).figures(batch.n_scored, settings.kl_coef), scored
 
 
 class _Sums:
@@ -160,6 +167,16 @@ class _Sums:
         self.held += int(held_n.sum())
         self.entropy += entropy_n.sum().item()
         return loss, losses_n.detach() * micro.shares_n / total, k3_n
+
+    @classmethod
+    def of_all(cls, ranks: Sequence[_Sums]) -> _Sums:
+        """The sums of all ranks, added in their order."""
+        total = cls()
+        for each in ranks:
+            for name, value in vars(each).items():
+                before = getattr(total, name)
+                setattr(total, name, max(before, value) if name == "largest" else before + value)
+        return total
 
     def figures(self, n_scored: int, kl_coef: float) -> BundleFigures:
         return BundleFigures(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.records import Outcome
@@ -51,6 +52,15 @@ def report_loaded(
         )
     if settings.step_norm is not None:
         progress.say(f"the step moves the weights by at most {settings.step_norm:g} (L2)")
+
+
+def report_ranks(loads: Sequence[int], progress: Progress) -> None:
+    """How many positions of the bundle each rank scores; nothing for one."""
+    if len(loads) > 1:
+        progress.say(
+            f"{len(loads)} processes share the bundle; tokens of each: "
+            + ", ".join(f"{load:,}" for load in loads)
+        )
 
 
 def report_result(result: dict[str, Any], progress: Progress) -> None:

@@ -18,6 +18,7 @@ from trainer.batch import TrainingBatch
 from trainer.gradient import accumulate_gradient
 from trainer.objective import OBJECTIVES
 from trainer.progress import Progress
+from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro
 from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
@@ -32,8 +33,11 @@ def take_passes(
     settings: TrainerSettings,
     progress: Progress,
     where: str,
+    rank: Rank = ALONE,
 ) -> dict[str, float]:
     """Move the policy and return the figures of the bundle.
+
+    batches: this rank's; every rank moves its policy by the gradient of all.
 
     They are those of the first pass, before any step, under the policy that sampled the bundle.
     Only ratio_clipped_share is the last pass's, in which the policy has moved furthest; an
@@ -46,7 +50,7 @@ def take_passes(
     for number in range(1, settings.passes + 1):
         optimizer.zero_grad()
         found, scored = accumulate_gradient(
-            policy, batch, batches, references, settings, progress, old
+            policy, batch, batches, references, settings, progress, old, rank
         )
         norm = torch.nn.utils.clip_grad_norm_(policy.lora().values(), settings.clip_norm).item()
         if not math.isfinite(norm):

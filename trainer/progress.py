@@ -38,6 +38,16 @@ class Lines:
         self.say(f"{phase} {done}/{of}: {tokens:,} tokens in {seconds:.1f} s")
 
 
+class Silence:
+    """For nobody."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def micro_batch(self, phase: str, done: int, of: int, tokens: int, seconds: float) -> None:
+        pass
+
+
 class JsonLines:
     """For a display: {"event": "line" | "microbatch", …}, one object a line.
 

@@ -7,7 +7,9 @@ imports torch.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,10 +91,22 @@ class TrainerSettings:
     """Also hold the policy to the reference on groups whose rewards are all equal."""
     gradient_checkpointing: Annotated[bool, Change.MACHINE] = False
     """Recompute activations in the backward pass: far less memory, about a third more time."""
+    launch: Annotated[Literal["auto", "single", "torchrun"], Change.MACHINE] = "auto"
+    """How the trainer is started. "single": one process, which engine.keep_trainer may keep from
+    step to step. "torchrun": `processes` of them, each with a part of the bundle, started anew for
+    each step; their number changes the last bits of sums. "auto": torchrun for more than one."""
+    processes: Annotated[PositiveInt | None, Change.MACHINE] = None
+    """Processes that take a step together, on CUDA at most one for each device. Left out: one for
+    each CUDA device, and one on a CPU."""
     allow_off_policy: bool = False
     """Train on a bundle that was sampled by another adapter than the initial one."""
 
     def __post_init__(self) -> None:
+        if self.launch == "single" and (self.processes or 1) > 1:
+            raise BadInput(
+                f'trainer.processes: launch "single" is one process, and processes is'
+                f' {self.processes}; leave it out, or set launch to "torchrun"'
+            )
         if OBJECTIVES[self.objective].clips:
             return
         for key in ("clip_low", "clip_high"):
@@ -121,6 +135,16 @@ class TrainerSettings:
         """`tokens_per_microbatch`, or the default of this machine's device."""
         return self.tokens_per_microbatch or (GPU_TOKENS if gpu_names() else CPU_TOKENS)
 
+    @property
+    def world_size(self) -> int:
+        """Processes that take a step together on this machine."""
+        return 1 if self.launch == "single" else self.processes or cuda_devices() or 1
+
+    @property
+    def launched(self) -> bool:
+        """Whether torchrun starts them."""
+        return self.launch == "torchrun" or self.world_size > 1
+
     def at_step(self, step: int) -> TrainerSettings:
         """The settings with the learning rate of this step of a run, counted from 1."""
         if not 0 < self.decay_after < step:
@@ -133,6 +157,17 @@ class TrainerSettings:
         gives no such bound."""
         bounded = OPTIMIZERS[self.optimizer].step_is_gradient
         return self.passes * self.lr * self.clip_norm if bounded else None
+
+
+def cuda_devices() -> int:
+    """NVIDIA devices that CUDA would find, without loading it: those of CUDA_VISIBLE_DEVICES, up to
+    the first that is no device, or all."""
+    there = len(gpu_names())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    named = takewhile(lambda device: device not in ("", "-1"), map(str.strip, visible.split(",")))
+    return min(there, len(list(named)))
 
 
 def read_settings(file: Path | None, **changes: Any) -> TrainerSettings:

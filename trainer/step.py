@@ -1,18 +1,21 @@
 """One step: a bundle and an adapter in, a new adapter out.
 
 `train` is the whole step, from the first check to the last file; its parts live in their own
-modules. A bundle without signal is recognised before torch is imported.
+modules. A bundle without signal is recognised before torch is imported. Where several ranks take
+the step together, each of them calls `train` and does all of it with its part of the bundle; the
+first one publishes the result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Outcome
-from fieldkit.settings import current
+from fieldkit.settings import Change, current, keys
 from trainer.checkpoint import (
     carry_over,
     new_result,
@@ -22,6 +25,7 @@ from trainer.checkpoint import (
 from trainer.inputs import Checked, StepInputs, check_inputs
 from trainer.messages import report_bundle, report_result
 from trainer.progress import Progress, Stopwatch
+from trainer.ranks.rank import ALONE, Rank
 from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -33,10 +37,15 @@ def train(
     settings: TrainerSettings,
     progress: Progress,
     model: KeptModel | None = None,
+    *,
+    rank: Rank = ALONE,
+    launch: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Do one step and return its train.json. A step that is already done is left as it is.
 
-    model: what is loaded already, for a program that takes several steps.
+    model: what is loaded already, for a program that takes several steps. rank: this process's
+    part; on all but the first rank the result is empty. launch: has ranks do a step that needs a
+    model, in place of this process.
 
     Raises `BadInput` before anything is written, `Shortage` where memory does not suffice.
     """
@@ -47,8 +56,11 @@ def train(
     if done is not None:
         progress.say(f"{inputs.out_dir}: this step is done already")
         return done
+    if launch is not None and checked.batch.has_signal:
+        launch()
+        return _written(inputs.out_dir)
     report_bundle(checked.batch, progress)
-    with new_result(inputs.out_dir) as build:
+    with new_result(inputs.out_dir, publish=rank.is_first) as build:
         figures: dict[str, Any] = {}
         if checked.batch.has_signal:
             outcome = Outcome.TRAINED
@@ -56,7 +68,10 @@ def train(
                 from trainer.scoring.kept_model import KeptModel
                 from trainer.update import update_adapter
             model = model or KeptModel()
-            figures = update_adapter(inputs, checked, settings, build, watch, progress, model)
+            with rank.joined():
+                figures = update_adapter(
+                    inputs, checked, settings, build, watch, progress, model, rank
+                )
         else:
             outcome = Outcome.NO_SIGNAL
             carry_over(build, inputs.adapter, inputs.state)
@@ -68,10 +83,17 @@ def train(
             "seconds": {**watch.seconds, "total": watch.total},
         }
         write_marker(build, result)
-    written = read_result(inputs.out_dir)
-    if written is None:
-        raise RuntimeError(f"{inputs.out_dir}: the step's result vanished while it was written")
+    if not rank.is_first:
+        return {}
+    written = _written(inputs.out_dir)
     report_result(written, progress)
+    return written
+
+
+def _written(out_dir: Path) -> dict[str, Any]:
+    written = read_result(out_dir)
+    if written is None:
+        raise RuntimeError(f"{out_dir}: the step's result vanished while it was written")
     return written
 
 
@@ -83,13 +105,20 @@ def _already_done(out_dir: Path, identity: dict[str, Any]) -> dict[str, Any] | N
         found = result.get(key)
         if key == "settings" and isinstance(found, dict):
             # A key that an older version did not have had its default.
-            found = asdict(TrainerSettings()) | current(TrainerSettings, found)
+            found = _binding(asdict(TrainerSettings()) | current(TrainerSettings, found))
+            value = _binding(value)
         if found != value:
             raise BadInput(
                 f"{out_dir}: holds the result of another step: its {key} is {found}, "
                 f"this one's is {value}; give another --out-dir"
             )
     return result
+
+
+def _binding(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without what fits a step to the machine, which may be another one than it was begun on."""
+    free = {key.name for key in keys(TrainerSettings) if key.change is Change.MACHINE}
+    return {name: value for name, value in settings.items() if name not in free}
 
 
 def _counts(checked: Checked) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
 from trainer.gradient import check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
-from trainer.messages import report_loaded
+from trainer.messages import report_loaded, report_ranks
 from trainer.optimizer import OPTIMIZERS
 from trainer.optimizer_state import load_state, save_state
 from trainer.passes import take_passes
 from trainer.progress import Progress, Stopwatch
+from trainer.ranks.balance import parts
+from trainer.ranks.rank import Rank
 from trainer.scoring.kept_model import KeptModel
-from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.micro_batch import micro_batches, tokens
 from trainer.scoring.policy import Policy, serving_dtype, training_dtype
 from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
@@ -43,18 +46,22 @@ def update_adapter(
     watch: Stopwatch,
     progress: Progress,
     model: KeptModel,
+    rank: Rank,
 ) -> dict[str, Any]:
     """Take the step's optimizer steps and write adapter/ and trainer_state/ into `build`.
 
-    Returns the step's figures. Equal inputs give equal bytes on a CPU (with as many threads).
+    Returns the step's figures, those of all ranks together. Equal inputs give equal bytes on a CPU
+    (with as many threads and ranks).
     """
     step = checked.groups[0].step
     settings = settings.at_step(step)
     shared = can_share(inputs.model_dir)
-    batches = micro_batches(checked.batch.segments, settings, shared=shared)
+    segments = parts(checked.batch.segments, rank.size, settings, shared=shared)[rank.number]
+    batches = micro_batches(segments, settings, shared=shared)
     with watch.phase("load"):
         served = serving_dtype(settings.serving_dtype, inputs.model_dir)
-        dtype = training_dtype(settings.dtype, served)
+        # Measured where it is "auto": all ranks take the first one's.
+        dtype = rank.gather(training_dtype(settings.dtype, served))[0]
         model.keep_only(
             inputs.model_dir, checked.adapter, dtype, checkpointing=settings.gradient_checkpointing
         )
@@ -67,7 +74,9 @@ def update_adapter(
             shared=shared,
             on_gpu=torch.cuda.is_available(),
             loaded=model.is_loaded,
+            beside=rank.beside,
         )
+        rank.gather(None)  # none loads before all have seen what is available
         policy = model.with_adapter(checked.adapter)
         check_ids(policy, checked.batch.segments)
         lora = policy.lora()
@@ -79,6 +88,8 @@ def update_adapter(
             load_state(inputs.state, kind, optimizer, lora, checked.adapter.sha)
     steps = checked.optimizer_steps + settings.passes
     report_loaded(policy, reference, settings, watch, progress)
+    loads = rank.gather(sum(tokens(b, shared) for b in batches))
+    report_ranks(loads, progress)
 
     references = None
     if reference is not None:
@@ -96,10 +107,12 @@ def update_adapter(
             settings,
             progress,
             where=f"step {step}",
+            rank=rank,
         )
     with watch.phase("save"):
         delta = tracker.served(served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
+        _require_equal(rank.gather(sha))
         save_state(build / STATE_DIR, kind, optimizer, lora, steps, sha)
     with watch.phase("canary"):
         del optimizer
@@ -110,6 +123,7 @@ def update_adapter(
             served,
             adapter_sha=sha,
             parent_sha=checked.adapter.sha,
+            beside=rank.beside,
         )
         write_canary(build / ADAPTER_DIR, canary)
     n_inputs = sum(s.n_inputs for s in checked.batch.segments)
@@ -118,7 +132,9 @@ def update_adapter(
         **figures,
         **{f"delta_{key}": value for key, value in dataclasses.asdict(delta).items()},
         "n_input_tokens": n_inputs,
-        "n_micro_batches": len(batches),
+        "n_micro_batches": sum(rank.gather(len(batches))),
+        "processes": rank.size,
+        "rank_imbalance": max(loads) * rank.size / sum(loads),
         "tokens_per_second": settings.passes * n_inputs / watch.seconds["gradient"],
         "trainable_parameters": trainable,
         "all_parameters": total,
@@ -128,6 +144,13 @@ def update_adapter(
         "training_bits": torch.finfo(dtype).bits,
         "serving_bits": torch.finfo(served).bits,
     }
+
+
+def _require_equal(shas: Sequence[str]) -> None:
+    """Raise where the ranks' adapters differ: their optimizers did not get the same gradient."""
+    if len(set(shas)) > 1:
+        told = ", ".join(f"rank {number} {sha[:12]}" for number, sha in enumerate(shas))
+        raise RuntimeError(f"the ranks hold different adapters after the step: {told}")
 
 
 def _reference(

@@ -3,6 +3,7 @@
 It is a session of its own that the run's ledger owns, like the engine beside which it stands and
 with which it ends. A step that finds none starts one; one that is gone or was started from other
 code is replaced. Where it is killed in a step, the caller takes that step in a child of its own.
+It is one process: the ranks that torchrun starts (trainer.launch) end with their step.
 """
 
 from __future__ import annotations

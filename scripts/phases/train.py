@@ -2,8 +2,9 @@
 
 The trainer does not know the run folder; it gets the paths of one step and writes the adapter, the
 optimizer state and train.json next to the bundle. It is the process that stayed from the step
-before where there may be one, else one for this step alone. This module then writes step.json from
-those files. step.json comes last because it marks the step as finished.
+before where there may be one, else one for this step alone, which has torchrun start several where
+trainer.launch says so. This module then writes step.json from those files. step.json comes last
+because it marks the step as finished.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def train(ctx: Context) -> Done:
     with ctx.watch.part("reclaim"):
         held = kept.held
         ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
-        stays = engine.keep_trainer and stands_beside(find_engine(ctx.folder.path))
+        alone = engine.keep_trainer and not ctx.config.trainer.launched
+        stays = alone and stands_beside(find_engine(ctx.folder.path))
         if not stays:
             kept.stop()
     sweep_temporaries(ctx.folder.step(n))
@@ -186,8 +188,11 @@ def _tell_line(ctx: Context, line: str) -> None:
 def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
     """Raise the error for the trainer's exit code; 0 raises nothing."""
     if code == KILLED:
+        said = _last_error(log)  # what started several processes names the one that was killed
+        whole = killed(f"step {n}: the trainer")
+        what = f"step {n}: the trainer's {said}." if said.startswith("rank ") else whole
         raise Shortage(
-            f"{killed(f'step {n}: the trainer')} The bundle is kept. {_what_is_smaller(ctx, n)};"
+            f"{what} The bundle is kept. {_what_is_smaller(ctx, n)};"
             f" then run the same command again. Its log: {log}"
         )
     raise_code(code, _last_error(log) if code else "", f"step {n}: the trainer", log)
@@ -200,6 +205,8 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
     others = []
     if not settings.gradient_checkpointing:
         others.append("trainer.gradient_checkpointing = true")
+    if settings.world_size > 1:
+        others.append(f"trainer.processes = {settings.world_size // 2}")
     if ctx.config.engine.lifecycle != "restart":
         others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
     other = f"set {' or '.join(others)}" if others else "free memory"

@@ -94,6 +94,41 @@ def test_on_a_gpu_its_own_memory_counts_and_shared_memory_is_the_host_s(
     require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
 
 
+def test_processes_of_one_step_share_the_host_s_memory_and_have_each_a_gpu(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = max(tokens(batch, shared=True) for batch in batches)
+    one = needed(tiny_model) + largest * a_token(tiny_model)
+
+    def require(host: int, gpu: int | None, on_gpu: bool) -> None:
+        with_room(monkeypatch, host, gpu)
+        require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=on_gpu, beside=2)
+
+    require(2 * one, None, on_gpu=False)
+    require(0, one, on_gpu=True)
+    with pytest.raises(Shortage, match=r"for each of 2 processes; .*; or set processes to less"):
+        require(2 * one - 2, None, on_gpu=False)
+
+
+def test_a_rank_without_a_segment_needs_what_a_program_needs(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room(monkeypatch, needed(tiny_model))
+    require_memory(tiny_model, (), SETTINGS, 4, shared=True, on_gpu=False)
+
+
+def test_the_forecast_counts_every_process_where_they_share_the_host(
+    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, two = read_adapter(adapter), replace(SETTINGS, processes=2)
+    monkeypatch.setattr(trainer_budget, "gpu_names", lambda: [])
+    one = forecast(tiny_model, SETTINGS, 4, info)
+    starter = trainer_budget._PROCESS_BYTES
+    assert forecast(tiny_model, two, 4, info) == 2 * one + starter
+    monkeypatch.setattr(trainer_budget, "gpu_names", lambda: ["H100", "H100"])
+    assert forecast(tiny_model, two, 4, info) == one
+
+
 @pytest.mark.parametrize("item_bytes", [2, 4])
 def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
     tiny_model: Path, adapter: Path, item_bytes: int
@@ -172,6 +207,14 @@ def test_what_was_killed_although_it_should_have_fitted_gets_half_of_what_it_use
     assert found.smaller == found.largest // 2
     assert found.longest < found.largest // 2
     assert found.largest <= SETTINGS.microbatch_tokens
+
+
+def test_after_a_kill_each_of_two_processes_has_half_of_the_memory(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room(monkeypatch, 2 * (needed(tiny_model) + 50 * a_token(tiny_model)))
+    two = replace(SETTINGS, processes=2)
+    assert smaller_budget(tiny_model, batches, two, 4, shared=True).fits == 50
 
 
 def test_there_is_no_smaller_budget_where_the_longest_segment_does_not_fit(

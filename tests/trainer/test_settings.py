@@ -42,6 +42,42 @@ def test_the_default_micro_batch_follows_the_device(
     assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
 
 
+@pytest.mark.parametrize(
+    ("gpus", "visible", "given", "processes"),
+    [
+        (0, None, {}, 1),
+        (0, None, {"processes": 2}, 2),
+        (1, None, {}, 1),
+        (8, None, {}, 8),
+        (8, "2,5", {}, 2),
+        (8, "2,-1,5", {}, 1),
+        (8, "", {}, 1),
+        (8, None, {"launch": "single"}, 1),
+        (8, None, {"processes": 4}, 4),
+        (0, None, {"launch": "torchrun"}, 1),
+    ],
+)
+def test_a_step_has_a_process_for_each_device_unless_told_otherwise(
+    gpus: int,
+    visible: str | None,
+    given: dict[str, Any],
+    processes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainer.settings.gpu_names", lambda: ["H100"] * gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    settings = TrainerSettings(**given)
+    assert settings.world_size == processes
+    assert settings.launched == (processes > 1 or given.get("launch") == "torchrun")
+
+
+def test_a_single_process_that_is_to_be_several_is_refused() -> None:
+    with pytest.raises(BadInput, match=r'trainer.processes: launch "single" .* processes is 2'):
+        TrainerSettings(launch="single", processes=2)
+
+
 def test_a_file_gives_values_and_a_flag_wins(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"lr": 1e-3, "kl_coef": 1}))

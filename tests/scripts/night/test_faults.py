@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -27,11 +28,12 @@ from rich.console import Console
 
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.process.ledger import Ledger
-from fieldkit.process.owned import family
+from fieldkit.process.owned import environment, family, marked
 from fieldkit.records import Signal, Trajectory, read_bundle
 from rollout.engine.serve import stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
+from scripts.phases.kept_trainer import TRAINER
 from scripts.phases.train import told_budget
 from scripts.run.timings import Segment, StepTimings, Stopwatch, read_timings
 from scripts.run.until import FORECAST, held
@@ -309,6 +311,37 @@ def test_a_trainer_that_is_killed_for_memory_says_what_makes_it_smaller_and_keep
     assert night.run() == 0, night.said
     assert night.folder.bundle(1).read_bytes() == bundle
     assert night.trained() == calm.trained()
+
+
+@pytest.mark.slow
+def test_a_rank_of_the_trainer_that_is_killed_is_named_and_the_same_command_goes_on(
+    night: Night,
+) -> None:
+    two = ("--set", "trainer.processes=2")
+    with night.running(*two) as loop:
+        night.until(loop, lambda: kill_rank(night, 1))
+        assert loop.wait() == SHORTAGE
+    assert re.search(r"step 1: the trainer's rank 1 of 2 \(pid \d+\) was killed", night.said)
+    assert "trainer.processes = 1" in night.said
+    assert "run the same command again" in night.said
+    assert not [m for m in marked() if m.ledger == night.folder.ledger]
+    assert not list(night.folder.step(1).glob("*.tmp-*"))
+    bundle = night.folder.bundle(1).read_bytes()
+    assert night.run(*two) == 0, night.said
+    assert night.folder.bundle(1).read_bytes() == bundle
+    trained = json.loads((night.folder.step(1) / "train.json").read_text())
+    assert trained["train"]["processes"] == 2
+    assert Ledger(night.folder.ledger).entries() == []
+
+
+def kill_rank(night: Night, number: int) -> bool:
+    """Kill that rank of the trainer that runs now; False where there is none."""
+    trainer = Ledger(night.folder.ledger).get(TRAINER)
+    for pid in family(trainer.marker) if trainer else ():
+        if environment(pid).get("RANK") == str(number):
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""Ranks get every segment once, and about as many tokens each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.trainer.conftest import make_group
+from trainer.batch import Segment, collect
+from trainer.ranks.balance import parts
+from trainer.scoring.micro_batch import micro_batches, tokens
+from trainer.settings import TrainerSettings
+
+SETTINGS = TrainerSettings(tokens_per_microbatch=40)
+
+
+@pytest.fixture
+def segments() -> tuple[Segment, ...]:
+    """Of twelve tasks with four episodes each."""
+    rng = random.Random(3)
+    groups = [make_group(rng, "sha", f"t{i}", (0.0, 1.0, 0.5, 0.2)) for i in range(12)]
+    return collect(groups, SETTINGS).segments
+
+
+def load(of_rank: Sequence[Segment], shared: bool) -> int:
+    return sum(tokens(b, shared) for b in micro_batches(of_rank, SETTINGS, shared=shared))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("of", [1, 2, 3, 8])
+def test_every_segment_goes_to_one_rank_and_the_same_on_every_rank(
+    of: int, shared: bool, segments: tuple[Segment, ...]
+) -> None:
+    given = parts(segments, of, SETTINGS, shared=shared)
+    assert len(given) == of
+    assert sorted(map(id, (s for part in given for s in part))) == sorted(map(id, segments))
+    shuffled = random.Random(1).sample(segments, len(segments))
+    assert parts(shuffled, of, SETTINGS, shared=shared) == given
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_one_rank_scores_the_micro_batches_of_a_process_by_itself(
+    shared: bool, segments: tuple[Segment, ...]
+) -> None:
+    (part,) = parts(segments, 1, SETTINGS, shared=shared)
+    alone = micro_batches(segments, SETTINGS, shared=shared)
+    assert micro_batches(part, SETTINGS, shared=shared) == alone
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("of", "most"), [(2, 1.15), (4, 1.25)])
+def test_the_fullest_rank_has_hardly_more_than_its_fair_share(
+    of: int, most: float, shared: bool, segments: tuple[Segment, ...]
+) -> None:
+    loads = [load(part, shared) for part in parts(segments, of, SETTINGS, shared=shared)]
+    assert max(loads) <= most * load(segments, shared) / of
+
+
+def test_the_episodes_of_a_task_stay_together_where_that_leaves_the_ranks_balanced(
+    segments: tuple[Segment, ...],
+) -> None:
+    given = parts(segments, 2, SETTINGS, shared=True)
+    tasks = [{s.task_id for s in part} for part in given]
+    assert not tasks[0] & tasks[1]
+
+
+def test_a_rank_has_none_where_there_are_fewer_segments_than_ranks(
+    segments: tuple[Segment, ...],
+) -> None:
+    given = parts(segments[:2], 3, SETTINGS, shared=True)
+    assert sorted(map(len, given)) == [0, 1, 1]
+
+
+def test_episodes_of_one_task_are_shared_out_too(segments: tuple[Segment, ...]) -> None:
+    one_task = [s for s in segments if s.task_id == "t0"]
+    given = parts(one_task, 2, SETTINGS, shared=True)
+    assert all(given)
