@@ -70,8 +70,22 @@ async def in_thread(
 ) -> Any:
     """`call(**arguments)`, in the given thread or in one of its own.
 
-    Raises what the call raises, and `Unavailable` that begins with `what` after `seconds`.
+    Raises what the call raises, and `Unavailable` that begins with `what` after `seconds`, and for
+    a call of `sys.exit`, whose code would otherwise become the phase's and mean something else.
     """
+    try:
+        return await _called(call, arguments, seconds, what, thread)
+    except SystemExit as e:
+        raise Unavailable(f"{what}: it called sys.exit({e.code!r}) ({_line(e)})") from e
+
+
+async def _called(
+    call: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    seconds: float,
+    what: str,
+    thread: PinnedThread | None,
+) -> Any:
     if inspect.iscoroutinefunction(call):
         return await _limited(call(**arguments), seconds, what)
     runs_in = thread or PinnedThread(getattr(call, "__name__", "call"))

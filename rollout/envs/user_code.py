@@ -43,12 +43,16 @@ def load(use: str, root: Path, where: str) -> Any:
         )
     if home.endswith(KEPT):
         return _kept(root / home, name, where)
-    module = _file_module(root / home, where) if home.endswith(".py") else _module(home, where)
+    module = _home(home, root, where)
     if not hasattr(module, name):
         near = nearest(name, [n for n in vars(module) if not n.startswith("_")])
         hint = f"; did you mean {near!r}?" if near else ""
         raise BadInput(f"{where}: {home} has no {name!r}{hint}")
     return getattr(module, name)
+
+
+def _home(home: str, root: Path, where: str) -> ModuleType:
+    return _file_module(root / home, where) if home.endswith(".py") else _module(home, where)
 
 
 def identity(use: str, root: Path, where: str) -> str:
@@ -62,12 +66,21 @@ def identity(use: str, root: Path, where: str) -> str:
     home = use.rpartition(":")[0]
     if home.endswith(KEPT):
         return sha256_file(root / home)
-    module = sys.modules[found.__module__]
+    if isinstance(found, list | tuple):  # functions, perhaps of several modules
+        things = [_home(home, root, where), *(sys.modules[one.__module__] for one in found)]
+        modules = list(dict.fromkeys(things))
+    else:
+        modules = [sys.modules[found.__module__]]
+    return sha256_text("\n".join(line for module in modules for line in _lines_of(module)))
+
+
+def _lines_of(module: ModuleType) -> list[str]:
+    """The package behind a module with its version, and its files with their hashes."""
     top = module.__name__.partition(".")[0]
     of = packages_distributions().get(top, [])
     file = Path(str(module.__file__)).resolve()
     lines = [f"{f.relative_to(file.parent)} {sha256_file(f)}" for f in imported_files(file)]
-    return sha256_text("\n".join([f"{d} {version(d)}" for d in of] + lines))
+    return [f"{d} {version(d)}" for d in of] + lines
 
 
 def keep(thing: type | Callable[..., Any] | Sequence[Callable[..., Any]], path: Path | str) -> str:

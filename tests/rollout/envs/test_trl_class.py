@@ -321,6 +321,27 @@ def test_passes_that_names_no_part_of_the_reward_is_an_error_with_the_nearest() 
         play(["Done."])
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("place", ["reset", "quit", "get_reward"])
+def test_a_class_that_calls_exit_is_a_broken_environment_and_not_the_phases_own_end(
+    kind: str, place: str, tmp_path: Path
+) -> None:
+    """Exit code 3 would say that the pool has converged."""
+    (tmp_path / "quits.py").write_text(
+        "import sys\n"
+        "class Quits:\n"
+        + "".join(
+            f"    {kind} {name}(self{', **row' if name == 'reset' else ''}):\n"
+            + ('        """Quit."""\n' if name == "quit" else "")
+            + f"        {'sys.exit(3)' if name == place else 'return None'}\n"
+            for name in ("reset", "quit", "get_reward")
+        )
+    )
+    register(EnvSettings(use="quits.py:Quits", passes="reward >= 1"), tmp_path)
+    with pytest.raises(Unavailable, match=rf"{place}: it called sys.exit\(3\) \(.*quits.py:\d+\)"):
+        play(["quit:", "Done."])
+
+
 def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_again(
     tmp_path: Path,
 ) -> None:

@@ -190,3 +190,27 @@ def test_what_cannot_be_kept_or_read_is_told_with_what_to_do(tmp_path: Path) -> 
     (tmp_path / "dial.pkl").unlink()
     with pytest.raises(BadInput, match=r"envs.dial: .*dial.pkl: no such file"):
         load(use, ROOT, "envs.dial")
+
+
+def test_a_list_of_functions_changes_with_its_file_and_with_those_of_its_functions(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sums.py").write_text("def add(a, b):\n    return a + b\n")
+    (tmp_path / "lists.py").write_text("from sums import add\nTOOLS = [add]\n")
+    program = (
+        "import sys; from pathlib import Path; from rollout.envs.user_code import identity\n"
+        f"print(identity('lists.py:TOOLS', Path({str(tmp_path)!r}), 'envs.sums'))\n"
+    )
+
+    def hashed() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+
+    first = hashed()
+    assert hashed() == first
+    (tmp_path / "sums.py").write_text("def add(a, b):\n    return b + a\n")
+    second = hashed()
+    assert second != first
+    (tmp_path / "lists.py").write_text("from sums import add\nTOOLS = [add, add]\n")
+    assert hashed() != second
