@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from fieldkit.errors import Unavailable
+from rollout.engine.client import authorization
 
 _SECONDS = 120.0  # of one administrative call; loading an adapter took 0.02-0.3 s when idle
 _BODY_SHOWN = 300
@@ -28,7 +29,7 @@ class Admin(AbstractContextManager["Admin"]):
         self.base_url = base_url
         self._http = httpx.Client(
             base_url=base_url,
-            headers={"Authorization": f"Bearer {api_key}"},
+            headers=authorization(api_key),
             timeout=seconds,
             trust_env=False,
         )

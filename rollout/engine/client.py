@@ -126,7 +126,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         self._seats = asyncio.Semaphore(self._settings.connections)
         self._http = httpx.AsyncClient(
             base_url=base_url,
-            headers={"Authorization": f"Bearer {api_key}"},
+            headers=authorization(api_key),
             # httpx limits each read, which a slow trickle of bytes never exceeds; `_post` limits
             # the whole answer.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
@@ -223,6 +223,11 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             "The engine's log is the newest log/engine-*.log of the run folder; the same command "
             "starts it anew and goes on."
         )
+
+
+def authorization(api_key: str) -> dict[str, str]:
+    """The header that carries a key; none without one."""
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def _backoff(attempt: int) -> float:

@@ -14,7 +14,7 @@ from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import scarcest
-from rollout.engine.vllm_server import memory_needed
+from rollout.engine.vllm_server import memory_needed, servers_on_a_gpu
 
 
 def trainer_bytes(settings: EngineSettings) -> int:
@@ -78,7 +78,8 @@ def forecast(settings: EngineSettings, model_dir: Path, trainer: int) -> MemoryF
     """
     available, gpu_total = memory.available(), memory.gpu_total()
     free, where = scarcest(available)
-    engine = memory_needed(model_dir, settings)
+    engine = settings.replicas * memory_needed(model_dir, settings)
     if available.gpu is not None and gpu_total is not None:
-        engine = int(gpu_total * settings.gpu_memory_utilization)
+        of_one = int(gpu_total * settings.gpu_memory_utilization)
+        engine = of_one * servers_on_a_gpu(settings)
     return MemoryForecast(engine, trainer, free, where, trainer_bytes(settings))

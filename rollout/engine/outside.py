@@ -87,6 +87,19 @@ def outside_servers(
     ]
 
 
+def look_at(settings: EngineSettings) -> list[str]:
+    """Ask each server in engine.urls what it serves; a line for each. Changes nothing.
+
+    Raises `BadInput` for a key that is nowhere, and `Unavailable` for a server that does not answer
+    or has too short a context.
+    """
+    lines = []
+    for url, key in zip(settings.urls, api_keys(settings), strict=True):
+        cards = _await_cards(url, key, 0.0)
+        lines.append(f"{url} serves {_base_name(url, cards, settings)}")
+    return lines
+
+
 class OutsideServer:
     """One address. Use it as `rollout.engine.serve.AnyServer`.
 
@@ -130,8 +143,8 @@ class OutsideServer:
 
     def finish(self) -> None:
         """Wait until the server answers; have it load what is missing of the target."""
-        cards = self._await_cards()
-        self._base = self._find_base(cards)
+        cards = _await_cards(self.url, self._key, self._patience)
+        self._base = _base_name(self.url, cards, self._settings)
         listed, wanted = {str(card["id"]) for card in cards}, self._adapters()
         with Admin(self.url, self._key) as admin:
             missing = [name for name in wanted if name not in listed]
@@ -158,34 +171,6 @@ class OutsideServer:
     def _is_ours(self, name: str) -> bool:
         """Whether this run gave that name."""
         return name.endswith(f"-{self._owner}")
-
-    def _await_cards(self) -> list[dict[str, Any]]:
-        patience = Patience(self._patience, _LOOK_SECONDS + _POLL_SECONDS)
-        with Admin(self.url, self._key, _LOOK_SECONDS) as admin:
-            while True:
-                try:
-                    return admin.cards()
-                except Unavailable as e:
-                    if patience.over():
-                        raise Unavailable(
-                            f"{e}; `curl {self.url}/v1/models` asks it, and engine.keys_from says "
-                            "where its key is"
-                        ) from e
-                time.sleep(_POLL_SECONDS)
-
-    def _find_base(self, cards: Sequence[dict[str, Any]]) -> str:
-        """The name of its model without an adapter. Raises `Unavailable` for a context that is too
-        short."""
-        base = next((card for card in cards if not card.get("parent")), None)
-        if base is None:
-            raise Unavailable(f"{self.url}/v1/models: it lists no base model, so it is no vLLM")
-        context, wanted = base.get("max_model_len"), self._settings.max_model_len
-        if isinstance(context, int) and context < wanted:
-            raise Unavailable(
-                f"{self.url}: its context is {context} tokens and engine.max_model_len is {wanted}:"
-                f" start it with --max-model-len {wanted}"
-            )
-        return str(base["id"])
 
     # -- the way of an adapter -------------------------------------------------------------------
 
@@ -265,3 +250,33 @@ def _publish(info: AdapterInfo, copy: Path) -> None:
                 f"{copy}: its copy of {info.path} has hash {found[:_SHA_SHOWN]}, not "
                 f"{info.sha[:_SHA_SHOWN]}: the file system of engine.shared loses data"
             )
+
+
+def _await_cards(url: str, key: str, seconds: float) -> list[dict[str, Any]]:
+    """What the server tells of each name that it serves, once it answers. Raises `Unavailable`."""
+    patience = Patience(seconds, _LOOK_SECONDS + _POLL_SECONDS)
+    with Admin(url, key, _LOOK_SECONDS) as admin:
+        while True:
+            try:
+                return admin.cards()
+            except Unavailable as e:
+                if patience.over():
+                    raise Unavailable(
+                        f"{e}; `curl {url}/v1/models` asks it, and engine.keys_from says where its "
+                        "key is"
+                    ) from e
+            time.sleep(_POLL_SECONDS)
+
+
+def _base_name(url: str, cards: Sequence[dict[str, Any]], settings: EngineSettings) -> str:
+    """The name of its model without an adapter. Raises `Unavailable` for too short a context."""
+    base = next((card for card in cards if not card.get("parent")), None)
+    if base is None:
+        raise Unavailable(f"{url}/v1/models: it lists no base model, so it is no vLLM")
+    context, wanted = base.get("max_model_len"), settings.max_model_len
+    if isinstance(context, int) and context < wanted:
+        raise Unavailable(
+            f"{url}: its context is {context} tokens and engine.max_model_len is {wanted}: start it"
+            f" with --max-model-len {wanted}"
+        )
+    return str(base["id"])

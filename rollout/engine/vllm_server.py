@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import math
 import os
 import re
 import sys
@@ -55,6 +56,7 @@ _ERROR_CHARACTERS = 400
 # What a server's three processes hold besides weights and KV cache on a CPU, measured with the
 # default model: 0.56 GiB in the API server, 0.49 in the EngineCore, 0.9 in the Worker.
 _PROCESS_BYTES = 2 * GIB
+_RANK_BYTES = int(1.4 * GIB)  # of a further EngineCore and Worker
 
 _ONLY = Replica()
 
@@ -117,19 +119,30 @@ def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     """Host bytes that a server of this model holds.
 
     On a CPU: weights (parameters x bytes of the serving dtype) + engine.kv_cache_gib (filled with
-    zeros at the start, so all of it is held) + `_PROCESS_BYTES`. Adapters are left out: eight of
-    the default one are 15 MB. A GPU without memory of its own (GB10) takes its share of the host's.
+    zeros at the start, so all of it is held) + `_PROCESS_BYTES`. Each further rank of
+    engine.data_parallel and engine.tensor_parallel has a cache and processes of its own. Adapters
+    are left out: eight of the default one are 15 MB. A GPU without memory of its own (GB10) takes
+    its share of the host's.
     """
+    processes = _PROCESS_BYTES + (settings.ranks - 1) * _RANK_BYTES
     if is_cpu_build():
-        cache = int(settings.kv_cache_gib * GIB)
-        return _weights(model_dir, settings) + cache + _PROCESS_BYTES
+        cache = int(settings.kv_cache_gib * GIB) * settings.ranks
+        return _weights(model_dir, settings) + cache + processes
     if memory.gpu_total() is None:
-        return int(memory.total_host() * settings.gpu_memory_utilization) + _PROCESS_BYTES
-    return _weights(model_dir, settings) + _PROCESS_BYTES
+        return int(memory.total_host() * settings.gpu_memory_utilization) + processes
+    return _weights(model_dir, settings) + processes
 
 
 def _weights(model_dir: Path, settings: EngineSettings) -> int:
-    return weight_bytes(model_dir, _ITEM_BYTES[serving_dtype(settings, model_dir)])
+    """Of all copies of the model; tensor parallel ranks divide one."""
+    one = weight_bytes(model_dir, _ITEM_BYTES[serving_dtype(settings, model_dir)])
+    return one * settings.data_parallel
+
+
+def servers_on_a_gpu(settings: EngineSettings) -> int:
+    """How many of a run's servers share the GPU that has most of them."""
+    together = max(1, len(_gpus()) // settings.ranks)
+    return math.ceil(settings.replicas / together)
 
 
 def command(

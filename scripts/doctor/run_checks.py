@@ -13,6 +13,7 @@ from functools import partial
 from fieldkit.errors import FieldkitError
 from fieldkit.gate.memory import GIB
 from rollout.engine.forecast import forecast
+from rollout.engine.outside import look_at
 from rollout.engine.port import free_port
 from rollout.engine.serve import find_engine
 from rollout.sandbox.command import SandboxKind
@@ -51,6 +52,8 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         "port": _port,
         "forecast": _forecast,
     }
+    if config.engine.urls:
+        checks["outside servers"] = _outside
     extra = [tracker for tracker in wanted_trackers(config) if tracker.module]
     checks |= {tracker.module: partial(_installed, tracker) for tracker in extra}
     return [
@@ -106,8 +109,13 @@ def _port(ctx: Context) -> str:
     if not wanted:
         return "any free one"
     if find_engine(ctx.folder.path) is None:
-        free_port(wanted)
+        for replica in range(ctx.config.engine.replicas):
+            free_port(wanted + replica)
     return f"{wanted} is free, or this run's own"
+
+
+def _outside(ctx: Context) -> str:
+    return "; ".join(look_at(ctx.config.engine))
 
 
 def _forecast(ctx: Context) -> str:

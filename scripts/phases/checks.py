@@ -1,4 +1,4 @@
-"""Checks a run's tasks, model, adapter, disk and sandbox before it starts.
+"""Checks a run's tasks, model, adapter, disk, outside servers and sandbox before it starts.
 
 Each check raises a `FieldkitError` that says what is wrong, where, and the next command. The only
 side effect is the download of a hub model. Phases rely on these checks; only the adapter is checked
@@ -22,6 +22,7 @@ from fieldkit.training.adapter import (
 )
 from rollout.draw.mix import check_mix
 from rollout.envs.registry import environment_of
+from rollout.engine.outside import look_at
 from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.preflight import PREFLIGHT_TASKS
 from rollout.sandbox.base import probe
@@ -44,7 +45,8 @@ _TRAINED_BYTES = 4
 
 
 def check_run(ctx: Context) -> AdapterInfo:
-    """Check tasks, model, adapter, disk and sandbox; return the starting adapter."""
+    """Check tasks, model, adapter, disk, the servers in engine.urls and the sandbox; return the
+    starting adapter."""
     require_trackers(ctx.config)
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
@@ -53,6 +55,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     check_disk(ctx, adapter)
     probe(ctx.config.sandbox)
     return adapter
+    look_at(ctx.config.engine)
 
 
 def check_tasks(ctx: Context) -> tuple[int, int]:

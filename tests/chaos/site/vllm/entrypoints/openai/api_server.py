@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import torch
@@ -25,13 +26,28 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 WORKER = "import signal; signal.pause()"
+SLOWER = float(os.environ.get("GRPO_TEST_SLOWER", "1"))
+"""How many times as long every answer takes."""
+
+
+@contextlib.contextmanager
+def _slowed() -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    time.sleep((SLOWER - 1) * (time.monotonic() - began))
 
 
 class Model:
-    """A base model with adapters by name, one request at a time."""
+    """A base model with adapters by name, one request at a time.
 
-    def __init__(self, folder: str, base_name: str, adapters: dict[str, str]) -> None:
+    processed: the logprobs are those after temperature; vLLM's default is the others.
+    """
+
+    def __init__(
+        self, folder: str, base_name: str, adapters: dict[str, str], *, processed: bool
+    ) -> None:
         torch.set_num_threads(1)
+        self.processed = processed
         self.base_name = base_name
         self.folder = folder
         self.roots = {base_name: folder}
@@ -57,7 +73,7 @@ class Model:
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to /v1/completions: sampled ids, or the prompt's logprobs."""
-        with self._busy, torch.no_grad():
+        with self._busy, torch.no_grad(), _slowed():
             if body["model"] == self.base_name and isinstance(self._model, PeftModel):
                 with self._model.disable_adapter():
                     return self._answer(body)
@@ -94,19 +110,21 @@ class Model:
         for _ in range(body["max_tokens"]):
             out = self._model(given, past_key_values=past, use_cache=True)
             past = out.past_key_values
-            row = torch.log_softmax(out.logits[0, -1].float() / body["temperature"], -1)
+            logits = out.logits[0, -1].float()
+            row = torch.log_softmax(logits / body["temperature"], -1)
             chosen = int(torch.multinomial(row.exp(), 1, generator=generator))
             ids.append(chosen)
-            logprobs.append(row[chosen].item())
+            reported = row if self.processed else torch.log_softmax(logits, -1)
+            logprobs.append(reported[chosen].item())
             if chosen in stops:
                 return ids, logprobs, "stop"
             given = torch.tensor([[chosen]])
         return ids, logprobs, "length"
 
 
-def make_app(model: Model, key: str, worker: subprocess.Popen[bytes]) -> FastAPI:
-    """Make the app; its routes except /health answer 401 without the key. Its regular exit ends
-    `worker`."""
+def make_app(model: Model, key: str, context: int, worker: subprocess.Popen[bytes]) -> FastAPI:
+    """Make the app. context: tokens of prompt and reply. Its routes except /health answer 401
+    without the key. Its regular exit ends `worker`."""
 
     @contextlib.asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
@@ -126,7 +144,13 @@ def make_app(model: Model, key: str, worker: subprocess.Popen[bytes]) -> FastAPI
     @app.get("/v1/models")
     def models(request: Request) -> dict[str, Any]:
         check(request)
-        return {"data": [{"id": n, "root": r} for n, r in model.roots.items()]}
+        base = {"id": model.base_name, "root": model.folder, "max_model_len": context}
+        adapters = [
+            {"id": name, "root": root, "parent": model.base_name}
+            for name, root in model.roots.items()
+            if name != model.base_name
+        ]
+        return {"data": [base, *adapters]}
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> dict[str, Any]:
@@ -160,11 +184,14 @@ def main() -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--lora-modules", nargs="*", default=[])
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--logprobs-mode", default="raw_logprobs")
     words, _ = parser.parse_known_args()
     worker = subprocess.Popen([sys.executable, "-c", WORKER])
     adapters = dict(word.split("=", 1) for word in words.lora_modules)
-    model = Model(words.model, words.served_model_name, adapters)
-    app = make_app(model, os.environ["VLLM_API_KEY"], worker)
+    processed = words.logprobs_mode == "processed_logprobs"
+    model = Model(words.model, words.served_model_name, adapters, processed=processed)
+    app = make_app(model, os.environ["VLLM_API_KEY"], words.max_model_len, worker)
     uvicorn.run(app, host=words.host, port=words.port, log_level="warning")
 
 

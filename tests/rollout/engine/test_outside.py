@@ -1,0 +1,244 @@
+"""A person's own server is given adapters and proven; it is never started, ended or trusted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.training.adapter import adapter_sha
+from rollout.engine import outside
+from rollout.engine.admin import Admin
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.outside import api_keys
+from rollout.engine.port import HOST, free_port
+from rollout.engine.proof import Verdict
+from rollout.engine.serve import ensure_engine, find_servers, stop_engine
+from rollout.engine.target import Served
+from tests.rollout.engine.strangers import KEY, Stranger, stranger
+from tests.tiny_model import make_adapter
+
+Policy = tuple[Path, Path]
+KEY_NAME = "GRPO_TEST_STRANGERS_KEY"
+
+
+@pytest.fixture(scope="module")
+def theirs(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stranger]:
+    with stranger(policy[0], tmp_path_factory.mktemp("theirs") / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proven(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The adapter with a canary."""
+    from trainer.canary import prove_adapter
+
+    folder = shutil.copytree(policy[1], tmp_path_factory.mktemp("proven") / "adapter")
+    prove_adapter(
+        folder, policy[0], [tuple(range(20, 60)), tuple(range(300, 340))], serving="float32"
+    )
+    return folder
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, theirs: Stranger) -> EngineSettings:
+    monkeypatch.setenv(KEY_NAME, KEY)
+    monkeypatch.setattr(outside, "_ALONE_SECONDS", 0.0)
+    return EngineSettings(
+        replicas=0, urls=[theirs.url], keys_from=[KEY_NAME], dtype="float32", max_model_len=512
+    )
+
+
+class Run:
+    """A run that has no server of its own."""
+
+    def __init__(self, folder: Path, model: Path, settings: EngineSettings) -> None:
+        self.folder, self.model, self.settings = folder, model, settings
+        self.said: list[str] = []
+
+    def ensure(self, adapter: Path | None, version: str, **changes: Any) -> Served:
+        settings = replace(self.settings, **changes)
+        (served,) = ensure_engine(
+            self.folder, self.model, settings, adapter, version, self.said.append
+        )
+        return served
+
+
+@pytest.fixture
+def run(tmp_path: Path, policy: Policy, settings: EngineSettings) -> Run:
+    return Run(tmp_path / "run", policy[0], settings)
+
+
+def test_it_is_given_an_adapter_under_a_name_with_its_hash_and_proves_it(
+    run: Run, theirs: Stranger, proven: Path
+) -> None:
+    served = run.ensure(proven, "run-v1")
+    assert served.model_name.startswith(f"run-v1-{adapter_sha(proven)[:12]}-")
+    assert served.model_name in theirs.names()
+    assert (served.version, served.pid, served.api_key) == ("run-v1", None, KEY)
+    assert served.proof is not None
+    assert served.proof.verdict in (Verdict.PROVEN, Verdict.INDISTINGUISHABLE)
+    again = run.ensure(proven, "run-v1")
+    assert again.proof is not None, "somebody may have restarted it since"
+    assert sum("loading" in line for line in run.said) == 1
+
+
+def test_other_weights_under_the_same_version_have_another_name(
+    run: Run, policy: Policy, tmp_path: Path
+) -> None:
+    other = make_adapter(tmp_path / "other", policy[0], seed=5, scale=0.02)
+    names = {run.ensure(adapter, "run-v1").model_name for adapter in (policy[1], other)}
+    assert len(names) == 2
+
+
+def test_another_adapter_where_the_proven_one_should_be_is_found_out(
+    run: Run, theirs: Stranger, proven: Path, policy: Policy, tmp_path: Path
+) -> None:
+    """Somebody has loaded other weights under the name that this run would give."""
+    name = run.ensure(proven, "run-v1").model_name
+    wrong = make_adapter(tmp_path / "wrong", policy[0], seed=7, scale=0.4)
+    with Admin(theirs.url, KEY) as admin:
+        admin.unload(name)
+        admin.load(name, wrong)
+    with pytest.raises(Unavailable, match=r"logprobs are not the adapter's|answers with"):
+        run.ensure(proven, "run-v1")
+
+
+def test_it_gets_adapters_from_a_shared_folder_and_only_its_own_are_removed(
+    run: Run, theirs: Stranger, policy: Policy, tmp_path: Path
+) -> None:
+    shared, there = tmp_path / "shared", tmp_path / "there"
+    shared.mkdir()
+    there.symlink_to(shared)
+    (shared / "somebody-elses").mkdir()
+    with Admin(theirs.url, KEY) as admin:
+        admin.load("somebody-elses", policy[1])
+    ways = {"shared": str(shared), "shared_there": str(there)}
+    first = run.ensure(policy[1], "run-v1", **ways).model_name
+    assert adapter_sha(shared / first) == adapter_sha(policy[1])
+    other = make_adapter(tmp_path / "other", policy[0], seed=5, scale=0.02)
+    second = run.ensure(other, "run-v2", **ways).model_name
+    assert {"somebody-elses", second} <= theirs.names()
+    assert first not in theirs.names()
+    assert sorted(p.name for p in shared.iterdir()) == sorted(["somebody-elses", second])
+
+
+def test_a_torn_copy_in_the_shared_folder_is_replaced(
+    run: Run, policy: Policy, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    name = run.ensure(policy[1], "run-v1", shared=str(shared)).model_name
+    weights = shared / name / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    run.ensure(policy[1], "run-v1", shared=str(shared))
+    assert adapter_sha(shared / name) == adapter_sha(policy[1])
+
+
+def test_it_outlives_the_run(run: Run, theirs: Stranger, policy: Policy) -> None:
+    run.ensure(policy[1], "run-v1")
+    assert find_servers(run.folder) == ()
+    assert stop_engine(run.folder, run.settings) == 0
+    assert theirs.process.poll() is None
+    assert "theirs" in theirs.names()
+
+
+def test_the_base_model_has_the_name_that_it_has_there(run: Run) -> None:
+    served = run.ensure(None, "base")
+    assert (served.model_name, served.version, served.adapter_sha) == ("theirs", "base", None)
+
+
+def test_its_key_is_on_no_disk(run: Run, policy: Policy) -> None:
+    run.ensure(policy[1], "run-v1")
+    written = b"".join(p.read_bytes() for p in run.folder.rglob("*") if p.is_file())
+    assert KEY.encode() not in written
+
+
+# -- what is wrong with it -------------------------------------------------------------------------
+
+
+def test_a_server_that_reports_logprobs_before_temperature_is_refused(
+    policy: Policy, tmp_path: Path, settings: EngineSettings
+) -> None:
+    with stranger(policy[0], tmp_path / "log", processed=False) as raw:
+        run = Run(tmp_path / "run", policy[0], replace(settings, urls=[raw.url]))
+        with pytest.raises(Unavailable, match="--logprobs-mode processed_logprobs"):
+            run.ensure(policy[1], "run-v1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"max_model_len": 1024}, "its context is 512 tokens and engine.max_model_len is 1024"),
+        ({"keys_from": []}, "HTTP 401.*engine.keys_from says where its key is"),
+        ({"urls": [f"http://{HOST}:{free_port(0)}"]}, "ConnectError.*`curl http"),
+    ],
+)
+def test_a_server_that_cannot_play_says_why(
+    run: Run, policy: Policy, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(Unavailable, match=says):
+        run.ensure(policy[1], "run-v1", **changes)
+
+
+def test_a_path_that_it_does_not_see_is_named_with_the_setting(
+    run: Run, policy: Policy, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    with pytest.raises(Unavailable, match=r"has to see /not/there/run-v1-.*engine.shared"):
+        run.ensure(policy[1], "run-v1", shared=str(shared), shared_there="/not/there")
+
+
+def test_a_shared_folder_that_is_not_there_is_bad_input(run: Run, policy: Policy) -> None:
+    with pytest.raises(BadInput, match=r"engine.shared: /not/there: no such folder"):
+        run.ensure(policy[1], "run-v1", shared="/not/there")
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+def keys(monkeypatch: pytest.MonkeyPatch, n: int, sources: Sequence[str]) -> list[str]:
+    urls = [f"http://box-{i}" for i in range(n)]
+    return api_keys(EngineSettings(urls=urls, keys_from=list(sources)))
+
+
+def test_keys_come_from_the_environment_and_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOX_KEY", "from the environment")
+    file = tmp_path / "key"
+    file.write_text("from a file\n")
+    assert keys(monkeypatch, 2, ["BOX_KEY", str(file)]) == ["from the environment", "from a file"]
+    assert keys(monkeypatch, 2, ["BOX_KEY"]) == ["from the environment"] * 2
+    assert keys(monkeypatch, 2, ["BOX_KEY", ""]) == ["from the environment", ""]
+    assert keys(monkeypatch, 2, []) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("NO_SUCH_KEY", "the environment has no variable NO_SUCH_KEY"),
+        ("/no/such/key", "engine.keys_from: /no/such/key: No such file"),
+    ],
+)
+def test_a_key_that_is_nowhere_is_named(
+    monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        keys(monkeypatch, 1, [source])
+
+
+def test_two_runs_never_give_the_same_name(
+    tmp_path: Path, policy: Policy, settings: EngineSettings
+) -> None:
+    names = {
+        Run(tmp_path / folder / "run", policy[0], settings).ensure(policy[1], "run-v1").model_name
+        for folder in ("one", "two")
+    }
+    assert len(names) == 2

@@ -1,0 +1,148 @@
+"""Several servers of one run have names of their own and divide the machine; one has all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import BadInput
+from fieldkit.gate import memory
+from fieldkit.gate.memory import GIB, Available
+from rollout.engine import vllm_server
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.forecast import forecast
+from rollout.engine.replica import ENGINE, Replica, is_engine
+from rollout.engine.vllm_server import command, environment
+from tests.conftest import TinyModel
+
+
+def test_the_first_server_has_the_name_that_the_only_one_has() -> None:
+    assert [Replica(i, 3).name for i in range(3)] == [ENGINE, "engine-2", "engine-3"]
+    assert [Replica.named(f"engine{n}").index for n in ("", "-2", "-12")] == [0, 1, 11]
+    assert [is_engine(n) for n in (ENGINE, "engine-2", "engine-x", "trainer", "engines")] == [
+        *(True, True),
+        *(False, False, False),
+    ]
+    with pytest.raises(ValueError, match="'trainer' is not the name"):
+        Replica.named("trainer")
+
+
+def test_the_only_server_is_told_and_noted_as_it_always_was() -> None:
+    assert (Replica().told, Replica().note) == (ENGINE, {})
+    assert (Replica(1, 2).told, Replica(1, 2).note) == ("engine 2", {"replica": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("replica", "ranks", "cpus"),
+    [
+        (Replica(), 1, "0,1,2,3,4"),
+        (Replica(0, 2), 1, "0,1"),
+        (Replica(1, 2), 1, "2,3,4"),
+        (Replica(0, 2), 2, "0|1"),
+        (Replica(1, 2), 2, "2|3,4"),
+        (Replica(2, 8), 1, "2"),
+        (Replica(7, 8), 1, "2"),
+    ],
+)
+def test_servers_and_their_ranks_divide_the_processors(
+    replica: Replica, ranks: int, cpus: str
+) -> None:
+    assert replica.cpus(range(5), ranks) == cpus
+
+
+def test_every_processor_is_used_once_where_there_are_enough() -> None:
+    for of in range(1, 8):
+        shares = ",".join(Replica(i, of).cpus(range(16), 2).replace("|", ",") for i in range(of))
+        assert sorted(map(int, shares.split(","))) == list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("of", "ranks", "gpus"),
+    [
+        (2, 1, ["a", "b"]),
+        (4, 1, ["a", "b", "c", "d"]),
+        (2, 2, ["a,b", "c,d"]),
+        (6, 1, ["a", "b", "c", "d", "a", "b"]),
+        (2, 4, ["a,b,c,d", "a,b,c,d"]),
+    ],
+)
+def test_servers_get_gpus_of_their_own_where_there_are_enough(
+    of: int, ranks: int, gpus: list[str]
+) -> None:
+    assert [Replica(i, of).gpus("abcd", ranks) for i in range(of)] == gpus
+
+
+def test_a_gpu_server_of_several_sees_its_own_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    seen = [environment(EngineSettings(), "key", tmp_path, Replica(i, 2)) for i in range(2)]
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in seen] == ["4", "5"]
+    assert environment(EngineSettings(), "key", tmp_path)["CUDA_VISIBLE_DEVICES"] == "4,5"
+
+
+def test_vllms_own_parallelism_is_passed_through(tiny: TinyModel) -> None:
+    one = command(tiny.folder, EngineSettings(), None, {}, 1)
+    two = command(tiny.folder, EngineSettings(data_parallel=2, tensor_parallel=4), None, {}, 1)
+    assert not [word for word in one if "parallel" in word]
+    assert two == [*one, "--data-parallel-size", "2", "--tensor-parallel-size", "4"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"replicas": 0}, "engine.replicas: 0 needs an address in engine.urls"),
+        ({"urls": ["gpu-box:8000"]}, "engine.urls: 'gpu-box:8000' is not the address"),
+        ({"urls": ["http://gpu-box:8000/v1"]}, "is not the address of a server"),
+        ({"urls": ["http://me:secret@gpu-box"]}, "is not the address of a server"),
+        ({"urls": ["http://gpu-box:no"]}, "is not the address of a server"),
+        ({"urls": ["http://a"], "keys_from": ["A", "B"]}, "engine.keys_from: 2 entries for 1"),
+        ({"shared_there": "/there"}, "engine.shared_there: it is the path of engine.shared"),
+    ],
+)
+def test_settings_that_leave_no_engine_or_no_way_to_one_are_refused(
+    settings: dict[str, object], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        EngineSettings(**settings)  # type: ignore[arg-type]
+
+
+GPU_BYTES = 80 * 2**30
+
+
+def foreseen(tiny: TinyModel, **settings: object) -> int:
+    return forecast(EngineSettings(**settings), tiny.folder, 0).engine  # type: ignore[arg-type]
+
+
+def test_the_forecast_counts_every_server_and_every_rank(tiny: TinyModel) -> None:
+    one = foreseen(tiny)
+    assert foreseen(tiny, replicas=3) == 3 * one
+    assert foreseen(tiny, replicas=0, urls=["http://gpu-box"]) == 0
+    copies, parts = foreseen(tiny, data_parallel=2), foreseen(tiny, tensor_parallel=2)
+    assert one + GIB < parts < copies < 2 * one, "a further cache and rank, and weights of its own"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "servers"),
+    [
+        ("0", {}, 1),
+        ("0", {"replicas": 2}, 2),
+        ("0,1", {"replicas": 2}, 1),
+        ("0,1", {"replicas": 3}, 2),
+        ("0,1", {"replicas": 2, "tensor_parallel": 2}, 2),
+    ],
+)
+def test_servers_that_share_a_gpu_take_its_memory_together(
+    tiny: TinyModel,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: str,
+    settings: dict[str, object],
+    servers: int,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    monkeypatch.setattr(memory, "gpu_total", lambda: GPU_BYTES)
+    monkeypatch.setattr(memory, "available", lambda: Available(GPU_BYTES, GPU_BYTES))
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
+    assert foreseen(tiny, gpu_memory_utilization=0.25, **settings) == servers * GPU_BYTES // 4
