@@ -178,6 +178,7 @@ def test_reasoning_gym_gives_rows_and_scores_an_answer(python: str, tmp_path: Pa
         ("nothing", Unavailable, r"reward function nothing: TypeError"),
         ("group", BadInput, r"a reward function scores a whole group at once \(best\)"),
         ("dies", Unavailable, "verifiers_worker: it died"),
+        ("broken", Unavailable, r"KeyError: 'no file' \(.*everything.py:\d+"),
         ("no such", Unavailable, r"ValueError: no kind 'no such'"),
     ],
 )
@@ -203,25 +204,42 @@ def test_chance_calls_a_tool_that_the_episode_showed(python: str, tmp_path: Path
 
 
 @pytest.mark.envs
-def test_64_episodes_at_once_do_not_wait_for_each_other(python: str, tmp_path: Path) -> None:
-    environment = made(python, "tools")
+def test_a_tool_that_raises_is_for_the_policy_to_read(python: str, tmp_path: Path) -> None:
+    call = '<tool_call>{"name": "refuse", "arguments": {}}</tool_call>'
+    found = play(made(python, "meeting"), asked("What is 3 + 3?"), [call, "6"], tmp_path)
+    assert "not today" in str(found.turns[0].observation)
+    assert found.grade.passed
+
+
+@pytest.mark.envs
+def test_256_episodes_at_once_and_a_slow_tool_stalls_none(python: str, tmp_path: Path) -> None:
+    environment = made(python, "meeting", call_seconds=120.0)
     site = Site(SandboxSettings(), tmp_path, tool_form="hermes")
 
-    async def one(i: int) -> float | None:
+    async def one(i: int, first: str) -> tuple[str | None, float | None]:
         world = environment.make(site)
         await world.reset(
             task(prompt=[{"role": "user", "content": f"{i} + {i}?"}], answer=str(2 * i)), 0
         )
-        await world.step(Reply(ADD.format(i)))
+        told = (await world.step(Reply(first))).said
         await world.step(Reply(str(2 * i)))
         grade = await world.grade()
         await world.close()
-        return grade.reward
+        return told, grade.reward
 
-    async def all_of_them() -> list[float | None]:
-        return await asyncio.gather(*map(one, range(64)))
+    async def all_of_them() -> None:
+        waits, calls = (
+            f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>'
+            for name in ("stay", "call")
+        )
+        slow = asyncio.create_task(one(0, waits))
+        played = await asyncio.gather(*(one(i, ADD.format(i)) for i in range(1, 256)))
+        assert played == [(str(2 * i), 1.0) for i in range(1, 256)]
+        assert not slow.done()
+        assert await one(0, calls) == ("called out", 1.0)
+        assert await slow == ("called", 1.0)
 
-    assert asyncio.run(all_of_them()) == [1.25] * 64
+    asyncio.run(all_of_them())
 
 
 @pytest.mark.envs

@@ -3,6 +3,7 @@
 # ///
 """Environments of each kind that verifiers has, as their authors write them."""
 
+import asyncio
 import os
 import random
 
@@ -95,6 +96,31 @@ class Forgets(Guess):
         return state["prompt"] if state["trajectory"] else await super().get_prompt_messages(state)
 
 
+class Broken(Guess):
+    async def setup_state(self, state):
+        raise KeyError("no file")
+
+
+MET = asyncio.Event()
+
+
+async def stay() -> str:
+    """Wait until somebody calls."""
+    await MET.wait()
+    return "called"
+
+
+async def call() -> str:
+    """Call the one who waits."""
+    MET.set()
+    return "called out"
+
+
+def refuse() -> str:
+    """Do nothing."""
+    raise ValueError("not today")
+
+
 def raises(completion):
     raise KeyError("oops")
 
@@ -109,6 +135,11 @@ def load_environment(kind="tools", **options):
         return tools(**options)
     if kind == "till":
         return Till(dataset=sums(), rubric=vf.Rubric(funcs=[paid]), max_turns=4)
+    if kind == "meeting":
+        rubric = vf.Rubric(funcs=[right])
+        return vf.ToolEnv(dataset=sums(), tools=[add, stay, call, refuse], rubric=rubric)
+    if kind == "broken":
+        return Broken(dataset=question, rubric=vf.Rubric(funcs=[hit]))
     if kind == "guess":
         return Guess(dataset=question, rubric=vf.Rubric(funcs=[hit]), max_turns=5)
     if kind == "forgets":
