@@ -85,6 +85,23 @@ class ClientSettings:
     """Requests in flight at most; more wait in the client."""
 
 
+OWN_REMEDY = (
+    "The engine's log is the newest log/engine-*.log of the run folder; the same command starts it "
+    "anew and goes on."
+)
+OUTSIDE_REMEDY = (
+    "It is not a server of this run: look at it where it runs; the same command goes on."
+)
+
+
+class NoAnswer(Unavailable):
+    """A server did not answer for as long as its client was patient. what: that, without remedy."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}")
+        self.what = what
+
+
 class _Unusable(Unavailable):
     """An answer that could not be trained on."""
 
@@ -99,8 +116,8 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
     model_name: "base" or an adapter's versioned name; it is the policy version of every turn.
     stop_token_ids: end-of-turn ids that end a completion (as its last id), besides the model's own
     end-of-sequence id. alive: whether the server's process lives; where it does not, a failed
-    request is not repeated. clock and sleep: seconds, and how to let some pass between attempts.
-    Use as an async context manager.
+    request is not repeated. remedy: what to do where it does not answer, in a sentence. clock and
+    sleep: seconds, and how to let some pass between attempts. Use as an async context manager.
     """
 
     def __init__(
@@ -111,6 +128,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         *,
         stop_token_ids: Sequence[int] = (),
         alive: Callable[[], bool] = lambda: True,
+        remedy: str = OWN_REMEDY,
         settings: ClientSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -120,6 +138,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         self.model_name = model_name
         self._stop_token_ids = list(stop_token_ids)
         self._alive = alive
+        self._remedy = remedy
         self._settings = settings or ClientSettings()
         self._clock = clock
         self._sleep = sleep
@@ -217,12 +236,9 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
 
     def _gave_up(self, attempts: int, seconds: float, reason: str, alive: bool) -> Unavailable:
         why = f"in {attempts} attempts over {seconds:.0f} s" if alive else "any more"
-        state = "" if alive else "The server's process has ended. "
-        return Unavailable(
-            f"{self.base_url}: no answer for {self.model_name} {why}; the last: {reason}. {state}"
-            "The engine's log is the newest log/engine-*.log of the run folder; the same command "
-            "starts it anew and goes on."
-        )
+        state = "" if alive else " The server's process has ended."
+        what = f"{self.base_url}: no answer for {self.model_name} {why}; the last: {reason}.{state}"
+        return NoAnswer(what, self._remedy)
 
 
 def authorization(api_key: str) -> dict[str, str]:

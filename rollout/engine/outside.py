@@ -25,7 +25,7 @@ from fieldkit.gate.patience import Patience
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import AdapterInfo, adapter_sha, copy_adapter
 from rollout.engine.admin import Admin
-from rollout.engine.client import ClientSettings, EngineClient
+from rollout.engine.client import OUTSIDE_REMEDY, ClientSettings, EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import HOTSWAP
 from rollout.engine.proof import Proof, prove
@@ -219,7 +219,7 @@ class OutsideServer:
 
     def _client(self, name: str) -> EngineClient:
         settings = ClientSettings(patience_seconds=self._patience)
-        return EngineClient(self.url, self._key, name, settings=settings)
+        return EngineClient(self.url, self._key, name, remedy=OUTSIDE_REMEDY, settings=settings)
 
     def _check_logprobs(self) -> None:
         """Raise `Unavailable` where its logprobs are not those of the distribution that it samples

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.process.owned import start_time
 from fieldkit.records import Sampling
-from rollout.engine.client import ClientSettings, Completion, EngineClient, Sampler
+from rollout.engine.client import (
+    OUTSIDE_REMEDY,
+    OWN_REMEDY,
+    ClientSettings,
+    Completion,
+    EngineClient,
+    NoAnswer,
+    Sampler,
+)
 from rollout.engine.proof import Verdict, proof_of
 from rollout.engine.target import Served
 
@@ -77,14 +85,14 @@ class _Attempt:
 class Router:
     """Several servers of one policy. Use as an async context manager.
 
-    on_lost: hears in a line that a server is lost, or that it is back. settings: `patience_seconds`
-    is how long a request is repeated where no server is left. clock: seconds.
+    on_change: hears in a line that a server is lost, or that it is back. settings:
+    `patience_seconds` is how long a request is repeated where no server is left. clock: seconds.
     """
 
     def __init__(
         self,
         servers: Sequence[tuple[Served, EngineClient]],
-        on_lost: Callable[[str], None],
+        on_change: Callable[[str], None],
         settings: ClientSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,7 +101,7 @@ class Router:
             raise ValueError(f"the servers do not serve one policy, but {policies}")
         self._servers = [_Server(served, client) for served, client in servers]
         self._homes: dict[str, _Server] = {}
-        self._on_lost = on_lost
+        self._on_change = on_change
         self._patience = (settings or ClientSettings()).patience_seconds
         self._clock = clock
         self._looking: set[asyncio.Task[None]] = set()
@@ -186,7 +194,8 @@ class Router:
         server.losses += 1
         self._back.clear()
         others = sum(s.lost is None for s in self._servers)
-        self._on_lost(f"{server.served.name} is lost, {others} left: {why}")
+        what = why.what if isinstance(why, NoAnswer) else why
+        self._on_change(f"{server.served.name} is lost, {others} left: {what}")
         if server.may_return:
             looking = asyncio.create_task(self._look(server))
             self._looking.add(looking)
@@ -204,7 +213,7 @@ class Router:
             except FieldkitError:
                 continue
             server.lost, server.pace = None, None
-            self._on_lost(f"{server.served.name} answers again")
+            self._on_change(f"{server.served.name} answers again")
             self._back.set()
             return
         server.losses = _MOST_LOSSES
@@ -232,11 +241,12 @@ class Router:
 async def samplers(
     servers: Sequence[Served],
     stop_token_ids: Sequence[int],
-    on_lost: Callable[[str], None],
+    on_change: Callable[[str], None],
 ) -> AsyncIterator[SampledFor]:
     """Connections to the servers of one policy; use it inside an event loop.
 
-    stop_token_ids: as in `EngineClient`. on_lost: as in `Router`. With one server it is the client.
+    stop_token_ids: as in `EngineClient`. on_change: as in `Router`. With one server it is that
+    server's client.
     """
     several = len(servers) > 1
     settings = ClientSettings(patience_seconds=_FAILING_SECONDS) if several else None
@@ -249,6 +259,7 @@ async def samplers(
                     served.model_name,
                     stop_token_ids=stop_token_ids,
                     alive=lambda served=served: _alive(served),  # type: ignore[misc]
+                    remedy=OUTSIDE_REMEDY if served.pid is None else OWN_REMEDY,
                     settings=settings,
                 )
             )
@@ -258,7 +269,7 @@ async def samplers(
             yield lambda task_id: clients[0]
             return
         pairs = list(zip(servers, clients, strict=True))
-        yield (await stack.enter_async_context(Router(pairs, on_lost))).attempt
+        yield (await stack.enter_async_context(Router(pairs, on_change))).attempt
 
 
 def _alive(served: Served) -> bool:

@@ -83,11 +83,11 @@ async def player(
 ) -> AsyncIterator[Player]:
     """A player of the served adapter under `settings`; use it inside an event loop."""
 
-    def on_lost(text: str) -> None:
+    def on_change(text: str) -> None:
         alarm(ctx.tell, text)
-        ctx.journal.append("server_lost", text=text)
+        ctx.journal.append("servers", text=text)
 
-    async with samplers(servers, (chat.eot_id,), on_lost) as sampler_of:
+    async with samplers(servers, (chat.eot_id,), on_change) as sampler_of:
         yield Player(
             policy=sampled_for(sampler_of, chat),
             worlds=worlds(ctx),

@@ -98,7 +98,7 @@ def require_whole(night: Night) -> None:
 
 def losses(night: Night) -> list[str]:
     journal = Journal(night.folder.journal).read()
-    return [str(e.data["text"]) for e in journal if e.event == "server_lost"]
+    return [str(e.data["text"]) for e in journal if e.event == "servers"]
 
 
 def test_a_night_on_two_servers_is_the_night_of_one(night: Night, of_one: str) -> None:
