@@ -24,6 +24,7 @@ from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from scripts.base.checkout import ROOT
 from scripts.environments.foreign_venv import add_environment, inline_metadata
+from tests.fieldkit.answering import answering, said
 
 EXAMPLES = Path(__file__).parent / "verifiers_examples" / "everything.py"
 ADD = '<tool_call>{{"name": "add", "arguments": {{"a": {0}, "b": {0}}}}}</tool_call>'
@@ -34,13 +35,15 @@ def python() -> str:
     return str(add_environment(str(EXAMPLES)).python)
 
 
-def made(python: str, kind: str, passes: str = "right == 1", **more: Any) -> Environment:
+def made(
+    python: str, kind: str, passes: str = "right == 1", url: str = "", **more: Any
+) -> Environment:
     settings = EnvSettings(
         use=str(EXAMPLES),
         style="verifiers",
         passes=passes,
         python=python,
-        config={"kind": kind},
+        config={"kind": kind, **({"url": url} if url else {})},
         **more,
     )
     return verifiers_environment("theirs", settings, Path("/"))
@@ -209,6 +212,27 @@ def test_a_tool_that_raises_is_for_the_policy_to_read(python: str, tmp_path: Pat
     found = play(made(python, "meeting"), asked("What is 3 + 3?"), [call, "6"], tmp_path)
     assert "not today" in str(found.turns[0].observation)
     assert found.grade.passed
+
+
+@pytest.mark.envs
+@pytest.mark.parametrize(("verdict", "reward"), [("Yes.", 1.0), ("No.", 0.0)])
+def test_a_judge_is_asked_at_its_own_endpoint(
+    verdict: str, reward: float, python: str, tmp_path: Path
+) -> None:
+    with answering([said(verdict)]) as judge:
+        environment = made(python, "judge", "judged == 1", url=judge.base_url)
+        found = play(environment, asked("What is 3 + 3?"), ["It is six."], tmp_path)
+    assert (found.reward, found.grade.passed) == (reward, reward == 1.0)
+    assert "It is six." in judge.asked[0]["messages"][0]["content"]
+
+
+@pytest.mark.envs
+def test_a_judge_that_does_not_answer_is_an_error_and_no_reward(
+    python: str, tmp_path: Path
+) -> None:
+    environment = made(python, "judge", "judged == 1", url="http://127.0.0.1:9/v1")
+    with pytest.raises(Unavailable, match=r"reward function judged: .*Judge model"):
+        play(environment, asked("What is 3 + 3?"), ["It is six."], tmp_path)
 
 
 @pytest.mark.envs

@@ -9,6 +9,7 @@ import random
 
 import verifiers as vf
 from datasets import Dataset
+from openai import AsyncOpenAI
 
 
 def add(a: int, b: int) -> int:
@@ -121,6 +122,17 @@ def refuse() -> str:
     raise ValueError("not today")
 
 
+async def judged(judge, prompt, completion, answer, state):
+    return float("yes" in (await judge(prompt, completion, answer, state)).lower())
+
+
+def judge_of(url):
+    client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    rubric = vf.JudgeRubric(judge_client=client, judge_model="judge")
+    rubric.add_reward_func(judged)
+    return rubric
+
+
 def raises(completion):
     raise KeyError("oops")
 
@@ -138,6 +150,8 @@ def load_environment(kind="tools", **options):
     if kind == "meeting":
         rubric = vf.Rubric(funcs=[right])
         return vf.ToolEnv(dataset=sums(), tools=[add, stay, call, refuse], rubric=rubric)
+    if kind == "judge":
+        return vf.SingleTurnEnv(dataset=sums(), rubric=judge_of(**options))
     if kind == "broken":
         return Broken(dataset=question, rubric=vf.Rubric(funcs=[hit]))
     if kind == "guess":
