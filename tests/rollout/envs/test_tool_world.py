@@ -29,6 +29,7 @@ from rollout.transcript import ChatRenderer
 from scripts.prepare.model import default_model_dir
 from tests.rollout.envs.counter import Counter, only_even, short
 from tests.rollout.envs.multi_env import TwoGames, catch_reward, word_reward
+from tests.rollout.envs.trl_examples import ARITHMETIC, Increment, right
 from tests.rollout.envs.trl_templates import templates
 
 HERE = Path(__file__).parent
@@ -69,9 +70,9 @@ EPISODES = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A class of an environment, its reward functions, and a row."""
+    """A class of an environment, or functions as tools; its reward functions, and a row."""
 
-    kind: type
+    kind: type | tuple[Callable[..., Any], ...]
     rewards: tuple[Callable[..., Any], ...]
     prompt: str
     row: Mapping[str, Any]
@@ -80,6 +81,8 @@ class Asked:
 COUNTING = Asked(Counter, (short, only_even), PROMPT, {"target": 3})
 WORD = Asked(TwoGames, (word_reward, catch_reward), "Win. ", {"env": "word", "secret": "crane"})
 CATCH = Asked(TwoGames, (word_reward, catch_reward), "Win. ", {"env": "catch"})
+INCREMENT = Asked(Increment, (), "", {})
+ARITHMETIC_ROW = Asked(tuple(ARITHMETIC), (right,), "What is 6 times 7? ", {"answer": 42})
 
 
 def random_model(n_tokens: int) -> Any:
@@ -101,7 +104,11 @@ def random_model(n_tokens: int) -> Any:
 
 
 @cache
-def trainer(name: str, kind: type, rewards: tuple[Callable[..., Any], ...]) -> Any:
+def trainer(
+    name: str,
+    kind: type | tuple[Callable[..., Any], ...],
+    rewards: tuple[Callable[..., Any], ...],
+) -> Any:
     """TRL's trainer with a scripted model: set `script`, then `seen`."""
     from datasets import Dataset
 
@@ -141,7 +148,7 @@ def trainer(name: str, kind: type, rewards: tuple[Callable[..., Any], ...]) -> A
             [{"prompt": [{"role": "user", "content": PROMPT}]}] * 2  # given by hand, later
         ),
         processing_class=tokenizer,
-        environment_factory=kind,
+        **({"environment_factory": kind} if isinstance(kind, type) else {"tools": list(kind)}),
         args=trl.GRPOConfig(
             output_dir=str(HERE / "unused"),
             per_device_train_batch_size=2,
@@ -189,12 +196,17 @@ def ours(env: str, asked: Asked, replies: Sequence[str], renderer: ChatRenderer)
 
 @pytest.fixture(autouse=True)
 def _counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("random.randint", lambda low, high: high)
     monkeypatch.setattr("random.randrange", lambda n: 7)  # each seeds the generators in its own way
     weights = {f"multi_env.py:{name}_reward": 1.0 for name in ("word", "catch")}
     games = EnvSettings("multi_env.py:TwoGames", "word_reward >= 1", rewards=weights)
     own = {"counter.py:short": 1.0, "counter.py:only_even": 1.0}
     counter = EnvSettings("counter.py:Counter", "reward >= 1", rewards=own)
-    register_environments({"counter": counter, "games": games}, HERE)
+    increment = EnvSettings("trl_examples.py:Increment", "reward >= 1")
+    paid = {"trl_examples.py:right": 1.0}
+    arithmetic = EnvSettings("trl_examples.py:ARITHMETIC", "right == 1", rewards=paid)
+    known = {"counter": counter, "games": games, "increment": increment, "arithmetic": arithmetic}
+    register_environments(known, HERE)
     yield
     register_environments({}, HERE)
 
@@ -235,3 +247,36 @@ def test_two_games_behind_one_class_are_played_and_paid_as_in_trl(
 ) -> None:
     """Cumulative feedback, a game that is over, a tool of the other game, rewards of one game."""
     assert require_equal("qwen3", "games", asked, replies).rewards == rewards
+
+
+@pytest.mark.parametrize(
+    ("replies", "reward"),
+    [
+        ([call("increment", '{"step": 3}'), call("increment", '{"step": 1}'), "Done."], 1.0),
+        ([call("increment", '{"step": "x"}'), "Hm."], 0.0),
+        (["Done."], 0.0),
+    ],
+)
+def test_a_class_that_owns_its_data_is_played_and_paid_as_in_trl(
+    replies: list[str], reward: float
+) -> None:
+    """The prompt is what `reset` says, and the reward is the class's own."""
+    assert require_equal("qwen3", "increment", INCREMENT, replies).rewards == [reward]
+
+
+@pytest.mark.parametrize(
+    ("replies", "reward"),
+    [
+        ([call("multiply", '{"a": 6, "b": 7}'), "It is 42."], 1.0),
+        (
+            [call("add", '{"a": 6, "b": 7}') + "\n" + call("multiply", '{"a": 1, "b": 2}'), "13"],
+            0.0,
+        ),
+        ([call("divide", '{"a": 6, "b": 7}'), "It is 42."], 1.0),
+    ],
+)
+def test_functions_as_tools_are_played_and_paid_as_in_trl(
+    replies: list[str], reward: float
+) -> None:
+    """One of them is a coroutine, and runs after the others of its reply."""
+    assert require_equal("qwen3", "arithmetic", ARITHMETIC_ROW, replies).rewards == [reward]

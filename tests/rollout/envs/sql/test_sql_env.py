@@ -17,7 +17,7 @@ from fieldkit.errors import MissingFile
 from fieldkit.records import StopReason, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
-from rollout.envs.configured import environment
+from rollout.envs.configured import environment, register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.sql.sql_env import OVER, SqlEnv
 from rollout.envs.sql.sql_rewards import correctness, operational, progress
@@ -30,7 +30,7 @@ from scripts.base.checkout import ROOT
 from scripts.prepare.model import default_model_dir
 from scripts.run.config import read_config
 from tests.rollout.envs.sql.library import write_library
-from tests.rollout.envs.test_tool_world import call, random_model
+from tests.rollout.envs.test_tool_world import Asked, call, random_model, require_equal
 from tests.rollout.envs.trl_templates import templates
 
 ROW: dict[str, Any] = {"database": "library", "answer": 500, "sql": "SELECT max(pages) FROM books"}
@@ -201,6 +201,33 @@ SAID = [
     ["Done."],
 ]
 """By turn, of the attempts that go on."""
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [SAID[0][0], SAID[1][0], "Done."],
+        [
+            call("describe", '{"table": "nothing"}') + "\n" + call("sample", '{"table": "books"}'),
+            "?",
+        ],
+        [call("query", '{"sql": "DROP TABLE books"}'), call("answer", '{"value": "1"}'), "Done."],
+    ],
+    ids=["solved", "two calls, one of them wrong", "refused by the lock"],
+)
+def test_an_episode_is_the_same_as_in_trl_token_for_token(
+    replies: list[str], tmp_path: Path
+) -> None:
+    where = "rollout.envs.sql.sql_rewards"
+    rewards = {f"{where}:{part.__name__}": 1.0 for part in (correctness, progress, operational)}
+    use, config = "rollout.envs.sql.sql_env:SqlEnv", {"db_dir": str(tmp_path)}
+    settings = EnvSettings(use, "correctness >= 1", rewards=rewards, config=config)
+    asked = Asked(SqlEnv, (correctness, progress, operational), QUESTION, ROW)
+    register_environments({"sql": settings}, ROOT)
+    try:
+        require_equal("qwen2_5", "sql", asked, replies)
+    finally:
+        register_environments({}, ROOT)
 
 
 def test_trl_trains_a_step_on_the_class_and_its_three_rewards(tmp_path: Path) -> None:
