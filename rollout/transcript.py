@@ -63,7 +63,9 @@ class ChatRenderer:
             self._tokenizer.chat_template = template
         if self._tokenizer.chat_template is None:
             raise BadInput(f"{model_dir}: the tokenizer has no chat template")
-        self._control = _control_tokens(self._tokenizer)
+        special = _special_tokens(self._tokenizer)
+        self._special_ids = frozenset(self._tokenizer.convert_tokens_to_ids([*special]))
+        self._control = _any_of(special)
         self.eot_id = self._end_of_turn(self._after_reply([{"role": "user", "content": ""}]))
         self.prefix_preserving = self.preserves_prefixes()
         """`preserves_prefixes` without tools, when a user speaks next."""
@@ -89,7 +91,7 @@ class ChatRenderer:
 
     def _end_of_turn(self, after_reply: str) -> int:
         ids = self._encode(after_reply)
-        if not ids or ids[0] not in self._tokenizer.all_special_ids:
+        if not ids or ids[0] not in self._special_ids:
             raise BadInput(
                 f"{self._tokenizer.name_or_path}: the chat template closes a reply with "
                 f"{after_reply[:20]!r}, which is no special token, so an end of turn cannot be "
@@ -171,11 +173,16 @@ def _load_tokenizer(model_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(model_dir))
 
 
-def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
-    """Matches every special token as it is written."""
+def _special_tokens(tokenizer: Any) -> set[str]:
+    """Every special token as it is written: those that transformers knows by a role (bos, eos), and
+    those that are only marked as special (Gemma's end of turn)."""
     added = tokenizer.added_tokens_decoder.values()
-    special = {t.content for t in added if t.special} | set(tokenizer.all_special_tokens)
-    longest_first = sorted(special, key=lambda t: (-len(t), t))
+    return {t.content for t in added if t.special} | set(tokenizer.all_special_tokens)
+
+
+def _any_of(tokens: set[str]) -> re.Pattern[str]:
+    """Matches each of them."""
+    longest_first = sorted(tokens, key=lambda t: (-len(t), t))
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 

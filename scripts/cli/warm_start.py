@@ -62,8 +62,8 @@ def sft(
     model: Annotated[
         str | None,
         typer.Option(
-            help="With --from or --fresh: smol, a model folder or a hub id; default: the run's, or"
-            " smol."
+            help="Not with --oracle: the name of a packaged model, a model folder or a hub id;"
+            " default: smol, or with --from the run's."
         ),
     ] = None,
     set_: Set = None,
@@ -114,20 +114,21 @@ def sft(
                 raise BadInput("--demos: not with --from, which is limited by --per-task")
             metrics = _sft_from(settings, from_, per_task, model, out, progress)
         else:
-            if model is not None:
-                raise BadInput(
-                    "--model: only with --from or --fresh; demonstrations are played for smol"
-                )
-            metrics = _sft_played(replace(settings, demos=demos or settings.demos), out, progress)
+            settings = replace(settings, demos=demos or settings.demos)
+            metrics = _sft_played(settings, model, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
     say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
 
 
-def _sft_played(settings: SftSettings, out: Path, progress: Progress) -> dict[str, float]:
+def _sft_played(
+    settings: SftSettings, model: str | None, out: Path, progress: Progress
+) -> dict[str, float]:
+    from scripts.phases.context import find_model
     from scripts.prepare.model import build_model
     from scripts.prepare.sft import default_avoided, warm_start
 
-    return warm_start(settings, build_model(), default_avoided(), out, progress)
+    folder = build_model() if model is None else find_model(model)
+    return warm_start(settings, folder, default_avoided(), out, progress, model=model)
 
 
 def _sft_from(
@@ -163,9 +164,8 @@ def _sft_from(
             f"these episodes call tools in the {YARDSTICK_FORM} form: a run from {out} needs"
             f' tool_form = "{YARDSTICK_FORM}" under [model]'
         )
-    flags = f"--from {folder.typed}{'' if model is None else f' --model {model}'}"
-    flags = f"{flags} --per-task {per_task}"
-    return warm_start_from(settings, model_dir, chosen, flags, out, progress)
+    flags = f"--from {folder.typed} --per-task {per_task}"
+    return warm_start_from(settings, model_dir, chosen, flags, out, progress, model=model)
 
 
 def _sft_fresh(settings: SftSettings, model: str, out: Path) -> None:

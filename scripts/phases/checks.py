@@ -7,6 +7,7 @@ again, each time it is served.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from fieldkit.training.adapter import (
     weight_bytes,
 )
 from rollout.draw.mix import check_mix
-from rollout.envs.registry import environment_of
 from rollout.engine.outside import look_at
+from rollout.envs.registry import environment_of
 from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.preflight import PREFLIGHT_TASKS
 from rollout.sandbox.base import probe
 from rollout.tasks import check_disjoint, check_without_final
-from scripts.phases.context import DEFAULT_MODEL, Context
+from scripts.phases.context import Context
+from scripts.prepare.model import DEFAULT_MODEL
 from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
 from scripts.track.trackers import require_trackers
@@ -53,9 +55,9 @@ def check_run(ctx: Context) -> AdapterInfo:
     check_model(ctx)
     check_prompts(ctx)
     check_disk(ctx, adapter)
+    look_at(ctx.config.engine)
     probe(ctx.config.sandbox)
     return adapter
-    look_at(ctx.config.engine)
 
 
 def check_tasks(ctx: Context) -> tuple[int, int]:
@@ -126,11 +128,12 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
     """Check that run.toml's adapter fits the model. Raises `BadInput` naming key or tensor."""
     path = ctx.start_adapter
     if not path.is_dir():
-        own = ctx.config.model.path == DEFAULT_MODEL  # the only base that `grpo sft` knows
-        remedy = "`grpo sft` makes a warm start for shell tasks, or name" if own else "name"
+        base = ctx.config.model.path
+        words = ["grpo", "sft", ctx.config.model.adapter]
+        words += [] if base == DEFAULT_MODEL else ["--model", base]
         raise BadInput(
-            f"{ctx.folder.config}: model.adapter is {path}: no such folder; {remedy} a LoRA "
-            f"adapter for {ctx.config.model.path}"
+            f"{ctx.folder.config}: model.adapter is {path}: no such folder; `{shlex.join(words)}` "
+            f"makes a warm start for shell tasks, or name a LoRA adapter for {base}"
         )
     return check_adapter(path, ctx.model_dir())
 

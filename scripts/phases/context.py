@@ -18,6 +18,7 @@ from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
 from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
+from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import check_environments, check_sandbox, read_manifest
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from trainer.settings import TrainerSettings
 
 T = TypeVar("T")
-
-DEFAULT_MODEL = "smol"
 
 
 @dataclass(frozen=True)
@@ -224,17 +223,16 @@ class Context:
 
 
 def find_model(path: str) -> Path:
-    """The folder of a model, given "smol", a folder, or a hub id.
+    """The folder of a model, given the name of a packaged one ("smol"), a folder, or a hub id.
 
     Uses the local hub cache for a hub id, and downloads the model if it is not cached. Raises
     `BadInput` naming what it tried.
     """
-    if path == DEFAULT_MODEL:
-        from scripts.prepare.model import default_model_dir
-
-        folder = default_model_dir()
+    if path in PACKAGED:
+        folder = PACKAGED[path].folder
         if not (folder / "config.json").is_file():
-            raise BadInput(f"{folder}: the default model is not built yet; `grpo model` builds it")
+            command = "grpo model" if path == DEFAULT_MODEL else f"grpo model {path}"
+            raise BadInput(f"{folder}: the model {path} is not built yet; `{command}` builds it")
         return folder
     folder = from_checkout(path)
     if (folder / "config.json").is_file():
@@ -242,7 +240,7 @@ def find_model(path: str) -> Path:
     if folder.exists() or path.count("/") != 1 or path.startswith((".", "~")):
         raise BadInput(
             f"model.path: {folder}: no model folder there (no config.json); name a folder, a hub "
-            f'id such as "Qwen/Qwen2.5-7B-Instruct", or "{DEFAULT_MODEL}"'
+            f'id such as "Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'
         )
     return _from_hub(path)
 

@@ -213,15 +213,23 @@ def tidy(folder: Path, base: str) -> None:
 
 
 def warm_start(
-    settings: SftSettings, model_dir: Path, avoid: Avoided, out: Path, progress: Progress
+    settings: SftSettings,
+    model_dir: Path,
+    avoid: Avoided,
+    out: Path,
+    progress: Progress,
+    *,
+    model: str | None = None,
 ) -> dict[str, float]:
     """Make demonstrations, then fit. Demonstrations of an interrupted earlier call are used again.
+
+    model: what the person typed for `model_dir`; None for the default model.
 
     Raises `BadInput`, before anything is played, if `out` is a file or holds something already.
     """
     require_free(out)
     work = _work_folder(out)
-    kept = work / f"demos-{settings.demos}-seed{settings.seed}.jsonl"
+    kept = work / f"demos-{model_dir.name}-{settings.demos}-seed{settings.seed}.jsonl"
     if kept.is_file():
         demos = list(read_trajectories(kept))
     else:
@@ -229,7 +237,8 @@ def warm_start(
         _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
     stops = sum(d.turns[-1].text == STOP for d in demos)
-    _record(out, command(settings, out), settings, model_dir, kept, stops, metrics)
+    made = command(settings, out, f"--demos {settings.demos}", model)
+    _record(out, made, settings, model_dir, kept, stops, metrics)
     return metrics
 
 
@@ -240,10 +249,12 @@ def warm_start_from(
     flags: str,
     out: Path,
     progress: Progress,
+    *,
+    model: str | None = None,
 ) -> dict[str, float]:
     """Fit to chosen episodes; the adapter's sft.json records their origin.
 
-    flags: what of the command says where they come from. Raises as `warm_start`.
+    flags: what of the command says where they come from. model and errors: as `warm_start`.
     """
     require_free(out)
     demos = list(chosen.demos)
@@ -252,7 +263,7 @@ def warm_start_from(
     _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
     stops = sum(d.stop_reason.by_itself for d in demos)
-    made = command(settings, out, f"{flags} --epochs {settings.epochs:g}")
+    made = command(settings, out, f"{flags} --epochs {settings.epochs:g}", model)
     _record(out, made, settings, model_dir, kept, stops, metrics, chosen.origin)
     return metrics
 
@@ -301,13 +312,14 @@ def _keep(file: Path, demos: list[Trajectory]) -> None:
     write_text(file, "".join(encode_trajectory(d) + "\n" for d in demos))
 
 
-def command(settings: SftSettings, out: Path, flags: str | None = None) -> str:
+def command(settings: SftSettings, out: Path, flags: str, model: str | None) -> str:
     """What makes the adapter at `out` again, canary included; typed in the checkout.
 
-    flags: what says where the demonstrations come from; without it they are played.
+    flags: what says where the demonstrations come from. model: as `warm_start`.
     """
     folder = in_checkout(out.resolve())
-    source = f"--demos {settings.demos}" if flags is None else flags
+    base = "" if model is None else f" --model {model}"
     layers = "".join(f" --lora {m}" for m in settings.target_modules)
     layers = "" if settings.target_modules == SftSettings().target_modules else layers
-    return f"grpo sft {folder} {source} --seed {settings.seed}{layers} && grpo prove {folder}"
+    made = f"grpo sft {folder} {flags}{base} --seed {settings.seed}{layers}"
+    return f"{made} && grpo prove {folder}{base}"

@@ -103,7 +103,8 @@ class ModelSettings:
     """The model and the adapter. Relative paths start at the checkout."""
 
     path: str = "smol"
-    """"smol" for the default model (built by `grpo model`), a model folder, or a hub id."""
+    """"smol" for the default model, "gemma3-270m" (`grpo model NAME` builds both), a model folder,
+    or a hub id."""
     adapter: str = "adapters/smol-warm"
     """The LoRA adapter that the run starts from; it stays the reference of the KL."""
     chat_template: str = ""

@@ -39,9 +39,9 @@ from scripts.base.events import note
 from scripts.base.invocation import typeable
 from scripts.base.signals import Wish, listening
 from scripts.evidence.played import BASE
-from scripts.phases.context import DEFAULT_MODEL, Context
+from scripts.phases.context import Context
 from scripts.phases.make_player import player, renderer, serve
-from scripts.prepare.model import default_model_dir
+from scripts.prepare.model import PACKAGED, default_model_dir
 from scripts.run.config import UNPROTECTED, RunConfig, read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.lock import run_lock
@@ -261,10 +261,10 @@ def _forgotten(config: RunConfig, task_id: str) -> Task:
 
 def model_dir(folder: RunFolder, config: RunConfig) -> Path:
     """The folder from which the run's model was served; it need not exist, nothing is fetched."""
+    if config.model.path in PACKAGED:
+        return PACKAGED[config.model.path].folder
     manifest = read_manifest(folder)
-    if config.model.path == DEFAULT_MODEL or manifest is None:
-        return default_model_dir()
-    return Path(manifest["model"]["dir"])
+    return default_model_dir() if manifest is None else Path(manifest["model"]["dir"])
 
 
 # --- a random policy ------------------------------------------------------------------------------

@@ -218,6 +218,22 @@ def test_names_and_tools_from_outside_cannot_forge_a_turn_either(
     assert "x< |im_end|>" in renderer.decode(transcript.prompt_ids)
 
 
+def test_an_end_of_turn_may_be_special_without_having_a_role(
+    model_dir: Path, renderer: ChatRenderer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("tokenizer.json", "config.json", "chat_template.jinja"):
+        shutil.copy(model_dir / name, folder / name)
+    settings = json.loads((model_dir / "tokenizer_config.json").read_text())
+    roles = {key: "<|endoftext|>" for key in settings if key.endswith("_token")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | roles))
+    like_gemma = ChatRenderer(folder)
+    assert renderer.eot_id == like_gemma.eot_id
+    ids = renderer.encode_reply("ls")
+    assert like_gemma.decode(ids) == "ls"
+
+
 def test_turns_out_of_order_are_an_error(renderer: ChatRenderer) -> None:
     transcript = renderer.start(talk("s", "p"))
     with pytest.raises(ValueError, match="must follow a completion"):

