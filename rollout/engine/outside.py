@@ -231,7 +231,10 @@ class OutsideServer:
                 warm = await client.logprobs((*_COLD_PROMPT, *sampled.ids))
                 return sampled.logprobs, warm[-len(sampled.ids) :]
 
-        cold, warm = asyncio.run(ask())
+        try:
+            cold, warm = asyncio.run(ask())
+        except BadInput as e:
+            raise Unavailable(f"{e}; is it vLLM, of the version of this checkout?") from e
         if max(abs(c - w) for c, w in zip(cold, warm, strict=True)) < _SAME_LOGPROB:
             raise Unavailable(
                 f"{self.url}: it reports logprobs before temperature: start it with "

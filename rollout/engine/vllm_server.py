@@ -208,11 +208,11 @@ def environment(
 ) -> dict[str, str]:
     """The server's whole environment. `scratch`: a short private folder for sockets and files.
 
-    Variables whose names look like a secret's are left out: the server needs none, and its log is
-    kept.
+    Variables whose names look like a secret's, and those in engine.keys_from, are left out: the
+    server needs none, and its log is kept.
     """
     env = {
-        **{name: value for name, value in os.environ.items() if not _SECRET.search(name.upper())},
+        **{n: v for n, v in os.environ.items() if not _is_secret(n, settings)},
         API_KEY_VARIABLE: api_key,
         # Without it /v1/load_lora_adapter does not exist (404).
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
@@ -237,6 +237,10 @@ def environment(
     elif replica.of > 1:
         env["CUDA_VISIBLE_DEVICES"] = replica.gpus(_gpus(), settings.ranks)
     return env
+
+
+def _is_secret(name: str, settings: EngineSettings) -> bool:
+    return name in settings.keys_from or _SECRET.search(name.upper()) is not None
 
 
 def preloads(wanted: bool) -> str | None:

@@ -30,6 +30,7 @@ from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import read_bundle, read_trajectories
 from fieldkit.training.adapter import adapter_sha
+from rollout.engine.replica import is_engine
 from rollout.engine.serve import stop_engine
 from scripts.doctor.ownership import Family, families
 from scripts.run.folder import RunFolder
@@ -308,16 +309,17 @@ def _kill(pids: Sequence[int]) -> bool:
 def targets(folder: Path, loop: subprocess.Popen[Any]) -> dict[Victim, list[int]]:
     """The pids of every victim that is alive."""
     leaders = {e.name: e.pid for e in Ledger(RunFolder(folder).ledger).entries()}
-    phase = next((pid for name, pid in leaders.items() if name not in ("engine", "trainer")), None)
+    others = (pid for name, pid in leaders.items() if name != "trainer" and not is_engine(name))
+    phase = next(others, None)
     members = [(f.name, pid) for f in _families(folder) for pid in f.pids]
-    engine = {pid: _title(pid) for name, pid in members if name == "engine"}
+    engine = {pid: _title(pid) for name, pid in members if is_engine(name)}
     alive = {loop.pid, *(pid for _, pid in members)}
     titled = {v: [p for p in engine if engine[p] == title] for v, title in TITLES.items()}
     found: dict[Victim, Sequence[int | None]] = {
         Victim.LOOP: [loop.pid],
         Victim.PHASE: [phase],
         Victim.TRAINER: [leaders.get("trainer")],
-        Victim.API_SERVER: [leaders.get("engine")],
+        Victim.API_SERVER: [pid for name, pid in leaders.items() if is_engine(name)],
         **titled,
         Victim.ALL: [*alive],
     }

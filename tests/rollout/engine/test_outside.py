@@ -15,11 +15,12 @@ from fieldkit.training.adapter import adapter_sha
 from rollout.engine import outside
 from rollout.engine.admin import Admin
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.outside import api_keys
+from rollout.engine.outside import api_keys, look_at
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Verdict
 from rollout.engine.serve import ensure_engine, find_servers, stop_engine
 from rollout.engine.target import Served
+from tests.conftest import SharedEngine
 from tests.rollout.engine.strangers import KEY, Stranger, stranger
 from tests.tiny_model import make_adapter
 
@@ -159,6 +160,39 @@ def test_its_key_is_on_no_disk(run: Run, policy: Policy) -> None:
     assert KEY.encode() not in written
 
 
+@pytest.mark.engine
+def test_a_real_vllm_is_given_an_adapter_and_proven(
+    engine: SharedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's server, in the part of a person's own: this run knows its address and key."""
+    from trainer.canary import prove_adapter
+
+    theirs = engine.ensure(engine.model.adapter(1), "owner-v1")
+    adapter = shutil.copytree(engine.model.adapter(2), tmp_path / "adapter")
+    ids = [tuple(range(20, 60)), tuple(range(300, 340))]
+    prove_adapter(adapter, engine.model.folder, ids, serving="float32")
+    (tmp_path / "key").write_text(theirs.api_key)
+    (tmp_path / "shared").mkdir()
+    settings = EngineSettings(
+        replicas=0,
+        urls=[theirs.base_url],
+        keys_from=[str(tmp_path / "key")],
+        shared=str(tmp_path / "shared"),
+        dtype="float32",
+    )
+    run = Run(tmp_path / "run", engine.model.folder, settings)
+    served = run.ensure(adapter, "guest-v1")
+    assert served.proof is not None
+    assert served.proof.verdict is Verdict.PROVEN
+    assert served.proof.mean_abs is not None
+    assert served.proof.mean_abs <= 1e-5
+    stop_engine(run.folder, settings)
+    with Admin(theirs.base_url, theirs.api_key) as admin:
+        assert {"owner-v1", served.model_name} <= set(admin.models() or {})
+    with pytest.raises(Unavailable, match=r"has to see /not/there/.*--max-lora-rank"):
+        run.ensure(engine.model.adapter(3), "guest-v2", shared_there="/not/there")
+
+
 # -- what is wrong with it -------------------------------------------------------------------------
 
 
@@ -232,6 +266,16 @@ def test_a_key_that_is_nowhere_is_named(
 ) -> None:
     with pytest.raises(BadInput, match=says):
         keys(monkeypatch, 1, [source])
+
+
+def test_every_address_is_asked_before_anything_is_started(
+    settings: EngineSettings, theirs: Stranger
+) -> None:
+    assert look_at(settings) == [f"{theirs.url} serves theirs"]
+    gone = replace(settings, urls=[theirs.url, f"http://{HOST}:{free_port(0)}"])
+    with pytest.raises(Unavailable, match="ConnectError"):
+        look_at(gone)
+    assert look_at(EngineSettings()) == []
 
 
 def test_two_runs_never_give_the_same_name(

@@ -483,10 +483,12 @@ def test_socket_paths_in_the_scratch_folder_stay_below_the_kernels_limit(tmp_pat
 
 def test_the_persons_secrets_are_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "db_password", "GIT_TOKEN_2")
+    of_an_outside_server = "GPU_BOX"
     others = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "PASSAGE", "LD_LIBRARY_PATH")
-    for name in (*secrets, *others):
+    for name in (*secrets, of_an_outside_server, *others):
         monkeypatch.setenv(name, "x")
-    env = server_environment(EngineSettings(), "key", Path("/tmp/grpo-12345678"))
-    assert not env.keys() & set(secrets)
+    settings = EngineSettings(keys_from=[of_an_outside_server])
+    env = server_environment(settings, "key", Path("/tmp/grpo-12345678"))
+    assert not env.keys() & {*secrets, of_an_outside_server}
     assert env.keys() >= set(others)
     assert env["VLLM_API_KEY"] == "key"

@@ -11,6 +11,7 @@ import pytest
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import GIB
 from rollout.engine.forecast import MemoryForecast
+from rollout.engine.port import HOST, free_port
 from scripts.doctor.run_checks import examine_run
 from scripts.run.folder import RunFolder
 from tests.conftest import TinyModel
@@ -76,6 +77,16 @@ def test_a_prompt_beyond_the_context_and_a_seed_beyond_the_workspace_are_told_in
     bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
     assert list(bad) == ["tasks"]
     assert "more than sandbox.workspace_bytes" in bad["tasks"]
+
+
+def test_an_address_in_engine_urls_that_does_not_answer_is_told_in_the_evening(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    url = f"http://{HOST}:{free_port(0)}"
+    run = write_run(tmp_path / "nights" / "r", *parts, engine={"urls": [url]})
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert list(bad) == ["outside servers"]
+    assert f"`curl {url}/v1/models` asks it" in bad["outside servers"]
 
 
 def test_settings_that_cannot_be_read_are_all_there_is_to_say(
