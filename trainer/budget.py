@@ -49,17 +49,29 @@ def require_memory(
     on_gpu: bool,
     loaded: bool = False,
     beside: int = 1,
+    shards: int = 1,
 ) -> None:
     """Raise `Shortage` unless weights and the largest micro-batch fit, naming a budget that does.
 
     item_bytes: of one weight of the base as it will be loaded (2 or 4). shared: as `micro_batches`
     got it. loaded: this process holds the base already. beside: processes that load as much on this
     machine at the same time, this one included; on GPUs with memory of their own each has one.
+    shards: parts that the base's layers are cut into on GPUs; each process loads all of them into
+    the host's memory first.
     """
     now = available()
     gpu = now.gpu if on_gpu else None
     room = now.host // beside if gpu is None else gpu
-    fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
+    whole = weight_bytes(model_dir, item_bytes)
+    if gpu is not None and shards > 1 and now.host // beside < whole:
+        raise Shortage(
+            f"each of {beside} processes loads the whole base, {whole / GIB:.1f} GiB, into the"
+            f" host's memory before it is sharded, and {now.host // beside / GIB:.1f} GiB are"
+            " available for each; set processes to fewer, or free memory"
+        )
+    fixed, per_token = _needs(
+        model_dir, settings, item_bytes, adapter, shards=1 if gpu is None else shards
+    )
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
     largest = max((tokens(batch, shared) for batch in batches), default=0)
@@ -145,10 +157,12 @@ def forecast(
     without tcmalloc. It has `tokens_per_microbatch` tokens, or those of a segment that is longer:
     longest_segment, of the longest one that a bundle can have; 0 for what is usual. The canary's
     float32 copy of the base is left out: it takes the place of the activations. Without a GPU every
-    process of the step holds all of it, and torchrun's own holds a program more.
+    process of the step holds all of it, and torchrun's own holds a program more. A sharded base
+    counts whole there, because every process loads it whole.
     """
     allocator = 1.0 if tcmalloc else _ALLOCATOR
-    fixed, per_token = _needs(model_dir, settings, item_bytes, adapter, allocator)
+    shards = settings.shards if gpu_names() else 1
+    fixed, per_token = _needs(model_dir, settings, item_bytes, adapter, allocator, shards=shards)
     one = fixed + max(settings.microbatch_tokens, longest_segment) * per_token
     if gpu_names():
         return one
@@ -161,15 +175,33 @@ def _needs(
     item_bytes: int,
     adapter: AdapterInfo | None,
     allocator: float = _ALLOCATOR,
+    *,
+    shards: int = 1,
 ) -> tuple[int, int]:
     """Bytes of a step without a micro-batch, and bytes for each of a micro-batch's tokens."""
-    base = weight_bytes(model_dir, item_bytes)
+    base = _base_bytes(model_dir, item_bytes, shards)
     lora = weight_bytes(adapter.path, _LORA_BYTES) if adapter else 0
     targets = adapter.target_modules if adapter else _DEFAULT_TARGETS
     saved = activation_bytes(
         model_dir, item_bytes, settings.gradient_checkpointing, targets=targets
     )
     return base + lora + _PROCESS_BYTES + _LOGIT_BUFFERS, int(allocator * saved)
+
+
+def _base_bytes(model_dir: Path, item_bytes: int, shards: int) -> int:
+    """Bytes of the base on a device: what is outside its layers, a part of the layers, and two
+    whole ones, the second of which is gathered while the first computes."""
+    whole = weight_bytes(model_dir, item_bytes)
+    if shards == 1:
+        return whole
+    config = read_json(model_dir / "config.json")
+    hidden, vocabulary, layers = (
+        _width(config, key, model_dir) for key in ("hidden_size", "vocab_size", "num_hidden_layers")
+    )
+    tables = 1 if config.get("tie_word_embeddings") else 2  # input embedding, output layer
+    outside = tables * vocabulary * hidden * item_bytes
+    inside = whole - outside
+    return outside + inside // shards + 2 * inside // layers
 
 
 def activation_bytes(

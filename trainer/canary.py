@@ -130,10 +130,12 @@ def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: Rows, beside: i
     """Mean |Δ logprob| that rounding alone makes.
 
     Where the serving dtype is narrow and a float32 copy fits, against the same weights in float32:
-    that is the error of the serving dtype itself. Otherwise between two attention kernels, which is
+    that is the error of the serving dtype itself. Otherwise (and for a sharded base, whose parts
+    are not converted) between two attention kernels, which is
     less than what separates two programs, but never nothing.
     """
-    wide = policy.dtype != torch.float32 and _float32_fits(policy, beside)
+    narrow = policy.dtype != torch.float32 and not policy.is_sharded
+    wide = narrow and _float32_fits(policy, beside)
     with policy.converted(torch.float32) if wide else policy.attention("eager"):
         other = _score(policy, ids)
     pairs = [(a, b) for x, y in zip(served, other, strict=True) for a, b in zip(x, y, strict=True)]

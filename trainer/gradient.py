@@ -57,9 +57,15 @@ def reference_logprobs(
     batches: Sequence[Micro],
     temperature: float,
     progress: Progress,
+    bundle: Sequence[Segment] = (),
+    rank: Rank = ALONE,
 ) -> list[Tensor]:
-    """Logprobs of every trained token under the reference: one swap, one no-grad pass."""
+    """Logprobs of every trained token under the reference: one swap, one no-grad pass.
+
+    bundle: the segments of all ranks, of which `batches` are this one's.
+    """
     out = []
+    missing = _missing(policy, batches, rank)
     with reference, torch.no_grad():
         for done, segments in enumerate(batches, start=1):
             began = time.perf_counter()
@@ -70,6 +76,7 @@ def reference_logprobs(
             out.append(logprobs_n)
             seconds = time.perf_counter() - began
             progress.micro_batch("reference", done, len(batches), _inputs(segments), seconds)
+        _make_up(policy, missing, bundle)
     return out
 
 
@@ -93,6 +100,7 @@ def accumulate_gradient(
     """
     sums, tasks = _Sums(), TaskFigures(batch, progress)
     scored = []
+    missing = _missing(policy, batches, rank)
     for done, segments in enumerate(batches, start=1):
         began = time.perf_counter()
         with _naming_the_budget(policy, segments):
@@ -111,6 +119,7 @@ def accumulate_gradient(
         seconds = time.perf_counter() - began
         phase = "policy" if old is None else "policy again"
         progress.micro_batch(phase, done, len(batches), _inputs(segments), seconds)
+    _make_up(policy, missing, batch.segments)
     rank.add_gradients(policy.lora().values())
     if old is None:
         tasks.tell_shared(rank)
@@ -191,6 +200,22 @@ class _Sums:
             entropy=self.entropy / n_scored,
             ratio_clipped_share=self.held / n_scored,
         )
+
+
+def _missing(policy: Policy, batches: Sequence[Micro], rank: Rank) -> int:
+    """How many passes another rank makes more than this one, where all have to make equally many.
+    All ranks call it before their first pass."""
+    return max(rank.gather(len(batches))) - len(batches) if policy.is_sharded else 0
+
+
+def _make_up(policy: Policy, passes: int, bundle: Sequence[Segment]) -> None:
+    """Make so many passes, which score a segment of the bundle and add a gradient of 0."""
+    for _ in range(passes):
+        shortest = min(bundle, key=lambda s: s.n_inputs)
+        micro = tensors([shortest], policy.device, shared=policy.shares_prompts)
+        logprobs_n, _ = policy.logprobs(micro, temperature=1.0)
+        if logprobs_n.requires_grad:
+            (0.0 * logprobs_n.sum()).backward()  # type: ignore[no-untyped-call]
 
 
 def check_ids(policy: Policy, segments: Sequence[Segment]) -> None:

@@ -41,6 +41,8 @@ def report_loaded(
     progress.say(
         f"trainable params: {trainable:,} || all params: {total:,} || {trainable / total:.3%}"
     )
+    if policy.is_sharded:
+        progress.say(f"sharded: this process keeps {policy.count_kept():,} of all params")
     if reference is None:
         progress.say("no reference: kl_coef is 0")
     else:

@@ -98,6 +98,10 @@ class TrainerSettings:
     processes: Annotated[PositiveInt | None, Change.MACHINE] = None
     """Processes that take a step together, on CUDA at most one for each device. Left out: one for
     each CUDA device, and one on a CPU."""
+    shard_base: Annotated[bool, Change.MACHINE] = False
+    """With several processes, for a base that does not fit one device: each keeps a part of the
+    layers (FSDP2) and gathers the other parts for each pass. The base is kept in the server's
+    dtype."""
     allow_off_policy: bool = False
     """Train on a bundle that was sampled by another adapter than the initial one."""
 
@@ -144,6 +148,11 @@ class TrainerSettings:
     def launched(self) -> bool:
         """Whether torchrun starts them."""
         return self.launch == "torchrun" or self.world_size > 1
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts the base's layers are cut."""
+        return self.world_size if self.shard_base else 1
 
     def at_step(self, step: int) -> TrainerSettings:
         """The settings with the learning rate of this step of a run, counted from 1."""

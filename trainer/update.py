@@ -61,9 +61,14 @@ def update_adapter(
     with watch.phase("load"):
         served = serving_dtype(settings.serving_dtype, inputs.model_dir)
         # Measured where it is "auto": all ranks take the first one's.
-        dtype = rank.gather(training_dtype(settings.dtype, served))[0]
+        sharded = settings.shard_base and rank.size > 1
+        dtype = rank.gather(training_dtype(settings.dtype, served, sharded=sharded))[0]
         model.keep_only(
-            inputs.model_dir, checked.adapter, dtype, checkpointing=settings.gradient_checkpointing
+            inputs.model_dir,
+            checked.adapter,
+            dtype,
+            checkpointing=settings.gradient_checkpointing,
+            sharded=sharded,
         )
         require_memory(
             inputs.model_dir,
@@ -75,6 +80,7 @@ def update_adapter(
             on_gpu=torch.cuda.is_available(),
             loaded=model.is_loaded,
             beside=rank.beside,
+            shards=rank.size if sharded else 1,
         )
         rank.gather(None)  # none loads before all have seen what is available
         policy = model.with_adapter(checked.adapter)
@@ -95,7 +101,13 @@ def update_adapter(
     if reference is not None:
         with watch.phase("reference"):
             references = reference_logprobs(
-                policy, reference, batches, settings.temperature, progress
+                policy,
+                reference,
+                batches,
+                settings.temperature,
+                progress,
+                checked.batch.segments,
+                rank,
             )
     with watch.phase("gradient"):
         figures = take_passes(
@@ -134,6 +146,7 @@ def update_adapter(
         "n_input_tokens": n_inputs,
         "n_micro_batches": sum(rank.gather(len(batches))),
         "processes": rank.size,
+        "base_shards": rank.size if sharded else 1,
         "rank_imbalance": max(loads) * rank.size / sum(loads),
         "tokens_per_second": settings.passes * n_inputs / watch.seconds["gradient"],
         "trainable_parameters": trainable,

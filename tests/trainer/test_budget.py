@@ -110,6 +110,29 @@ def test_processes_of_one_step_share_the_host_s_memory_and_have_each_a_gpu(
         require(2 * one - 2, None, on_gpu=False)
 
 
+def test_of_a_sharded_base_a_gpu_holds_a_part_and_two_layers_and_the_host_all_of_it_at_first(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = weight_bytes(tiny_model, 4)
+    embedding = 4 * 97 * 32  # tied, and outside the layers
+    layers = whole - embedding
+    part = embedding + layers // 8 + layers  # of the two layers that it has
+    largest = max(tokens(batch, shared=True) for batch in batches)
+    rest = needed(tiny_model) - whole + largest * a_token(tiny_model)
+
+    def require(host: int, gpu: int) -> None:
+        with_room(monkeypatch, host, gpu)
+        require_memory(
+            tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True, beside=8, shards=8
+        )
+
+    require(8 * whole, part + rest)
+    with pytest.raises(Shortage, match="a micro-batch of"):
+        require(8 * whole, part + rest - 1)
+    with pytest.raises(Shortage, match="each of 8 processes loads the whole base"):
+        require(8 * whole - 8, part + rest)
+
+
 def test_a_rank_without_a_segment_needs_what_a_program_needs(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

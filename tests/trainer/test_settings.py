@@ -73,6 +73,12 @@ def test_a_step_has_a_process_for_each_device_unless_told_otherwise(
     assert settings.launched == (processes > 1 or given.get("launch") == "torchrun")
 
 
+@pytest.mark.parametrize(("processes", "shards"), [(1, 1), (4, 4)])
+def test_a_base_has_as_many_shards_as_processes(processes: int, shards: int) -> None:
+    assert TrainerSettings(processes=processes, shard_base=True).shards == shards
+    assert TrainerSettings(processes=processes).shards == 1
+
+
 def test_a_single_process_that_is_to_be_several_is_refused() -> None:
     with pytest.raises(BadInput, match=r'trainer.processes: launch "single" .* processes is 2'):
         TrainerSettings(launch="single", processes=2)

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from fieldkit.errors import Unavailable
-
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
@@ -43,13 +41,6 @@ _LAST_SECONDS = 30.0
 """How long a rank may take to end after its connection; Python's own end takes seconds."""
 
 
-class RankLost(Unavailable):
-    """Another rank ended before this one had what it needed from it."""
-
-    exit_code = 75
-    """Of no other error, so that what reports a failed step can look for its cause elsewhere."""
-
-
 @dataclass(frozen=True)
 class Rank:
     """Rank `number`, from 0, of `size`. beside: how many of them are on this machine."""
@@ -65,21 +56,27 @@ class Rank:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Be connected with the other ranks inside the block. All others have to enter it."""
+        """Be connected with the other ranks inside the block. All others have to enter it.
+
+        torch raises a RuntimeError where the connection to another rank ends. torchrun tells the
+        error of the rank that ended first, and then ends this one, which therefore waits for it.
+        """
         if self.size == 1:
             yield
             return
         import torch
         from torch import distributed
 
-        with _naming_what_is_lost():
-            distributed.init_process_group(
-                "nccl" if torch.cuda.is_available() else "gloo", timeout=_PATIENCE
-            )
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
         try:
+            distributed.init_process_group(backend, timeout=_PATIENCE)
             yield
+        except RuntimeError:
+            signal.sigtimedwait([], _LAST_SECONDS)  # SIGTERM ends the process
+            raise
         finally:
-            distributed.destroy_process_group()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
 
     def gather(self, value: T) -> list[T]:
         """`value` of every rank, in their order. Returns when all have called it.
@@ -91,8 +88,7 @@ class Rank:
         from torch import distributed
 
         found: list[T | None] = [None] * self.size
-        with _naming_what_is_lost():
-            distributed.all_gather_object(found, value)
+        distributed.all_gather_object(found, value)
         return found  # type: ignore[return-value]
 
     def add_gradients(self, parameters: Iterable[Parameter]) -> None:
@@ -113,8 +109,7 @@ class Rank:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
         total = parameters_to_vector(gradients)
-        with _naming_what_is_lost():
-            distributed.all_reduce(total)
+        distributed.all_reduce(total)
         vector_to_parameters(total, gradients)
 
     @contextmanager
@@ -150,17 +145,3 @@ def this_rank() -> Rank:
         int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
     return Rank(number, size, beside)
-
-
-@contextmanager
-def _naming_what_is_lost() -> Iterator[None]:
-    """torch raises a RuntimeError of its own where a connection ends or is not made.
-
-    The other rank has closed it and ends. torchrun tells the error of the rank that ended first,
-    and then ends this one, which therefore waits for it.
-    """
-    try:
-        yield
-    except RuntimeError as e:
-        signal.sigtimedwait([], _LAST_SECONDS)  # SIGTERM ends the process
-        raise RankLost(f"another rank of this step ended: {e}") from e

@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from fieldkit.errors import BadInput, Interrupted, Unavailable
 from trainer.checkpoint import remove_unfinished
-from trainer.ranks.rank import RankLost
 from trainer.settings import TrainerSettings, cuda_devices
 
 if TYPE_CHECKING:
@@ -111,14 +110,9 @@ def _environment(size: int, devices: int, scratch: Path) -> dict[str, str]:
 def _told(failures: Mapping[int, ProcessFailure], size: int) -> RankFailed:
     """The error of the rank that failed by itself.
 
-    failures: by rank, in the order in which torch noticed them. The others lost a rank, or were
-    ended by torch because of it.
+    failures: by rank, in the order in which torch noticed them; it ended the others by SIGTERM.
     """
-    followed = (RankLost.exit_code, -signal.SIGTERM)
-    number, failure = next(
-        ((n, f) for n, f in failures.items() if f.exitcode not in followed),
-        next(iter(failures.items())),
-    )
+    number, failure = min(failures.items(), key=lambda item: item[1].exitcode == -signal.SIGTERM)
     who = f"rank {number} of {size} (pid {failure.pid})"
     if failure.exitcode == -signal.SIGKILL:
         how = "was killed, which is how the kernel ends a program when memory is short"

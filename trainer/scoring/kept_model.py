@@ -32,6 +32,7 @@ class _Shape:
     """adapter_config.json: rank, alpha and layers."""
     dtype: torch.dtype
     checkpointing: bool
+    sharded: bool
 
 
 class KeptModel:
@@ -47,7 +48,13 @@ class KeptModel:
         return self._policy is not None
 
     def keep_only(
-        self, model_dir: Path, adapter: AdapterInfo, dtype: torch.dtype, *, checkpointing: bool
+        self,
+        model_dir: Path,
+        adapter: AdapterInfo,
+        dtype: torch.dtype,
+        *,
+        checkpointing: bool,
+        sharded: bool = False,
     ) -> None:
         """Say which model is needed next. A loaded one that is another is dropped."""
         files = sorted(p for p in model_dir.iterdir() if p.is_file())
@@ -58,6 +65,7 @@ class KeptModel:
             (adapter.path / CONFIG_FILE).read_bytes(),
             dtype,
             checkpointing,
+            sharded,
         )
         if shape != self._shape:
             self._shape, self._policy = shape, None
@@ -78,6 +86,7 @@ class KeptModel:
                 adapter,
                 self._shape.dtype,
                 gradient_checkpointing=self._shape.checkpointing,
+                sharded=self._shape.sharded,
             )
         else:
             _put(adapter.path / WEIGHTS_FILE, policy)

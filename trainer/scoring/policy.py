@@ -20,9 +20,10 @@ from torch.nn import Parameter
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
-from fieldkit.training.live import live_lora
+from fieldkit.training.live import is_sharded, live_lora, local_part
 from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
+from trainer.scoring.sharded_base import shard_base
 from trainer.scoring.shared_prefix import ATTENTION, can_share, register
 from trainer.scoring.trainable import check_dtype, check_logits
 
@@ -37,14 +38,21 @@ _PROBE_REPEATS = 8
 
 class Policy:
     """A loaded base + adapter on one device. shares_prompts: it takes micro-batches of one shared
-    row (`trainer.scoring.shared_prefix`)."""
+    row (`trainer.scoring.shared_prefix`). is_sharded: this rank has a part of the base's layers, so
+    all ranks score at the same time (`trainer.scoring.sharded_base`)."""
 
     def __init__(
-        self, peft_model: Any, device: torch.device, *, shares_prompts: bool = False
+        self,
+        peft_model: Any,
+        device: torch.device,
+        *,
+        shares_prompts: bool = False,
+        is_sharded: bool = False,
     ) -> None:
         self.model: nn.Module = peft_model
         self.device = device
         self.shares_prompts = shares_prompts
+        self.is_sharded = is_sharded
         self._kernel = ATTENTION if shares_prompts else _SDPA
         self._causal = peft_model.get_base_model()
         self._backbone = getattr(self._causal, self._causal.base_model_prefix)
@@ -70,6 +78,10 @@ class Policy:
         sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
         return sum(n for n, trains in sizes if trains), sum(n for n, _ in sizes)
 
+    def count_kept(self) -> int:
+        """Parameters whose values this process keeps: of sharded ones its part."""
+        return sum(local_part(p).numel() for p in self.model.parameters())
+
     def logprobs(self, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """Logprob at T of each trained token, and the entropy there: two float32 of length n."""
         shared = {} if batch.families is None else {"families": batch.families}
@@ -88,8 +100,11 @@ class Policy:
         """Every weight, base and adapter, in `dtype` inside the block, and as before after it.
 
         Holds both copies of what has another dtype. Buffers stay as they were loaded: rotary
-        frequencies are float32 in a server of any dtype, and `nn.Module.to` rounds them."""
-        before = [(parameter, parameter.data) for parameter in self.model.parameters()]
+        frequencies are float32 in a server of any dtype, and `nn.Module.to` rounds them. A sharded
+        base has to have that dtype already."""
+        assert dtype == self.dtype or not self.is_sharded
+        whole = (p for p in self.model.parameters() if not is_sharded(p))
+        before = [(parameter, parameter.data) for parameter in whole]
         try:
             for parameter, values in before:
                 parameter.data = values.to(dtype)
@@ -109,13 +124,19 @@ class Policy:
 
 
 def load_policy(
-    model_dir: Path, adapter: AdapterInfo, dtype: torch.dtype, *, gradient_checkpointing: bool
+    model_dir: Path,
+    adapter: AdapterInfo,
+    dtype: torch.dtype,
+    *,
+    gradient_checkpointing: bool,
+    sharded: bool = False,
 ) -> Policy:
     """Load a model folder with a trainable adapter, ready for gradients.
 
     Base in `dtype`, LoRA in float32, on the GPU where there is one. Dropout is 0 everywhere and the
     model is in train mode: in eval mode gradient checkpointing is off without a word, and dropout
-    would make the ratio to the sampler a random number.
+    would make the ratio to the sampler a random number. sharded: over the ranks, which are
+    connected; each loads the whole base into the host's memory first.
     """
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -130,7 +151,7 @@ def load_policy(
         dtype=dtype,
         attn_implementation=ATTENTION if shares else _SDPA,
         local_files_only=True,
-        device_map=str(device) if device.type == "cuda" else None,
+        device_map=str(device) if device.type == "cuda" and not sharded else None,
     )
     base.config.use_cache = False
     model = PeftModel.from_pretrained(base, str(adapter.path), is_trainable=True)
@@ -140,7 +161,10 @@ def load_policy(
     if gradient_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    return Policy(model, device, shares_prompts=shares)
+    if sharded:
+        shard_base(getattr(base, base.base_model_prefix), set(base._no_split_modules or ()))
+        model.to(device)
+    return Policy(model, device, shares_prompts=shares, is_sharded=sharded)
 
 
 def pick_device() -> torch.device:
@@ -148,17 +172,25 @@ def pick_device() -> torch.device:
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
-def training_dtype(setting: str, served: torch.dtype) -> torch.dtype:
+def training_dtype(setting: str, served: torch.dtype, *, sharded: bool = False) -> torch.dtype:
     """The base's dtype for a setting of bf16, fp32 or auto, when the server computes in `served`.
 
     auto: bf16 where that is what is served, on a GPU. On a CPU both are timed on one matmul then:
     without bf16 instructions bf16 is several times slower, with them several times faster, so it is
-    measured and not assumed. Raises as `check_dtype`.
+    measured and not assumed. A sharded base is kept in `served`. Raises as `check_dtype`, and
+    `BadInput` for another dtype of a sharded base.
     """
     if setting == "auto":
-        return _fastest(served)
+        return served if sharded else _fastest(served)
     check_dtype(setting, dtype_name(served))
-    return _DTYPES[setting]
+    dtype = _DTYPES[setting]
+    if sharded and dtype != served:
+        raise BadInput(
+            f"trainer.dtype is {setting} and the server computes in {dtype_name(served)}: the parts"
+            " of a sharded base are not converted, so the canary could not be computed; set"
+            ' trainer.dtype to "auto", or trainer.shard_base to false'
+        )
+    return dtype
 
 
 def _fastest(served: torch.dtype) -> torch.dtype:

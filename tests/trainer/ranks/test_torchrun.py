@@ -111,12 +111,13 @@ def test_ranks_gather_in_their_order_and_sum_their_gradients(tmp_path: Path) -> 
 
 
 def test_the_error_of_a_rank_is_told_once_and_with_its_exit_code(tmp_path: Path) -> None:
-    """The other one waits for it meanwhile, and loses it."""
+    """The other one, which waits for it meanwhile, sees a connection that ends."""
     done = as_two_ranks(
         [
             "from fieldkit.errors import BadInput",
             "if rank.number == 1: raise BadInput('bundle.jsonl:3: a bad line')",
             "rank.gather(None)",
+            "raise AssertionError('rank 0 went on without the other')",
         ],
         tmp_path,
     )
@@ -151,16 +152,15 @@ def failure(tmp_path: Path, exit_code: int, error: Exception | None = None) -> A
 def test_the_rank_that_failed_by_itself_is_named_with_how(
     exit_code: int, error: Exception | None, code: int, says: str, tmp_path: Path
 ) -> None:
-    lost = failure(tmp_path, 75, RuntimeError("Connection closed by peer"))
     ended = failure(tmp_path, -signal.SIGTERM)
-    found = torchrun._told({0: lost, 2: failure(tmp_path, exit_code, error), 3: ended}, 4)
+    found = torchrun._told({0: ended, 2: failure(tmp_path, exit_code, error), 3: ended}, 4)
     assert found.exit_code == code
     assert re.match(says, str(found))
 
 
-def test_ranks_of_which_each_lost_another_are_told_too(tmp_path: Path) -> None:
-    lost = failure(tmp_path, 75)
-    assert "rank 1 of 2" in str(torchrun._told({1: lost, 0: lost}, 2))
+def test_a_rank_that_somebody_ended_is_told_too(tmp_path: Path) -> None:
+    told = torchrun._told({1: failure(tmp_path, -signal.SIGTERM)}, 2)
+    assert "rank 1 of 2 (pid 7) was ended by SIGTERM" in str(told)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -198,8 +198,8 @@ SETTINGS = TrainerSettings(
 """Nothing is clipped, so that AdamW's first moment holds the gradient as it is."""
 
 
-def words(inputs: StepInputs, file: Path) -> list[str]:
-    file.write_text(json.dumps(dataclasses.asdict(SETTINGS)), encoding="utf-8")
+def words(inputs: StepInputs, file: Path, settings: TrainerSettings = SETTINGS) -> list[str]:
+    file.write_text(json.dumps(dataclasses.asdict(settings)), encoding="utf-8")
     given = {
         "--bundle": inputs.bundle,
         "--adapter-init": inputs.adapter,
@@ -266,7 +266,10 @@ def taken(
     bundle = write_bundle(folder / "bundle.jsonl", groups)
     first = StepInputs(bundle, adapter, reference, tiny_model, None, folder / "step-001")
     step(first, SETTINGS)
-    by_one = follow(first, folder)
+    rng, sha = random.Random(78), adapter_sha(first.out_dir / "adapter")
+    groups = [make_group(rng, sha, f"n{i}", (0.0, 1.0, 0.5, 0.2)) for i in range(2)]
+    second = write_bundle(folder / "eight.jsonl", groups)
+    by_one = dataclasses.replace(follow(first, folder), bundle=second)
     by_two = dataclasses.replace(by_one, out_dir=folder / "step-002-by-two")
     said = StringIO()
     train(by_one, SETTINGS, Lines(said))
@@ -278,15 +281,21 @@ def taken(
     return Taken(first, by_one, by_two, said.getvalue(), done.stdout, killed, left)
 
 
-def test_the_gradient_of_two_processes_is_that_of_one(taken: Taken) -> None:
-    """AdamW's first moment is 0.9 of the one before and 0.1 of the gradient."""
-    before, one, two = taken.tensors("trainer_state/optimizer.safetensors")
+def require_equal_gradients(
+    before: dict[str, torch.Tensor], one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]
+) -> None:
+    """Of two optimizer states that came from `before`. AdamW's first moment is 0.9 of the one
+    before and 0.1 of the gradient."""
     names = [name for name in before if name.startswith("exp_avg.")]
     assert names
     for name in names:
         gradients = [(after[name] - 0.9 * before[name]) / 0.1 for after in (one, two)]
         assert gradients[0].norm() > 1e-3
         assert (gradients[1] - gradients[0]).norm() <= 1e-5 * gradients[0].norm(), name
+
+
+def test_the_gradient_of_two_processes_is_that_of_one(taken: Taken) -> None:
+    require_equal_gradients(*taken.tensors("trainer_state/optimizer.safetensors"))
 
 
 def test_the_state_of_one_process_goes_on_in_two_and_theirs_in_one(
@@ -353,6 +362,32 @@ def test_a_killed_rank_is_named_and_leaves_nothing_to_the_same_command(taken: Ta
     assert re.match(r"error: rank 1 of 2 \(pid \d+\) was killed", last)
     assert last.endswith("nothing was written, and the same command takes the step anew")
     assert taken.left == []
+
+
+def test_a_base_of_which_each_process_has_a_part_gives_the_same_gradient_and_canary(
+    taken: Taken, tmp_path: Path
+) -> None:
+    """Also where one of them has a micro-batch more, for which the other one has to be there."""
+    sharded = dataclasses.replace(taken.by_two, out_dir=tmp_path / "sharded")
+    settings = dataclasses.replace(SETTINGS, shard_base=True, tokens_per_microbatch=25)
+    done = python("-m", "trainer", *words(sharded, tmp_path / "settings.json", settings))
+    assert done.returncode == 0, done.stderr
+    before, one, _ = taken.tensors("trainer_state/optimizer.safetensors")
+    by_shards = load_file(sharded.out_dir / "trainer_state/optimizer.safetensors")
+    require_equal_gradients(before, one, by_shards)
+    result = read_result(sharded.out_dir)
+    assert result is not None
+    figures, plain = result["train"], taken.results()[0]["train"]
+    assert figures["n_micro_batches"] % 2 == 1
+    assert figures["base_shards"] == 2
+    for name in ("loss", "kl", "entropy", "sampler_mean_abs", "delta_l2", "all_parameters"):
+        assert figures[name] == pytest.approx(plain[name], rel=1e-4), name
+    kept = re.search(r"this process keeps ([\d,]+) of all params", done.stdout)
+    assert kept is not None
+    assert int(kept[1].replace(",", "")) < 0.7 * figures["all_parameters"]
+    canaries = [read_canary(i.out_dir / "adapter/canary.json") for i in (sharded, taken.by_one)]
+    for rows, same in zip(canaries[0].new, canaries[1].new, strict=True):
+        assert rows == pytest.approx(same, abs=1e-4)
 
 
 @pytest.mark.slow
