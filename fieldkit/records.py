@@ -9,6 +9,7 @@ is an error that names file and line. Not advertised as part of fieldkit's publi
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -206,9 +207,9 @@ class RolloutGroup:
             raise ValueError("the trajectories of a group come from different adapters")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Draw:
-    """What one group of a step said about its task."""
+    """What one group of a step said about its task. A long run has hundreds of thousands."""
 
     task_id: str
     signal: Signal
@@ -219,6 +220,9 @@ class Draw:
     """K, of which `passed` passed."""
     left_out: bool = False
     """As in `RolloutGroup`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task_id", sys.intern(self.task_id))
 
     @property
     def mixed(self) -> bool:
@@ -306,8 +310,10 @@ def _shorten(trajectory: dict[str, Any]) -> dict[str, Any]:
     turns = []
     for turn in trajectory["turns"]:
         ids = turn["prompt_ids"]
-        pairs = enumerate(zip(seen, ids, strict=False))
-        shared = next((i for i, (a, b) in pairs if a != b), min(len(seen), len(ids)))
+        shared = len(seen)
+        if ids[:shared] != seen:  # the ids of another segment, or with their tail rewritten
+            pairs = enumerate(zip(seen, ids, strict=False))
+            shared = next((i for i, (a, b) in pairs if a != b), min(len(seen), len(ids)))
         rest = {k: v for k, v in turn.items() if k != "prompt_ids"}
         turns.append({"prefix_len": shared, "prompt_suffix": ids[shared:], **rest})
         seen = [*ids, *turn["completion_ids"]]

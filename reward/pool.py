@@ -7,6 +7,7 @@ the pool. This module must not decide from log text or from a single step.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 import statistics
@@ -24,6 +25,7 @@ from fieldkit.files.sharded import stored
 from fieldkit.records import Signal, StepSummary, bundle_groups
 from fieldkit.settings import settings
 from reward.group_signal import draw_of
+from reward.solve_rate import DrawSums
 
 WINDOW_PASSES = 2
 """A task's last group counts as evidence while it is among the last 2 × |pool| groups. Tasks come
@@ -42,7 +44,7 @@ class PoolSettings:
     """How many of each task's newest groups must be without signal; 1 means one whole pass."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """The figures of one played group that convergence needs."""
 
@@ -60,6 +62,14 @@ class PoolHistory:
     """Every group that was played, oldest first."""
 
     drawn: tuple[Drawn, ...] = ()
+
+    @property
+    def sums(self) -> DrawSums:
+        """What these groups leave for the next draw."""
+        found = DrawSums()
+        for step, drawn in itertools.groupby(self.drawn, key=lambda d: d.step):
+            found = found.plus(step, drawn)
+        return found
 
     def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
         """(step, signal) of each time a task was drawn, oldest first."""
@@ -134,7 +144,7 @@ def converged(
     _check_pool(pool)
     members = set(pool)
     drawn = [d for d in history.drawn if d.task_id in members]
-    window = WINDOW_PASSES * settings.passes * len(pool)
+    window = evidence_window(len(pool), settings)
     recent = PoolHistory(tuple(drawn[-window:])).by_task()
     ever = {d.task_id for d in drawn}
     found: dict[str, list[str]] = {v: [] for v in VERDICTS}
@@ -143,6 +153,11 @@ def converged(
         found[verdict].append(task_id)
     open_questions = any(found[v] for v in ("learnable", "stale", "never_seen"))
     return Convergence(not open_questions, len(pool), *(tuple(found[v]) for v in VERDICTS))
+
+
+def evidence_window(n_pool: int, settings: PoolSettings) -> int:
+    """How many of the newest groups count as evidence about a pool of so many tasks."""
+    return WINDOW_PASSES * settings.passes * n_pool
 
 
 def growth(pool: Path) -> str:

@@ -122,8 +122,12 @@ def eval_key(
     adapter_sha: str, tasks: Sequence[Task], settings: EpisodeSettings, samples: int = 1
 ) -> str:
     """The name of an arm's folder below evals/."""
-    parts = [adapter_sha, tasks_sha(tasks), settings_sha(settings, samples)]
-    return sha256_text(json.dumps(parts))[:KEY_LENGTH]
+    return key_of(adapter_sha, tasks_sha(tasks), settings_sha(settings, samples))
+
+
+def key_of(adapter_sha: str, tasks_sha: str, settings_sha: str) -> str:
+    """As `eval_key`, from the hashes that eval.json and the manifest hold."""
+    return sha256_text(json.dumps([adapter_sha, tasks_sha, settings_sha]))[:KEY_LENGTH]
 
 
 async def evaluate_arm(

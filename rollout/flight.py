@@ -113,14 +113,15 @@ class _Tally:
         self.total = total
         self._on_progress, self._clock = on_progress, clock
         self._began = clock()
-        self._kept = self._turns = self._tokens = 0
-        self._finished: list[Trajectory] = []
+        self._finished = self._kept = self._turns = self._tokens = 0
+        self._reward = 0.0
+        self._stops: Counter[StopReason] = Counter()
 
     def keep(self, trajectories: Iterable[Trajectory]) -> None:
-        kept = list(trajectories)
-        self._finished += kept
-        self._kept += len(kept)
-        self._turns += sum(len(t.turns) for t in kept)
+        for trajectory in trajectories:
+            self._add(trajectory)
+            self._kept += 1
+            self._turns += len(trajectory.turns)
         self._tell()
 
     def turn(self, turn: Turn) -> None:
@@ -129,21 +130,26 @@ class _Tally:
         self._tell()
 
     def finish(self, trajectory: Trajectory) -> None:
-        self._finished.append(trajectory)
+        self._add(trajectory)
         self._tell()
 
+    def _add(self, trajectory: Trajectory) -> None:
+        self._finished += 1
+        self._reward += trajectory.reward
+        self._stops[trajectory.stop_reason] += 1
+
     def _tell(self) -> None:
-        finished = self._finished
+        """Called for every turn, so nothing is added up here."""
         self._on_progress(
             RolloutProgress(
-                finished=len(finished),
+                finished=self._finished,
                 total=self.total,
                 kept=self._kept,
                 turns=self._turns,
                 tokens=self._tokens,
                 seconds=self._clock() - self._began,
-                mean_reward=sum(t.reward for t in finished) / len(finished) if finished else None,
-                stops=Counter(t.stop_reason for t in finished),
+                mean_reward=self._reward / self._finished if self._finished else None,
+                stops=dict(self._stops),
             )
         )
 

@@ -63,6 +63,7 @@ WHOLE = {
     "test_names.py": "all modules",
     "test_notebook.py": "the commands one after the other",
     "test_reference_night.py": "the committed run",
+    "scale": "the cost of everything beside the model",
     "test_sql_notebook.py": "docs/notebooks/sql.ipynb",
     "test_reference_sql.py": "the committed nights of the SQL agent",
 }

@@ -200,15 +200,20 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     that is not UTF-8, or the file that is not whole.
     """
     with lzma.open(path) if Path(path).suffix == PACKED else open(path, "rb") as f:
-        number = 0
         try:
             for number, raw in enumerate(f, start=1):
                 if raw.endswith(b"\n"):
-                    yield number, raw[:-1].decode()
-        except UnicodeDecodeError as e:
-            raise BadInput(f"{path}:{number}: not UTF-8 ({e})") from None
+                    yield number, decode_line(raw, f"{path}:{number}")
         except (lzma.LZMAError, EOFError) as e:
             raise BadInput(f"{path}: not a whole .xz file ({e}); restore it") from None
+
+
+def decode_line(raw: bytes, where: str) -> str:
+    """The text of a line, without its newline. Raises `BadInput` that begins with `where`."""
+    try:
+        return raw.removesuffix(b"\n").decode()
+    except UnicodeDecodeError as e:
+        raise BadInput(f"{where}: not UTF-8 ({e})") from None
 
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:

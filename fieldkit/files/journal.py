@@ -7,18 +7,21 @@ journal may hold their hashes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import append_line, read_lines
+from fieldkit.files.atomic import append_line, decode_line, read_lines
 from fieldkit.files.json_text import parse_json
 
 SCHEMA = 1
+
+_BLOCK = 4096  # bytes that are read at once in search of a line
 
 _OWN_KEYS = ("schema", "time", "pid", "event")
 
@@ -31,6 +34,16 @@ class Entry:
     pid: int
     event: str
     data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a journal was read: bytes and lines, and the hex SHA-256 of the last line's bytes, by
+    which the same journal is known again."""
+
+    n_bytes: int = 0
+    n_lines: int = 0
+    last: str = ""
 
 
 class Journal:
@@ -60,6 +73,45 @@ class Journal:
         return tuple(
             _entry(line, f"{self.path}:{number}") for number, line in read_lines(self.path)
         )
+
+    def read_on(self, mark: Mark) -> tuple[tuple[Entry, ...], Mark] | None:
+        """The events after a mark, and the new mark; None where the file is not the one that was
+        marked. Reads nothing of what lies before, but for its last line. Raises as `read`.
+
+        >>> import tempfile
+        >>> journal = Journal(Path(tempfile.mkdtemp()) / "journal.jsonl")
+        >>> journal.append("one")
+        >>> entries, mark = journal.read_on(Mark())
+        >>> journal.append("two")
+        >>> [entry.event for entry in journal.read_on(mark)[0]]
+        ['two']
+        """
+        if not self.path.is_file():
+            return ((), mark) if mark == Mark() else None
+        with open(self.path, "rb") as f:
+            if mark != Mark() and _last_line(f, mark.n_bytes) != mark.last:
+                return None
+            f.seek(mark.n_bytes)
+            lines = f.read().splitlines(keepends=True)
+        entries, n_bytes, last = [], mark.n_bytes, mark.last
+        for number, line in enumerate(lines, start=mark.n_lines + 1):
+            if line.endswith(b"\n"):
+                where = f"{self.path}:{number}"
+                entries.append(_entry(decode_line(line, where), where))
+                n_bytes, last = n_bytes + len(line), hashlib.sha256(line).hexdigest()
+        return tuple(entries), Mark(n_bytes, mark.n_lines + len(entries), last)
+
+
+def _last_line(f: IO[bytes], end: int) -> str:
+    """The hash of the line that ends at a place; "" where none does."""
+    tail, at = b"", end
+    while at > 0 and b"\n" not in tail[:-1]:
+        at = max(0, at - _BLOCK)
+        f.seek(at)
+        tail = f.read(end - at)
+        if len(tail) < end - at or not tail.endswith(b"\n"):
+            return ""
+    return hashlib.sha256(tail[tail[:-1].rfind(b"\n") + 1 :]).hexdigest()
 
 
 def _entry(line: str, where: str) -> Entry:

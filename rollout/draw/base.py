@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
-from reward.pool import PoolHistory
+from reward.solve_rate import DrawSums
 from rollout.draw.mix import by_env, places, require
 
 
@@ -25,8 +25,8 @@ class Drawing:
     """One step's draw.
 
     step: from 1. batch: B. spare: how many more tasks may be played. mix: the share of each
-    environment; empty: any task may have any place. history: what earlier steps drew; a step that
-    it does not contain drew B tasks.
+    environment; empty: any task may have any place. sums: of what earlier steps drew; a step that
+    they do not contain drew B tasks.
     """
 
     run_seed: int
@@ -36,7 +36,7 @@ class Drawing:
     spare: int = 0
     group_size: int = 4
     mix: Mapping[str, float] = field(default_factory=dict)
-    history: PoolHistory = field(default_factory=PoolHistory)
+    sums: DrawSums = field(default_factory=DrawSums)
 
     def __post_init__(self) -> None:
         if self.step < 1:
@@ -61,10 +61,8 @@ class Drawing:
 
         Raises `BadInput` where an environment has too few tasks for the batch.
         """
-        envs, drew = places(self.mix), Counter(d.step for d in self.history.drawn)
-        past = [
-            list(itertools.islice(envs, drew[step] or self.batch)) for step in range(1, self.step)
-        ]
+        envs, drew = places(self.mix), self.sums.groups(self.step - 1)
+        past = [list(itertools.islice(envs, n or self.batch)) for n in drew]
         batch = list(itertools.islice(envs, self.batch))
         tasks, taken = self.by_env, Counter(batch)
         require(taken, tasks)

@@ -6,8 +6,9 @@ its own passes over its tasks.
 
 from __future__ import annotations
 
+import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from fieldkit.records import Task
@@ -44,10 +45,11 @@ def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
     """The order of an epoch's n places.
 
     A batch may begin in one epoch and end in the next. Its second part must not repeat a task of
-    its first, so those tasks move behind the batch; each order therefore depends on the one before.
+    its first, so those tasks move behind the batch; such an order depends on the one before. The
+    first to compute is that of the last epoch that begins with a batch.
     """
     order: list[int] = []
-    for e in range(epoch + 1):
+    for e in range(epoch - epoch % (batch // math.gcd(n, batch)), epoch + 1):
         shuffled = list(range(n))
         random.Random(epoch_seed(run_seed, e)).shuffle(shuffled)
         carried = e * n % batch
@@ -65,7 +67,7 @@ class _Walk:
     def __init__(self, run_seed: int, env: str, n: int) -> None:
         self._run_seed, self._env, self._n = run_seed, env, n
         self._epoch = 0
-        self._left: list[int] = []
+        self._left: deque[int] = deque()
 
     def take(self, wanted: int) -> list[int]:
         """The next indices, all different; at most n of them."""
@@ -73,7 +75,8 @@ class _Walk:
         while len(taken) < wanted:
             if not self._left:
                 self._begin(taken)
-            taken.append(self._left.pop(0))
+            for _ in range(min(wanted - len(taken), len(self._left))):
+                taken.append(self._left.popleft())
         return taken
 
     def _begin(self, taken: Sequence[int]) -> None:
@@ -81,4 +84,4 @@ class _Walk:
         shuffled = list(range(self._n))
         random.Random(epoch_seed(self._run_seed, self._epoch, self._env)).shuffle(shuffled)
         self._epoch += 1
-        self._left = sorted(shuffled, key=set(taken).__contains__)
+        self._left.extend(sorted(shuffled, key=set(taken).__contains__))

@@ -30,7 +30,7 @@ def by_frontier(drawing: Drawing) -> list[Task]:
     The tasks with the largest keys log(u)/w are taken, u uniform in (0, 1) (Efraimidis and Spirakis
     2006, algorithm A). u depends only on run, step and task.
     """
-    rates = solve_rates(drawing.history, [t.task_id for t in drawing.pool], drawing.step)
+    rates = solve_rates(drawing.sums, [t.task_id for t in drawing.pool], drawing.step)
 
     def key(task: Task) -> float:
         drawn = draw_seed(drawing.run_seed, drawing.step, task.task_id)

@@ -196,7 +196,10 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     def at_training_temperature() -> Sampled | None:
         played = {step_name(s.step): s.adapter_sha for s in steps}
         newest = played.get((evidence.newest or "") if evidence else "")
-        return sampled(read_sampled(folder), steps[0].adapter_sha, newest) if newest else None
+        if newest is None:
+            return None
+        start = steps[0].adapter_sha
+        return sampled(read_sampled(folder, (start, newest)), start, newest)
 
     return Findings(
         folder=folder,

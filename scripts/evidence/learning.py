@@ -9,12 +9,13 @@ a few held-out tasks at the training temperature. Nothing is judged here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import PairedProportions, paired_proportions
 from fieldkit.records import StepSummary, Trajectory
+from rollout.arm import read_eval
 from scripts.evidence.milestones import SMOOTHING
 from scripts.evidence.played import PlayedArm, finished, read_played
 from scripts.evidence.step_figures import REWARD, STOPS, StepFigure, by_step
@@ -95,14 +96,16 @@ def _trend(steps: Sequence[StepSummary], figure: StepFigure) -> Trend | None:
     return Trend(figure.key, len(values), first, last, tau, p)
 
 
-def read_sampled(folder: RunFolder) -> dict[str, PlayedArm]:
-    """The arms that were played at the training temperature and whose episodes are in this copy of
-    the run, by adapter hash.
+def read_sampled(folder: RunFolder, adapters: Container[str]) -> dict[str, PlayedArm]:
+    """The arms of these adapters that were played at the training temperature and whose episodes
+    are in this copy of the run, by adapter hash.
 
     Raises as `read_played`, and `BadInput` if one adapter was played twice.
     """
     found: dict[str, PlayedArm] = {}
     for path in filter(has_episodes, finished(folder.training_evals)):
+        if read_eval(path).adapter_sha not in adapters:
+            continue
         arm = read_played(path)
         sha = arm.summary.adapter_sha
         if sha in found:

@@ -7,13 +7,22 @@ for pairs and transcripts.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.records import StepSummary, Task, Trajectory, read_trajectories
+from fieldkit.records import (
+    Action,
+    ActionKind,
+    StepSummary,
+    Task,
+    Trajectory,
+    Turn,
+    stored_trajectories,
+)
 from rollout.arm import BASE_ADAPTER, SUMMARY, EvalSummary, read_eval, tasks_sha, transcripts
 from rollout.yardsticks import YARDSTICKS
 
@@ -24,7 +33,7 @@ WARM_START = "warm start"
 
 @dataclass(frozen=True)
 class PlayedArm:
-    """One finished evaluation: its summary and its trajectories."""
+    """One finished evaluation: its summary and its trajectories, which may be `counted` ones."""
 
     summary: EvalSummary
     trajectories: tuple[Trajectory, ...]
@@ -47,25 +56,63 @@ def read_summaries(evals: Path) -> list[EvalSummary]:
     return sorted(map(read_eval, finished(evals)), key=lambda s: reading_order(s.arm))
 
 
-def read_arms(evals: Path, tasks: Sequence[Task]) -> dict[str, PlayedArm]:
+def read_arms(
+    evals: Path, tasks: Sequence[Task], whole: Callable[[EvalSummary], bool] = lambda summary: True
+) -> dict[str, PlayedArm]:
     """Read the finished evaluations on exactly these tasks, by adapter hash; skip all others.
 
-    Raises `BadInput` if one adapter was evaluated under two settings.
+    whole: of which arms the trajectories are kept as they are; of the others, `counted`. Raises
+    `BadInput` if one adapter was evaluated under two settings.
     """
-    wanted = tasks_sha(tasks)
     found: dict[str, PlayedArm] = {}
-    for folder in finished(evals):
-        summary = read_eval(folder)
-        if summary.tasks_sha != wanted:
-            continue
+    for folder, summary in _on(evals, tasks):
         if summary.adapter_sha in found:
             other = found[summary.adapter_sha].summary
             raise BadInput(
                 f"{folder}: {summary.arm} was evaluated before under other settings in"
                 f" {other.key}; move one of the two folders away"
             )
-        found[summary.adapter_sha] = _with_trajectories(folder, summary)
+        keep = (lambda t: t) if whole(summary) else counted
+        found[summary.adapter_sha] = _with_trajectories(folder, summary, keep)
     return found
+
+
+def _on(evals: Path, tasks: Sequence[Task]) -> list[tuple[Path, EvalSummary]]:
+    """The finished evaluations on exactly these tasks, sorted by key."""
+    wanted = tasks_sha(tasks)
+    found = ((folder, read_eval(folder)) for folder in finished(evals))
+    return [(folder, summary) for folder, summary in found if summary.tasks_sha == wanted]
+
+
+def counted(trajectory: Trajectory) -> Trajectory:
+    """The trajectory for tables: its turns keep how many tokens they sampled and how long they
+    took, and lose their ids and texts, which are nearly all of its memory."""
+    turns = tuple(
+        Turn(
+            prompt_ids=(),
+            completion_ids=_zeros(len(t.completion_ids)),
+            logprobs=_zeros(len(t.completion_ids)),
+            text="",
+            action=_NOTHING,
+            observation=None,
+            exit_code=t.exit_code,
+            reward=t.reward,
+            finish_reason="",
+            policy_version="",
+            seed=0,
+            seconds=t.seconds,
+        )
+        for t in trajectory.turns
+    )
+    return replace(trajectory, turns=turns)
+
+
+_NOTHING = Action(ActionKind.NONE, "")
+
+
+@cache
+def _zeros(n: int) -> tuple[int, ...]:
+    return (0,) * n
 
 
 def read_played(folder: Path) -> PlayedArm:
@@ -73,10 +120,12 @@ def read_played(folder: Path) -> PlayedArm:
     return _with_trajectories(folder, read_eval(folder))
 
 
-def _with_trajectories(folder: Path, summary: EvalSummary) -> PlayedArm:
+def _with_trajectories(
+    folder: Path, summary: EvalSummary, keep: Callable[[Trajectory], Trajectory] = lambda t: t
+) -> PlayedArm:
     file = transcripts(folder)
     with _without_garbage():
-        trajectories = read_trajectories(file)
+        trajectories = tuple(map(keep, stored_trajectories(file)))
     if len(trajectories) != summary.n_trajectories:
         raise BadInput(
             f"{file}: {len(trajectories)} trajectories, but {SUMMARY} speaks of"
@@ -112,7 +161,11 @@ def read_named(
     Raises as `read_arms`, and `BadInput` if the warm start has no evaluation on these tasks.
     """
     names = arm_names(steps)
-    arms = {names[sha]: arm for sha, arm in read_arms(evals, tasks).items() if sha in names}
+    named = [names[s.adapter_sha] for _, s in _on(evals, tasks) if s.adapter_sha in names]
+    # The transcripts that a page shows are of these two: `scripts.evidence.flips`.
+    shown = {WARM_START, max(named, key=reading_order, default=WARM_START)}
+    found = read_arms(evals, tasks, lambda s: names.get(s.adapter_sha) in shown)
+    arms = {names[sha]: arm for sha, arm in found.items() if sha in names}
     if WARM_START not in arms:
         raise BadInput(
             f"{evals}: the warm start has no finished evaluation on these {len(tasks)} tasks; run"

@@ -155,12 +155,13 @@ class _Loop:
 
     def look(self) -> Phase:
         """Find the next phase; tell the display, with the time left."""
-        files = read_files(self.folder, self.config)
-        steps = steps_planned(self.folder, self.config, files, self.deadline)
-        phase = phase_now(self.folder, self.config, files, steps, self.deadline)
+        reader = RunReader(self.folder)
+        files = read_files(self.folder, self.config, reader)
+        steps = steps_planned(self.folder, self.config, files, self.deadline, reader)
+        phase = phase_now(self.folder, self.config, files, steps, self.deadline, reader)
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures = {"step": float(max(0, step))}
-        measured = read_measured(self.folder, files)
+        measured = read_measured(self.folder, files, reader)
         if self.config.run.steps != "auto" or measured.step_seconds:
             figures["steps"] = float(steps)
         if (left := seconds_left(steps, measured, self.config.run.eval_every)) is not None:
@@ -172,7 +173,7 @@ class _Loop:
         if phase is Phase.DONE:
             if self.has_forecast and (kept := held(self.journal.read(), files.newest)) is not None:
                 self._note(kept.told())
-            if memory := told(self.journal.read(), RunReader(self.folder).steps):
+            if memory := told(self.journal.read(), reader.steps):
                 self._note(memory)
             page = self.folder.path / "report.html"
             self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")

@@ -33,6 +33,7 @@ from scripts.phases.rollout import next_step
 from scripts.phases.shared_arms import take_over
 from scripts.run.ancestry import record_run
 from scripts.run.next_phase import RunFiles, due_arms, is_over
+from scripts.run.reader import RunReader
 from scripts.run.state import read_files
 from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_timings
 from scripts.words.quantities import counted
@@ -201,7 +202,7 @@ def _serve(ctx: Context, files: RunFiles, arm: str) -> tuple[Served, ...]:
 
 def _last_step_of(files: RunFiles, arm: str) -> int:
     """The newest step with that adapter; an engine that already serves it uses this step's name."""
-    return max(n for n, sha in enumerate(files.adapters) if sha == arm)
+    return next(n for n in range(files.newest, -1, -1) if files.adapters[n] == arm)
 
 
 def _play_served(
@@ -223,6 +224,7 @@ def _play_served(
 
 def _keep_time(ctx: Context, n: int, arm: str) -> None:
     timings = read_timings(ctx.folder.timings(n), n)
+    RunReader(ctx.folder).forget_sums_of(n)
     segment = ctx.watch.segment(eval_segment(arm))
     write_timings(ctx.folder.timings(n), timings.with_segment(segment))
 

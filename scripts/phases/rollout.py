@@ -11,7 +11,6 @@ from fieldkit.files.atomic import sha256_file
 from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, Signal, Task
 from reward.group_signal import draw_of
-from reward.pool import read_history
 from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.draw.base import Drawing
@@ -96,7 +95,7 @@ def _draw(ctx: Context, n: int) -> list[Task]:
         spare=settings.resample,
         group_size=settings.group_size,
         mix=ctx.config.data.mix,
-        history=read_history(RunReader(ctx.folder).steps, ctx.folder.bundle),
+        sums=RunReader(ctx.folder).sums.draws,
     )
     return DRAWS[settings.draw](drawing)
 

@@ -34,6 +34,7 @@ from scripts.phases.context import Context, Done
 from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import step_summary
+from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
 from trainer.batch import collect
 from trainer.budget import Budget, smaller_budget
@@ -281,6 +282,7 @@ def _finish(ctx: Context, n: int, trained: dict[str, Any]) -> StepSummary:
     write_timings(ctx.folder.timings(n), timings)
     summary = step_summary(n, groups, trained, timings)
     write_text(ctx.folder.summary(n), encode(summary) + "\n")
+    RunReader(ctx.folder).store_sums()
     return summary
 
 

@@ -64,6 +64,10 @@ class RunFolder:
     training_evals = _InRun("evals/training-temperature")
     """The few held-out tasks that adapters also play at the training temperature."""
     preflight = _InRun("preflight.json")
+    sums = _InRun("sums.json")
+    """What the loop needs of all earlier steps, added up; made again where it is missing."""
+    checked = _InRun("checked.json")
+    """Which evaluations a loop has held against the journal; made again where it is missing."""
     changed = _InRun("changed")
     """Where goes what is not as it was written."""
 

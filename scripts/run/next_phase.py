@@ -6,7 +6,8 @@ the function returns the phase that must run again. Nothing here runs a phase.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -45,9 +46,9 @@ class RunFiles:
     """
 
     started: bool
-    adapters: tuple[str, ...]
+    adapters: Sequence[str]
     bundle_ready: bool
-    evaluated: frozenset[str]
+    evaluated: AbstractSet[str]
     converged: bool
     yardsticks: tuple[str, ...] = field(default_factory=evaluated_yardsticks)
 

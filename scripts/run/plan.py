@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-_RECENT = 2
+RECENT = 2
 """The next step is expected to take as long as the mean of this many last ones."""
 
 PAGE_SECONDS = 20.0
@@ -22,11 +22,12 @@ PAGE_SECONDS = 20.0
 class Measured:
     """Seconds that were measured so far; the plan depends on nothing else.
 
-    step_seconds: wall of every finished step, step 1 first.
+    step_seconds: wall of every finished step, step 1 first; or of the last ones.
     other_seconds: wall of everything else that is over: the start phase and the evaluations.
     final_eval_seconds: what evaluating the newest adapter would take, 0 where that is already done.
     eval_seconds: the same for an adapter to come; 0 before anything was evaluated.
     start_eval_seconds: what evaluating the starting adapter took; 0 before it was evaluated.
+    earlier_steps, earlier_seconds: the steps before those of step_seconds, and their wall.
     """
 
     step_seconds: tuple[float, ...]
@@ -34,11 +35,18 @@ class Measured:
     final_eval_seconds: float
     eval_seconds: float = 0.0
     start_eval_seconds: float = 0.0
+    earlier_steps: int = 0
+    earlier_seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        """How many steps are finished."""
+        return self.earlier_steps + len(self.step_seconds)
 
     @property
     def gone(self) -> float:
         """Seconds of the night that are over."""
-        return sum(self.step_seconds) + self.other_seconds
+        return sum(self.step_seconds, start=self.earlier_seconds) + self.other_seconds
 
 
 def planned_steps(
@@ -59,7 +67,7 @@ def planned_steps(
     """
     if steps != "auto" and deadline_in is None:
         return steps
-    done = len(measured.step_seconds)
+    done = measured.done
     most = 10**9 if steps == "auto" else steps
     if done == 0:
         return min(1, most)
@@ -107,7 +115,7 @@ def has_time_for_base(
 
 def expected_step_seconds(step_seconds: Sequence[float]) -> float:
     """Seconds the next step will take: the mean of the last few."""
-    recent = step_seconds[-_RECENT:]
+    recent = step_seconds[-RECENT:]
     return max(sum(recent) / len(recent), 1e-3)  # a step of no time at all would fit for ever
 
 
@@ -121,7 +129,7 @@ def seconds_left(steps: int, measured: Measured, eval_every: int = 0) -> float |
     `eval_every` steps; None before a step was measured."""
     if not measured.step_seconds:
         return None
-    done = len(measured.step_seconds)
+    done = measured.done
     if done >= steps:
         return measured.final_eval_seconds
     first = done if measured.final_eval_seconds else done + 1  # the newest one may be due itself

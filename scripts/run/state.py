@@ -14,15 +14,22 @@ from typing import Any, NoReturn
 from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
 from fieldkit.records import Signal, StepSummary
-from reward.pool import Convergence, converged, growth, read_history
+from reward.pool import (
+    Convergence,
+    Drawn,
+    PoolHistory,
+    converged,
+    evidence_window,
+    growth,
+    read_history,
+)
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import bound_changes, check_host, played_yardsticks, refuse_change
 from scripts.run.next_phase import Phase, RunFiles, is_over, next_phase
 from scripts.run.plan import Measured, has_time_for_base, planned_steps, scaled_eval_seconds
-from scripts.run.reader import RunReader
-from scripts.run.timings import StepTimings
+from scripts.run.reader import RunReader, Sums
 
 
 def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = None) -> RunFiles:
@@ -42,10 +49,10 @@ def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = 
         return _nothing_yet()
     return RunFiles(
         started=True,
-        adapters=tuple(s.adapter_sha for s in reader.steps),
+        adapters=reader.adapters,
         bundle_ready=folder.has_bundle(n_done),
-        evaluated=frozenset(reader.evaluations),
-        converged=_is_converged(folder, config, reader.steps),
+        evaluated=reader.evaluations.keys(),
+        converged=_is_converged(reader, config),
         yardsticks=played_yardsticks(manifest),
     )
 
@@ -127,12 +134,14 @@ def steps_planned(
 def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None = None) -> Measured:
     """The times of the finished steps and evaluations, from timings.json files."""
     reader = reader or RunReader(folder)
-    timings = reader.timings[: files.newest + 1]
-    eval_seconds = _eval_seconds(reader, files, timings)
+    sums = reader.sums if files.adapters else Sums()
+    eval_seconds = _eval_seconds(reader, files) if files.adapters else 0.0
     is_evaluated = not files.adapters or files.adapters[-1] in files.evaluated
     return Measured(
-        step_seconds=tuple(t.training_wall for t in timings[1:]),
-        other_seconds=sum(t.eval_wall for t in timings) + sum(t.training_wall for t in timings[:1]),
+        step_seconds=sums.recent,
+        other_seconds=sums.evaluations + sums.start,
+        earlier_steps=max(0, sums.steps - 1 - len(sums.recent)),
+        earlier_seconds=sums.earlier,
         final_eval_seconds=0.0 if is_evaluated else eval_seconds,
         eval_seconds=eval_seconds,
         start_eval_seconds=_seconds_to_play(reader.evaluations.get(files.adapters[0]))
@@ -143,10 +152,7 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
 
 def pool_state(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> Convergence:
     """The evidence about the pool, from what its finished steps drew."""
-    from rollout.tasks import read_tasks  # heavy, and seldom asked
-
-    pool = [t.task_id for t in read_tasks(from_checkout(config.data.pool))]
-    return converged(read_history(steps, folder.bundle), pool, config.pool)
+    return converged(read_history(steps, folder.bundle), _pool_ids(config), config.pool)
 
 
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
@@ -165,25 +171,41 @@ def _nothing_yet() -> RunFiles:
     return RunFiles(False, (), False, frozenset(), False)
 
 
-def _is_converged(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> bool:
-    """Whether the pool is exhausted."""
-    if len(steps) == 1 or steps[-1].groups.get(Signal.LEARNABLE, 0):
+def _is_converged(reader: RunReader, config: RunConfig) -> bool:
+    """Whether the pool is exhausted. Reads the steps in which a task's newest groups count."""
+    newest = reader.n_steps - 1
+    if newest == 0 or reader.step(newest).groups.get(Signal.LEARNABLE, 0):
         return False  # a task that was just learnable is evidence enough against
-    return pool_state(folder, config, steps).converged
+    pool = _pool_ids(config)
+    members, window = set(pool), evidence_window(len(pool), config.pool)
+    drawn: list[Drawn] = []
+    for n in range(newest, 0, -1):
+        found = read_history([reader.step(n)], reader.folder.bundle).drawn
+        drawn[:0] = [d for d in found if d.task_id in members]
+        if len(drawn) >= window:
+            break
+    return converged(PoolHistory(tuple(drawn)), pool, config.pool).converged
 
 
-def _eval_seconds(reader: RunReader, files: RunFiles, timings: Sequence[StepTimings]) -> float:
+def _pool_ids(config: RunConfig) -> list[str]:
+    from rollout.tasks import read_tasks  # heavy, and seldom asked
+
+    return [t.task_id for t in read_tasks(from_checkout(config.data.pool))]
+
+
+def _eval_seconds(reader: RunReader, files: RunFiles) -> float:
     """What evaluating the newest adapter takes now, from the last adapter that was evaluated.
 
     An arm that was taken over from another run, or of which an earlier start had played a part, has
     cost this night less than it takes to play: there the arm's own seconds count.
     """
-    for n in range(files.newest, -1, -1):
-        seconds = timings[n].eval_of(files.adapters[n])
-        if seconds is not None:
-            whole = max(seconds, _seconds_to_play(reader.evaluations.get(files.adapters[n])))
-            return scaled_eval_seconds(whole, *_turns(reader.steps, n, files.newest))
-    return 0.0
+    n = reader.sums.evaluated
+    if n is None:
+        return 0.0
+    adapter = reader.step(n).adapter_sha
+    seconds = reader.timing(n).eval_of(adapter) or 0.0
+    whole = max(seconds, _seconds_to_play(reader.evaluations.get(adapter)))
+    return scaled_eval_seconds(whole, *_turns(reader, n, files.newest))
 
 
 def _seconds_to_play(arm: Mapping[str, Any] | None) -> float:
@@ -194,12 +216,12 @@ def _seconds_to_play(arm: Mapping[str, Any] | None) -> float:
     return float(arm["seconds"] * arm["n_trajectories"] / max(1, played))
 
 
-def _turns(steps: Sequence[StepSummary], then: int, now: int) -> tuple[float, float]:
+def _turns(reader: RunReader, then: int, now: int) -> tuple[float, float]:
     """Mean turns of the rollouts of two steps; step 0 has none of its own, so step 1's.
 
     Equal while there is no step 1.
     """
     if now == 0:
         return 1.0, 1.0
-    turns = [steps[max(1, min(n, now))].mean_turns or 0.0 for n in (then, now)]
+    turns = [reader.step(max(1, min(n, now))).mean_turns or 0.0 for n in (then, now)]
     return turns[0], turns[1]

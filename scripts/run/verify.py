@@ -4,26 +4,28 @@ A disk error, a manual edit or an incomplete copy can change a file. A changed f
 changed/ in the run folder, where a person can inspect it, and the loop makes it again. step.json
 and train.json hold the hashes of a step's result; the journal holds those of the current bundle and
 of evaluation transcripts. The bundle of a finished step is checked only if its step must be trained
-again.
+again. A loop hashes an evaluation once, and again where its size or time has changed, and it reads
+each line of the journal once; a phase that was typed looks at everything.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import fsync_dir, read_json
-from fieldkit.files.journal import Journal
+from fieldkit.files.atomic import fsync_dir, read_json, sha256_text, write_text
+from fieldkit.files.journal import Entry, Journal, Mark
 from fieldkit.files.sharded import sha256_records, shards_of, stored
-from fieldkit.records import bundle_groups
+from fieldkit.records import bundle_groups, decode, encode
 from fieldkit.training.adapter import adapter_sha
 from scripts.base.events import Tell, note
 from scripts.run.folder import RunFolder
+from scripts.run.timings import LOOP_VARIABLE
 from trainer.checkpoint import MARKER_FILE, state_sha
 
 
@@ -48,10 +50,11 @@ def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
         return
     require_weights(folder)
     _require_start(folder)
-    journalled = _journalled(folder)
-    changes = [*_evals(folder, journalled), *_step(folder, n_done, journalled)]
+    known = _read_known(folder, n_done)
+    changes = [*_evals(folder, known), *_step(folder, n_done, known.hashes)]
     if n_done > 1:
-        changes += _step(folder, n_done - 1, journalled)
+        changes += _step(folder, n_done - 1, known.hashes)
+    _keep_known(folder, known)
     for change in changes:
         _put_aside(folder, change)
         note(
@@ -128,20 +131,75 @@ def _said(folder: RunFolder, n: int) -> dict[str, Any]:
     return {}
 
 
-def _evals(folder: RunFolder, journalled: Mapping[str, str]) -> Iterator[Change]:
-    for name, sha in journalled.items():
+@dataclass(frozen=True)
+class _Known:
+    """What one loop has seen. hashes: as journalled up to `mark`, by path in the run folder, of the
+    evaluations and of the newest steps. seen: evaluations that had their hash, with the size and
+    time that their files had then. steps: how many were finished."""
+
+    loop: str = ""
+    steps: int = 0
+    mark: Mark = field(default_factory=Mark)
+    hashes: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
+
+
+def _read_known(folder: RunFolder, n_done: int) -> _Known:
+    """What this loop has seen, the journal's new lines included. A phase that was typed, and the
+    first one of a loop, look at everything."""
+    known = _stored_known(folder, n_done)
+    journal = Journal(folder.journal)
+    found = journal.read_on(known.mark)
+    if found is None:  # not the journal that was marked
+        known = _Known(known.loop)
+        found = journal.read_on(known.mark)
+    entries, mark = found or ((), known.mark)
+    hashes = _journalled(entries, known.hashes)
+    # Older steps are not looked at. Where the newest ones go, everything is read again.
+    old = {folder.step(n).name for n in range(known.steps - 1, n_done - 1)}
+    hashes = {p: sha for p, sha in hashes.items() if Path(p).parts[0] not in old}
+    return replace(known, steps=n_done, mark=mark, hashes=hashes)
+
+
+def _stored_known(folder: RunFolder, n_done: int) -> _Known:
+    loop = os.environ.get(LOOP_VARIABLE, "")
+    try:
+        text = folder.checked.read_text(encoding="utf-8")
+        known = decode(_Known, text, str(folder.checked))
+    except (BadInput, FileNotFoundError, UnicodeDecodeError):
+        return _Known(loop)
+    return known if loop and known.loop == loop and known.steps <= n_done else _Known(loop)
+
+
+def _keep_known(folder: RunFolder, known: _Known) -> None:
+    if known.loop:
+        write_text(folder.checked, encode(known) + "\n")
+
+
+def _evals(folder: RunFolder, known: _Known) -> Iterator[Change]:
+    for name, sha in known.hashes.items():
         path = folder.path / name
-        if not path.is_relative_to(folder.evals) or stored(path) is None:
+        there = stored(path) if path.is_relative_to(folder.evals) else None
+        if there is None or known.seen.get(name) == (now := _size_and_time(there)):
             continue
-        if _hash(sha256_records, path) != sha:
+        if _hash(sha256_records, path) == sha:
+            known.seen[name] = now
+        else:
             yield Change(path, (path.parent,))
 
 
-def _journalled(folder: RunFolder) -> dict[str, str]:
+def _size_and_time(path: Path) -> str:
+    """What changes when somebody writes to a file, or to one in a folder."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    facts = [(s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in map(os.stat, files)]
+    return sha256_text(repr(facts))
+
+
+def _journalled(entries: Iterable[Entry], before: Mapping[str, str]) -> dict[str, str]:
     """The newest journalled hash of every file, by path in the run folder. A file that was moved or
     removed since has none: a later one may take its place."""
-    found: dict[str, str] = {}
-    for entry in Journal(folder.journal).read():
+    found = dict(before)
+    for entry in entries:
         found |= entry.data.get("wrote", {})
         for gone in (*entry.data.get("moved", ()), *entry.data.get("removed", ())):
             found = {p: sha for p, sha in found.items() if not Path(p).is_relative_to(gone)}

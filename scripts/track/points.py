@@ -42,6 +42,11 @@ class Point:
     time: float
     scalars: Mapping[str, float]
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is an evaluation's point, not its step's."""
+        return not self.scalars.keys().isdisjoint(HELD_OUT)
+
 
 def read_points(folder: RunFolder) -> tuple[Point, ...]:
     """Read every point of the run by step, each step before its evaluation.
@@ -52,6 +57,21 @@ def read_points(folder: RunFolder) -> tuple[Point, ...]:
     reader = RunReader(folder)
     evals = _evals_by_step(reader)
     return tuple(p for s in reader.steps for p in _points_of(folder, s, evals.get(s.step)))
+
+
+def read_newest_points(folder: RunFolder, after: Sequence[Point]) -> tuple[Point, ...] | None:
+    """The points that come after those of one step, as `read_points` orders them, from the files of
+    that step and the later ones. None where the run does not have these points any more."""
+    reader = RunReader(folder)
+    found: list[Point] = []
+    for n in range(after[0].step, reader.n_steps):
+        s = reader.step(n)
+        is_first = n == 0 or reader.step(n - 1).adapter_sha != s.adapter_sha
+        value = reader.evaluations.get(s.adapter_sha) if is_first else None
+        e = None if value is None else read_eval(folder.evals / value["key"])
+        found += _points_of(folder, s, e)
+    n = len(after)
+    return tuple(found[n:]) if found[:n] == list(after) else None
 
 
 def _points_of(folder: RunFolder, s: StepSummary, e: EvalSummary | None) -> Iterator[Point]:
@@ -121,3 +141,8 @@ class Tracker(ABC):
 
         Raises on failure. Each call gets all points of the run.
         """
+
+    def bring_newest(self, folder: RunFolder) -> bool:
+        """Add the points since the last call, without reading the older ones, so that a step costs
+        the same late in a run as early. False where that cannot be done. Raises on failure."""
+        return False

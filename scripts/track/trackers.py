@@ -40,7 +40,7 @@ def track(
     points: tuple[Point, ...] | None = None
     for tracker in wanted_trackers(config):
         try:
-            if tracker.is_due(folder):
+            if tracker.is_due(folder) and not tracker.bring_newest(folder):
                 points = read_points(folder) if points is None else points
                 tracker.bring(folder, points, stop_asked)
         except Exception as e:  # no failure of a tracker may end the night

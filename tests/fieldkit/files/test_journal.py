@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.files.journal import Journal
+from fieldkit.files.journal import Entry, Journal, Mark
 
 
 def test_events_come_back_in_order_with_who_and_when(tmp_path: Path) -> None:
@@ -61,3 +61,62 @@ def test_a_line_that_is_no_event_names_file_and_line(tmp_path: Path, line: str) 
         f.write(line + "\n")
     with pytest.raises(BadInput, match=r"j:2: "):
         Journal(path).read()
+
+
+def test_a_journal_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    assert journal.read_on(Mark()) == ((), Mark())
+    mark = Mark()
+    seen: list[Entry] = []
+    for n in range(5):
+        journal.append("e", text="x" * 3000 * n)
+        journal.append("e", n=n)
+        found = journal.read_on(mark)
+        assert found is not None
+        entries, mark = found
+        seen += entries
+        assert len(entries) == 2
+    assert tuple(seen) == journal.read()
+    assert journal.read_on(mark) == ((), mark)
+    assert (mark.n_bytes, mark.n_lines) == (journal.path.stat().st_size, 10)
+
+
+def test_a_line_that_is_torn_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.append("one")
+    found = journal.read_on(Mark())
+    assert found is not None
+    line = journal.path.read_bytes()
+    with open(journal.path, "ab") as f:
+        f.write(line[:9])
+    assert journal.read_on(found[1]) == ((), found[1])
+    with open(journal.path, "ab") as f:
+        f.write(line[9:])
+    again = journal.read_on(found[1])
+    assert again is not None
+    assert [e.event for e in again[0]] == ["one"]
+
+
+def test_another_journal_is_not_read_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    for n in range(3):
+        journal.append("e", n=n)
+    found = journal.read_on(Mark())
+    assert found is not None
+    text = journal.path.read_bytes()
+    for other in (text[:-4], text[:-4] + b"9}}\n", text[: len(text) // 2], b""):
+        journal.path.write_bytes(other)
+        assert journal.read_on(found[1]) is None
+    journal.path.unlink()
+    assert journal.read_on(found[1]) is None
+
+
+def test_a_new_line_that_is_no_event_names_file_and_line(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.append("one")
+    found = journal.read_on(Mark())
+    assert found is not None
+    with open(journal.path, "ab") as f:
+        f.write(b"\xff\n")
+    with pytest.raises(BadInput, match=r"j:2: not UTF-8"):
+        journal.read_on(found[1])

@@ -32,7 +32,7 @@ def night(rule: Rule, steps: int, seed: int, spare: int = 0) -> tuple[float, Cou
     unmixed, counts = 0, Counter[str]()
     for step in range(1, steps + 1):
         tasks = rule(
-            Drawing(seed, step, POOL, BATCH, spare, K, history=PoolHistory(tuple(history)))
+            Drawing(seed, step, POOL, BATCH, spare, K, sums=PoolHistory(tuple(history)).sums)
         )
         mixed = played = 0
         while played < min(BATCH + spare, len(tasks)) and played < BATCH + (played - mixed):
@@ -48,7 +48,7 @@ def night(rule: Rule, steps: int, seed: int, spare: int = 0) -> tuple[float, Cou
 @pytest.mark.parametrize("rule", DRAWS.values(), ids=DRAWS)
 def test_a_step_plays_different_tasks_and_the_same_ones_again_after_a_kill(rule: Rule) -> None:
     history = PoolHistory(tuple(Drawn(1, t.task_id, Signal.STUCK, 2, K) for t in POOL[:9]))
-    drawing = Drawing(0, 2, POOL, BATCH, 5, K, history=history)
+    drawing = Drawing(0, 2, POOL, BATCH, 5, K, sums=history.sums)
     tasks = rule(drawing)
     assert len({t.task_id for t in tasks}) == len(tasks) == BATCH + 5
     assert rule(drawing) == tasks
@@ -67,7 +67,9 @@ def test_with_spare_tasks_an_epoch_still_plays_every_task_once_before_any_twice(
     history: list[Drawn] = []
     for step in range(1, 40):
         used = (0, 3, 5, 1)[step % 4]
-        tasks = by_epochs(Drawing(0, step, POOL, BATCH, 5, K, history=PoolHistory(tuple(history))))
+        tasks = by_epochs(
+            Drawing(0, step, POOL, BATCH, 5, K, sums=PoolHistory(tuple(history)).sums)
+        )
         history += (Drawn(step, t.task_id, Signal.STUCK, 0, K) for t in tasks[: BATCH + used])
         counts = Counter(d.task_id for d in history)
         assert max(counts.values()) - min(counts[t.task_id] for t in POOL) <= 1
@@ -97,7 +99,7 @@ def test_a_task_that_was_always_passed_comes_back_when_that_is_long_ago() -> Non
     def of_solved(step: int) -> int:
         history = PoolHistory((*solved, *others))
         drawn = [
-            by_frontier(Drawing(s, step, POOL, BATCH, 0, K, history=history)) for s in range(40)
+            by_frontier(Drawing(s, step, POOL, BATCH, 0, K, sums=history.sums)) for s in range(40)
         ]
         return sum(int(t.task_id[-2:]) < 21 for tasks in drawn for t in tasks)
 

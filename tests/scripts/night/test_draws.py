@@ -58,7 +58,7 @@ def test_each_step_plays_what_its_rule_draws_after_the_steps_before(night: Night
     for n in range(1, STEPS + 1):
         history = read_history(steps[:n], night.folder.bundle)
         drawing = Drawing(
-            settings.run_seed, n, pool, BATCH, SPARE, settings.group_size, history=history
+            settings.run_seed, n, pool, BATCH, SPARE, settings.group_size, sums=history.sums
         )
         names = [g.task_id for g in played(night, n)]
         assert names == [t.task_id for t in DRAWS[settings.draw](drawing)][: len(names)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,12 @@ from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.track import tensorboard
 from scripts.track.points import read_points
-from scripts.track.tensorboard import EVENTS, event_bytes
+from scripts.track.tensorboard import EVENTS, TensorBoard, event_bytes
 from scripts.track.trackers import track
-from tests.scripts.evals import step
-from tests.scripts.made_night import Night, make_night
+from tests.scripts.evals import step, write_eval
+from tests.scripts.made_night import Night, after, make_night, tasks
+
+STEPS = 4
 
 
 def scalars(folder: RunFolder, tag: str) -> list[tuple[int, Any]]:
@@ -194,3 +198,63 @@ def test_an_arm_of_other_tasks_is_no_point(tmp_path: Path) -> None:
     assert (path.parent / TRAJECTORIES).is_file()
     write_tensorboard(night.folder)
     assert [n for n, _ in scalars(night.folder, "heldout/turns")] == [0]
+
+
+def shrunk(night: Night, steps: int, later: Path) -> None:
+    """Move the steps after the first ones aside."""
+    for n in range(steps + 1, STEPS + 1):
+        night.folder.step(n).rename(later / f"{n}")
+
+
+def test_new_points_are_appended_without_reading_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night, later = make_night(tmp_path, n_steps=STEPS), tmp_path / "later"
+    later.mkdir()
+    arm = night.eval_of(f"sha-{STEPS}")
+    arm.rename(later / arm.name)
+    shrunk(night, 1, later)
+    tracker = TensorBoard()
+    assert not tracker.bring_newest(night.folder), "nothing was written yet"
+    write_tensorboard(night.folder)
+    for n in range(2, STEPS + 1):
+        (later / f"{n}").rename(night.folder.step(n))
+        if n == STEPS:
+            (later / arm.name).rename(arm)
+        monkeypatch.setattr(tensorboard, "event_bytes", None)
+        assert tracker.bring_newest(night.folder)
+        assert tracker.bring_newest(night.folder), "twice changes nothing"
+        monkeypatch.undo()
+        assert events(night.folder).read_bytes() == event_bytes(read_points(night.folder))
+
+
+def evaluate_an_older_step(night: Night) -> None:
+    on = tasks(24)
+    write_eval(night.folder.evals, after(on, "sha-1", 2), on, arm="step 1")
+
+
+def tear(night: Night) -> None:
+    with open(events(night.folder), "r+b") as f:
+        f.truncate(100)
+
+
+def play_the_last_step_again(night: Night) -> None:
+    file = night.folder.summary(STEPS)
+    os.utime(file, (1, 1))
+
+
+def forget(night: Night) -> None:
+    (night.folder.tensorboard / tensorboard.WRITTEN).unlink()
+
+
+@pytest.mark.parametrize("change", [evaluate_an_older_step, tear, play_the_last_step_again, forget])
+def test_where_more_than_the_newest_has_changed_the_file_is_made_anew(
+    tmp_path: Path, change: Callable[[Night], None]
+) -> None:
+    night = make_night(tmp_path, n_steps=STEPS)
+    write_tensorboard(night.folder)
+    change(night)
+    assert not TensorBoard().bring_newest(night.folder)
+    write_tensorboard(night.folder)
+    assert events(night.folder).read_bytes() == event_bytes(read_points(night.folder))
+    assert TensorBoard().bring_newest(night.folder)
