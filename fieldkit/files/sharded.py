@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import (
+    decode_line,
     read_json,
     read_lines,
     sha256_file,
@@ -34,10 +35,10 @@ SHARDS = ".shards"
 
 INDEX = "index.json"
 
-SHARD_BYTES = 8 * 2**20
+SHARD_BYTES = 4 * 2**20
 """The most bytes of lines in a JSONL file, or in a shard before compression; a single line may have
-more. The bundle of a default night has a twentieth of it, so it stays text that any program reads.
-One of a thousand episodes has more, and is compressed to a sixth."""
+more. The bundle of a default night has a tenth of it, so it stays text that any program reads. One
+of a thousand episodes has more, and is compressed to a quarter or a sixth."""
 
 LEVEL = 3
 """zstd's default. Level 9 takes twice as long and saves another tenth."""
@@ -205,7 +206,7 @@ def _data_of(shard: _Shard) -> bytes:
 
 def _lines_of(shard: _Shard) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(_data_of(shard).split(b"\n")[:-1], start=1):
-        yield f"{shard.path}:{number}", line.decode()
+        yield f"{shard.path}:{number}", decode_line(line, f"{shard.path}:{number}")
 
 
 def _remedy(folder: Path) -> str:
@@ -224,8 +225,5 @@ def _last_line(path: Path) -> str | None:
             at -= n
             f.seek(at)
             tail = f.read(n) + tail
-    whole = tail[: tail.rfind(b"\n") + 1].splitlines(keepends=False)
-    try:
-        return whole[-1].decode() if whole else None
-    except UnicodeDecodeError as e:
-        raise BadInput(f"{path}: its last line is not UTF-8 ({e})") from None
+    *_, last = [None, *tail[: tail.rfind(b"\n") + 1].split(b"\n")[:-1]]
+    return None if last is None else decode_line(last, f"{path}: its last line")
