@@ -6,6 +6,7 @@ A person, grpo_loop.sh and `grpo run` all enter a phase here.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -20,7 +21,7 @@ from scripts.run.config import read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.lock import run_lock
 from scripts.run.manifest import check_host, read_manifest
-from scripts.run.timings import Stopwatch, process_began
+from scripts.run.timings import LOOP_VARIABLE, Stopwatch, process_began
 from scripts.run.verify import put_aside_changes
 
 
@@ -55,7 +56,8 @@ def entered(run: str, tell: Tell, sandbox: SandboxKind) -> Iterator[Context]:
     """Hold RUN's lock and turn signals into wishes for the duration of the block."""
     folder = open_run(run)
     config = read_config(folder.config, sandbox)
-    wish = Wish(lambda text: note(tell, text))
+    # Under a loop, which hears the same signals, the loop says it.
+    wish = Wish() if LOOP_VARIABLE in os.environ else Wish(lambda text: note(tell, text))
     watch = Stopwatch(process_began())
     with run_lock(folder.lock), listening(wish):
         yield Context(folder, config, tell, wish, watch)

@@ -16,10 +16,11 @@ from scripts.base.events import Event, EventKind
 from scripts.cli.phases import add_phase
 from scripts.phases.context import Context, Done
 from scripts.phases.registry import PHASES, PhaseEntry
-from scripts.phases.run_phase import run_phase
+from scripts.phases.run_phase import entered, run_phase
 from scripts.run.folder import RunFolder
 from scripts.run.lock import is_held, run_lock
 from scripts.run.next_phase import Phase
+from scripts.run.timings import LOOP_VARIABLE
 
 ENDINGS = {Phase.DONE, Phase.CONVERGED}
 
@@ -92,3 +93,16 @@ def test_every_phase_that_can_be_next_is_one_that_can_be_run() -> None:
     assert {phase.value for phase in Phase if phase not in ENDINGS} <= set(PHASES)
     for entry in PHASES.values():
         assert [*inspect.signature(entry.load()).parameters] == ["ctx"], entry.name
+
+
+@pytest.mark.parametrize("under_a_loop", [True, False])
+def test_a_stop_is_told_once_by_the_loop_where_there_is_one(
+    run: RunFolder, under_a_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(LOOP_VARIABLE, raising=False)
+    if under_a_loop:
+        monkeypatch.setenv(LOOP_VARIABLE, "1")
+    events: list[Event] = []
+    with entered(str(run.path), events.append, "bwrap") as ctx:
+        ctx.wish.ask_now()
+    assert [e.text.startswith("stopping now") for e in events] == [True] * (not under_a_loop)
