@@ -20,7 +20,7 @@ from fieldkit.settings import keys
 from fieldkit.training.adapter import read_adapter
 from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines, Progress, Silence
-from trainer.ranks.rank import Rank, is_rank, this_rank
+from trainer.ranks.rank import Rank, is_rank, reporting, this_rank
 from trainer.ranks.torchrun import run_ranks
 from trainer.settings import TrainerSettings, read_settings
 from trainer.step import train
@@ -82,22 +82,22 @@ def main(
     With --processes 2 it has torchrun start two ranks that take the step together. It may itself be
     what torchrun starts.
     """
-    rank = this_rank()
     try:
-        settings = read_settings(settings_json, **said)
-        inputs = StepInputs(
-            bundle=bundle,
-            adapter=adapter_init,
-            reference=reference_adapter,
-            model_dir=_model_dir(model, adapter_init),
-            state=optimizer_state,
-            out_dir=out_dir,
-        )
-        launch = None
-        if settings.launched and not is_rank():
-            words = [*_AS_A_RANK, *sys.argv[1:]]
-            launch = partial(run_ranks, words, settings, out_dir)
-        with rank.reporting():
+        with reporting():
+            rank = this_rank()
+            settings = read_settings(settings_json, **said)
+            inputs = StepInputs(
+                bundle=bundle,
+                adapter=adapter_init,
+                reference=reference_adapter,
+                model_dir=_model_dir(model, adapter_init),
+                state=optimizer_state,
+                out_dir=out_dir,
+            )
+            launch = None
+            if settings.launched and not is_rank():
+                words = [*_AS_A_RANK, *sys.argv[1:]]
+                launch = partial(run_ranks, words, settings, out_dir)
             train(inputs, settings, _progress(progress_json, rank), rank=rank, launch=launch)
     except (FieldkitError, OSError) as e:
         if (known := foreseen(e)) is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.scoring.micro_batch import Micro
 
 _PROCESS_BYTES = GIB // 2  # interpreter and libraries: 0.42 to 0.47 GiB, measured
+_STARTER_BYTES = GIB // 5  # torchrun's own process: 0.16 GiB, measured
 _LOGIT_BUFFERS = 4 * 4 * CHUNK_ELEMENTS  # float32 scores, probabilities and two temporaries
 _FLOAT32 = 4
 
@@ -166,7 +167,7 @@ def forecast(
     one = fixed + max(settings.microbatch_tokens, longest_segment) * per_token
     if gpu_names():
         return one
-    return settings.world_size * one + (_PROCESS_BYTES if settings.launched else 0)
+    return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)
 
 
 def _needs(

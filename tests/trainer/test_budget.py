@@ -146,7 +146,7 @@ def test_the_forecast_counts_every_process_where_they_share_the_host(
     info, two = read_adapter(adapter), replace(SETTINGS, processes=2)
     monkeypatch.setattr(trainer_budget, "gpu_names", lambda: [])
     one = forecast(tiny_model, SETTINGS, 4, info)
-    starter = trainer_budget._PROCESS_BYTES
+    starter = trainer_budget._STARTER_BYTES
     assert forecast(tiny_model, two, 4, info) == 2 * one + starter
     monkeypatch.setattr(trainer_budget, "gpu_names", lambda: ["H100", "H100"])
     assert forecast(tiny_model, two, 4, info) == one

@@ -23,6 +23,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from fieldkit.errors import BadInput
+from trainer.settings import cuda_devices
+
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
@@ -112,18 +115,6 @@ class Rank:
         distributed.all_reduce(total)
         vector_to_parameters(total, gradients)
 
-    @contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Leave an exception that ends this rank where torchrun looks for it."""
-        try:
-            yield
-        except Exception as e:
-            if _ERROR_FILE in os.environ:
-                from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-                get_error_handler().record_exception(e)
-            raise
-
 
 ALONE = Rank()
 """A process that takes steps by itself."""
@@ -136,12 +127,31 @@ def is_rank() -> bool:
 
 def this_rank() -> Rank:
     """The rank that torchrun made of this process, which then ends with torchrun; `ALONE` without
-    torchrun."""
+    torchrun. Raises `BadInput` for one of several ranks that would all take the same device."""
     if not is_rank():
         return ALONE
+    if os.environ["LOCAL_RANK"] != "0" and cuda_devices() > 1:
+        raise BadInput(
+            f"rank {os.environ['RANK']} sees {cuda_devices()} CUDA devices, and every rank takes"
+            " the first that it sees; give torchrun --virtual-local-rank, or leave torchrun out and"
+            " give the trainer --processes"
+        )
     # torchrun's own end by SIGKILL would leave its ranks waiting for one another.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     number, size, beside = (
         int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
     return Rank(number, size, beside)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Leave an exception that ends a rank where torchrun looks for it."""
+    try:
+        yield
+    except Exception as e:
+        if _ERROR_FILE in os.environ:
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+            get_error_handler().record_exception(e)
+        raise

@@ -52,10 +52,10 @@ except FieldkitError as e:
 RANK = """
 import os, signal, sys
 from fieldkit.errors import FieldkitError
-from trainer.ranks.rank import this_rank
+from trainer.ranks.rank import reporting, this_rank
 rank = this_rank()
 try:
-    with rank.reporting(), rank.joined():
+    with reporting(), rank.joined():
         {body}
 except FieldkitError as e:
     sys.exit(e.exit_code)
