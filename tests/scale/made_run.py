@@ -67,11 +67,13 @@ advantage_std training_bits
 
 @dataclass(frozen=True)
 class Size:
-    """What a run is made of: tasks in the pool, B groups a step of K episodes each."""
+    """What a run is made of: tasks in the pool, B groups a step of K episodes each, and turns an
+    episode, between fewest and most."""
 
     pool: int = 10_000
     batch: int = 250
     group: int = 4
+    turns: tuple[int, int] = (2, 7)
 
     @property
     def episodes(self) -> int:
@@ -108,21 +110,20 @@ def task(n: int, prefix: str = "pool") -> Task:
 
 
 @cache
-def templates() -> tuple[Trajectory, ...]:
+def templates(turns: tuple[int, int]) -> tuple[Trajectory, ...]:
     """Episodes without a task."""
     rng = random.Random(0)
-    settings = EpisodeSettings()
-    return tuple(_template(rng, settings) for _ in range(TEMPLATES))
+    return tuple(_template(rng, rng.randint(*turns)) for _ in range(TEMPLATES))
 
 
-def _template(rng: random.Random, settings: EpisodeSettings) -> Trajectory:
+def _template(rng: random.Random, n_turns: int) -> Trajectory:
     def ids(n: int) -> tuple[int, ...]:
         return tuple(min(49_151, int(rng.paretovariate(0.35))) for _ in range(n))
 
     system = tuple(random.Random(1).randrange(49_152) for _ in range(SYSTEM_IDS))
     prompt = system + ids(TASK_IDS)
     turns = []
-    for _ in range(rng.randint(2, 7)):
+    for _ in range(n_turns):
         n = rng.randint(SAMPLED - 5, SAMPLED + 5)
         command = " ".join(rng.choices(WORDS, k=5))
         completion = ids(n)
@@ -152,7 +153,7 @@ def _template(rng: random.Random, settings: EpisodeSettings) -> Trajectory:
     metrics = dict.fromkeys(
         ("tokens", "commands", "commands_failed", "no_action_turns", "seconds"), 1.0
     )
-    sampling = settings.sampling
+    sampling = EpisodeSettings().sampling
     return Trajectory("", 0, 0, "", sampling, tuple(turns), stop, Grade(results), 0.0, metrics)
 
 
@@ -185,7 +186,7 @@ def _sha_of(files: Mapping[str, bytes]) -> str:
 def write_step(folder: RunFolder, size: Size, n: int) -> str:
     """Write step n's bundle, timings.json and step.json; return the bundle's hash."""
     rng = random.Random(n)
-    shuffled = rng.sample(templates(), TEMPLATES)
+    shuffled = rng.sample(templates(size.turns), TEMPLATES)
     chosen = rng.sample(range(size.pool), size.batch)
     groups = []
     for i, number in enumerate(chosen):
@@ -302,9 +303,9 @@ class MadeRun:
                 f.write(json.dumps(entry) + "\n")
 
     def _evaluate(self, arm: str, adapter: str) -> None:
-        rng = random.Random(arm)
+        rng, episodes = random.Random(arm), templates(self.size.turns)
         played = [
-            _played(rng.choice(templates()), t, 0, adapter, REWARD, rng.getrandbits(48))
+            _played(rng.choice(episodes), t, 0, adapter, REWARD, rng.getrandbits(48))
             for t in self.heldout
         ]
         summary = summarise(

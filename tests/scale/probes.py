@@ -8,7 +8,6 @@ cache of the machine changes nothing.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -80,6 +79,26 @@ def _track(folder: RunFolder) -> object:
     return None
 
 
+def _read_bundle(folder: RunFolder) -> object:
+    """The newest bundle, one group after another."""
+    from fieldkit.records import bundle_groups
+
+    return sum(len(g.trajectories) for g in bundle_groups(_newest_bundle(folder)))
+
+
+def _trainer(folder: RunFolder) -> object:
+    """What the trainer holds of the newest bundle before it loads a model."""
+    from fieldkit.records import read_bundle
+    from trainer.batch import collect
+    from trainer.settings import TrainerSettings
+
+    return collect(read_bundle(_newest_bundle(folder)), TrainerSettings())
+
+
+def _newest_bundle(folder: RunFolder) -> Path:
+    return folder.bundle(folder.finished_steps() - 1)
+
+
 def _converged(folder: RunFolder) -> object:
     from scripts.run.reader import RunReader
     from scripts.run.state import pool_state
@@ -101,6 +120,12 @@ PARTS: dict[str, Callable[[RunFolder], object]] = {
 
 WHOLE = ("pool state",)
 """Parts that read the whole run: what is said when a pool has converged, once."""
+
+OF_A_STEP: dict[str, Callable[[RunFolder], object]] = {
+    "read the bundle": _read_bundle,
+    "trainer's input": _trainer,
+}
+"""What is done with one bundle, by name."""
 
 COMMANDS = {
     "grpo watch --once": ("watch", "--once"),
@@ -135,25 +160,35 @@ def command(name: str, run: Path) -> Cost:
     return _of([sys.executable, "-P", "-m", "scripts.cli", first, str(run), *rest])
 
 
+_LAUNCH = """
+import json, os, sys
+pid = os.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+_, status, used = os.wait4(pid, 0)
+cpu = used.ru_utime + used.ru_stime
+print(json.dumps([os.waitstatus_to_exitcode(status), cpu, used.ru_maxrss]))
+"""
+"""A small process between this one and the measured one: Linux counts the memory of the process
+that starts another as that of the new one too."""
+
+
 def _of(words: list[str]) -> Cost:
     began = time.perf_counter()
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        out = child.stdout.read()
-        said = child.stderr.read()
-        _, status, used = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(f"{' '.join(words)}: exit {child.returncode}\n{said.decode()[-2000:]}")
-    last = out.decode().strip().rpartition("\n")[2]
+    launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, *words]
+    done = subprocess.run(launch, cwd=ROOT, capture_output=True, text=True, check=True)
+    out, _, told = done.stdout.strip().rpartition("\n")
+    code, cpu, peak_kib = json.loads(told)
+    if code:
+        raise RuntimeError(f"{' '.join(words)}: exit {code}\n{done.stderr[-2000:]}")
+    last = out.strip().rpartition("\n")[2]
     found = json.loads(last) if last.startswith('{"read"') else {"read": 0, "part": 0.0}
     return Cost(
-        cpu=used.ru_utime + used.ru_stime,
+        cpu=cpu,
         wall=time.perf_counter() - began,
         part=found["part"],
         read=int(found["read"]),
-        peak=used.ru_maxrss * 1024,
+        peak=peak_kib * 1024,
     )
 
 
@@ -165,7 +200,7 @@ def read_so_far() -> int:
 
 def _main(name: str, run: str) -> None:
     folder = RunFolder(Path(run))
-    do = PARTS[name]
+    do = (PARTS | OF_A_STEP)[name]
     import tensorboard.compat.proto.event_pb2  # noqa: F401
 
     import scripts.track.trackers  # noqa: F401
