@@ -27,6 +27,7 @@ from rollout.engine.outside import api_keys, outside_servers
 from rollout.engine.replica import Replica
 from rollout.engine.server import Progress, Server, api_key, entries_of, silent, url
 from rollout.engine.target import Served, check_target
+from rollout.engine.vllm_server import servers_on_a_gpu
 
 T = TypeVar("T")
 
@@ -80,13 +81,17 @@ def ensure_engine(
         started: list[Server] = []
         started += (Server(run_dir, settings, on_progress, target, r, started) for r in own)
         outside = outside_servers(run_dir, settings, target, keys, on_progress)
-        served = _serve_all([*started, *outside], on_progress)
+        # vLLM measures what is free on its GPU while it loads, and fails where that changes.
+        one_by_one = servers_on_a_gpu(settings) > 1
+        served = _serve_all([*started, *outside], on_progress, one_by_one=one_by_one)
         seconds = time.monotonic() - began
         return tuple(replace(s, seconds=seconds) for s in served)
 
 
-def _serve_all(servers: Sequence[AnyServer], on_progress: Progress) -> list[Served]:
-    """Those that serve the target. All are begun before one is waited for."""
+def _serve_all(
+    servers: Sequence[AnyServer], on_progress: Progress, *, one_by_one: bool
+) -> list[Served]:
+    """Those that serve the target. All are begun before one is waited for, unless one_by_one."""
     left = list(servers)
     failures: list[Unavailable] = []
 
@@ -104,8 +109,15 @@ def _serve_all(servers: Sequence[AnyServer], on_progress: Progress) -> list[Serv
             on_progress(f"engine: one server less, because {failures[-1]}")
         return done
 
-    each(lambda server: server.begin())
-    each(lambda server: server.finish())
+    def start(server: AnyServer) -> None:
+        server.begin()
+        server.finish()
+
+    if one_by_one:
+        each(start)
+    else:
+        each(lambda server: server.begin())
+        each(lambda server: server.finish())
     return each(lambda server: server.prove())
 
 

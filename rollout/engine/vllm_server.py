@@ -141,9 +141,10 @@ def _weights(model_dir: Path, settings: EngineSettings) -> int:
 
 
 def servers_on_a_gpu(settings: EngineSettings) -> int:
-    """How many of a run's servers share the GPU that has most of them."""
-    together = max(1, len(_gpus()) // settings.ranks)
-    return math.ceil(settings.replicas / together)
+    """How many of a run's servers share the GPU that has most of them; 0 without a GPU."""
+    gpus = _gpus()
+    places = max(1, len(gpus) // settings.ranks)
+    return math.ceil(settings.replicas / places) if gpus else 0
 
 
 def command(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import forecast
 from rollout.engine.replica import ENGINE, Replica, is_engine
+from rollout.engine.serve import _serve_all
 from rollout.engine.vllm_server import command, environment
 from tests.conftest import TinyModel
 
@@ -71,6 +73,56 @@ def test_servers_get_gpus_of_their_own_where_there_are_enough(
     of: int, ranks: int, gpus: list[str]
 ) -> None:
     assert [Replica(i, of).gpus("abcd", ranks) for i in range(of)] == gpus
+
+
+class Started:
+    """A server that notes what is asked of it."""
+
+    def __init__(self, name: str, asked: list[str], fails: str = "") -> None:
+        self.name, self.asked, self.fails = name, asked, fails
+
+    def begin(self) -> None:
+        self._note("begin")
+
+    def finish(self) -> None:
+        self._note("finish")
+
+    def prove(self) -> Any:
+        self._note("prove")
+        return self.name
+
+    def _note(self, what: str) -> None:
+        self.asked.append(f"{what} {self.name}")
+        if self.fails == what:
+            raise Unavailable(f"{self.name}: cannot {what}")
+
+
+@pytest.mark.parametrize(
+    ("one_by_one", "asked"),
+    [
+        (False, ["begin a", "begin b", "finish a", "finish b", "prove a", "prove b"]),
+        (True, ["begin a", "finish a", "begin b", "finish b", "prove a", "prove b"]),
+    ],
+)
+def test_servers_load_side_by_side_unless_they_share_a_gpu(
+    one_by_one: bool, asked: list[str]
+) -> None:
+    found: list[str] = []
+    servers = [Started(name, found) for name in "ab"]
+    served: Any = _serve_all(servers, found.append, one_by_one=one_by_one)
+    assert served == ["a", "b"]
+    assert found == asked
+
+
+@pytest.mark.parametrize("step", ["begin", "finish", "prove"])
+def test_a_server_that_cannot_serve_is_left_out_and_the_last_one_is_the_error(step: str) -> None:
+    said: list[str] = []
+    servers = [Started(name, [], step if name != "c" else "") for name in "abc"]
+    served: Any = _serve_all(servers, said.append, one_by_one=False)
+    assert served == ["c"]
+    assert said == [f"engine: one server less, because {name}: cannot {step}" for name in "ab"]
+    with pytest.raises(Unavailable, match=f"a: cannot {step}"):
+        _serve_all(servers[:2], said.append, one_by_one=False)
 
 
 def test_a_gpu_server_of_several_sees_its_own_gpus(

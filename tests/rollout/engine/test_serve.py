@@ -51,7 +51,7 @@ from rollout.engine.vllm_server import (
 )
 from scripts.doctor import ownership
 from scripts.doctor.ownership import Use, families, told
-from tests.conftest import SharedEngine, TinyModel
+from tests.conftest import ENGINE_SETTINGS, SharedEngine, TinyModel
 
 PROMPT = (1, 4093, 198, 504, 2365, 6354, 16438, 28, 339, 5248, 253, 1838)
 GREEDY = Sampling(temperature=0.0, max_tokens=4, top_p=1.0, top_k=0, min_p=0.0)
@@ -398,6 +398,36 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(
 
 
 # -- before a server is touched ----------------------------------------------------------------
+
+
+@pytest.mark.scale
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("parallel", [{"data_parallel": 2}, {"tensor_parallel": 2}])
+def test_an_adapter_is_swapped_and_proven_on_every_rank_of_a_parallel_server(
+    tiny: TinyModel, tmp_path: Path, parallel: dict[str, Any]
+) -> None:
+    from trainer.canary import prove_adapter
+
+    run_dir = tmp_path / "run"
+    settings = replace(ENGINE_SETTINGS, kv_cache_gib=0.1, **parallel)
+    try:
+        for n in (1, 2):
+            adapter = shutil.copytree(tiny.adapter(n), tmp_path / f"adapter-{n}")
+            # Several sequences, so that the requests reach every rank.
+            ids = [tuple(range(first, first + 30)) for first in range(20, 500, 60)]
+            prove_adapter(adapter, tiny.folder, ids, serving="float32")
+            (served,) = ensure_engine(
+                run_dir, tiny.folder, settings, adapter, f"run-v{n}", lambda line: None
+            )
+            assert served.proof is not None
+            assert served.proof.verdict is Verdict.PROVEN
+        owned = find_engine(run_dir)
+        assert owned is not None
+        workers = [pid for pid in family(owned.marker) if b"VLLM::Worker" in command_line(pid)]
+        assert len(workers) == 2
+    finally:
+        stop_engine(run_dir, settings)
+    assert family(owned.marker) == []
 
 
 def ensure(tiny: TinyModel, run_dir: Path, adapter: Path | None = None, **changes: Any) -> Served:

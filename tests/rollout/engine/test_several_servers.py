@@ -301,6 +301,19 @@ def test_where_all_are_killed_the_phase_fails_as_ever_and_goes_on_from_what_is_f
 
 
 @pytest.mark.scale
+def test_with_restarts_both_make_room_for_the_trainer_and_both_come_back(
+    fleet: Fleet, calm: bytes, tmp_path: Path
+) -> None:
+    before = fleet.ensure(lifecycle="restart")
+    release_memory(fleet.folder, replace(fleet.settings, lifecycle="restart"))
+    assert find_servers(fleet.folder) == ()
+    after = fleet.ensure(lifecycle="restart")
+    assert not {s.pid for s in before} & {s.pid for s in after}
+    assert {s.lifecycle for s in after} == {"restart"}
+    assert fleet.play(after, tmp_path) == calm
+
+
+@pytest.mark.scale
 def test_fewer_replicas_end_the_others(fleet: Fleet) -> None:
     one, two = fleet.ensure()
     (left,) = fleet.ensure(replicas=1)
