@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fieldkit.records import Task
+from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
@@ -20,8 +20,9 @@ from rollout.policies import WrittenSampler, sampled
 from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
+from scripts.prepare.sft import as_examples
 from tests.tiny_model import make_adapter, make_tiny_model
-from tests.tiny_policy import Example, teach
+from tests.tiny_policy import teach
 
 REPLIES = {
     "echo": ("echo: tea", "echo: milk", "I do not know."),
@@ -58,20 +59,36 @@ def make_tiny_player(
     servers and programs are started.
     """
     model_dir = make_tiny_model(folder / "model")
-    examples = asyncio.run(_episodes(model_dir, folder, tasks, replies))
+    demos = episodes_by_chance(model_dir, folder, tasks, replies, _EPISODES)
+    examples = [(e["input_ids"], e["labels"]) for demo in demos for e in as_examples(demo)]
     teach(model_dir, examples, _STEPS)
     return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
 
 
-async def _episodes(
-    model_dir: Path, folder: Path, tasks: Sequence[Task], replies: Mapping[str, Sequence[str]]
-) -> list[Example]:
-    """Episodes whose replies are drawn by chance, the environments in turn."""
+def episodes_by_chance(
+    model_dir: Path,
+    folder: Path,
+    tasks: Sequence[Task],
+    replies: Mapping[str, Sequence[str]],
+    times: int,
+) -> list[Trajectory]:
+    """`times` episodes of each task whose replies are drawn by chance, the environments in turn, in
+    the ids of the model's tokenizer."""
+    return asyncio.run(_played(model_dir, folder, tasks, replies, times))
+
+
+async def _played(
+    model_dir: Path,
+    folder: Path,
+    tasks: Sequence[Task],
+    replies: Mapping[str, Sequence[str]],
+    times: int,
+) -> list[Trajectory]:
     chat = ChatRenderer(model_dir)
     site = Site(SandboxSettings(), folder, ledger=folder / "ledger.json")
     limits = EpisodeSettings(max_turns=TURNS)
     played = []
-    for k in range(_EPISODES):
+    for k in range(times):
         for task in tasks:
             chance = random.Random(f"{task.env} {k}")
 
@@ -88,11 +105,5 @@ async def _episodes(
                 policy_version="written",
                 reward=Reward(),
             )
-            trajectory = await player.play(task, k, lambda turn: turn + 1)
-            ids = [*trajectory.turns[-1].prompt_ids, *trajectory.turns[-1].completion_ids]
-            labels = [-100] * len(ids)
-            for turn in trajectory.turns:
-                at = len(turn.prompt_ids)
-                labels[at : at + len(turn.completion_ids)] = turn.completion_ids
-            played.append((ids, labels))
+            played.append(await player.play(task, k, lambda turn: turn + 1))
     return played
