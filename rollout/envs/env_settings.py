@@ -66,8 +66,8 @@ ENV_STYLES.register(
     EnvStyle(
         "a verifiers (v0) package or file with `load_environment`, in a virtual environment of its"
         " own",
-        "rollout.envs.verifiers_world:verifiers_environment",
-        "rollout.envs.verifiers_world:verifiers_identity",
+        "rollout.envs.foreign.verifiers_world:verifiers_environment",
+        "rollout.envs.foreign.verifiers_world:verifiers_identity",
     ),
 )
 ENV_STYLES.register(

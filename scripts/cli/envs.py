@@ -56,8 +56,9 @@ def check(
         float, typer.Option(min=1, help="Time after which no further episode begins.")
     ] = 60,
     call_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Time limit of one call of the environment.")
-    ] = 10,
+        float | None,
+        typer.Option(min=0.1, help="Time limit of one call; default: 10 of a class, else 60."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Check an environment and play it; exit 2 if it cannot be trained on.
@@ -89,7 +90,9 @@ def check(
     with progress_bar() as progress:
         if other is not None:
             settings = replace(
-                other[1], call_seconds=call_seconds, rewards={**other[1].rewards, **own}
+                other[1],
+                call_seconds=call_seconds or other[1].call_seconds,
+                rewards={**other[1].rewards, **own},
             )
             tasks = _tasks(other[0], settings, run, rows, episodes)
             trials = WorldTrials(environment(other[0], settings, ROOT), tasks, **trial)
@@ -97,7 +100,10 @@ def check(
         else:
             order = _order(name, run, rows, passes, ends)
             order = replace(
-                order, call_seconds=call_seconds, rewards={**order.rewards, **own}, **trial
+                order,
+                call_seconds=call_seconds or order.call_seconds,
+                rewards={**order.rewards, **own},
+                **trial,
             )
             checked = check_environment(order, progress)
     print(json.dumps(checked.plain(), indent=2) if json_ else check_text(checked))

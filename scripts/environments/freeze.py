@@ -17,7 +17,7 @@ from fieldkit.files.atomic import write_text
 from fieldkit.records import Task, encode, from_plain
 from rollout.envs.configured import published_row
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.verifiers_world import dataset_rows
+from rollout.envs.foreign.verifiers_world import dataset_rows
 from scripts.environments.contract import Level, broken_promises
 
 DIGITS = 6

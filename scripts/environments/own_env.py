@@ -7,6 +7,7 @@ where it has them, else rows that differ by their seed alone, because `reset()` 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import ENVIRONMENTS
-from scripts.environments.foreign_venv import add_environment
+from scripts.environments.foreign_venv import add_environment, inline_metadata
 from scripts.environments.freeze import dataset_tasks, seed_tasks
 from scripts.environments.order import only_class
 
@@ -79,7 +80,7 @@ def own_environment(
         python = str(Path(given["python"]).absolute())  # a link of a virtual environment stays
         called = Path(home).stem if home.endswith(".py") else home.rpartition(".")[2]
         return OwnEnv(as_ or called, {"style": "openenv", "serve": app, **given, "python": python})
-    if not kind and _has_loader(Path(home)):
+    if not kind and _is_verifiers(Path(home)):
         made = add_environment(home, (), say)
         where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
         return OwnEnv(as_ or made.name, {**where, **given})
@@ -99,17 +100,21 @@ def is_class(typed: str, python: str = "") -> bool:
     return (
         not python
         and not typed.startswith(_ADDRESS)
-        and not (typed.endswith(".py") and _has_loader(Path(typed)))
+        and not (typed.endswith(".py") and _is_verifiers(Path(typed)))
     )
 
 
-def _has_loader(file: Path) -> bool:
-    """Whether a file is a verifiers environment. One that cannot be read is none."""
+def _is_verifiers(file: Path) -> bool:
+    """Whether a file is a verifiers environment: it has `load_environment` (v0), or its inline
+    metadata require the library (v1). One that cannot be read is none."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError):  # told of where its class is looked for
         return False
-    return any(getattr(node, "name", "") == "load_environment" for node in tree.body)
+    if any(getattr(node, "name", "") == "load_environment" for node in tree.body):
+        return True
+    needs = inline_metadata(file).get("dependencies", ())
+    return any(re.match(r"verifiers\b(?!-)", one) for one in needs)
 
 
 def evaluation_tasks(

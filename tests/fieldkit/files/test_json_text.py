@@ -55,7 +55,7 @@ def test_nothing_else_reads_json() -> None:
         if readers & set(_named(ast.parse(path.read_text())))
     }
     # These processes have the standard library alone.
-    workers = {"rollout/envs/verifiers_worker.py", "rollout/envs/sql/sql_worker.py"}
+    workers = {"rollout/envs/foreign/foreign_worker.py", "rollout/envs/sql/sql_worker.py"}
     assert found == {"fieldkit/files/json_text.py", *workers}
 
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
-from rollout.envs import foreign_process
-from rollout.envs.foreign_process import ForeignProcess
+from rollout.envs.foreign import foreign_process
+from rollout.envs.foreign.foreign_process import ForeignProcess
 
 PROGRAM = """
 import json, os, socket, sys, threading, time
@@ -165,7 +165,7 @@ def test_a_program_does_not_outlive_a_killed_owner(program: Path, tmp_path: Path
         f"""
         import asyncio, json, os, signal, sys
         from pathlib import Path
-        from rollout.envs.foreign_process import ForeignProcess
+        from rollout.envs.foreign.foreign_process import ForeignProcess
         process = ForeignProcess(Path(sys.executable), Path({str(program)!r}), Path("log.txt"))
         assert asyncio.run(process.ask("double", 20, x=1)) == 2
         print(json.dumps(process.pid), flush=True)

@@ -1,6 +1,6 @@
 """What a turn costs in an environment of verifiers, beyond what a policy and a tool take.
 
-    python -m tests.rollout.envs.verifiers_price
+    python -m tests.rollout.envs.foreign.verifiers_price
 
 The tool environment of verifiers_examples, by the world that plays it in a run: a reply goes to the
 other process, verifiers' own loop runs the tool, and its answer comes back.
@@ -17,11 +17,11 @@ from pathlib import Path
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Reply, Site
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.verifiers_world import verifiers_environment
+from rollout.envs.foreign.verifiers_world import verifiers_environment
 from rollout.sandbox.command import SandboxSettings
 from scripts.environments.foreign_venv import add_environment
 
-EXAMPLES = Path(__file__).parent / "verifiers_examples" / "everything.py"
+EXAMPLES = Path(__file__).parents[1] / "verifiers_examples" / "everything.py"
 ROUNDS = 5
 AT_ONCE = {1: 50, 64: 3, 256: 3}
 """Episodes at once, and episodes that each of them plays one after the other."""

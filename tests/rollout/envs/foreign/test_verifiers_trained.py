@@ -29,7 +29,7 @@ from tests.tiny_policy import write_run
 
 pytestmark = [pytest.mark.envs, pytest.mark.engine, pytest.mark.timeout(900)]
 
-EXAMPLES = Path(__file__).parent / "verifiers_examples" / "everything.py"
+EXAMPLES = Path(__file__).parents[1] / "verifiers_examples" / "everything.py"
 GROUP = 16
 
 PASSES = {"reasoning": "check_answer_reward_func >= 1", "tools": "right == 1", "till": "paid >= 4"}

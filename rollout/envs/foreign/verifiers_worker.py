@@ -1,14 +1,8 @@
-"""Plays the episodes of a verifiers environment, in the virtual environment that it needs.
+"""Plays the episodes of a verifiers (v0) environment, in the virtual environment that it needs.
 
-The Python of another virtual environment runs this file as a program, so it imports only the
-standard library and `verifiers`. It reads one JSON request a line from the socket whose descriptor
-is its first argument, and answers each with one line. The environment's own loop plays. When it
-asks its client for a reply, the request goes out over the socket and the reply comes back, so our
-engine samples without a change to the environment. The process ends when the other end of the
-socket is closed, for whatever reason.
-
-Requests: `load`, `rows`, `begin`, `reply`, `end`, `close` (see the methods of `Worker`).
-Answers: `{"id": …, "ok": …}`, or `{"id": …, "error": {"kind", "text", "where"}}`.
+The environment's own loop plays. When it asks its client for a reply, the request goes out over the
+socket and the reply comes back, so our engine samples without a change to the environment.
+`foreign_worker` has the requests and their answers.
 """
 
 import asyncio
@@ -17,15 +11,11 @@ import functools
 import importlib.util
 import inspect
 import json
-import os
 import random
-import socket
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import verifiers as vf
@@ -37,12 +27,20 @@ POLICY_STOPS = ("no_tools_called",)
 """Stop conditions that mean that the policy said that it is done."""
 
 
-class Refused(Exception):
-    """Something that cannot be played here; trying again does not help."""
+def beside(name: str) -> Any:
+    """The file of that name in this folder, which is not on the path."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-class RewardFailed(Exception):
-    """A reward function raised, or returned something other than a number."""
+foreign = beside("foreign_worker")
+Refused, Failed = foreign.Refused, foreign.Failed
+AnyEpisode: Any = foreign.Episode
+AnyWorker: Any = foreign.Worker
 
 
 # --- one episode ----------------------------------------------------------------------------------
@@ -51,14 +49,12 @@ SCORES: contextvars.ContextVar[list[tuple[str, float, float]]] = contextvars.Con
 """The value of each reward function for the episode being scored: (name, value, weight)."""
 
 
-class Episode:
+class Episode(AnyEpisode):  # type: ignore[misc]  # loaded by path
     """The environment's rollout of one row; it pauses whenever it waits for a reply."""
 
     def __init__(self, env: Any, row: dict[str, Any], seed: int) -> None:
+        super().__init__(type(env).__name__)
         self.env = env
-        self.asks: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.replies: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self.known: list[dict[str, Any]] = []  # the messages that the other side knows
         self.task = asyncio.create_task(self._play(row, seed))
 
     async def _play(self, row: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -82,27 +78,10 @@ class Episode:
             "rewards": parts(scores, state["reward"]),
         }
 
-    async def next(self) -> dict[str, Any]:
-        """The next request for a reply, or how the episode ended."""
-        ask = asyncio.ensure_future(self.asks.get())
-        done, _ = await asyncio.wait({ask, self.task}, return_when=asyncio.FIRST_COMPLETED)
-        if ask in done:
-            return {"ask": ask.result()}
-        ask.cancel()
-        return {"over": self.task.result()}
-
-    async def ask(self, prompt: Any, tools: Any) -> Any:
+    async def answer(self, prompt: Any, tools: Any) -> Any:
         """Called by the environment's loop: hand over what is new, and wait for the reply."""
         talk = [plain(m) for m in prompt]
-        seen = len(self.known)
-        if talk[:seen] != self.known:
-            raise Refused(
-                f"{type(self.env).__name__} rewrites the conversation instead of adding to it"
-                " (get_prompt_messages); only conversations that grow can be trained on"
-            )
-        self.asks.put_nowait({"messages": talk[seen:], "tools": tools})
-        self.known = talk
-        reply = await self.replies.get()
+        reply = await self.ask(talk, tools)
         if reply is None:  # a limit of the run: the loop ends as at a full context
             raise vf.OverlongPromptError("a limit of the run was reached")
         message = ResponseMessage(
@@ -117,7 +96,7 @@ class Episode:
             else ("tool_calls" if reply["calls"] else "stop"),
             is_truncated=reply["finish_reason"] == "length",
         )
-        self.known = [*talk, plain(message)]
+        self.known: list[dict[str, Any]] = [*talk, plain(message)]
         return Response(id="reply", created=int(time.time()), model="policy", message=message)
 
 
@@ -140,7 +119,7 @@ class LoopClient(Client):  # type: ignore[misc]  # its package is not installed 
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
     ) -> Any:
-        return await self._episode.ask(prompt, tools)
+        return await self._episode.answer(prompt, tools)
 
     async def raise_from_native_response(self, response: Any) -> None:
         return None
@@ -231,7 +210,7 @@ def make_strict(rubric: Any) -> None:
 
         value: float = await call(watched, state)
         if failure:
-            raise RewardFailed(f"reward function {name}: {failure[0]!r}") from failure[0]
+            raise Failed(f"reward function {name}: {failure[0]!r}") from failure[0]
         SCORES.get().append((name, value, rubric.weights[rubric.funcs.index(func)]))
         return value
 
@@ -256,17 +235,13 @@ def parts(scores: list[tuple[str, float, float]], reward: float) -> list[list[An
 # --- the worker -----------------------------------------------------------------------------------
 
 
-class Worker:
+class Worker(AnyWorker):  # type: ignore[misc]
     """Answers requests about one environment."""
-
-    def __init__(self) -> None:
-        self.env: Any = None
-        self.episodes: dict[int, Episode] = {}
 
     async def load(self, use: str, config: dict[str, Any]) -> dict[str, Any]:
         """Load the environment: a package by its name, or a file with `load_environment`."""
         if use.endswith(".py"):
-            module = load_file(use)
+            module = foreign.load_file(use)
             if not hasattr(module, "load_environment"):
                 raise Refused(f"{use}: it has no load_environment")
             self.env = module.load_environment(**config)
@@ -304,94 +279,11 @@ class Worker:
     async def rows(self, split: str, n: int, seed: int | None) -> list[Any]:
         """`n` rows of the "train" or "eval" dataset, shuffled by `seed` unless it is None."""
         take = self.env.get_dataset if split == "train" else self.env.get_eval_dataset
-        return [row_of(row) for row in take(n, seed)]
+        return [foreign.plain_row(row) for row in take(n, seed)]
 
-    async def begin(self, episode: int, row: dict[str, Any], seed: int) -> dict[str, Any]:
-        """Start an episode of a row; return its first request."""
-        self.episodes[episode] = Episode(self.env, row, seed)
-        return await self.episodes[episode].next()
-
-    async def reply(self, episode: int, **reply: Any) -> dict[str, Any]:
-        """Pass on the policy's reply; return what follows."""
-        self.episodes[episode].replies.put_nowait(reply)
-        return await self.episodes[episode].next()
-
-    async def end(self, episode: int) -> dict[str, Any]:
-        """A limit was reached: end the rollout where it is, and score it."""
-        self.episodes[episode].replies.put_nowait(None)
-        return await self.episodes[episode].next()
-
-    async def close(self, episode: int) -> None:
-        """End an episode if it still runs, and remove it."""
-        held = self.episodes.pop(episode, None)
-        if held is not None and not held.task.done():
-            held.task.cancel()
-            await asyncio.wait({held.task})
-
-
-def load_file(path: str) -> ModuleType:
-    """A file as a module."""
-    spec = importlib.util.spec_from_file_location("environment_file", path)
-    if spec is None or spec.loader is None:
-        raise Refused(f"{path}: it cannot be loaded as a module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-def row_of(row: dict[str, Any]) -> Any:
-    """A dataset's row as JSON, without columns that are None, because datasets fill those in."""
-    return json.loads(json.dumps({k: v for k, v in row.items() if v is not None}, default=str))
-
-
-def error_of(e: BaseException) -> dict[str, str]:
-    """An exception as JSON: its kind, its text, and the file and line it came from."""
-    kind = "refused" if isinstance(e, Refused) else "failed"
-    text = str(e) if isinstance(e, (Refused, RewardFailed)) else f"{type(e).__name__}: {e}"
-    while e.__cause__ is not None:
-        e = e.__cause__
-    frames = traceback.extract_tb(e.__traceback__)
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames and kind == "failed" else ""
-    return {"kind": kind, "text": text, "where": where}
-
-
-async def serve(channel: socket.socket) -> None:
-    """Answer requests until the process is ended."""
-    loop = asyncio.get_running_loop()
-    worker = Worker()
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def answer(request: dict[str, Any]) -> None:
-        asked = request["id"]
-        try:
-            ok = await getattr(worker, request["do"])(**request["with"])
-            line = json.dumps({"id": asked, "ok": ok})
-        except Exception as e:
-            traceback.print_exc()
-            line = json.dumps({"id": asked, "error": error_of(e)})
-        await asyncio.to_thread(send, line)
-
-    sending = threading.Lock()
-
-    def send(line: str) -> None:
-        with sending:
-            channel.sendall(line.encode() + b"\n")
-
-    def start(line: bytes) -> None:
-        task = loop.create_task(answer(json.loads(line)))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    def read() -> None:
-        with channel.makefile("rb") as lines:
-            for line in lines:
-                loop.call_soon_threadsafe(start, line)
-        os._exit(0)  # the other side is gone, and an environment that hangs must not outlive it
-
-    threading.Thread(target=read, daemon=True).start()
-    await loop.create_future()
+    def episode(self, row: dict[str, Any], seed: int, number: int) -> Episode:
+        return Episode(self.env, row, seed)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    foreign.run(Worker())

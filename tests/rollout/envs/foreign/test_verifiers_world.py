@@ -13,7 +13,7 @@ from fieldkit.records import StopReason, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Environment, Reply, Site
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.verifiers_world import (
+from rollout.envs.foreign.verifiers_world import (
     VerifiersProgram,
     dataset_rows,
     verifiers_environment,
@@ -26,7 +26,7 @@ from scripts.base.checkout import ROOT
 from scripts.environments.foreign_venv import add_environment, inline_metadata
 from tests.fieldkit.answering import answering, said
 
-EXAMPLES = Path(__file__).parent / "verifiers_examples" / "everything.py"
+EXAMPLES = Path(__file__).parents[1] / "verifiers_examples" / "everything.py"
 ADD = '<tool_call>{{"name": "add", "arguments": {{"a": {0}, "b": {0}}}}}</tool_call>'
 
 

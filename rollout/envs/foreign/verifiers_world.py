@@ -1,10 +1,11 @@
-"""Environments of the verifiers library (v0), played by their own loop with their own packages.
+"""Environments of the verifiers library, played by their own loop with their own packages.
 
-Their loop asks a client for each reply. `verifiers_worker` passes these requests on, so a world
-here is the other end of one rollout there: a request brings the observation, and our reply is its
-answer. Ids and logprobs come from our engine. The rubric's functions are the parts of the reward,
-by name and with their weights. One program serves all worlds of an environment, and is started
-again if it died. Nothing here imports verifiers.
+Their loop asks a client for each reply. A worker passes these requests on, `verifiers_worker` for
+v0 and `verifiers_v1_worker` for 0.4, so a world here is the other end of one rollout there: a
+request brings the observation, and our reply is its answer. Ids and logprobs come from our engine.
+The rubric's functions are the parts of the reward, by name and with their weights. One program
+serves all worlds of an environment, and is started again if it died. Nothing here imports
+verifiers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fieldkit.files.atomic import sha256_file, sha256_text
 from fieldkit.records import Action, ActionKind, StopReason, Task
 from rollout.envs.base import Environment, Message, Opening, Reply, Site, Step
 from rollout.envs.env_settings import EnvSettings, graded
-from rollout.envs.foreign_process import ForeignProcess
+from rollout.envs.foreign.foreign_process import ForeignProcess
 from rollout.envs.reward_functions import checked
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_world import as_user, opening, row_of, shortened
@@ -30,10 +31,20 @@ from rollout.envs.tool_yardsticks import ToolsAsShown
 from rollout.envs.user_code import installed_packages
 from rollout.seeds import world_seed
 
-_WORKER = Path(__file__).with_name("verifiers_worker.py")
+_HERE = Path(__file__).parent
+_V1_SINCE = (0, 4)
+"""The version of verifiers from which on it has v1 only."""
 
 _LOAD_SECONDS = 300.0
 """Time for the framework's import and the environment's dataset."""
+
+
+def _worker(python: Path) -> Path:
+    """The program for the version of verifiers in this virtual environment."""
+    named = [p.split("-") for p in installed_packages(python) if p.startswith("verifiers-")]
+    versions = [tuple(map(int, v.split(".")[:2])) for _, v in (n[:2] for n in named)]
+    v1 = bool(versions) and versions[0] >= _V1_SINCE
+    return _HERE / ("verifiers_v1_worker.py" if v1 else "verifiers_worker.py")
 
 
 class VerifiersProgram:
@@ -74,7 +85,7 @@ class VerifiersProgram:
         if self._process is None or not self._process.alive:
             scratch.mkdir(parents=True, exist_ok=True)
             log = scratch / f"{self.where}.log"
-            self._process = ForeignProcess(self._python, _WORKER, log)
+            self._process = ForeignProcess(self._python, _worker(self._python), log)
             asked = self._process.ask(
                 "load", _LOAD_SECONDS, use=self._use, config=self.settings.config
             )

@@ -1,0 +1,197 @@
+"""What every worker is made of: a program in another virtual environment that plays episodes.
+
+A worker loads this file from beside itself, because it is started with `-I`, which leaves its own
+folder off the path; so this file imports only the standard library. The worker reads one JSON
+request a line from the socket whose descriptor is its first argument, and answers each with one
+line: `{"id": …, "ok": …}`, or `{"id": …, "error": {"kind", "text", "where"}}`. It ends when the
+other end of the socket is closed, for whatever reason.
+
+Requests are the methods of `Worker`: `load`, `rows`, `begin`, `reply`, `end`, `close`.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import socket
+import sys
+import threading
+import traceback
+from types import ModuleType
+from typing import Any
+
+CLOSE_SECONDS = 5.0
+"""How long episodes may take to end what they have started, once the other side is gone."""
+
+
+class Refused(Exception):
+    """Something that cannot be played here; trying again does not help."""
+
+
+class Failed(Exception):
+    """The environment failed. where: file:line, if it is known."""
+
+    def __init__(self, text: str, where: str = "") -> None:
+        super().__init__(text)
+        self.where = where
+
+
+class Episode:
+    """A framework's loop plays one row; it pauses whenever it waits for a reply.
+
+    A subclass sets `task`, which plays, and calls `ask` where its framework asks for a reply.
+    """
+
+    task: "asyncio.Task[dict[str, Any]]"
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind  # the name of the environment's class
+        self.asks: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.replies: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.known: list[dict[str, Any]] = []  # the messages that the other side knows
+
+    async def next(self) -> dict[str, Any]:
+        """The next request for a reply, or how the episode ended."""
+        ask = asyncio.ensure_future(self.asks.get())
+        done, _ = await asyncio.wait({ask, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        if ask in done:
+            return {"ask": ask.result()}
+        ask.cancel()
+        return {"over": self.task.result()}
+
+    async def ask(self, talk: list[dict[str, Any]], tools: Any) -> dict[str, Any] | None:
+        """Hand over what is new in the conversation, and wait for the reply; None if a limit of the
+        run ends the episode."""
+        seen = len(self.known)
+        if talk[:seen] != self.known:
+            raise Refused(
+                f"{self.kind} rewrites the conversation instead of adding to it"
+                " (get_prompt_messages); only conversations that grow can be trained on"
+            )
+        self.asks.put_nowait({"messages": talk[seen:], "tools": tools})
+        self.known = talk
+        return await self.replies.get()
+
+    async def close(self) -> None:
+        """End it if it still runs."""
+        if not self.task.done():
+            self.task.cancel()
+            await asyncio.wait({self.task})
+
+
+class Worker:
+    """Answers requests about one environment. A subclass loads it, and begins its episodes."""
+
+    def __init__(self) -> None:
+        self.env: Any = None
+        self.episodes: dict[int, Episode] = {}
+
+    async def load(self, use: str, config: dict[str, Any]) -> dict[str, Any]:
+        """Load the environment; return what is known of it."""
+        raise NotImplementedError
+
+    async def rows(self, split: str, n: int, seed: int | None) -> list[Any]:
+        """`n` rows of the "train" or "eval" dataset, shuffled by `seed` unless it is None."""
+        raise NotImplementedError
+
+    def episode(self, row: dict[str, Any], seed: int, number: int) -> Episode:
+        """Start an episode of a row."""
+        raise NotImplementedError
+
+    async def begin(self, episode: int, row: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Start an episode of a row; return its first request."""
+        self.episodes[episode] = self.episode(row, seed, episode)
+        return await self.episodes[episode].next()
+
+    async def reply(self, episode: int, **reply: Any) -> dict[str, Any]:
+        """Pass on the policy's reply; return what follows."""
+        self.episodes[episode].replies.put_nowait(reply)
+        return await self.episodes[episode].next()
+
+    async def end(self, episode: int) -> dict[str, Any]:
+        """A limit was reached: end the rollout where it is, and score it."""
+        self.episodes[episode].replies.put_nowait(None)
+        return await self.episodes[episode].next()
+
+    async def close(self, episode: int) -> None:
+        """End an episode if it still runs, and remove it."""
+        held = self.episodes.pop(episode, None)
+        if held is not None:
+            await held.close()
+
+    async def close_all(self) -> None:
+        """End every episode, with what it started."""
+        await asyncio.gather(*map(self.close, [*self.episodes]), return_exceptions=True)
+
+
+def load_file(path: str, name: str = "environment_file") -> ModuleType:
+    """A file as a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise Refused(f"{path}: it cannot be loaded as a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def plain_row(row: dict[str, Any]) -> Any:
+    """A dataset's row as JSON, without columns that are None, because datasets fill those in."""
+    return json.loads(json.dumps({k: v for k, v in row.items() if v is not None}, default=str))
+
+
+def error_of(e: BaseException) -> dict[str, str]:
+    """An exception as JSON: its kind, its text, and the file and line it came from."""
+    kind = "refused" if isinstance(e, Refused) else "failed"
+    text = str(e) if isinstance(e, (Refused, Failed)) else f"{type(e).__name__}: {e}"
+    where = getattr(e, "where", "")
+    while e.__cause__ is not None:
+        e = e.__cause__
+    frames = traceback.extract_tb(e.__traceback__)
+    if frames and kind == "failed":
+        where = where or f"{frames[-1].filename}:{frames[-1].lineno}"
+    return {"kind": kind, "text": text, "where": where}
+
+
+async def serve(worker: Worker, channel: socket.socket) -> None:
+    """Answer requests until the process is ended."""
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(request: dict[str, Any]) -> None:
+        asked = request["id"]
+        try:
+            ok = await getattr(worker, request["do"])(**request["with"])
+            line = json.dumps({"id": asked, "ok": ok})
+        except Exception as e:
+            traceback.print_exc()
+            line = json.dumps({"id": asked, "error": error_of(e)})
+        await asyncio.to_thread(send, line)
+
+    sending = threading.Lock()
+
+    def send(line: str) -> None:
+        with sending:
+            channel.sendall(line.encode() + b"\n")
+
+    def start(line: bytes) -> None:
+        task = loop.create_task(answer(json.loads(line)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def read() -> None:
+        with channel.makefile("rb") as lines:
+            for line in lines:
+                loop.call_soon_threadsafe(start, line)
+        # The other side is gone, and an environment that hangs must not outlive it.
+        threading.Timer(CLOSE_SECONDS, os._exit, (0,)).start()
+        asyncio.run_coroutine_threadsafe(worker.close_all(), loop).result()
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    await loop.create_future()
+
+
+def run(worker: Worker) -> None:
+    """Serve on the socket of the first argument."""
+    asyncio.run(serve(worker, socket.socket(fileno=int(sys.argv[1]))))
