@@ -4,7 +4,7 @@ endpoint, and our loop gives the replies."""
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from rollout.envs.foreign.verifiers_world import dataset_rows, verifiers_environ
 from rollout.sandbox.command import SandboxSettings
 from scripts.environments.foreign_venv import add_environment
 from scripts.environments.freeze import row_tasks
-from tests.fieldkit.answering import answering, said
+from tests.fieldkit.answering import answering
+from tests.rollout.test_policies import says
 from tests.scripts.typed import grpo
 
 pytestmark = [pytest.mark.envs, pytest.mark.timeout(900)]
@@ -69,11 +70,10 @@ def test_a_harness_that_runs_commands_on_this_machine_is_refused(
 
 
 def test_an_endpoint_is_evaluated_on_its_rows() -> None:
-    with answering([said("It is 0, 2, 4, 6, 8, 10, 12 or 14.")]) as endpoint:
-        words = ("env", "eval", SUMS, "--passes", "right == 1", "--tasks", "2", "--model", "m")
-        ended = grpo(
-            *words, "--endpoint", endpoint.base_url, "--set", "envs.sums_v1.call_seconds=300"
-        )
+    listed = json.dumps({"data": [{"id": "m", "max_model_len": 4096}]})
+    with answering([says("It is 0, 2, 4, 6, 8, 10, 12 or 14.")], 200, listed) as endpoint:
+        words = ("env", "eval", SUMS, "--passes", "right == 1", "--tasks", "2", "--json")
+        ended = grpo(*words, "--endpoint", endpoint.base_url)
     assert ended.returncode == 0, ended.stderr
-    assert re.search(r"2 / 2|2 of 2|100", ended.stdout)
-    assert len(endpoint.asked) == 2
+    assert json.loads(ended.stdout)["summary"]["n_tasks"] == 2
+    assert {a["messages"][-1]["content"][:8] for a in endpoint.asked} == {"What is "}
