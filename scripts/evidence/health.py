@@ -127,9 +127,8 @@ def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
 def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
     """The KL to the start spiked."""
     known = by_step(steps, step_figures.KL)
-    for i in range(STEPS_BEFORE, len(known)):
-        step, value = known[i]
-        before = max(v for _, v in known[:i])
+    before = max((v for _, v in known[:STEPS_BEFORE]), default=0.0)
+    for step, value in known[STEPS_BEFORE:]:
         if value > KL_FLOOR and value > KL_SPIKE * before:
             return Warning_(
                 f"The KL jumped at step {step}",
@@ -138,6 +137,7 @@ def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
                 " may be a trick of a few groups.",
                 "Lower trainer.lr, or raise trainer.kl_coef; look at that step's bundle first.",
             )
+        before = max(before, value)
     return None
 
 

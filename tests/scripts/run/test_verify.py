@@ -21,10 +21,12 @@ from fieldkit.files.sharded import read_records, shards_of, write_records
 from fieldkit.training.adapter import adapter_sha
 from rollout.engine.serve import stop_engine
 from scripts.base.events import Event
+from scripts.run import verify
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
 from scripts.run.state import look
+from scripts.run.timings import LOOP_VARIABLE
 from scripts.run.verify import put_aside_changes
 from tests.chaos.night import GRPO_RUN, SITE, alive, require_readable, step_shas
 from tests.tiny_policy import write_run
@@ -200,3 +202,84 @@ def test_a_bundle_in_shards_is_as_it_was_written_until_one_of_them_is_changed(
     assert put_aside(night) == ["step-002/trajectory_bundle.jsonl"]
     assert look_next(night) is Phase.ROLLOUT
     assert list(night.changed.glob("step-002-trajectory_bundle.jsonl.shards-*"))
+
+
+# --- in a loop ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The evaluations that are hashed from here on, by one loop."""
+    monkeypatch.setenv(LOOP_VARIABLE, "77")
+    found: list[str] = []
+    real = verify.sha256_records
+
+    def note(path: Path) -> str:
+        if path.name == "trajectories.jsonl":
+            found.append(path.parent.name)
+        return real(path)
+
+    monkeypatch.setattr(verify, "sha256_records", note)
+    return found
+
+
+def look_over(folder: RunFolder) -> list[str]:
+    before = put_aside(folder)
+    put_aside_changes(folder, lambda event: None)
+    return put_aside(folder)[len(before) :]
+
+
+def test_a_loop_hashes_an_evaluation_once(night: RunFolder, hashed: list[str]) -> None:
+    assert look_over(night) == []
+    once = sorted(hashed)
+    assert once == sorted(p.parent.name for p in night.evals.rglob("trajectories.jsonl"))
+    assert look_over(night) == []
+    assert sorted(hashed) == once, "and not again"
+
+
+def test_a_loop_sees_a_change_after_it_has_looked(night: RunFolder, hashed: list[str]) -> None:
+    assert look_over(night) == []
+    played = next(night.evals.glob("*/trajectories.jsonl"))
+    status = played.stat()
+    flip(played)
+    os.utime(played, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a careless copy may
+    flip(night.bundle(2), a_digit_of_a_logprob)
+    assert set(look_over(night)) == {night.relative(played), night.relative(night.bundle(2))}
+    assert look_over(night) == []
+
+
+def lose(night: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    night.checked.unlink()
+
+
+def damage(night: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    night.checked.write_bytes(b"\xff")
+
+
+def cut_the_journal(night: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = night.journal.read_bytes().splitlines(keepends=True)
+    night.journal.write_bytes(b"".join(lines[1:]))
+
+
+def begin_another_loop(night: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOOP_VARIABLE, "78")
+
+
+def type_a_phase(night: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LOOP_VARIABLE)
+
+
+@pytest.mark.parametrize(
+    "change", [lose, damage, cut_the_journal, begin_another_loop, type_a_phase]
+)
+def test_what_a_loop_has_seen_is_looked_at_again_where_that_is_not_known(
+    night: RunFolder,
+    hashed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[RunFolder, pytest.MonkeyPatch], None],
+) -> None:
+    assert look_over(night) == []
+    n = len(hashed)
+    change(night, monkeypatch)
+    assert look_over(night) == []
+    assert len(hashed) == 2 * n
