@@ -203,7 +203,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         while True:
             attempt += 1
             try:
-                return read(await self._post(body))
+                return read(self._of_the_policy(await self._post(body)))
             except _Unusable:
                 unusable += 1
                 if unusable == _UNUSABLE_ANSWERS:
@@ -215,6 +215,13 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
                 if now - failed_at >= self._settings.patience_seconds or not alive:
                     raise self._gave_up(attempt, now - failed_at, str(e), alive) from e
             await self._sleep(_backoff(attempt))
+
+    def _of_the_policy(self, answer: Any) -> Any:
+        """The answer, unless it says that another model gave it."""
+        by = answer.get("model", self.model_name) if isinstance(answer, dict) else self.model_name
+        if by != self.model_name:
+            raise _unusable(f"it is by model {by!r}, and {self.model_name!r} was asked")
+        return answer
 
     async def _post(self, body: dict[str, Any]) -> Any:
         """POST once; the JSON of the answer. Raises `_Failed` where another attempt may help."""

@@ -160,6 +160,14 @@ async def nothing(n: int, writer: asyncio.StreamWriter) -> None:
     """Closes the connection without a word."""
 
 
+async def test_an_answer_that_names_the_policy_that_was_asked_is_taken() -> None:
+    async with (
+        flaky_server(says("200 OK", {**answer(), "model": "v0"})) as (url, _),
+        EngineClient(url, "key", "v0") as client,
+    ):
+        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
+
+
 async def test_an_engine_that_stays_away_is_unavailable_after_a_bounded_time() -> None:
     settings = ClientSettings(patience_seconds=1.0)
     async with (
@@ -260,6 +268,7 @@ FAULTS: dict[str, tuple[Respond, str]] = {
     "NaN": (says("200 OK", answer(logprobs=(-0.5, float("nan")))), "logprob 1 is nan"),
     "nothing sampled": (says("200 OK", answer(ids=(), logprobs=())), "does not return sampled"),
     "no choice": (says("200 OK", {}), "expected one choice"),
+    "another policy": (says("200 OK", {**answer(), "model": "v1"}), "it is by model 'v1'"),
 }
 each_fault = pytest.mark.parametrize(("fault", "reason"), FAULTS.values(), ids=FAULTS)
 
