@@ -23,7 +23,7 @@ from fieldkit.gate.memory import gpu_names
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary, encode, read_bundle
 from fieldkit.training.adapter import read_adapter
-from rollout.engine.preload import preloaded
+from rollout.engine.preload import preloaded, waiting_asleep
 from rollout.engine.serve import find_engine, release_memory
 from rollout.engine.vllm_server import preloads
 from scripts.base.children import run_child
@@ -94,7 +94,7 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
 
 def _environment(ctx: Context) -> dict[str, str]:
     """The trainer's, however it is run."""
-    return preloaded(os.environ, preloads(ctx.config.engine.tcmalloc))
+    return waiting_asleep(preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)))
 
 
 def _inputs(ctx: Context, n: int) -> StepInputs:

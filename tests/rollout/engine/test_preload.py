@@ -9,7 +9,13 @@ import sys
 import pytest
 
 from rollout.engine import preload, vllm_server
-from rollout.engine.preload import VARIABLE, preloaded, tcmalloc
+from rollout.engine.preload import (
+    VARIABLE,
+    WAIT_POLICY,
+    preloaded,
+    tcmalloc,
+    waiting_asleep,
+)
 
 
 def test_tcmalloc_goes_before_what_is_preloaded_already_and_is_there_once() -> None:
@@ -32,6 +38,11 @@ def test_it_is_preloaded_on_a_cpu_and_only_if_it_is_wanted(monkeypatch: pytest.M
     assert vllm_server.preloads(False) is None
     monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
     assert vllm_server.preloads(True) is None
+
+
+def test_threads_wait_asleep_unless_a_person_says_otherwise() -> None:
+    assert waiting_asleep({"A": "1"}) == {"A": "1", WAIT_POLICY: "passive"}
+    assert waiting_asleep({WAIT_POLICY: "active"}) == {WAIT_POLICY: "active"}
 
 
 @pytest.mark.skipif(tcmalloc() is None, reason="`make system` installs tcmalloc")
