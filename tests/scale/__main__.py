@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +40,7 @@ Found = dict[str, Any]
 STEPS = (10, 100, 300, 1000)
 POOLS = (42, 1000, 10_000)
 BATCHES = (8, 64, 250)
-TURNS = (4, 8, 16)
+TURNS = (3, 6, 12)
 PLAYED = (32, 128, 512)
 """Episodes that are played at once in the sandbox, each in a process of its own."""
 NIGHT_STEPS = 10
@@ -60,12 +62,18 @@ def main(
     }
     with tempfile.TemporaryDirectory(prefix="grpo-scale-") as scratch:
         root = Path(scratch)
-        found["run"] = _run(root / "run", size, steps)
-        found["pools"] = _pools(root / "pools", POOLS[:1] if short else POOLS)
-        found["batches"] = _batches(root / "batches", BATCHES[:1] if short else BATCHES)
-        found["turns"] = _turns(root / "turns", TURNS[:1] if short else TURNS)
-        found["played"] = [_played(n) for n in (PLAYED[:1] if short else PLAYED)]
-        found["night"] = _night(root / "night", 2 if short else NIGHT_STEPS)
+        parts: dict[str, Callable[[Path], object]] = {
+            "run": lambda at: _run(at, size, steps),
+            "pools": lambda at: _pools(at, POOLS[:1] if short else POOLS),
+            "batches": lambda at: _batches(at, BATCHES[:1] if short else BATCHES),
+            "turns": lambda at: _turns(at, TURNS[:1] if short else TURNS),
+            "played": lambda at: [_played(n) for n in (PLAYED[:1] if short else PLAYED)],
+            "night": lambda at: _night(at, 2 if short else NIGHT_STEPS),
+        }
+        for name, measure in parts.items():
+            found[name] = measure(root / name)
+            write_json(out / "scale.json", found)  # what is measured is kept, whatever comes
+            shutil.rmtree(root / name, ignore_errors=True)
     found["seconds"] = time.monotonic() - began
     _tell("")
     write_json(out / "scale.json", found)
