@@ -40,7 +40,7 @@ WHOLE = {
     "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/envs/openenv/test_openenv_real.py": "servers that openenv's own create_app makes",
     "rollout/envs/openenv/test_openenv_trained.py": "a night in the games of docs/openenv",
-    "rollout/envs/foreign/test_verifiers_trained.py": "a night in each kind of verifiers environment",
+    "rollout/envs/foreign/test_verifiers_trained.py": "a night in each verifiers kind",
     "rollout/envs/test_mixed_trained.py": "one run over environments of every style",
     "rollout/sandbox/test_escape.py": "every way out of any sandbox",
     "rollout/sandbox/test_probe.py": "what a host forbids",

@@ -27,7 +27,7 @@ from typer.main import get_command
 from rollout.engine.serve import find_engine
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
-from scripts.prepare.model import NAME
+from scripts.prepare.model import default_model_dir
 from scripts.run.folder import RunFolder
 from tests.tiny_policy import write_tasks
 
@@ -172,7 +172,7 @@ def executed(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     """The notebook, executed in a folder of its own; raises with the text of a cell that fails."""
     work = tmp_path_factory.mktemp("notebook")
     cache = work / "cache"
-    shutil.copytree(policy[0], cache / NAME)
+    shutil.copytree(policy[0], cache / default_model_dir().name)
     values = small(work)
     assert set(values) == set(defaults()), "a parameter was added or renamed"
     notebook = read()

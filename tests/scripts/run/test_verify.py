@@ -17,7 +17,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
-from fieldkit.files.sharded import read_records, shards_of, write_records
+from fieldkit.files.sharded import read_records, sha256_records, shards_of, write_records
 from fieldkit.training.adapter import adapter_sha
 from rollout.engine.serve import stop_engine
 from scripts.base.events import Event
@@ -212,7 +212,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The evaluations that are hashed from here on, by one loop."""
     monkeypatch.setenv(LOOP_VARIABLE, "77")
     found: list[str] = []
-    real = verify.sha256_records
+    real = sha256_records
 
     def note(path: Path) -> str:
         if path.name == "trajectories.jsonl":
