@@ -4,7 +4,7 @@
 episodes through the real records and writers (`made_run`), measures the parts of the loop and the
 commands on it as it grows (`probes`), then varies the pool, the episodes a step and the turns of an
 episode; it plays episodes in the sandbox on a scripted policy, and a few steps of a whole night on
-the scripted engine. It writes docs/scale.json and docs/scale.md.
+the scripted engine. It writes docs/scale-figures.json and docs/scale-figures.md.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def main(
         }
         for name, measure in parts.items():
             found[name] = measure(root / name)
-            write_json(out / "scale.json", found)  # what is measured is kept, whatever comes
+            write_json(out / "scale-figures.json", found)  # what is measured is kept, whatever comes
             shutil.rmtree(root / name, ignore_errors=True)
     found["seconds"] = time.monotonic() - began
     _tell("")
-    write_json(out / "scale.json", found)
-    write_text(out / "scale.md", page(found))
-    print(f"{out / 'scale.md'}: {found['seconds']:.0f} s")
+    write_json(out / "scale-figures.json", found)
+    write_text(out / "scale-figures.md", page(found))
+    print(f"{out / 'scale-figures.md'}: {found['seconds']:.0f} s")
 
 
 def _tell(text: str) -> None:

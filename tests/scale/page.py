@@ -1,4 +1,4 @@
-"""docs/scale.md: what `make test-scale` found, in tables."""
+"""docs/scale-figures.md: what `make test-scale` found, in tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def page(found: Found) -> str:
-    """The whole page. Keys are those of docs/scale.json, before or after it was written."""
+    """The whole page. Keys are those of docs/scale-figures.json, before or after it was written."""
     return "\n".join([*_head(found), *_run(found["run"]), *_others(found)]).rstrip() + "\n"
 
 
@@ -28,7 +28,7 @@ def _head(found: Found) -> Iterator[str]:
         " and seconds of the clock say little; seconds of the processor (CPU) are counted per"
         " process. Every part runs in a process of its own. CPU and memory are those of the whole"
         " process, Python's start and imports included; bytes read are those of the part alone."
-        " The numbers of this page are in `docs/scale.json`."
+        " The numbers of this page are in `docs/scale-figures.json`."
     )
     yield ""
 
