@@ -72,7 +72,8 @@ def main(
         }
         for name, measure in parts.items():
             found[name] = measure(root / name)
-            write_json(out / "scale-figures.json", found)  # what is measured is kept, whatever comes
+            # What is measured is kept, whatever comes.
+            write_json(out / "scale-figures.json", found)
             shutil.rmtree(root / name, ignore_errors=True)
     found["seconds"] = time.monotonic() - began
     _tell("")
