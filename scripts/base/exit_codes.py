@@ -12,7 +12,11 @@ from fieldkit.errors import FieldkitError, Shortage
 KILLED = 137
 """128 + SIGKILL: usually the kernel's out-of-memory killer."""
 
-_BY_CODE = {kind.exit_code: kind for kind in FieldkitError.__subclasses__()}
+_BY_CODE = {
+    kind.exit_code: kind
+    for kind in FieldkitError.__subclasses__()
+    if kind.exit_code != FieldkitError.exit_code  # which is Python's own for a bug
+}
 
 
 def killed(who: str) -> str:
