@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import read_trajectories
-from rollout.arm import TRAJECTORIES
+from rollout.arm import TRAJECTORIES, key_of
 from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms
 from scripts.compare.forms import html, markdown, plain, rich_page, sentences, tables, write_html
@@ -266,10 +266,11 @@ def test_other_sampling_seeds_are_refused(runs: Path) -> None:
 
 
 def test_limits_that_only_the_evaluations_hash_tells_apart_are_refused(runs: Path) -> None:
-    file = evaluation_of(runs / "b", NEWEST_SHA) / "eval.json"
-    text = file.read_text()
-    sha = json.loads(text)["settings_sha"]
-    file.write_text(text.replace(sha, "0" * 64))
+    played = evaluation_of(runs / "b", NEWEST_SHA)
+    found = json.loads((played / "eval.json").read_text())
+    key = key_of(NEWEST_SHA, found["tasks_sha"], "0" * 64)
+    (played / "eval.json").write_text(json.dumps(found | {"settings_sha": "0" * 64, "key": key}))
+    played.rename(played.with_name(key))
     edit(runs / "b", lambda m: m["evaluation"].__setitem__("settings_sha", "0" * 64))
     assert "episode settings (hash)" in refusal(runs / "a", runs / "b")
 

@@ -107,7 +107,7 @@ def test_a_part_that_pays_chance_without_passing_is_warned_of(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("oracle", "why"), [("", "env 'vault' has no oracle"), ("nobody", "nobody knows the word")]
+    ("oracle", "why"), [("", "names no oracle"), ("nobody", "nobody knows the word")]
 )
 def test_an_oracle_that_cannot_be_played_is_left_out_and_named(
     tmp_path: Path, oracle: str, why: str
