@@ -9,7 +9,6 @@ first. A run or an adapter that is there is used again: the same command goes on
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -44,7 +43,8 @@ FIGURES: list[tuple[str, str, str]] = [
     ("pass_rate", "attempts that passed", ".0%"),
     ("stop_rate", "attempts that ended by themselves", ".0%"),
 ]
-"""Key, what the table calls it, format. Seconds and rates are medians over the steps."""
+"""Key, what the table calls it, format. Figures of a step are those of the last one, in which nothing
+starts."""
 
 
 def main(
@@ -97,32 +97,29 @@ def figures(name: str, run: Path) -> dict[str, float]:
     """What FIGURES shows of a run that has ended."""
     steps = [json.loads(p.read_text()) for p in sorted(run.glob("step-*/step.json"))]
     steps = [s for s in steps if s["step"] > 0]
-    times = [json.loads(p.read_text())["seconds"] for p in sorted(run.glob("step-*/timings.json"))]
+    files = [run / f"step-{s['step']:03d}" / "timings.json" for s in steps]
+    times = [json.loads(file.read_text())["seconds"] for file in files]
     journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     config = json.loads((PACKAGED[name].folder / "config.json").read_text())
-    trained = [s["train"] for s in steps]
+    last, seconds = steps[-1], times[-1]
+    trained = last["train"]
+    n_sampled = last["mean_tokens"] * last["n_trajectories"]
 
     def most(event: str) -> float:
         return float(max(e["bytes"] for e in journal if e["event"] == event)) / GIB
 
-    def median(rows: list[dict[str, Any]], key: str) -> float:
-        return float(statistics.median(row[key] for row in rows))
-
-    sampled = [s["mean_tokens"] * s["n_trajectories"] for s in steps]
     return {
-        "parameters": trained[0]["all_parameters"] / 1e6,
-        "trained": trained[0]["trainable_parameters"] / 1e6,
+        "parameters": trained["all_parameters"] / 1e6,
+        "trained": trained["trainable_parameters"] / 1e6,
         "vocabulary": config["vocab_size"],
-        "sampled_tokens_per_second": statistics.median(
-            n / t["rollout"] for n, t in zip(sampled, times, strict=True)
-        ),
-        "trained_tokens_per_second": median(trained, "tokens_per_second"),
-        **{key: median(times, key) for key in ("rollout", "reference", "gradient", "canary")},
+        "sampled_tokens_per_second": n_sampled / seconds["rollout"],
+        "trained_tokens_per_second": trained["tokens_per_second"],
+        **{key: seconds[key] for key in ("rollout", "reference", "gradient", "canary")},
         "trainer_load": times[0]["trainer_load"],
         "memory_forecast": most("memory_forecast"),
         "memory_used": most("memory_used"),
-        "sampler_mean_abs": median(trained, "sampler_mean_abs"),
-        **{key: median(steps, key) for key in ("mean_reward", "pass_rate", "stop_rate")},
+        "sampler_mean_abs": trained["sampler_mean_abs"],
+        **{key: last[key] for key in ("mean_reward", "pass_rate", "stop_rate")},
     }
 
 
@@ -134,7 +131,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         f"`make second-model` (`{found['made_by']}`) on {found['date']}, {found['machine']}: "
         f"{found['steps']} steps of each model on the same tasks, with the default settings. "
-        "Seconds and rates are medians over the steps.",
+        "Figures of a step are those of the last.",
         "",
         f"| | {' | '.join(PACKAGED[name].name for name in models)} |",
         f"| :-- |{' --: |' * len(models)}",
