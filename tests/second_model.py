@@ -43,8 +43,8 @@ FIGURES: list[tuple[str, str, str]] = [
     ("pass_rate", "attempts that passed", ".0%"),
     ("stop_rate", "attempts that ended by themselves", ".0%"),
 ]
-"""Key, what the table calls it, format. Figures of a step are those of the last one, in which nothing
-starts."""
+"""Key, what the table calls it, format. Figures of a step are the last one's: nothing starts in it.
+"""
 
 
 def main(
