@@ -33,7 +33,9 @@ from fieldkit.records import (
     encode_group,
     encode_trajectory,
     ended_by_themselves,
+    last_group,
     read_bundle,
+    read_trajectories,
     segments,
 )
 
@@ -217,6 +219,22 @@ def test_a_bundle_is_read_group_by_group_and_a_bad_line_is_named(tmp_path: Path)
         read_bundle(path)
     with pytest.raises(BadInput, match="no such file"):
         read_bundle(tmp_path / "gone.jsonl")
+
+
+def test_the_last_group_of_a_bundle_is_read_without_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.jsonl"
+    assert last_group(path) is None
+    path.write_text("")
+    assert last_group(path) is None
+    path.write_text("rubbish\n" + encode_group(group(step=2)) + "\n")
+    assert last_group(path) == group(step=2)
+
+
+def test_trajectories_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    stored = (trajectory(1), trajectory(0))
+    path.write_text("".join(encode_trajectory(t) + "\n" for t in stored) + '{"torn')
+    assert read_trajectories(path) == stored
 
 
 def test_segments_break_where_a_prompt_does_not_extend_the_conversation() -> None:
