@@ -13,6 +13,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import random
 import socket
 import sys
 import threading
@@ -122,6 +123,38 @@ class Worker:
     async def close_all(self) -> None:
         """End every episode, with what it started."""
         await asyncio.gather(*map(self.close, [*self.episodes]), return_exceptions=True)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's generator, and NumPy's where it is imported."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """A framework's message as JSON, its content as one text. Raises `Refused` for content that is
+    no text."""
+    calls = [
+        {"name": c.name, "arguments": c.arguments}
+        for c in getattr(message, "tool_calls", None) or ()
+    ]
+    return {
+        "role": message.role,
+        "content": _text_of(message.content),
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _text_of(content: Any) -> str:
+    """The text of a message's content: a text, or parts as mappings or as objects."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [part if isinstance(part, dict) else vars(part) for part in content]
+    kinds = {part["type"] for part in parts}
+    if kinds - {"text"}:
+        raise Refused(f"a message holds {', '.join(sorted(kinds))}; only text can be played")
+    return "".join(part["text"] for part in parts)
 
 
 def load_file(path: str, name: str = "environment_file") -> ModuleType:

@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import random
 import re
 import sys
 import time
@@ -48,6 +47,7 @@ def beside(name: str) -> Any:
 
 foreign = beside("foreign_worker")
 Refused, Failed = foreign.Refused, foreign.Failed
+plain = foreign.plain
 AnyEpisode: Any = foreign.Episode
 AnyWorker: Any = foreign.Worker
 
@@ -86,9 +86,7 @@ class Episode(AnyEpisode):  # type: ignore[misc]  # loaded by path
         self.task = asyncio.create_task(self._play(env, row, seed, number))
 
     async def _play(self, env: Any, row: dict[str, Any], seed: int, number: int) -> dict[str, Any]:
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        foreign.seed_generators(seed)
         kind = type(env.taskset).task_type()
         fields = kind.data_type().model_fields
         data = kind.data_type().model_validate({k: v for k, v in row.items() if k in fields})
@@ -140,29 +138,6 @@ class Episode(AnyEpisode):  # type: ignore[misc]  # loaded by path
         response.raw = serialize_completion(response, "policy")
         self.known: list[dict[str, Any]] = [*talk, plain(message)]
         return response
-
-
-def plain(message: Any) -> dict[str, Any]:
-    """A message as JSON, its content as one text."""
-    calls = [
-        {"name": c.name, "arguments": c.arguments}
-        for c in getattr(message, "tool_calls", None) or ()
-    ]
-    return {
-        "role": message.role,
-        "content": text_of(message.content),
-        **({"tool_calls": calls} if calls else {}),
-    }
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content. Raises `Refused` for an image."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    kinds = {part.type for part in content}
-    if kinds - {"text"}:
-        raise Refused(f"a message holds {', '.join(sorted(kinds))}; only text can be played")
-    return "".join(part.text for part in content)
 
 
 def parts(trace: Any) -> list[list[Any]]:

@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import inspect
 import json
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ def beside(name: str) -> Any:
 
 foreign = beside("foreign_worker")
 Refused, Failed = foreign.Refused, foreign.Failed
+plain = foreign.plain
 AnyEpisode: Any = foreign.Episode
 AnyWorker: Any = foreign.Worker
 
@@ -59,9 +59,7 @@ class Episode(AnyEpisode):  # type: ignore[misc]  # loaded by path
 
     async def _play(self, row: dict[str, Any], seed: int) -> dict[str, Any]:
         # Before the rollout's first await, so that a setup without awaits uses this seed.
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        foreign.seed_generators(seed)
         scores: list[tuple[str, float, float]] = []
         SCORES.set(scores)
         state = await self.env.rollout(row, LoopClient(self), "policy", {})
@@ -140,29 +138,6 @@ def schema(tool: Any) -> dict[str, Any]:
 def messages(given: Any) -> Any:
     """An environment's output (a text, or messages of any form) as messages."""
     return maybe_normalize_messages(given, field_name="env_response")
-
-
-def plain(message: Any) -> dict[str, Any]:
-    """A message as JSON, its content as one text."""
-    calls = [
-        {"name": c.name, "arguments": c.arguments}
-        for c in getattr(message, "tool_calls", None) or ()
-    ]
-    return {
-        "role": message.role,
-        "content": text_of(message.content),
-        **({"tool_calls": calls} if calls else {}),
-    }
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content. Raises `Refused` for an image or audio."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    kinds = [part["type"] for part in content]
-    if set(kinds) - {"text"}:
-        raise Refused(f"a message holds {', '.join(sorted(set(kinds)))}; only text can be played")
-    return "".join(part["text"] for part in content)
 
 
 # --- scoring --------------------------------------------------------------------------------------
