@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -23,8 +23,6 @@ from fieldkit.files.sharded import write_records
 from fieldkit.records import (
     Action,
     ActionKind,
-    Outcome,
-    StepSummary,
     StopReason,
     Task,
     Trajectory,
@@ -42,6 +40,8 @@ from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import manifest_of
 from scripts.run.timings import Segment, StepTimings, write_timings
+from tests.scripts.evals import step
+from tests.scripts.made_night import write_tasks
 from trainer.checkpoint import OPTIMIZER_FILE, STATE_FILE
 
 REWARD = Reward()
@@ -244,8 +244,8 @@ class MadeRun:
     def begin(self) -> None:
         """Write run.toml, the task files, the manifest, step-000 and the first arms."""
         self.folder.path.mkdir(parents=True)
-        pool = _write_tasks(self.root / "pool.jsonl", [task(n) for n in range(self.size.pool)])
-        heldout = _write_tasks(self.root / "heldout.jsonl", self.heldout)
+        pool = write_tasks(self.root / "pool.jsonl", [task(n) for n in range(self.size.pool)])
+        heldout = write_tasks(self.root / "heldout.jsonl", self.heldout)
         self.folder.config.write_text(
             f'[run]\nsteps = 2000\neval_every = {EVAL_EVERY}\n\n[data]\npool = "{pool}"\n'
             f'heldout = "{heldout}"\nfinal = ""\n\n[rollout]\ntasks_per_step = {self.size.batch}\n'
@@ -265,7 +265,10 @@ class MadeRun:
             self._evaluate(name, name)
         self.folder.step(0).mkdir()
         write_timings(self.folder.timings(0), _timings(0))
-        write_text(self.folder.summary(0), encode(_start()) + "\n")
+        write_text(
+            self.folder.summary(0),
+            encode(replace(step(0, adapter_of(0)), seconds={"startup": 1.0})) + "\n",
+        )
         self._evaluate("warm start", adapter_of(0))
         self.keep_weights()
 
@@ -315,32 +318,6 @@ class MadeRun:
         write_arm(folder, played, summary)
         file = folder / TRAJECTORIES
         self._enter("eval", {self.folder.relative(file): sha256_file(file)})
-
-
-def _start() -> StepSummary:
-    return StepSummary(
-        step=0,
-        outcome=Outcome.START,
-        parent_sha=None,
-        adapter_sha=adapter_of(0),
-        optimizer_sha=None,
-        bundle_sha=None,
-        n_trajectories=0,
-        mean_reward=None,
-        pass_rate=None,
-        assertion_rate=None,
-        stop_rate=None,
-        mean_turns=None,
-        mean_tokens=None,
-        groups={},
-        train={},
-        seconds={"startup": 1.0},
-    )
-
-
-def _write_tasks(path: Path, tasks: Sequence[Task]) -> Path:
-    path.write_text("".join(encode(t) + "\n" for t in tasks), encoding="utf-8")
-    return path
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
