@@ -25,6 +25,8 @@ from fieldkit.files.json_text import parse_json
 TMP_MARK = ".tmp-"
 """In the name of a file or folder that is still being written."""
 
+_BLOCK = 2**14  # bytes that are read at once in search of the last line
+
 PACKED = ".xz"
 """The suffix of a compressed file: `read_lines` reads it as the file that was compressed."""
 
@@ -214,6 +216,19 @@ def decode_line(raw: bytes, where: str) -> str:
         return raw.removesuffix(b"\n").decode()
     except UnicodeDecodeError as e:
         raise BadInput(f"{where}: not UTF-8 ({e})") from None
+
+
+def last_line(f: IO[bytes], end: int) -> tuple[bytes, int]:
+    """The last whole line of a file's first `end` bytes, with its newline, and the place where it
+    ends; (b"", 0) without one. Reads backwards, and only as far as that line begins."""
+    at, tail = end, b""
+    while at > 0 and b"\n" not in tail[: tail.rfind(b"\n")]:
+        n = min(_BLOCK, at)
+        at -= n
+        f.seek(at)
+        tail = f.read(n) + tail
+    whole = tail[: tail.rfind(b"\n") + 1]
+    return whole[whole.rfind(b"\n", 0, -1) + 1 :], at + len(whole)
 
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:

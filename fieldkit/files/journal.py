@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import append_line, decode_line, read_lines
+from fieldkit.files.atomic import append_line, decode_line, last_line, read_lines
 from fieldkit.files.json_text import parse_json
 
 SCHEMA = 1
-
-_BLOCK = 4096  # bytes that are read at once in search of a line
 
 _OWN_KEYS = ("schema", "time", "pid", "event")
 
@@ -89,7 +87,7 @@ class Journal:
         if not self.path.is_file():
             return ((), mark) if mark == Mark() else None
         with open(self.path, "rb") as f:
-            if mark != Mark() and _last_line(f, mark.n_bytes) != mark.last:
+            if mark != Mark() and _hash_of_line(f, mark.n_bytes) != mark.last:
                 return None
             f.seek(mark.n_bytes)
             lines = f.read().splitlines(keepends=True)
@@ -102,16 +100,10 @@ class Journal:
         return tuple(entries), Mark(n_bytes, mark.n_lines + len(entries), last)
 
 
-def _last_line(f: IO[bytes], end: int) -> str:
+def _hash_of_line(f: IO[bytes], end: int) -> str:
     """The hash of the line that ends at a place; "" where none does."""
-    tail, at = b"", end
-    while at > 0 and b"\n" not in tail[:-1]:
-        at = max(0, at - _BLOCK)
-        f.seek(at)
-        tail = f.read(end - at)
-        if len(tail) < end - at or not tail.endswith(b"\n"):
-            return ""
-    return hashlib.sha256(tail[tail[:-1].rfind(b"\n") + 1 :]).hexdigest()
+    line, found = last_line(f, end)
+    return hashlib.sha256(line).hexdigest() if found == end else ""
 
 
 def _entry(line: str, where: str) -> Entry:

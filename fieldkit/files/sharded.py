@@ -20,6 +20,7 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import (
     decode_line,
+    last_line,
     read_json,
     read_lines,
     sha256_file,
@@ -42,8 +43,6 @@ of a thousand episodes has more, and is compressed to a quarter or a sixth."""
 
 LEVEL = 3
 """zstd's default. Level 9 takes twice as long and saves another tenth."""
-
-_BLOCK = 2**16  # bytes that are read at once in search of the last line
 
 
 @dataclass(frozen=True)
@@ -219,11 +218,5 @@ def _remedy(folder: Path) -> str:
 def _last_line(path: Path) -> str | None:
     """The last line of a file that is whole; None where there is none."""
     with open(path, "rb") as f:
-        at, tail = f.seek(0, os.SEEK_END), b""
-        while at > 0 and tail[: tail.rfind(b"\n")].count(b"\n") == 0:
-            n = min(_BLOCK, at)
-            at -= n
-            f.seek(at)
-            tail = f.read(n) + tail
-    *_, last = [None, *tail[: tail.rfind(b"\n") + 1].split(b"\n")[:-1]]
-    return None if last is None else decode_line(last, f"{path}: its last line")
+        line, _ = last_line(f, f.seek(0, os.SEEK_END))
+    return decode_line(line, f"{path}: its last line") if line else None
