@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fieldkit.errors import FieldkitError, Shortage
+from fieldkit.errors import (
+    BadInput,
+    Interrupted,
+    NotOwner,
+    PoolConverged,
+    Shortage,
+    Unavailable,
+)
 
 KILLED = 137
 """128 + SIGKILL: usually the kernel's out-of-memory killer."""
 
 _BY_CODE = {
     kind.exit_code: kind
-    for kind in FieldkitError.__subclasses__()
-    if kind.exit_code != FieldkitError.exit_code  # which is Python's own for a bug
+    for kind in (BadInput, PoolConverged, Unavailable, Shortage, NotOwner, Interrupted)
 }
+"""The kinds by name: another class may share its code with one of them."""
 
 
 def killed(who: str) -> str:
