@@ -98,11 +98,14 @@ class Choice:
 
 
 @dataclass_transform(frozen_default=True)
-def settings(table: str, retired: Mapping[str, str] | None = None) -> Callable[[type[T]], type[T]]:
+def settings(
+    table: str, retired: Mapping[str, str | None] | None = None
+) -> Callable[[type[T]], type[T]]:
     """Make a class a frozen dataclass of settings. A wrong value raises `BadInput` that names
     table, key, what was expected and what was found.
 
-    retired: keys that older files may still hold, with the key whose value they repeat.
+    retired: keys that older files may still hold, with the key whose value they repeat; None where
+    they have no effect any more.
     """
 
     def make(cls: type[T]) -> type[T]:
@@ -207,7 +210,8 @@ def read_tables(config: type[T], given: Mapping[str, Any], where: str) -> T:
         return made[name]
 
     def followed(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-        leaders = {key.name: key.follows for key in keys(cls) if key.follows} | cls.__retired__
+        retired = {name: leader for name, leader in cls.__retired__.items() if leader}
+        leaders = {key.name: key.follows for key in keys(cls) if key.follows} | retired
         led = {name: value(leader) for name, leader in leaders.items()}
         for name, theirs in led.items():
             if values.get(name, theirs) != theirs:

@@ -1,163 +1,172 @@
-"""What the pool can still teach, derived from the groups that were played.
+"""What the pool can still teach: a state for each task, and the probability that the pool is done.
 
-The state is not stored but derived from the draws of every step, so that a larger pool is no longer
-converged. One batch without signal may be chance; convergence is a statement about every task of
-the pool. This module must not decide from log text or from a single step.
+Everything follows from the discounted sums over the draws (`reward.solve_rate.DrawSums`). The state
+is not stored, so a larger pool is no longer converged. One batch without signal may be chance;
+convergence is a statement about the whole pool, and it has a probability. This module must not
+decide from log text or from a single step.
+
+The model. Let q be the probability that a task's next group is LEARNABLE in its work. Among the
+tasks of a pool, q has a Beta distribution with mean m and the weight of `PRIOR_GROUPS` groups, so
+a task with L LEARNABLE and S silent groups has q ~ Beta(w·m + L, w·(1 − m) + S), w = PRIOR_GROUPS
+(Gelman et al., Bayesian Data Analysis, 3rd edition, section 5.3). m has a Beta distribution itself:
+a uniform prior, plus all groups of the pool. n groups of one task say less about m than n groups of
+n tasks, so they are divided by the design effect 1 + (n − 1)·ρ with the intraclass correlation
+ρ = 1/(w + 1) (Kish 1965, section 5.4). The share of LEARNABLE groups in the next pass is Σ c·q with
+the probability c that a place goes to the task. Its mean and variance (law of total variance, over
+m) give the Beta distribution with the same moments, of which `probability` is a value of the
+distribution function.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import shlex
-import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import PositiveInt
+from annotated_types import Gt, Lt
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_raw_lines
 from fieldkit.files.json_text import parse_json
-from fieldkit.files.sharded import stored
-from fieldkit.records import Signal, StepSummary, bundle_groups
-from fieldkit.settings import settings
-from reward.group_signal import draw_of
-from reward.solve_rate import DrawSums
+from fieldkit.settings import Change, settings
+from reward.solve_rate import Attempts, DrawSums, SolveRate, no_attempts, solve_rates
 
-WINDOW_PASSES = 2
-"""A task's last group counts as evidence while it is among the last 2 × |pool| groups. Tasks come
-in shuffled passes without replacement, so a task drawn first in one pass and last in the next is at
-most 2·|pool| − 1 groups old: with regular passes every group counts."""
-
-MIN_PASSES_FOR_FORECAST = 3
-"""With fewer points a line always fits."""
+PRIOR_GROUPS = 1.0
+"""One group of a task weighs as much as all that is known of the pool: most tasks of a pool nearly
+always differ, or hardly ever."""
 
 
-@settings("pool")
+@settings("pool", retired={"passes": None})
 class PoolSettings:
-    """How much evidence makes a pool converged."""
+    """When a pool has converged: the night ends, with exit code 3."""
 
-    passes: PositiveInt = 1
-    """How many of each task's newest groups must be without signal; 1 means one whole pass."""
+    bound: Annotated[float, Gt(0), Lt(0.5), Change.LENGTH] = 0.1
+    """The share of groups that differ in their work, below which a pool teaches too little. 0.1 is
+    less than one group in a step of 8 tasks."""
+    confidence: Annotated[float, Gt(0.5), Lt(1), Change.LENGTH] = 0.95
+    """The probability that the expected share is below `bound`, from which on the night ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """The figures of one played group that convergence needs."""
+class TaskState(StrEnum):
+    """What a task teaches now, by its groups so far; newer ones weigh more."""
 
-    step: int
-    task_id: str
-    signal: Signal
-    """Of the work and of ending by itself: `reward.group_signal.work_signal`."""
-    passed: int = 0
-    played: int = 0
-    """The number of attempts, and how many of them passed."""
+    FRESH = "fresh"
+    """Never drawn."""
+    LEARNABLE = "learnable"
+    """Its attempts differ in their work in at least half of its groups."""
+    REVIVED = "revived"
+    """Learnable, after it was saturated or stuck."""
+    SATURATED = "saturated"
+    """Its attempts mostly do not differ, and most of them pass."""
+    STUCK = "stuck"
+    """Its attempts mostly do not differ, and most of them fail."""
 
 
 @dataclass(frozen=True)
-class PoolHistory:
-    """Every group that was played, oldest first."""
+class TaskOutlook:
+    """One task of a pool. learnable: the probability that its next group is LEARNABLE."""
 
-    drawn: tuple[Drawn, ...] = ()
+    state: TaskState
+    solve_rate: SolveRate
+    learnable: float
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """A pool before the next step."""
+
+    tasks: Mapping[str, TaskOutlook]
+    share: float
+    """The expected share of LEARNABLE groups in the next pass, as tasks are drawn."""
+    sd: float
+    """The standard deviation of that share, as far as it is unknown."""
+    settings: PoolSettings
+
+    @cached_property
+    def probability(self) -> float:
+        """The probability that the share is below the bound."""
+        from scipy.special import betainc  # heavy, and seldom asked
+
+        n = self.share * (1 - self.share) / self.sd**2 - 1
+        return float(betainc(self.share * n, (1 - self.share) * n, self.settings.bound))
 
     @property
-    def sums(self) -> DrawSums:
-        """What these groups leave for the next draw."""
-        found = DrawSums()
-        for step, drawn in itertools.groupby(self.drawn, key=lambda d: d.step):
-            found = found.plus(step, drawn)
-        return found
+    def converged(self) -> bool:
+        """Whether the pool most probably teaches less than the bound."""
+        below = self.share < self.settings.bound
+        return below and self.probability >= self.settings.confidence
 
-    def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
-        """(step, signal) of each time a task was drawn, oldest first."""
-        out: dict[str, list[tuple[int, Signal]]] = {}
-        for d in self.drawn:
-            out.setdefault(d.task_id, []).append((d.step, d.signal))
-        return {task_id: tuple(seen) for task_id, seen in out.items()}
-
-
-def read_history(steps: Iterable[StepSummary], bundle_of: Callable[[int], Path]) -> PoolHistory:
-    """The history of a run's finished steps, from their summaries.
-
-    Summaries of an older version do not have it, so their bundles are read; a missing bundle is
-    skipped. Raises `BadInput` naming file and line.
-    """
-    found: list[Drawn] = []
-    for s in steps:
-        draws = s.draws
-        if not draws and s.bundle_sha is not None and stored(bundle := bundle_of(s.step)):
-            draws = tuple(map(draw_of, bundle_groups(bundle)))
-        found += (Drawn(s.step, d.task_id, d.signal, d.passed, d.played) for d in draws)
-    return PoolHistory(tuple(found))
-
-
-@dataclass(frozen=True)
-class Convergence:
-    """The evidence about one pool. `converged` follows from the rest."""
-
-    converged: bool
-    n_pool: int
-    saturated: tuple[str, ...]
-    """Tasks whose newest group's attempts did not differ in their work, and all passed."""
-    stuck: tuple[str, ...]
-    """Tasks whose newest group's attempts did not differ in their work, and not all passed."""
-    learnable: tuple[str, ...]
-    """Tasks with a LEARNABLE group among their newest `passes` groups."""
-    stale: tuple[str, ...]
-    """Tasks whose newest group is too old to count for the present policy, or that were drawn too
-    few times."""
-    never_seen: tuple[str, ...]
-    """Tasks that were never drawn."""
+    def of(self, *states: TaskState) -> tuple[str, ...]:
+        """The tasks in these states, in the order of the pool."""
+        return tuple(task for task, found in self.tasks.items() if found.state in states)
 
     @property
     def message(self) -> str:
         """One sentence for a person."""
+        n = {state: len(self.of(state)) for state in TaskState}
         counts = (
-            f"of {self.n_pool} tasks {len(self.saturated)} saturated (always passes),"
-            f" {len(self.stuck)} stuck (never differs), {len(self.learnable)} learnable,"
-            f" {len(self.stale)} not seen recently, {len(self.never_seen)} never seen"
+            f"of {len(self.tasks)} tasks {n[TaskState.LEARNABLE] + n[TaskState.REVIVED]} learnable"
+            f" ({n[TaskState.REVIVED]} of them revived), {n[TaskState.SATURATED]} saturated (mostly"
+            f" pass), {n[TaskState.STUCK]} stuck (mostly fail alike), {n[TaskState.FRESH]} fresh"
+            " (never drawn)"
         )
-        if self.converged:
-            return f"the pool has converged: {counts}; add tasks from the reserve to continue"
-        return f"the pool still teaches, or is not fully seen: {counts}"
+        share = (
+            f"{self.share:.0%} of the next pass's groups are expected to differ in their work, less"
+            f" than {self.settings.bound:.0%} with probability {self.probability:.2f}"
+        )
+        said = "the pool has converged" if self.converged else "the pool still teaches"
+        return f"{said}: {share}; {counts}"
 
 
-VERDICTS = ("saturated", "stuck", "learnable", "stale", "never_seen")
-"""The fields of `Convergence` that hold tasks, in their order."""
+def pool_state(
+    sums: DrawSums, chances: Mapping[str, float], settings: PoolSettings | None = None
+) -> PoolState:
+    """The state of the pool before the step after those of `sums`.
 
-
-def converged(
-    history: PoolHistory, pool: Sequence[str], settings: PoolSettings | None = None
-) -> Convergence:
-    """Whether `pool` (task ids) carries no more signal, and the evidence.
-
-    True only when every task of the pool was drawn at least `passes` times, its newest group lies
-    within the last `WINDOW_PASSES` passes' worth of groups, and none of its newest `passes` groups
-    is LEARNABLE. A task that joined the pool later is unseen, so growing the pool lifts
-    convergence. Groups of tasks that left the pool are ignored. Raises `BadInput` for an empty
-    pool, or one that names a task twice.
+    chances: by task id, the probability that a place of the next pass goes to the task; of any
+    scale. Tasks that left the pool say nothing. Raises `BadInput` for an empty pool.
     """
-    settings = settings or PoolSettings()
-    _check_pool(pool)
-    members = set(pool)
-    drawn = [d for d in history.drawn if d.task_id in members]
-    window = evidence_window(len(pool), settings)
-    recent = PoolHistory(tuple(drawn[-window:])).by_task()
-    ever = {d.task_id for d in drawn}
-    found: dict[str, list[str]] = {v: [] for v in VERDICTS}
-    for task_id in pool:
-        verdict = _task_verdict(recent.get(task_id, ()), task_id in ever, settings.passes)
-        found[verdict].append(task_id)
-    open_questions = any(found[v] for v in ("learnable", "stale", "never_seen"))
-    return Convergence(not open_questions, len(pool), *(tuple(found[v]) for v in VERDICTS))
+    if not chances:
+        raise BadInput("the pool is empty: there is no task to learn from")
+    step, total = sums.step + 1, sum(chances.values())
+    seen = {task: sums.attempts.get(task, no_attempts(sums.step)) for task in chances}
+    found = {task: attempts.at(sums.step) for task, attempts in seen.items()}
+    m, m_variance = _pool_mean(found)
+    rates = solve_rates(sums, list(chances), step)
+    tasks, share, variance, follows_m = {}, 0.0, 0.0, 0.0
+    for task, a in found.items():
+        n, c = PRIOR_GROUPS + a.learnable + a.silent, chances[task] / total
+        q = (PRIOR_GROUPS * m + a.learnable) / n
+        tasks[task] = TaskOutlook(_state(task in sums.attempts, a), rates[task], q)
+        share += c * q
+        variance += c**2 * q * (1 - q) / (n + 1)
+        follows_m += c * PRIOR_GROUPS / n
+    sd = (variance + follows_m**2 * m_variance) ** 0.5
+    return PoolState(tasks, share, sd, settings or PoolSettings())
 
 
-def evidence_window(n_pool: int, settings: PoolSettings) -> int:
-    """How many of the newest groups count as evidence about a pool of so many tasks."""
-    return WINDOW_PASSES * settings.passes * n_pool
+def _pool_mean(found: Mapping[str, Attempts]) -> tuple[float, float]:
+    """Mean and variance of m, the mean probability of a LEARNABLE group among the tasks."""
+    learnable, silent = 1.0, 1.0
+    for a in found.values():
+        n = a.learnable + a.silent
+        weight = (PRIOR_GROUPS + 1) / (PRIOR_GROUPS + max(1.0, n))
+        learnable += weight * a.learnable
+        silent += weight * a.silent
+    n = learnable + silent
+    return learnable / n, learnable * silent / (n**2 * (n + 1))
+
+
+def _state(was_drawn: bool, a: Attempts) -> TaskState:
+    if not was_drawn:
+        return TaskState.FRESH
+    if not a.is_silent:
+        return TaskState.REVIVED if a.was_silent else TaskState.LEARNABLE
+    return TaskState.SATURATED if a.passed >= a.failed else TaskState.STUCK
 
 
 def growth(pool: Path) -> str:
@@ -187,68 +196,3 @@ def _task_ids(path: Path) -> list[tuple[int, str]]:
         except (KeyError, TypeError) as e:
             raise BadInput(f"{path}:{number}: not a task ({type(e).__name__}: {e})") from None
     return found
-
-
-def _check_pool(pool: Sequence[str]) -> None:
-    if not pool:
-        raise BadInput("the pool is empty: there is no task to learn from")
-    twice = [task_id for task_id, n in Counter(pool).items() if n > 1]
-    if twice:
-        raise BadInput(f"the pool names {twice[0]} more than once ({len(twice)} such tasks)")
-
-
-def _task_verdict(recent: Sequence[tuple[int, Signal]], seen: bool, passes: int) -> str:
-    if not seen:
-        return "never_seen"
-    newest = _one_per_step(recent)[-passes:]
-    if Signal.LEARNABLE in newest:
-        return "learnable"
-    if len(newest) < passes:
-        return "stale"
-    return "saturated" if newest[-1] is Signal.SATURATED else "stuck"
-
-
-def _one_per_step(seen: Sequence[tuple[int, Signal]]) -> list[Signal]:
-    """If a pass ends within a step, a task can be drawn twice in it. The policy is the same, so the
-    two groups are one observation, LEARNABLE if either is."""
-    strength = (Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE)
-    by_step: dict[int, Signal] = {}
-    for step, signal in seen:
-        by_step[step] = max(by_step.get(step, signal), signal, key=strength.index)
-    return [by_step[step] for step in sorted(by_step)]
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """When the signal is expected to run out if it keeps falling at the present rate."""
-
-    shares: tuple[tuple[int, float], ...]
-    """(last step of the pass, share of its groups that were LEARNABLE), whole passes only."""
-    step: int | None
-    """The step around which less than half a task is expected to be learnable; None if the share
-    does not fall or too few passes were played. A rough guide that decides nothing."""
-
-
-def forecast(history: PoolHistory, pool: Sequence[str]) -> Forecast:
-    """Extrapolate the share of LEARNABLE groups pass by pass, as a straight line in its logarithm.
-
-    The share of a pass of n groups with x learnable is taken as (x + ½)/(n + 1), so that a pass
-    without any has a logarithm. Least squares over the whole passes, at least three.
-    """
-    _check_pool(pool)
-    members: Mapping[str, None] = dict.fromkeys(pool)
-    drawn = [d for d in history.drawn if d.task_id in members]
-    n = len(pool)
-    passes = [drawn[i : i + n] for i in range(0, len(drawn) - n + 1, n)]
-    learnable = [sum(d.signal is Signal.LEARNABLE for d in p) for p in passes]
-    shares = tuple((p[-1].step, x / n) for p, x in zip(passes, learnable, strict=True))
-    if len(passes) < MIN_PASSES_FOR_FORECAST:
-        return Forecast(shares, None)
-    logs = [math.log((x + 0.5) / (n + 1)) for x in learnable]
-    line = statistics.linear_regression(range(len(logs)), logs)
-    if line.slope >= 0:
-        return Forecast(shares, None)
-    end_pass = (math.log(0.5 / n) - line.intercept) / line.slope
-    steps_per_pass = (passes[-1][-1].step - passes[0][0].step + 1) / len(passes)
-    passes_left = max(0.0, end_pass - (len(passes) - 1))
-    return Forecast(shares, passes[-1][-1].step + math.ceil(passes_left * steps_per_pass))

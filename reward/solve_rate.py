@@ -1,6 +1,7 @@
 """The probability that the policy solves a task, estimated from earlier attempts.
 
-`DrawSums` is what earlier steps leave for the next draw. It does not grow with the number of steps.
+`DrawSums` is what earlier steps leave for the next draw and for the state of the pool
+(`reward.pool`). It does not grow with the number of steps.
 
 Each task's solve rate has a Beta distribution. The prior comes from the pool: its mean is the share
 of all attempts that passed, and it has the weight of `PRIOR_ATTEMPTS` attempts. Attempts of older
@@ -13,12 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fieldkit.records import Signal
+
 PRIOR_ATTEMPTS = 2.0
 """At a mean of 0.45 a group of four is then mixed with probability 0.59."""
 
 DISCOUNT = 0.97
 """An attempt's weight falls by this factor with every step: by half in 23 steps, a default
 night."""
+
+GROUP_DISCOUNT = 0.95
+"""The same for a group as evidence about its task's signal: by half in 14 steps. With 0.97 the end
+of a pool is seen 15 steps later, with 0.9 it is sometimes seen before it is there
+(docs/pool-alarm.md)."""
 
 
 class Played(Protocol):
@@ -27,6 +35,8 @@ class Played(Protocol):
     @property
     def task_id(self) -> str: ...
     @property
+    def signal(self) -> Signal: ...
+    @property
     def passed(self) -> int: ...
     @property
     def played(self) -> int: ...
@@ -34,22 +44,54 @@ class Played(Protocol):
 
 @dataclass(frozen=True)
 class Attempts:
-    """A task's attempts that passed and that failed, weighted as after `step`, when it was last
-    drawn."""
+    """A task's attempts that passed and that failed, and its groups that were LEARNABLE and that
+    were not, all weighted as after `step`, when it was last drawn.
+
+    was_silent: after an earlier draw its silent groups outweighed the LEARNABLE ones.
+    """
 
     passed: float
     failed: float
     step: int
+    learnable: float
+    silent: float
+    was_silent: bool
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the groups without signal outweigh those with one. Time changes nothing, because
+        both lose weight alike."""
+        return self.silent > self.learnable
 
     def at(self, step: int) -> Attempts:
         """The same attempts, weighted as after a later step."""
-        weight = DISCOUNT ** (step - self.step)
-        return Attempts(weight * self.passed, weight * self.failed, step)
+        older = step - self.step
+        weight, group = DISCOUNT**older, GROUP_DISCOUNT**older
+        return Attempts(
+            weight * self.passed,
+            weight * self.failed,
+            step,
+            group * self.learnable,
+            group * self.silent,
+            self.was_silent,
+        )
 
-    def plus(self, passed: int, failed: int, step: int) -> Attempts:
-        """With the attempts of a later step, or of the same."""
-        before = self.at(step)
-        return Attempts(before.passed + passed, before.failed + failed, step)
+    def plus(self, drawn: Played, step: int) -> Attempts:
+        """With a group of a later step, or of the same."""
+        before, differs = self.at(step), drawn.signal is Signal.LEARNABLE
+        return Attempts(
+            before.passed + drawn.passed,
+            before.failed + (drawn.played - drawn.passed),
+            step,
+            before.learnable + differs,
+            before.silent + (not differs),
+            before.was_silent or before.is_silent,
+        )
+
+
+def no_attempts(step: int) -> Attempts:
+    """Of a task that was never drawn."""
+    return Attempts(0.0, 0.0, step, 0.0, 0.0, False)
 
 
 @dataclass(frozen=True)
@@ -66,8 +108,7 @@ class DrawSums:
         """With the draws of a later step; those of the steps between are not known."""
         found, groups = dict(self.attempts), list(draws)
         for d in groups:
-            before = found.get(d.task_id, Attempts(0.0, 0.0, step))
-            found[d.task_id] = before.plus(d.passed, d.played - d.passed, step)
+            found[d.task_id] = found.get(d.task_id, no_attempts(step)).plus(d, step)
         between = [(self.step + 1, 0)] if step > self.step + 1 else []
         drew = list(self.drew)
         for change in (*between, (step, len(groups))):
@@ -113,7 +154,7 @@ class SolveRate:
 
 def solve_rates(sums: DrawSums, pool: Sequence[str], step: int) -> dict[str, SolveRate]:
     """The solve rate of every task of the pool (task ids) before `step` is played."""
-    none = Attempts(0.0, 0.0, step - 1)
+    none = no_attempts(step - 1)
     found = {task: sums.attempts.get(task, none).at(step - 1) for task in pool}
     n_passed = sum(a.passed for a in found.values())
     n_failed = sum(a.failed for a in found.values())

@@ -30,14 +30,19 @@ def by_frontier(drawing: Drawing) -> list[Task]:
     The tasks with the largest keys log(u)/w are taken, u uniform in (0, 1) (Efraimidis and Spirakis
     2006, algorithm A). u depends only on run, step and task.
     """
-    rates = solve_rates(drawing.sums, [t.task_id for t in drawing.pool], drawing.step)
+    weights = frontier_weights(drawing)
 
     def key(task: Task) -> float:
         drawn = draw_seed(drawing.run_seed, drawing.step, task.task_id)
-        weight = rates[task.task_id].mixed(drawing.group_size) ** SHARPNESS
-        return math.log((drawn + 0.5) / 2**SEED_BITS) / weight
+        return math.log((drawn + 0.5) / 2**SEED_BITS) / weights[task.task_id]
 
     queues: dict[str, Iterator[Task]] = {
         env: iter(sorted(tasks, key=key, reverse=True)) for env, tasks in drawing.by_env.items()
     }
     return [next(queues[env]) for env in drawing.places()[-1]]
+
+
+def frontier_weights(drawing: Drawing) -> dict[str, float]:
+    """The weight of every task of the pool in the draw, by task id."""
+    rates = solve_rates(drawing.sums, [t.task_id for t in drawing.pool], drawing.step)
+    return {task: rate.mixed(drawing.group_size) ** SHARPNESS for task, rate in rates.items()}

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.records import StepSummary, Task
-from reward.pool import Convergence, Forecast, PoolHistory, converged, forecast, read_history
+from reward.pool import PoolState, TaskState
+from reward.pool_history import Forecast, PoolHistory, forecast, read_history
 from rollout.arm import EvalSummary, read_eval
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
@@ -32,7 +33,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.manifest import typed_to_play
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
-from scripts.run.state import as_told, look
+from scripts.run.state import as_told, look, pool_now
 from scripts.run.timings import StepTimings
 
 T = TypeVar("T")
@@ -53,8 +54,20 @@ class Pool:
     """The history of the pool, its present state, and the forecast."""
 
     history: PoolHistory
-    state: Convergence
+    state: PoolState
     forecast: Forecast
+
+    @property
+    def ranked(self) -> list[str]:
+        """The tasks, learnable ones first and fresh ones last, otherwise in the pool's order."""
+        shown = (
+            TaskState.LEARNABLE,
+            TaskState.REVIVED,
+            TaskState.SATURATED,
+            TaskState.STUCK,
+            TaskState.FRESH,
+        )
+        return [task for state in shown for task in self.state.of(state)]
 
 
 @dataclass(frozen=True)
@@ -239,9 +252,9 @@ def _pool(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) ->
             f"{folder.bundle(1)}: no such file: this copy of the run does not have the episodes of"
             " training, so the history of its pool is not known"
         )
-    ids = [t.task_id for t in decode_tasks(from_checkout(config.data.pool))]
     history = read_history(steps, folder.bundle)
-    return Pool(history, converged(history, ids, config.pool), forecast(history, ids))
+    state = pool_now(history.sums, config)
+    return Pool(history, state, forecast(history, config.pool.bound))
 
 
 def _plan(config: RunConfig, journal: Sequence[Entry], reader: RunReader) -> Plan | None:

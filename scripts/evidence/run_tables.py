@@ -7,7 +7,7 @@ table, write a function of the findings and add one entry. No number is computed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -79,23 +79,28 @@ def gains_table(f: Findings) -> Table | None:
     )
 
 
-POOL_STATES = ("learnable", "saturated", "stuck", "stale", "never_seen")
-"""The states of a pool task, learnable first."""
-
-
 def pool_table(f: Findings) -> Table | None:
-    """The history of every pool task; None if the pool could not be read."""
+    """Every pool task, learnable ones first; None if the pool could not be read."""
     if f.pool is None:
         return None
-    seen, state = f.pool.history.by_task(), asdict(f.pool.state)
+    seen, tasks = f.pool.history.by_task(), f.pool.state.tasks
     return Table(
         "",
-        ("task", "now", "drawn", "history (step: signal)"),
+        ("task", "now", "solve rate", "learnable next", "drawn", "history (step: signal)"),
         tuple(
-            (visible(task), word.replace("_", " "), str(len(drawn)), _history(drawn))
-            for word in POOL_STATES
-            for task in state[word]
-            for drawn in [seen.get(task, ())]
+            (
+                visible(task),
+                tasks[task].state.value,
+                quantities.percent(tasks[task].solve_rate.mean),
+                quantities.percent(tasks[task].learnable),
+                str(len(seen.get(task, ()))),
+                _history(seen.get(task, ())),
+            )
+            for task in f.pool.ranked
+        ),
+        (
+            "Expected values: solve rate is the share of attempts that pass, learnable next the"
+            " probability that the attempts of the next group differ in their work.",
         ),
     )
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fieldkit.eval.stats import Estimate
 from fieldkit.records import Signal, StopReason
-from reward.pool import PoolHistory
+from reward.pool_history import PoolHistory
 from scripts.evidence.wall_time import Part, WallTime, duration
 from scripts.report import drawing
 from scripts.report.drawing import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, RED

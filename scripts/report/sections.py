@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from markupsafe import Markup
 
 from fieldkit.eval.matched import PairedRow
+from reward.pool_history import BLOCK_GROUPS, FEWEST_BLOCKS
 from rollout.yardsticks import YARDSTICKS
 from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
@@ -21,7 +21,7 @@ from scripts.evidence.findings import Findings, Pool
 from scripts.evidence.flips import Change, Flips
 from scripts.evidence.health import UNSEEN
 from scripts.evidence.played import BASE
-from scripts.evidence.run_tables import POOL_STATES, Section, page_tables
+from scripts.evidence.run_tables import Section, page_tables
 from scripts.evidence.verdict import Habit, Verdict, proven
 from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
@@ -30,6 +30,7 @@ from scripts.report.curves import FIRST, draw_curves
 from scripts.report.headline import headline
 from scripts.report.provenance import used
 from scripts.run import memory_account
+from scripts.words import quantities
 from scripts.words.visible import visible
 
 HABIT = (
@@ -165,12 +166,10 @@ def _flipped(flips: Flips | None) -> dict[str, Any] | None:
 def _pool(f: Findings) -> dict[str, Any] | None:
     if (pool := f.pool) is None:
         return None
-    state = asdict(pool.state)
-    tasks = [task for word in POOL_STATES for task in state[word]]
     return {
         "message": pool.state.message,
         "forecast": _forecast_sentence(pool),
-        "chart": charts.pool_history(pool.history, tasks),
+        "chart": charts.pool_history(pool.history, pool.ranked),
         "n_seen": len(pool.history.by_task()),
         "most_drawn": charts.POOL_ROWS,
         "tables": page_tables(f, Section.POOL),
@@ -178,11 +177,13 @@ def _pool(f: Findings) -> dict[str, Any] | None:
 
 
 def _forecast_sentence(pool: Pool) -> str:
-    f = pool.forecast
+    f, bound = pool.forecast, quantities.percent(pool.state.settings.bound)
     if f.step is not None:
-        return f"If it goes on falling as it has, the signal runs out around step {f.step}."
-    passes = len(f.shares)
-    told = f"{passes} whole pass{'' if passes == 1 else 'es'} through the pool"
-    if passes < 3:
-        return f"No forecast yet: {told} so far, and a line needs three."
-    return f"The share of learnable groups is not falling over {told}: no end is in sight."
+        return (
+            f"If it goes on falling as it has, the share of learnable groups reaches {bound} around"
+            f" step {f.step}, and by step {f.latest} at the slowest fall that the groups allow."
+        )
+    if len(f.blocks) < FEWEST_BLOCKS:
+        groups = FEWEST_BLOCKS * BLOCK_GROUPS
+        return f"No forecast yet: a line needs {groups} groups."
+    return "The share of learnable groups does not fall by more than chance: no end is in sight."

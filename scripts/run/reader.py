@@ -16,7 +16,7 @@ from typing import Any, overload
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, write_text
 from fieldkit.records import StepSummary, decode, encode
-from reward.pool import read_history
+from reward.pool_history import read_history
 from reward.solve_rate import DrawSums, Played
 from rollout.arm import BASE_ADAPTER, SUMMARY, key_of
 from rollout.yardsticks import YARDSTICKS

@@ -13,16 +13,12 @@ from typing import Any, NoReturn
 
 from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
-from fieldkit.records import Signal, StepSummary
-from reward.pool import (
-    Convergence,
-    Drawn,
-    PoolHistory,
-    converged,
-    evidence_window,
-    growth,
-    read_history,
-)
+from fieldkit.records import Signal
+from reward.pool import PoolState, growth, pool_state
+from reward.pool_history import read_history
+from reward.solve_rate import DrawSums
+from rollout.draw.base import Drawing
+from rollout.draw.rules import chances
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -150,9 +146,21 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
     )
 
 
-def pool_state(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> Convergence:
-    """The evidence about the pool, from what its finished steps drew."""
-    return converged(read_history(steps, folder.bundle), _pool_ids(config), config.pool)
+def pool_now(sums: DrawSums, config: RunConfig) -> PoolState:
+    """The state of the run's pool after the steps in `sums`."""
+    from rollout.tasks import decode_tasks  # heavy, and seldom asked
+
+    settings = config.rollout
+    one_place = Drawing(
+        settings.run_seed,
+        sums.step + 1,
+        decode_tasks(from_checkout(config.data.pool)),
+        batch=1,
+        group_size=settings.group_size,
+        mix=config.data.mix,
+        sums=sums,
+    )
+    return pool_state(sums, chances(settings.draw, one_place), config.pool)
 
 
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
@@ -161,7 +169,7 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     command = growth(pool)
     grow = f"`{command}`" if command else f"Add tasks to {pool}"
     raise PoolConverged(
-        f"{pool_state(folder, config, RunReader(folder).steps).message}. Everything is saved. "
+        f"{pool_now(RunReader(folder).sums.draws, config).message}. Everything is saved. "
         f"{grow}, then `grpo run {folder.typed}{config.flags}` goes on; or `grpo new` another run, "
         f'on other tasks, with [model] adapter = "{in_checkout(newest)}"'
     )
@@ -172,25 +180,16 @@ def _nothing_yet() -> RunFiles:
 
 
 def _is_converged(reader: RunReader, config: RunConfig) -> bool:
-    """Whether the pool is exhausted. Reads the steps in which a task's newest groups count."""
+    """Whether the pool teaches too little to go on. A newest step of which half the groups differ
+    in their work is evidence enough against, and no pool is read."""
     newest = reader.n_steps - 1
-    if newest == 0 or reader.step(newest).groups.get(Signal.LEARNABLE, 0):
-        return False  # a task that was just learnable is evidence enough against
-    pool = _pool_ids(config)
-    members, window = set(pool), evidence_window(len(pool), config.pool)
-    drawn: list[Drawn] = []
-    for n in range(newest, 0, -1):
-        found = read_history([reader.step(n)], reader.folder.bundle).drawn
-        drawn[:0] = [d for d in found if d.task_id in members]
-        if len(drawn) >= window:
-            break
-    return converged(PoolHistory(tuple(drawn)), pool, config.pool).converged
-
-
-def _pool_ids(config: RunConfig) -> list[str]:
-    from rollout.tasks import read_tasks  # heavy, and seldom asked
-
-    return [t.task_id for t in read_tasks(from_checkout(config.data.pool))]
+    if newest == 0:
+        return False
+    drawn = read_history([reader.step(newest)], reader.folder.bundle).drawn
+    learnable = sum(d.signal is Signal.LEARNABLE for d in drawn)
+    if 2 * learnable >= len(drawn):
+        return False
+    return pool_now(reader.sums.draws, config).converged
 
 
 def _eval_seconds(reader: RunReader, files: RunFiles) -> float:

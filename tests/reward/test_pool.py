@@ -1,218 +1,173 @@
+"""What the groups of a pool say about its tasks and about itself."""
+
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import (
-    Draw,
-    Outcome,
-    RolloutGroup,
-    Signal,
-    StepSummary,
-    encode_group,
-)
-from reward.group_signal import draw_of
-from reward.pool import (
-    Drawn,
-    PoolHistory,
-    PoolSettings,
-    converged,
-    forecast,
-    growth,
-    read_history,
-)
-from tests.reward.build import group, trajectory
+from fieldkit.records import Signal
+from reward.pool import PRIOR_GROUPS, PoolSettings, PoolState, TaskState, growth, pool_state
+from reward.pool_history import Drawn, PoolHistory
+from reward.solve_rate import DrawSums
 
 SAT, STUCK, LEARN = Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE
+K = 4
+PASSED = {SAT: K, STUCK: 0, LEARN: 2}
 
 
-def played(*rows: tuple[int, str, Signal]) -> PoolHistory:
-    return PoolHistory(tuple(Drawn(step, task_id, signal) for step, task_id, signal in rows))
+def drawn(*rows: tuple[int, str, Signal]) -> DrawSums:
+    """The sums of (step, task, signal) rows."""
+    return PoolHistory(tuple(Drawn(s, t, signal, PASSED[signal], K) for s, t, signal in rows)).sums
 
 
-def test_a_pool_whose_every_task_is_without_signal_has_converged() -> None:
-    evidence = converged(played((1, "a", SAT), (1, "b", STUCK)), ["a", "b"])
-    assert evidence.converged
-    assert evidence.saturated == ("a",)
-    assert evidence.stuck == ("b",)
-    assert "has converged" in evidence.message
+def state(sums: DrawSums, pool: str | list[str], settings: PoolSettings | None = None) -> PoolState:
+    """Of a pool whose tasks are drawn alike."""
+    return pool_state(sums, dict.fromkeys(pool, 1.0), settings)
 
 
-def test_one_dead_batch_is_not_convergence_while_tasks_are_unseen() -> None:
-    evidence = converged(played((1, "a", SAT), (1, "b", SAT)), ["a", "b", "c"])
-    assert not evidence.converged
-    assert evidence.never_seen == ("c",)
+def passes(*dead: float, pool: list[str], seed: int = 0) -> DrawSums:
+    """Whole passes, one a step; of each, the share of groups that are silent."""
+    rng = random.Random(seed)
+    rows = []
+    for step, share in enumerate(dead, start=1):
+        silent = set(rng.sample(pool, round(share * len(pool))))
+        rows += [(step, task, SAT if task in silent else LEARN) for task in pool]
+    return drawn(*rows)
 
 
-def test_one_learnable_task_keeps_the_pool_alive() -> None:
-    evidence = converged(played((1, "a", SAT), (1, "b", LEARN)), ["a", "b"])
-    assert not evidence.converged
-    assert evidence.learnable == ("b",)
+def of(n: int) -> list[str]:
+    return [f"t{i}" for i in range(n)]
 
 
-def test_only_a_tasks_newest_group_counts() -> None:
-    was_alive = played((1, "a", LEARN), (1, "b", LEARN), (2, "a", SAT), (2, "b", SAT))
-    assert converged(was_alive, ["a", "b"]).converged
-    woke_up = played((1, "a", SAT), (1, "b", SAT), (2, "a", LEARN))
-    assert converged(woke_up, ["a", "b"]).learnable == ("a",)
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ([], TaskState.FRESH),
+        ([LEARN], TaskState.LEARNABLE),
+        ([SAT], TaskState.SATURATED),
+        ([STUCK], TaskState.STUCK),
+        ([LEARN, SAT], TaskState.SATURATED),
+        ([LEARN, LEARN, LEARN, STUCK], TaskState.LEARNABLE),
+        ([SAT, LEARN], TaskState.REVIVED),
+        ([STUCK, STUCK, LEARN], TaskState.STUCK),
+        ([STUCK, SAT, LEARN, LEARN, LEARN], TaskState.REVIVED),
+        ([STUCK, LEARN, SAT, SAT, SAT], TaskState.SATURATED),
+    ],
+    ids=lambda v: v.value if isinstance(v, TaskState) else " ".join(s.value for s in v),
+)
+def test_a_task_has_the_state_that_its_groups_give_it(seen: list[Signal], told: TaskState) -> None:
+    sums = drawn(*[(step, "a", signal) for step, signal in enumerate(seen, start=1)])
+    found = state(sums, "ab")
+    assert found.tasks["a"].state is told
+    assert "a" in found.of(told)
+    assert "b" in found.of(TaskState.FRESH)
 
 
-def test_two_passes_may_be_asked_for() -> None:
-    history = played((1, "a", LEARN), (1, "b", SAT), (2, "a", SAT), (2, "b", SAT))
-    assert converged(history, ["a", "b"]).converged
-    strict = converged(history, ["a", "b"], PoolSettings(passes=2))
-    assert strict.learnable == ("a",)
-    assert not strict.converged
+def test_time_alone_changes_no_state_but_makes_a_task_like_its_pool() -> None:
+    early = drawn((1, "a", SAT), (1, "b", LEARN))
+    late = drawn((1, "a", SAT), (1, "b", LEARN), *[(s, "c", LEARN) for s in range(2, 80)])
+    assert state(late, "abc").tasks["a"].state is TaskState.SATURATED
+    new = state(late, "abcd").tasks["d"].learnable
+    assert state(early, "ab").tasks["a"].learnable < 0.3
+    assert state(late, "abc").tasks["a"].learnable == pytest.approx(new, abs=0.05)
+
+
+def test_the_chance_of_a_learnable_group_is_that_of_its_beta() -> None:
+    """By hand: m ~ Beta(1 + 1, 1 + 1), so 1/2; each task has one group and one prior group."""
+    found = state(drawn((1, "a", SAT), (1, "b", LEARN)), "ab")
+    assert PRIOR_GROUPS == 1
+    assert found.tasks["a"].learnable == pytest.approx((0.5 + 0) / 2)
+    assert found.tasks["b"].learnable == pytest.approx((0.5 + 1) / 2)
+    assert found.share == pytest.approx(0.5)
+    of_tasks, of_m = 2 * 0.25 * (0.25 * 0.75) / 3, 0.5**2 * (0.25 / 5)
+    assert found.sd == pytest.approx((of_tasks + of_m) ** 0.5)
+
+
+def test_the_probability_is_that_of_a_simulated_pool() -> None:
+    """Pools with a known m and tasks of known q, seen for a pass: among those that leave so many
+    learnable groups behind, the share of the next pass is below the bound as often as told."""
+    rng, n, bound = random.Random(0), 42, 0.1
+    below: list[tuple[bool, float]] = []
+    while len(below) < 4000:
+        m = rng.betavariate(1, 1)
+        q = [rng.betavariate(PRIOR_GROUPS * m, PRIOR_GROUPS * (1 - m)) for _ in range(n)]
+        seen = [rng.random() < p for p in q]
+        if sum(seen) == 3:
+            below.append((sum(q) / n < bound, m))
+    rows = [(1, t, LEARN if i < 3 else SAT) for i, t in enumerate(of(n))]
+    told = state(drawn(*rows), of(n)).probability
+    assert told == pytest.approx(sum(b for b, _ in below) / len(below), abs=0.04)
+
+
+@pytest.mark.parametrize("n", [42, 892])
+def test_two_silent_passes_make_a_pool_converge_and_a_step_does_not(n: int) -> None:
+    pool = of(n)
+    found = state(passes(1, 1, pool=pool), pool)
+    assert found.converged
+    assert found.probability > 0.99
+    assert "the pool has converged" in found.message
+    assert f"of {n} tasks 0 learnable (0 of them revived), {n} saturated" in found.message
+    assert not state(drawn(*[(1, t, SAT) for t in pool[:8]]), pool).converged
+
+
+def test_one_learnable_group_does_not_keep_a_pool_alive_and_a_fifth_of_them_does() -> None:
+    pool = of(42)
+    assert state(passes(1, 1, 1, 41 / 42, pool=pool), pool).converged
+    alive = state(passes(1, 1, 1, *[0.8] * 12, pool=pool), pool)
+    assert not alive.converged
+    assert alive.probability < 0.05
+    assert "still teaches" in alive.message
+
+
+def test_a_sample_of_a_large_pool_is_enough() -> None:
+    """A tenth of the pool was drawn and did not differ; the rest is taken to be like it."""
+    pool = of(892)
+    rows = [(1 + i // 8, t, SAT) for i, t in enumerate(pool[:88])]
+    found = state(drawn(*rows), pool)
+    assert len(found.of(TaskState.FRESH)) == 892 - 88
+    assert found.converged
+
+
+def test_what_is_asked_for_decides() -> None:
+    pool = of(42)
+    sums = passes(1, 1, 1, 41 / 42, pool=pool)
+    found = state(sums, pool)
+    sure = PoolSettings(confidence=0.5 + found.probability / 2)
+    assert state(sums, pool, sure).converged == (found.probability >= sure.confidence)
+    assert not state(sums, pool, PoolSettings(bound=0.005)).converged
 
 
 def test_growing_the_pool_lifts_convergence() -> None:
-    history = played((1, "a", SAT), (1, "b", SAT))
-    assert converged(history, ["a", "b"]).converged
-    assert not converged(history, ["a", "b", "new"]).converged
+    pool = of(42)
+    sums = passes(1, 1, pool=pool)
+    assert state(sums, pool).converged
+    grown = state(sums, [*pool, *(f"new{i}" for i in range(420))])
+    assert grown.share > state(sums, pool).share
+    assert grown.probability < state(sums, pool).probability
+
+
+def test_tasks_that_are_drawn_more_often_count_more() -> None:
+    """Near the frontier a pool goes on while there is something left to draw."""
+    pool = of(100)
+    sums = drawn(*[(1, t, LEARN if i < 5 else SAT) for i, t in enumerate(pool)] * 3)
+    alike = state(sums, pool)
+    assert alike.converged
+    frontier = pool_state(sums, {t: 50.0 if i < 5 else 1.0 for i, t in enumerate(pool)})
+    assert frontier.share > 0.5
+    assert not frontier.converged
 
 
 def test_a_task_that_left_the_pool_says_nothing() -> None:
-    assert converged(played((1, "gone", LEARN), (1, "a", SAT)), ["a"]).converged
-
-
-def test_a_task_not_drawn_for_long_is_stale_evidence() -> None:
-    old = [(1, "a", SAT)]
-    later = [(step, "b", SAT) for step in range(2, 8)]
-    evidence = converged(played(*old, *later), ["a", "b"])
-    assert evidence.stale == ("a",)
-    assert not evidence.converged
-
-
-def test_shuffled_passes_never_make_a_task_stale() -> None:
-    first = [(1, t, SAT) for t in "abcd"]
-    second_without_a = [(2, t, SAT) for t in "bcd"]
-    assert converged(played(*first, *second_without_a), list("abcd")).stale == ()
-
-
-def test_a_task_drawn_twice_in_one_step_is_learnable_if_either_group_was() -> None:
-    evidence = converged(played((1, "a", LEARN), (1, "a", SAT)), ["a"])
-    assert evidence.learnable == ("a",)
+    one, other = (drawn((1, "a", SAT), (1, "gone", signal)) for signal in (LEARN, STUCK))
+    assert state(one, "a") == state(other, "a")
 
 
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(BadInput, match="empty"):
-        converged(played(), [])
-
-
-def test_a_pool_that_names_a_task_twice_is_refused() -> None:
-    with pytest.raises(BadInput, match="a more than once"):
-        converged(played(), ["a", "a"])
-
-
-def summary(step: int, *draws: Draw, bundle: bool = True) -> StepSummary:
-    return StepSummary(
-        step=step,
-        outcome=Outcome.TRAINED,
-        parent_sha=None,
-        adapter_sha="a",
-        optimizer_sha=None,
-        bundle_sha="b" if bundle else None,
-        n_trajectories=2,
-        mean_reward=None,
-        pass_rate=None,
-        assertion_rate=None,
-        stop_rate=None,
-        mean_turns=None,
-        mean_tokens=None,
-        groups={},
-        train={},
-        seconds={},
-        draws=draws,
-    )
-
-
-def draw(signal: Signal, passed: int = 1) -> Draw:
-    return Draw("a", signal, passed, 2)
-
-
-def no_bundle(step: int) -> Path:
-    raise AssertionError(f"the bundle of step {step} was asked for")
-
-
-def write_group(run: Path, played: RolloutGroup) -> Path:
-    bundle = run / f"{played.step}.jsonl"
-    bundle.write_text(encode_group(played) + "\n")
-    return bundle
-
-
-DONE = "TASK_COMPLETE"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        ((["ls", DONE], 2), (["ls", "ls", DONE], 2), SAT),
-        ((["ls", DONE], 1), (["ls", "ls", DONE], 1), STUCK),
-        ((["ls", DONE], 1), (["ls", "ls", DONE], 2), LEARN),
-        ((["ls", DONE], 2), (["ls", "ls"], 2), LEARN),
-    ],
-    ids=["turns alone, done", "turns alone, undone", "the work", "the stop"],
-)
-def test_a_group_that_differs_by_turns_alone_keeps_no_pool_alive(
-    first: tuple[list[str], int], second: tuple[list[str], int], told: Signal, tmp_path: Path
-) -> None:
-    members = [
-        trajectory(texts, passed, 2, 0.9 - k / 10, k=k)
-        for k, (texts, passed) in enumerate((first, second))
-    ]
-    drawn = draw_of(group(members, LEARN))
-    assert drawn.signal is told
-    history = read_history([summary(1, drawn)], no_bundle)
-    assert history.by_task()["t"] == ((1, told),)
-    assert converged(history, ["t"]).converged == (told is not LEARN)
-
-
-def test_the_history_of_a_run_is_read_from_its_step_summaries() -> None:
-    steps = [summary(0, bundle=False), summary(1, draw(LEARN)), summary(2, draw(STUCK, 0))]
-    history = read_history(steps, no_bundle)
-    assert history.by_task()["a"] == ((1, LEARN), (2, STUCK))
-    assert [(d.passed, d.played) for d in history.drawn] == [(1, 2), (0, 2)]
-
-
-def test_a_step_of_an_older_version_is_read_from_its_bundle(tmp_path: Path) -> None:
-    members = [trajectory(["ls"], passed, 2, passed / 2, k=k) for k, passed in enumerate((1, 2))]
-    bundle = write_group(tmp_path, group(members, LEARN))
-    history = read_history([summary(1)], lambda step: bundle)
-    assert history == PoolHistory((Drawn(1, "t", LEARN, 1, 2),))
-    bundle.write_text(bundle.read_text() + '{"schema": 1, "step": 1}\n')
-    with pytest.raises(BadInput, match=r"1\.jsonl:2"):
-        read_history([summary(1)], lambda step: bundle)
-    bundle.unlink()
-    assert read_history([summary(1)], lambda step: bundle) == PoolHistory()
-
-
-def passes(learnable_per_pass: list[int], n: int) -> tuple[PoolHistory, list[str]]:
-    pool = [f"t{i}" for i in range(n)]
-    rows = [
-        (p, task_id, LEARN if i < x else SAT)
-        for p, x in enumerate(learnable_per_pass, start=1)
-        for i, task_id in enumerate(pool)
-    ]
-    return played(*rows), pool
-
-
-def test_the_signal_is_forecast_to_run_out_where_it_halves_each_pass() -> None:
-    history, pool = passes([64, 32, 16, 8], 128)
-    # 8 of 128 left; halving reaches half a task four passes (here: four steps) later
-    assert forecast(history, pool).step == pytest.approx(8, abs=1)
-
-
-def test_no_end_is_forecast_where_the_signal_does_not_fall() -> None:
-    history, pool = passes([10, 12, 11, 14], 40)
-    assert forecast(history, pool).step is None
-
-
-def test_too_few_passes_give_no_forecast() -> None:
-    history, pool = passes([10, 5], 40)
-    assert forecast(history, pool).step is None
-    assert forecast(history, pool).shares == ((1, 0.25), (2, 0.125))
+        state(drawn(), [])
 
 
 def test_an_empty_reserve_has_nothing_for_a_pool_to_grow_by(tmp_path: Path) -> None:

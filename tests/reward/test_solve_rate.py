@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from fieldkit.records import Signal
-from reward.pool import Drawn, PoolHistory
+from reward.pool_history import Drawn, PoolHistory
 from reward.solve_rate import DISCOUNT, PRIOR_ATTEMPTS, DrawSums, SolveRate, solve_rates
 
 

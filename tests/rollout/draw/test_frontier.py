@@ -11,7 +11,7 @@ from statistics import fmean
 import pytest
 
 from fieldkit.records import Signal, Task
-from reward.pool import Drawn, PoolHistory
+from reward.pool_history import Drawn, PoolHistory
 from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.draw.frontier import by_frontier

@@ -11,7 +11,7 @@ import pytest
 
 from fieldkit.records import RolloutGroup, read_bundle
 from reward.group_signal import draw_of
-from reward.pool import read_history
+from reward.pool_history import read_history
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from rollout.engine.serve import stop_engine

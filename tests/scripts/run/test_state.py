@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files.journal import Journal
-from fieldkit.records import Signal, encode, encode_group
+from fieldkit.records import RolloutGroup, encode, encode_group
 from reward.group_signal import draw_of
 from rollout.sandbox.command import SandboxSettings
 from scripts.night.loop import LoopOptions, with_options
@@ -153,25 +154,38 @@ def test_a_base_arm_for_the_end_waits_for_the_last_step_and_for_time(night: Nigh
     assert look(night.folder, at_end, deadline=time.time() + 1)[0] is Phase.DONE
 
 
-def silence(night: Night, *steps: int) -> Night:
+LONG = 26
+"""Steps after which a pool of four has converged that taught in the first one only."""
+
+
+def silence(night: Night, steps: Iterable[int]) -> Night:
     """The groups of these steps without signal: every rollout passed."""
     for n in steps:
         drawn = [f"p{(2 * n + i) % POOL:03d}" for i in range(2)]
-        groups = [replace(group(n, t), signal=Signal.SATURATED, advantages=(0, 0)) for t in drawn]
+        groups = [silent_group(n, task) for task in drawn]
         night.folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
         draws = tuple(map(draw_of, groups))
-        silent = replace(summary(n, STEPS), groups={"SATURATED": 2}, draws=draws)
+        silent = replace(summary(n, STEPS), groups={"LEARNABLE": 2}, draws=draws)
         night.folder.summary(n).write_text(encode(silent))
     return night
 
 
+def silent_group(n: int, task_id: str) -> RolloutGroup:
+    """Two rollouts that passed. Their turns differ, so they are trained on under a turn penalty."""
+    made = group(n, task_id)
+    first, second = made.trajectories
+    longer = replace(first, k=1, turns=(*first.turns, *second.turns))
+    return replace(made, trajectories=(first, longer))
+
+
 @pytest.fixture
-def exhausted(night: Night) -> Night:
-    """A night of nine steps whose pool has taught its last in the third, run.toml included."""
-    config = changed(silence(night, STEPS - 1, STEPS).config, "run", steps=9)
+def exhausted(tmp_path: Path) -> Night:
+    """A night of 99 steps whose pool taught in its first step only, run.toml included."""
+    night = silence(make_night(tmp_path, n_steps=LONG), range(2, LONG + 1))
+    config = changed(night.config, "run", steps=99)
     data = config.data
     night.folder.config.write_text(
-        f"[run]\nsteps = 9\neval_every = 0\n"
+        f"[run]\nsteps = 99\neval_every = 0\n"
         f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
     )
     night.folder.adapter(0).mkdir()  # without any weights it would be a copy, which no loop runs
@@ -185,11 +199,11 @@ def grpo(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_pool_whose_newest_groups_are_silent_ends_the_night(exhausted: Night) -> None:
-    assert look(exhausted.folder, exhausted.config) == (Phase.CONVERGED, 9)
+    assert look(exhausted.folder, exhausted.config) == (Phase.CONVERGED, 99)
 
 
 def test_one_silent_step_is_no_evidence_about_the_pool(night: Night) -> None:
-    config = changed(silence(night, STEPS).config, "run", steps=9)
+    config = changed(silence(night, [STEPS]).config, "run", steps=9)
     assert look(night.folder, config)[0] is Phase.ROLLOUT
 
 
@@ -199,10 +213,10 @@ def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_o
 ) -> None:
     ended = grpo(command, str(exhausted.folder.path))
     assert ended.returncode == PoolConverged.exit_code == CONVERGED, ended.stderr
-    assert "of 4 tasks 4 saturated" in ended.stderr
+    assert "of 4 tasks 0 learnable (0 of them revived), 4 saturated" in ended.stderr
     assert f"Add tasks to {exhausted.config.data.pool}" in ended.stderr
     assert f"`grpo run {exhausted.folder.typed}` goes on" in ended.stderr
-    assert f'[model] adapter = "{exhausted.folder.adapter(STEPS)}"' in ended.stderr
+    assert f'[model] adapter = "{exhausted.folder.adapter(LONG)}"' in ended.stderr
     assert ended.stdout == "" or command == "run"
 
 
