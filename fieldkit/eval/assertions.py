@@ -226,6 +226,7 @@ def _unchanged(data: bytes, seed: bytes | None) -> None:
 
 FILE_EXISTS, FILE_NOT_EXISTS = "file_exists", "file_not_exists"
 FILE_UNCHANGED = "file_unchanged"
+FILE_CONTENTS_CONTAIN = "file_contents_contain"
 FILE_CONTENTS_MATCH_REGEX = "file_contents_match_regex"
 
 ASSERTION_KINDS: Registry[AssertionKind] = Registry("assertion kind")
@@ -236,7 +237,7 @@ ASSERTION_KINDS.register(FILE_EXISTS, AssertionKind(of_tree=Tree.need_present))
 ASSERTION_KINDS.register(FILE_NOT_EXISTS, AssertionKind(of_tree=Tree.need_absent, absent=True))
 # The text holds every string of `must_contain`.
 ASSERTION_KINDS.register(
-    "file_contents_contain",
+    FILE_CONTENTS_CONTAIN,
     AssertionKind(
         of_text=_contains, key="must_contain", parse=_parse_needles, implies=(FILE_EXISTS,)
     ),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fieldkit.training.advantages import group_advantages as group_advantages
     from fieldkit.training.advantages import group_size_warning as group_size_warning
     from fieldkit.training.advantages import leave_one_out as leave_one_out
+    from fieldkit.training.averaging import mean_adapter as mean_adapter
     from fieldkit.training.losses import importance_weights as importance_weights
     from fieldkit.training.losses import k1 as k1
     from fieldkit.training.losses import k2 as k2
