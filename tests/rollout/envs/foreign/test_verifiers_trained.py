@@ -29,11 +29,16 @@ from tests.tiny_policy import write_run
 
 pytestmark = [pytest.mark.envs, pytest.mark.engine, pytest.mark.timeout(900)]
 
-EXAMPLES = Path(__file__).parents[1] / "verifiers_examples" / "everything.py"
+EXAMPLES = Path(__file__).parents[1] / "verifiers_examples"
 GROUP = 16
 
-PASSES = {"reasoning": "check_answer_reward_func >= 1", "tools": "right == 1", "till": "paid >= 4"}
-"""`ReasoningGymEnv`, a `ToolEnv`, a `StatefulToolEnv`; and when each is passed."""
+PASSES = {
+    "reasoning": "check_answer_reward_func >= 1",
+    "tools": "right == 1",
+    "till": "paid >= 4",
+    "sums": "right == 1",
+}
+"""`ReasoningGymEnv`, a `ToolEnv`, a `StatefulToolEnv`, a v1 taskset; and when each is passed."""
 
 
 def replies(answers: dict[str, str]) -> dict[str, tuple[str, ...]]:
@@ -47,6 +52,23 @@ def replies(answers: dict[str, str]) -> dict[str, tuple[str, ...]]:
             "I do not know.",
         ),
         "till": ('pay {"coins": 2}', 'pay {"coins": 1}', "Paid."),
+        "sums": (f"{answers['sums']}.", "I do not know."),
+    }
+
+
+def their_settings() -> dict[str, EnvSettings]:
+    """By environment; the v1 taskset has packages of its own and starts a program an episode."""
+    return {
+        name: EnvSettings(
+            use=str(file),
+            passes=passes,
+            style="verifiers",
+            python=str(add_environment(str(file)).python),
+            config={} if name == "sums" else {"kind": name},
+            call_seconds=300 if name == "sums" else 60,
+        )
+        for name, passes in PASSES.items()
+        for file in [EXAMPLES / ("sums_v1.py" if name == "sums" else "everything.py")]
     }
 
 
@@ -60,19 +82,9 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trained]]:
-    """A night of three steps, each a group of one environment; by environment."""
+    """A night of one step for each environment, each a group of it; by environment."""
     base = tmp_path_factory.mktemp("theirs")
-    python = str(add_environment(str(EXAMPLES)).python)
-    settings = {
-        name: EnvSettings(
-            use=str(EXAMPLES),
-            style="verifiers",
-            passes=passes,
-            python=python,
-            config={"kind": name},
-        )
-        for name, passes in PASSES.items()
-    }
+    settings = their_settings()
     rows = {n: dataset_tasks(n, asked, ROOT, "train", 2, 0) for n, asked in settings.items()}
     pool = [first for first, _ in rows.values()]
     answers = {task.env: str(task.info["answer"]) for task in pool}
@@ -95,7 +107,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trai
         f"\n[envs.{name}]\n"
         + "".join(
             f"{key} = {toml_value(getattr(one, key))}\n"
-            for key in ("use", "style", "passes", "python", "config")
+            for key in ("use", "style", "passes", "python", "config", "call_seconds")
         )
         for name, one in settings.items()
     ]
