@@ -49,3 +49,8 @@ def epoch_seed(run_seed: int, epoch: int, env: str | None = None) -> int:
 def draw_seed(run_seed: int, step: int, task_id: str) -> int:
     """The random number of one task in one step's draw, for draws at random."""
     return _derive("draw", run_seed, step, task_id)
+
+
+def author_seed(seed: int, number: int) -> int:
+    """The sampling seed of the reply in which a model writes task `number` of a file."""
+    return _derive("author", seed, number)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, Run
+from scripts.cli.arguments import Json, KeyFrom, Run
 from scripts.cli.warm_start import sft
 from trainer.settings import ServingDtype
 
 if TYPE_CHECKING:
+    from scripts.prepare.authoring import Authored
     from scripts.run.config import RunConfig
     from scripts.words.table import Table
 
@@ -42,23 +46,105 @@ def model(
 @app.command()
 def synth(
     seed: Annotated[int, typer.Option(help="Seed of the task generator.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("data"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write the files to; default: data. With --author: a file."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,
+    author: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Have a model behind chat completions write the tasks."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Which of the author's models, if it serves several.")
+    ] = None,
+    tasks: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many tasks the author should write.")
+    ] = 50,
+    replies: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Judge at most so many replies; default: 5 a task."),
+    ] = None,
+    apart: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Evaluation tasks that no written task may resemble."),
+    ] = None,
+    key_from: KeyFrom = "OPENAI_API_KEY",
+    json_: Json = False,
 ) -> None:
     """Write the five default task files; check every task in the sandbox.
 
-    The files are pool, heldout, development, reserve and final; see `docs/running.md`.
+    The files are pool, heldout, development, reserve and final; see `docs/running.md`. With
+    --author a model writes tasks into one file; those that it solves itself, that doing nothing
+    does not pass, and that resemble no other and no evaluation task (of this checkout, or of
+    --apart) are kept.
 
     Example: grpo synth --seed 7 --out data/more
+
+    Example: grpo synth --author http://localhost:8000/v1 --tasks 100 --out data/written.jsonl
     """
     import tempfile
 
     from scripts.base.display import progress_bar
+    from scripts.phases.single_arm import find_endpoint
+    from scripts.prepare.authoring import Author, apart_files, author_tasks
     from scripts.prepare.task_sets import write_splits
 
+    if author is not None:
+        if out is None:
+            raise BadInput("--out: name the file that the author's tasks go into")
+        if force:
+            raise BadInput("--force: goes only without --author, which replaces no file")
+        found, _ = find_endpoint(author, model, os.environ.get(key_from, "local"))
+        files = [*apart_files(), *(apart or [])]
+        with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
+            authored = author_tasks(
+                Author(found.url, found.model, found.api_key),
+                tasks,
+                out,
+                Path(scratch),
+                progress,
+                lambda text: print(text, file=sys.stderr),
+                seed=seed,
+                most=replies,
+                apart=files,
+            )
+        _tell(authored, author, tasks, json_)
+        return
+    folder = out or Path("data")
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
-        sizes = write_splits(seed, out, Path(scratch), progress, force)
-    print(", ".join(f"{out / name}.jsonl: {n} tasks" for name, n in sizes.items()))
+        sizes = write_splits(seed, folder, Path(scratch), progress, force)
+    if json_:
+        print(json.dumps({str(folder / f"{name}.jsonl"): n for name, n in sizes.items()}, indent=2))
+        return
+    print(", ".join(f"{folder / name}.jsonl: {n} tasks" for name, n in sizes.items()))
+
+
+def _tell(authored: Authored, author: str, wanted: int, json_: bool) -> None:
+    """Print what became of the replies. Raises `BadInput` for fewer tasks than were wanted."""
+    from rich.console import Console
+
+    from scripts.words.quantities import percent
+    from scripts.words.table import Table
+
+    n, kept = len(authored.judged), len(authored.kept)
+    rows = [
+        (fate.value, str(count), percent(count / n), why)
+        for fate, (count, why) in authored.fates().items()
+    ]
+    table = Table(f"{n} replies", ("reply", "number", "share", "such as"), tuple(rows))
+    if json_:
+        told = {"file": str(authored.file), "kept": kept, **table.plain()}
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        Console().print(table.rich())
+        print(f"{authored.file}: {kept} tasks")
+    if kept < wanted:
+        out = shlex.quote(str(authored.file))
+        more = f"--author {shlex.quote(author)} --tasks {wanted} --out {out} --replies {2 * n}"
+        raise BadInput(
+            f"{kept} of {wanted} tasks were kept, of {n} replies; `grpo synth {more}` asks for more"
+        )
 
 
 app.command()(sft)

@@ -1,0 +1,346 @@
+"""`grpo synth --author`: task files that a model writes, each task shown in the sandbox first.
+
+A model's task may be impossible, pass by itself, or repeat another one. A task is kept if its own
+commands satisfy its assertions in the environment of every rollout, if doing nothing does not, and
+if its request is not much like that of a kept task or of an evaluation task. What became of every
+reply is in a journal beside the file, from which the same command goes on after a stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from fieldkit.client import AsyncChatClient, ChatError, ChatHTTPError
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.atomic import write_text
+from fieldkit.files.journal import Journal
+from fieldkit.records import Task, encode, from_plain, plain
+from rollout.envs.registry import environment_of
+from rollout.sandbox.command import SandboxSettings
+from rollout.seeds import author_seed
+from rollout.synth.written import (
+    REPLY_SCHEMA,
+    Brief,
+    briefs,
+    request,
+    resemblance,
+    shingles,
+    written_task,
+)
+from rollout.tasks import read_tasks, signatures, task_faults
+from rollout.yardsticks import DO_NOTHING, ORACLE
+from scripts.base.checkout import from_checkout
+from scripts.base.display import Progress
+from scripts.prepare.presets import EVALUATED
+from scripts.prepare.task_sets import play_yardstick
+from scripts.run.config import DataSettings
+
+ALIKE = 0.6
+"""Two requests with this resemblance are one task. Of the default pool's tasks, the most alike to a
+held-out one has 0.63, and nine tenths are below 0.47."""
+
+TEMPERATURE = 1.0
+MOST_TOKENS = 1024
+"""Of one reply."""
+REPLY_SECONDS = 300.0
+"""The time limit of one reply, its wait in the server's queue included."""
+AT_ONCE = 16
+"""Requests in flight: it is somebody else's server."""
+REFUSED = (400, 422)
+"""Status codes of a server that does not take a JSON schema."""
+REPLIES_A_TASK = 5
+"""So many replies are asked for at most for each wanted task."""
+
+
+class Fate(StrEnum):
+    """What became of a reply."""
+
+    KEPT = "kept"
+    UNREADABLE = "no task could be read from it"
+    UNSOUND = "a task that cannot be played"
+    IDLE = "doing nothing passes it"
+    UNSOLVED = "its own commands do not pass it"
+    REPEATED = "much like a kept task"
+    EVALUATED = "much like an evaluation task"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A reply to one brief. why: the reason, empty for a kept task. task: None where none could be
+    read."""
+
+    brief: Brief
+    fate: Fate
+    why: str = ""
+    task: Task | None = None
+
+
+def apart_files() -> list[Path]:
+    """The shell's evaluation tasks that come with the checkout, which no written task may
+    resemble."""
+    heldout = from_checkout(DataSettings().heldout)
+    return [file for file in (heldout, *map(heldout.with_name, EVALUATED)) if file.is_file()]
+
+
+@dataclass(frozen=True)
+class Author:
+    """A model behind chat completions at `url`."""
+
+    url: str
+    model: str
+    api_key: str = field(repr=False)
+
+
+@dataclass
+class Authored:
+    """The replies of one task file so far, by the number of their briefs."""
+
+    file: Path
+    seed: int
+    judged: dict[int, Judged] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> list[Task]:
+        found = (self.judged[n] for n in sorted(self.judged))
+        return [j.task for j in found if j.task is not None and j.fate is Fate.KEPT]
+
+    @property
+    def text(self) -> str:
+        """The task file."""
+        return "".join(encode(task) + "\n" for task in self.kept)
+
+    def fates(self) -> dict[Fate, tuple[int, str]]:
+        """Of each fate that a reply met: how many did, and the reason of the first."""
+        counts = Counter(j.fate for j in self.judged.values())
+        first = {j.fate: j.why for j in reversed(self.judged.values())}
+        return {fate: (counts[fate], first[fate]) for fate in Fate if fate in counts}
+
+
+def author_tasks(
+    author: Author,
+    wanted: int,
+    out: Path,
+    scratch: Path,
+    progress: Progress,
+    say: Callable[[str], None],
+    *,
+    seed: int = 0,
+    most: int | None = None,
+    apart: Sequence[Path] = (),
+) -> Authored:
+    """Have tasks written until `wanted` are kept in `out`, or `most` replies were judged.
+
+    apart: files of evaluation tasks. Raises `BadInput` if `out` holds tasks of another origin or
+    was begun with another seed, and `Unavailable` where the model does not answer; what was judged
+    until then is kept.
+    """
+    most = most or REPLIES_A_TASK * wanted
+    journal = Journal(out.with_name(f"{out.stem}.replies.jsonl"))
+    found = _resumed(out, seed, journal)
+    judge = _Judge(found, [task for file in apart for task in read_tasks(file)], scratch, progress)
+    asking = _Asking(author, seed, say)
+    left = (b for b in briefs(seed) if b.number not in found.judged)
+    while (missing := wanted - len(found.kept)) > 0 and (budget := most - len(found.judged)) > 0:
+        progress("tasks written", len(found.kept), wanted)
+        replies = asyncio.run(asking.ask(list(itertools.islice(left, min(AT_ONCE, budget)))))
+        good = [(b, r) for b, r in replies if isinstance(r, str)]
+        for judged in judge.all(good, author.model, out.stem, missing):
+            journal.append("reply", **_entry(judged))
+            found.judged[judged.brief.number] = judged
+        write_text(out, found.text)
+        for _, error in replies:
+            if isinstance(error, Exception):
+                raise error
+    progress("tasks written", len(found.kept), wanted)
+    return found
+
+
+def _resumed(out: Path, seed: int, journal: Journal) -> Authored:
+    """What an earlier start has left."""
+    found = Authored(out, seed)
+    entries = journal.read()
+    if not entries:
+        if out.exists():
+            raise BadInput(f"{out}: it holds other tasks; name another file with --out")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        journal.append("begun", seed=seed)
+        return found
+    if entries[0].data.get("seed") != seed:
+        raise BadInput(
+            f"{journal.path}: it was begun with --seed {entries[0].data.get('seed')}; give that"
+            " seed, or name another file with --out"
+        )
+    try:
+        replies = [entry.data for entry in entries if entry.event == "reply"]
+        last = max((data["number"] for data in replies), default=-1)
+        asked = list(itertools.islice(briefs(seed), last + 1))
+        found.judged = {d["number"]: _judged(d, asked[d["number"]]) for d in replies}
+    except (KeyError, TypeError, IndexError) as e:
+        raise BadInput(
+            f"{journal.path}: not a journal of replies ({e!r}); name another file with --out"
+        ) from None
+    if out.exists() and not found.text.startswith(out.read_text(encoding="utf-8")):
+        raise BadInput(
+            f"{out}: it is not what {journal.path} says was kept; name another file with --out"
+        )
+    return found
+
+
+def _entry(judged: Judged) -> dict[str, Any]:
+    task = None if judged.task is None else plain(judged.task)
+    return {
+        "number": judged.brief.number,
+        "fate": judged.fate.name,
+        "why": judged.why,
+        "task": task,
+    }
+
+
+def _judged(data: dict[str, Any], brief: Brief) -> Judged:
+    task = None if data["task"] is None else from_plain(Task, data["task"], "task")
+    return Judged(brief, Fate[data["fate"]], data["why"], task)
+
+
+Reply = str | Exception
+"""The text of a reply, or why there is none."""
+
+
+@dataclass
+class _Asking:
+    """Asks for the tasks of briefs, by a JSON schema where the server takes one."""
+
+    author: Author
+    seed: int
+    say: Callable[[str], None]
+    by_schema: bool = True
+
+    async def ask(self, wanted: Sequence[Brief]) -> list[tuple[Brief, Reply]]:
+        """Each brief with its reply, all at once."""
+        client = AsyncChatClient(
+            self.author.url, self.author.model, self.author.api_key, timeout=REPLY_SECONDS
+        )
+        async with client:
+            found = await self._all(client, wanted)
+            refused = [
+                r for r in found if isinstance(r, ChatHTTPError) and r.status_code in REFUSED
+            ]
+            if self.by_schema and len(refused) == len(found):
+                self.say(f"the server takes no JSON schema; the model is only told: {refused[0]}")
+                self.by_schema = False
+                found = await self._all(client, wanted)
+        return list(zip(wanted, map(_told, found), strict=True))
+
+    async def _all(self, client: AsyncChatClient, wanted: Sequence[Brief]) -> list[Reply]:
+        return list(await asyncio.gather(*(self._reply(client, brief) for brief in wanted)))
+
+    async def _reply(self, client: AsyncChatClient, brief: Brief) -> Reply:
+        schema = {"name": "task", "schema": REPLY_SCHEMA, "strict": True}
+        form = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        try:
+            answer = await client.chat(
+                request(brief),
+                max_tokens=MOST_TOKENS,
+                temperature=TEMPERATURE,
+                seed=author_seed(self.seed, brief.number),
+                **(form if self.by_schema else {}),
+            )
+        except ChatError as e:
+            return e
+        try:
+            return str(answer["choices"][0]["message"]["content"] or "")
+        except (KeyError, IndexError, TypeError):
+            return Unavailable(f"{self.author.url}: the answer holds no message")
+
+
+def _refused(reply: Reply) -> bool:
+    return isinstance(reply, ChatHTTPError) and reply.status_code in REFUSED
+
+
+def _told(reply: Reply) -> Reply:
+    if isinstance(reply, ChatError):
+        return Unavailable(f"{reply}; what was judged is kept, and the same command goes on")
+    return reply
+
+
+@dataclass
+class _Judge:
+    """Judges replies in the order of their briefs."""
+
+    found: Authored
+    apart: Sequence[Task]
+    scratch: Path
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._evaluated = [shingles(task.prompt) for task in self.apart]
+        self._signs = {sign for task in self.apart for sign in signatures(task)}
+
+    def all(
+        self, replies: Sequence[tuple[Brief, str]], author: str, prefix: str, missing: int
+    ) -> Iterator[Judged]:
+        """What becomes of each reply; of the last ones nothing once `missing` are kept."""
+        read = [self._read(brief, reply, author, prefix) for brief, reply in replies]
+        played = self._play([j for j in read if j.fate is Fate.KEPT])
+        kept = [shingles(task.prompt) for task in self.found.kept]
+        for judged in read:
+            after = self._compare(played.get(judged.brief.number, judged), kept)
+            if after.fate is Fate.KEPT and after.task is not None:
+                kept.append(shingles(after.task.prompt))
+                missing -= 1
+            yield after
+            if missing == 0:
+                return
+
+    def _read(self, brief: Brief, reply: str, author: str, prefix: str) -> Judged:
+        """KEPT if nothing speaks against it so far."""
+        try:
+            task = written_task(brief, reply, author, prefix)
+        except BadInput as e:
+            return Judged(brief, Fate.UNREADABLE, str(e))
+        faults = task_faults(task, "task")
+        if not faults:
+            faults = [*environment_of(task).fits(task, SandboxSettings())]
+        if faults:
+            return Judged(brief, Fate.UNSOUND, faults[0], task)
+        return Judged(brief, Fate.KEPT, "", task)
+
+    def _play(self, sound: Sequence[Judged]) -> dict[int, Judged]:
+        """What doing nothing and the oracle say, by the brief's number."""
+        tasks = [j.task for j in sound if j.task is not None]
+        if not tasks:
+            return {}
+        idle, solved = (
+            play_yardstick(name, tasks, self.scratch, "playing what was written", self.progress)
+            for name in (DO_NOTHING, ORACLE)
+        )
+        found = {}
+        for judged, nothing, oracle in zip(sound, idle, solved, strict=True):
+            after = judged
+            if nothing.grade.passed:
+                after = replace(judged, fate=Fate.IDLE)
+            elif not oracle.grade.passed:
+                failed = next((r for r in oracle.grade.results if not r.passed), None)
+                why = "" if failed is None else f"{failed.kind} {failed.path}: {failed.detail}"
+                after = replace(judged, fate=Fate.UNSOLVED, why=why)
+            found[judged.brief.number] = after
+        return found
+
+    def _compare(self, judged: Judged, kept: Sequence[frozenset[str]]) -> Judged:
+        if judged.task is None or judged.fate is not Fate.KEPT:
+            return judged
+        mine = shingles(judged.task.prompt)
+        for fate, others in ((Fate.EVALUATED, self._evaluated), (Fate.REPEATED, kept)):
+            closest = max((resemblance(mine, other) for other in others), default=0.0)
+            if closest >= ALIKE:
+                return replace(judged, fate=fate, why=f"resemblance {closest:.2f}")
+        shared = next((sign for sign in signatures(judged.task) if sign in self._signs), None)
+        if shared is not None:
+            return replace(judged, fate=Fate.EVALUATED, why=f"the same {shared[0]}")
+        return judged

@@ -1,0 +1,204 @@
+"""A model's tasks are kept where the sandbox shows that they work, and what became of every reply
+is known. The model is a server on this machine that answers as told; the sandbox is real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.journal import Journal
+from fieldkit.records import encode
+from rollout.synth.written import _EXAMPLE, briefs
+from rollout.tasks import read_tasks
+from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, author_tasks
+from tests.fieldkit.answering import Endpoint, answering, said
+from tests.scripts.typed import BAD_INPUT, grpo
+
+COPIES = (
+    "Copy the recipe of the red soup to soup.bak.",
+    "Put a second copy of the plan for May into plan.bak.",
+    "Nobody may lose these words: duplicate them as words.bak.",
+)
+
+
+def copy_task(number: int, **changes: Any) -> str:
+    """A reply whose task is one copy; no two of them are much alike."""
+    name = ("soup", "plan", "words")[number]
+    task = {
+        "prompt": COPIES[number],
+        "files": [{"path": f"{name}.txt", "content": f"{name} {number}\n"}],
+        "commands": [f"cp {name}.txt {name}.bak"],
+        "assertions": [
+            {"kind": "file_contents_contain", "path": f"{name}.bak", "must_contain": [f"{number}"]}
+        ],
+    }
+    return json.dumps(task | changes)
+
+
+class Written:
+    """What was kept in a folder's `tasks.jsonl` from a server's replies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "tasks.jsonl"
+        self.told: list[str] = []
+        self.endpoint: Endpoint | None = None
+
+    def __call__(self, answers: Sequence[tuple[int, str]], wanted: int, **more: Any) -> Authored:
+        with answering(answers) as endpoint:
+            self.endpoint = endpoint
+            return author_tasks(
+                Author(endpoint.base_url, "m", "key"),
+                wanted,
+                self.out,
+                self.folder / "scratch",
+                lambda what, done, total: None,
+                self.told.append,
+                **more,
+            )
+
+    def fates(self) -> dict[int, str]:
+        entries = Journal(self.folder / "tasks.replies.jsonl").read()
+        return {e.data["number"]: e.data["fate"] for e in entries if e.event == "reply"}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Written:
+    (tmp_path / "scratch").mkdir()
+    return Written(tmp_path)
+
+
+def test_what_works_is_kept_and_every_other_reply_has_its_fate(write: Written) -> None:
+    replies = [
+        said(copy_task(0)),
+        said("Sorry, no."),
+        said(copy_task(1, assertions=[{"kind": "file_exists", "path": "../up"}])),
+        said(copy_task(1, assertions=[{"kind": "file_unchanged", "path": "plan.txt"}])),
+        said(copy_task(1, commands=["cp plan.txt elsewhere"])),
+        said(copy_task(0, files=[{"path": "soup.txt", "content": "other 0\n"}])),
+        said(copy_task(2)),
+    ]
+    found = write(replies, 3, most=len(replies))
+    tasks = read_tasks(write.out)
+    assert {t.prompt for t in tasks} == {COPIES[0], COPIES[2]}
+    assert [t.info["author"] for t in tasks] == ["m", "m"]
+    assert found.fates() == {
+        Fate.KEPT: (2, ""),
+        Fate.UNREADABLE: (1, "there is no JSON object in it"),
+        Fate.UNSOUND: (
+            1,
+            "verifiable_assertions.0.path: '../up' has a component '..'; write the plain path",
+        ),
+        Fate.IDLE: (1, ""),
+        Fate.UNSOLVED: (1, "file_contents_contain plan.bak: no such file"),
+        Fate.REPEATED: (1, "resemblance 1.00"),
+    }
+
+
+def test_no_task_is_kept_that_resembles_an_evaluation_task(write: Written) -> None:
+    evaluated = write([said(copy_task(0))], 1, most=1).kept
+    apart = write.folder / "heldout.jsonl"
+    apart.write_text("".join(encode(task) + "\n" for task in evaluated))
+    other = Written(write.folder)
+    other.out = write.folder / "more.jsonl"
+    files = {"files": [{"path": "soup.txt", "content": "quite another 0\n"}]}
+    found = other([said(copy_task(0, **files))], 1, most=1, apart=[apart])
+    (judged,) = found.judged.values()
+    assert judged.fate is Fate.EVALUATED
+    assert other.out.read_text() == ""
+
+
+def test_the_same_command_goes_on_and_asks_nothing_twice(write: Written) -> None:
+    write([said(copy_task(0))], 1, most=1)
+    before = write.out.read_text()
+    found = write([said(copy_task(1))], 2, most=2)
+    assert write.out.read_text().startswith(before)
+    assert [t.prompt for t in found.kept] == [COPIES[0], COPIES[1]]
+    assert sorted(write.fates()) == [0, 1]
+    assert write.endpoint is not None
+    (asked,) = write.endpoint.asked
+    second = list(zip(range(2), briefs(0), strict=False))[1][1]
+    assert second.persona.intent in asked["messages"][1]["content"]
+    write([(500, "")], 2)  # all are there, so nobody is asked
+
+
+def test_a_server_that_fails_loses_nothing_that_was_judged(write: Written) -> None:
+    answers = [said(copy_task(n)) for n in range(3)] + [(401, "no such key")]
+    with pytest.raises(Unavailable, match=r"401: no such key; what was judged is kept"):
+        write(answers, 5)
+    assert sorted(t.prompt for t in read_tasks(write.out)) == sorted(COPIES)
+    assert write.endpoint is not None
+    assert len(write.endpoint.asked) == AT_ONCE
+
+
+def test_a_server_without_json_schemas_is_asked_in_words(write: Written) -> None:
+    found = write([(400, "response_format is unknown"), said(copy_task(0))], 1, most=1)
+    assert len(found.kept) == 1
+    assert write.endpoint is not None
+    first, second = write.endpoint.asked
+    assert first.pop("response_format")["type"] == "json_schema"
+    assert first == second
+    assert write.told == [
+        f"the server takes no JSON schema; the model is only told: {write.endpoint.base_url}"
+        "/chat/completions: HTTP 400: response_format is unknown"
+    ]
+
+
+def test_tasks_of_another_origin_are_not_replaced(write: Written) -> None:
+    write.out.write_text("mine\n")
+    with pytest.raises(BadInput, match="it holds other tasks; name another file with --out"):
+        write([said(copy_task(0))], 1)
+    assert write.out.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"event": "begun", "seed": 7}, "it was begun with --seed 7"),
+        ({"event": "reply", "number": "x"}, "not a journal of replies"),
+        ({"event": "reply", "number": 0, "fate": "LOST"}, "not a journal of replies"),
+    ],
+)
+def test_a_journal_that_does_not_fit_is_refused(
+    write: Written, line: dict[str, Any], reason: str
+) -> None:
+    journal = Journal(write.folder / "tasks.replies.jsonl")
+    if line["event"] != "begun":
+        journal.append("begun", seed=0)
+    journal.append(**line)
+    with pytest.raises(BadInput, match=reason):
+        write([said(copy_task(0))], 1)
+
+
+def test_a_file_that_was_changed_is_not_gone_on_with(write: Written) -> None:
+    write([said(copy_task(0))], 1, most=1)
+    write.out.write_text("changed\n")
+    with pytest.raises(BadInput, match=r"it is not what .*tasks\.replies\.jsonl says was kept"):
+        write([said(copy_task(1))], 2)
+
+
+def test_the_command_says_what_it_kept_and_that_it_wanted_more(tmp_path: Path) -> None:
+    out = tmp_path / "tasks.jsonl"
+    listed = json.dumps({"data": [{"id": "m"}]})
+    with answering([said(json.dumps(_EXAMPLE)), said("no")], 200, listed) as endpoint:
+        words = ("synth", "--author", endpoint.base_url, "--tasks", "2", "--replies", "2")
+        ended = grpo(*words, "--out", out, "--json")
+    assert ended.returncode == BAD_INPUT
+    told = json.loads(ended.stdout)
+    assert told["kept"] == 1
+    assert "error: 1 of 2 tasks were kept, of 2 replies" in ended.stderr
+    assert f"--tasks 2 --out {out} --replies 4` asks for more" in ended.stderr
+    (task,) = read_tasks(out)
+    assert task.prompt == _EXAMPLE["prompt"]
+
+
+def test_an_author_needs_a_file_and_replaces_none() -> None:
+    without = grpo("synth", "--author", "http://localhost:1/v1")
+    assert (without.returncode, "--out: name the file" in without.stderr) == (BAD_INPUT, True)
+    forced = grpo("synth", "--author", "http://localhost:1/v1", "--out", "x.jsonl", "--force")
+    assert (forced.returncode, "--force: goes only" in forced.stderr) == (BAD_INPUT, True)
