@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
@@ -231,6 +231,19 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class EnvSummary:
+    """The rollout figures of a step's attempts in one environment: means, as in `StepSummary`."""
+
+    n_trajectories: int
+    mean_reward: float
+    pass_rate: float
+    assertion_rate: float
+    stop_rate: float
+    mean_turns: float
+    mean_tokens: float
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """A finished step: step.json. A step is done when it is there.
 
@@ -256,9 +269,22 @@ class StepSummary:
     seconds: dict[str, float]
     draws: tuple[Draw, ...] = ()
     """Of every group that was played, in the order of the bundle; empty in older steps."""
+    environments: Annotated[dict[str, EnvSummary], Field(exclude_if=lambda envs: not envs)] = field(
+        default_factory=dict
+    )
+    """By environment, of those that the step played; empty in a run with one environment."""
+
+    def in_env(self, env: str) -> StepSummary | None:
+        """The step's attempts in one environment alone, without what is not known by environment;
+        None where it played none."""
+        if (own := self.environments.get(env)) is None:
+            return None
+        return replace(
+            self, **vars(own), groups={}, train={}, seconds={}, draws=(), environments={}
+        )
 
 
-_ALL: Any = (Task, Sampling, Action, Turn, Trajectory, RolloutGroup, StepSummary, Grade)
+_ALL: Any = (Task, Sampling, Action, Turn, Trajectory, RolloutGroup, EnvSummary, StepSummary, Grade)
 for _cls in _ALL:
     _cls.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 

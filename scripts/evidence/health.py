@@ -16,11 +16,11 @@ from fieldkit.training.adapter import base_name
 from fieldkit.training.advantages import group_size_warning
 from scripts.evidence import step_figures
 from scripts.evidence.collect import Evidence
-from scripts.evidence.milestones import SMOOTHING, Milestones
+from scripts.evidence.milestones import SMOOTHING, Gain, Milestones
 from scripts.evidence.step_figures import StepFigure, by_step
 from scripts.evidence.verdict import proven
 from scripts.run.config import RunConfig
-from scripts.words.quantities import percent, points
+from scripts.words.quantities import MINUS, percent, points
 
 KL_SPIKE = 3.0
 """A spike is a KL above this multiple of the largest earlier KL; steady growth is not a spike."""
@@ -33,7 +33,8 @@ STEPS_BEFORE = 3
 
 REWARD_UP = 0.02
 PASS_DOWN = 0.05
-"""Smallest changes of the trailing means that count: of the reward, and of the pass rate."""
+"""Smallest changes of the trailing means that count: of the reward, as a share of its size, because
+every environment pays on a scale of its own, and of the pass rate."""
 
 COLLAPSED = 0.5
 """Tokens a turn, last steps over first steps."""
@@ -142,32 +143,78 @@ def kl_spike(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def reward_without_work(found: Milestones, evidence: Evidence | None) -> Warning_ | None:
-    """The reward rose while fewer tasks pass.
+    """The reward rose while fewer tasks pass, in all or in one of several environments.
 
     Uses the held-out pass rate once an adapter is evaluated, and the rollouts' pass rate before
     that, because each step plays other tasks.
     """
-    gains = {g.figure: g.last - g.first for g in found.gains}
-    reward, passed = gains.get("reward", 0.0), gains.get("pass rate", 0.0)
-    if reward < REWARD_UP:
-        return None
-    seen = ""
-    if evidence is not None and evidence.newest is not None:
-        change = evidence.against_reference(evidence.newest).passed
-        if proven(change) < 0:
-            lost = points(change.difference.value)
-            seen = f"Reward {reward:+.2f} over the steps, held-out tasks passed {lost} points."
-    elif passed <= -PASS_DOWN:
-        seen = f"Reward {reward:+.2f}, tasks passed {points(passed)} points over the steps."
+    cases = {"": found.gains, **found.by_environment}
+    seen = [s for env, gains in cases.items() if (s := _unearned(gains, evidence, env))]
     if not seen:
         return None
+    title = "The reward rose while fewer tasks pass"
+    if evidence is not None and evidence.reward_parts:
+        return Warning_(
+            title,
+            " ".join(seen),
+            "The policy found a part of the reward that it gets without finishing.",
+            "Read the transcripts below, then lower that part's weight in envs.NAME.rewards, or"
+            " have it pay only for finished work.",
+        )
     return Warning_(
-        "The reward rose while fewer tasks pass",
-        seen,
+        title,
+        " ".join(seen),
         "The policy found something that is paid better than finishing: stopping early is the"
         " usual one.",
         "`grpo reward explain` shows what is paid for; lower reward.turn_penalty.",
     )
+
+
+def _unearned(gains: Sequence[Gain], evidence: Evidence | None, env: str) -> str:
+    """A reward that rose and passes that fell, in words; empty otherwise. env: empty for all."""
+    of = {g.figure: g for g in gains}
+    if "reward" not in of or "pass rate" not in of:
+        return ""
+    reward, passed = of["reward"], of["pass rate"].last - of["pass rate"].first
+    size = max(abs(reward.first), abs(reward.last))
+    if not reward.last - reward.first > REWARD_UP * size:
+        return ""
+    where = f"In {env}: reward" if env else "Reward"
+    rose = f"{where} {reward.first:.3g} → {reward.last:.3g}".replace("-", MINUS)
+    change = _held_out_passes(evidence, env) if evidence is not None else None
+    if evidence is None or change is None:
+        fell = passed <= -PASS_DOWN
+        return f"{rose}, tasks passed {points(passed)} points over the steps." if fell else ""
+    sign, lost = change
+    if sign >= 0:
+        return ""
+    told = f"{rose} over the steps, held-out tasks passed {points(lost)} points."
+    return told + _risen_part(evidence, env)
+
+
+def _held_out_passes(evidence: Evidence, env: str) -> tuple[int, float] | None:
+    """The newest adapter's change in held-out tasks passed, with its sign where it is proven; None
+    where it was not played on such tasks."""
+    if evidence.newest is None:
+        return None
+    if not env:
+        change = evidence.against_reference(evidence.newest).passed
+        return proven(change), change.difference.value
+    for row in evidence.splits.get("environment", ()):
+        if row.value == env and row.paired is not None:
+            return proven(row.paired.passed, row.holm_p), row.paired.passed.difference.value
+    return None
+
+
+def _risen_part(evidence: Evidence, env: str) -> str:
+    """The part that adds most to the reward of held-out tasks, in words; empty if none rose."""
+    risen = [(0.0, "")]
+    for row in evidence.reward_parts:
+        before, after = (row.means.get(arm) for arm in (evidence.reference, evidence.newest or ""))
+        if before is not None and after is not None and (not env or row.env == env):
+            told = f" The part {row.name} went from {before:.3g} to {after:.3g}."
+            risen.append((row.weight * (after - before), told.replace("-", MINUS)))
+    return max(risen)[1]
 
 
 def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:

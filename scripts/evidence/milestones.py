@@ -8,10 +8,22 @@ gain of the last steps on held-out tasks, with intervals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from fieldkit.records import StepSummary
-from scripts.evidence.step_figures import PASSES, REWARD, STOPS, TURNS, StepFigure, by_step
+from scripts.evidence.step_figures import (
+    PASSES,
+    REWARD,
+    STOPS,
+    TURNS,
+    StepFigure,
+    by_step,
+    environments,
+    in_env,
+)
 from scripts.words.quantities import counted
 
 SMOOTHING = 3
@@ -45,6 +57,10 @@ class Milestones:
     lowest_turns: float | None
     gains: tuple[Gain, ...]
     sentences: tuple[str, ...]
+    by_environment: Annotated[
+        dict[str, tuple[Gain, ...]], Field(exclude_if=lambda gains: not gains)
+    ] = field(default_factory=dict)
+    """The gains of each environment; empty in a run with one."""
 
 
 def milestones(steps: Sequence[StepSummary]) -> Milestones:
@@ -57,8 +73,13 @@ def milestones(steps: Sequence[StepSummary]) -> Milestones:
         stops_100=_first(played, 1.0),
         lowest_turns_step=lowest.step if lowest else None,
         lowest_turns=lowest.mean_turns if lowest else None,
-        gains=_gains(played),
+        gains=_gains(played, MOVED),
         sentences=(),
+        by_environment={
+            env: gains
+            for env in environments(played)
+            if (gains := _gains(played, [in_env(figure, env) for figure in MOVED]))
+        },
     )
     first = played[0].step if played else None
     return replace(found, sentences=tuple(_sentences(found, first)))
@@ -72,8 +93,8 @@ MOVED = (STOPS, TURNS, REWARD, PASSES)
 """The figures whose gain over the night is shown."""
 
 
-def _gains(steps: Sequence[StepSummary]) -> tuple[Gain, ...]:
-    of_each = {_name(figure): by_step(steps, figure) for figure in MOVED}
+def _gains(steps: Sequence[StepSummary], figures: Sequence[StepFigure]) -> tuple[Gain, ...]:
+    of_each = {_name(figure): by_step(steps, figure) for figure in figures}
     return tuple(_gain(f, values) for f, values in of_each.items() if len(values) > SMOOTHING)
 
 

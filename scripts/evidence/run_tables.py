@@ -16,8 +16,9 @@ from rollout.yardsticks import YARDSTICKS
 from scripts.evidence import tables
 from scripts.evidence.collect import TAGS, Evidence
 from scripts.evidence.findings import Findings
+from scripts.evidence.milestones import SMOOTHING, Gain
 from scripts.evidence.played import BASE
-from scripts.evidence.step_figures import FIGURES, NOTHING
+from scripts.evidence.step_figures import FIGURES, NOTHING, StepFigure, env_figures
 from scripts.words import quantities
 from scripts.words.table import Table
 from scripts.words.visible import visible
@@ -46,13 +47,22 @@ def sums_table(f: Findings) -> Table | None:
 
 def numbers_table(f: Findings) -> Table | None:
     """The numbers behind the curves; None if no step was played."""
-    shown = [figure for figure in FIGURES if figure.is_number]
+    return _numbers(f, "", [figure for figure in FIGURES if figure.is_number])
+
+
+def env_numbers_table(f: Findings) -> Table | None:
+    """The numbers of each environment behind the curves; None in a run with one environment."""
+    shown = env_figures(f.played)
+    return _numbers(f, "By environment", shown) if shown else None
+
+
+def _numbers(f: Findings, title: str, shown: Sequence[StepFigure]) -> Table | None:
     rows = [
         (str(s.step), s.outcome.value.lower(), *[_number(figure.read(s)) for figure in shown])
         for s in f.played
     ]
     columns = ("step", "outcome", *[figure.symbol for figure in shown])
-    return Table("", columns, tuple(rows)) if rows else None
+    return Table(title, columns, tuple(rows)) if rows else None
 
 
 def _number(value: float | None) -> str:
@@ -65,17 +75,34 @@ def gains_table(f: Findings) -> Table | None:
         return None
     return Table(
         "Over the steps, as trailing means",
-        ("figure", "first", "last", "most of it by step", "last third bought"),
-        tuple(
-            (
-                g.figure,
-                f"{g.first:.2f}",
-                f"{g.last:.2f}",
-                NOTHING if g.most_by_step is None else str(g.most_by_step),
-                quantities.signed(g.last_third, 2),
-            )
-            for g in f.milestones.gains
-        ),
+        _GAIN_COLUMNS,
+        tuple(map(_gain_cells, f.milestones.gains)),
+    )
+
+
+def env_gains_table(f: Findings) -> Table | None:
+    """The same for each environment; None in a run with one environment, or with few steps."""
+    of_envs = f.milestones.by_environment
+    if not of_envs:
+        return None
+    return Table(
+        "Training by environment",
+        ("environment", *_GAIN_COLUMNS),
+        tuple((env, *_gain_cells(g)) for env, gains in of_envs.items() for g in gains),
+        (f"Means over {SMOOTHING} steps, of the steps in which the environment was played.",),
+    )
+
+
+_GAIN_COLUMNS = ("figure", "first", "last", "most of it by step", "last third bought")
+
+
+def _gain_cells(g: Gain) -> tuple[str, ...]:
+    return (
+        g.figure,
+        f"{g.first:.2f}",
+        f"{g.last:.2f}",
+        NOTHING if g.most_by_step is None else str(g.most_by_step),
+        quantities.signed(g.last_third, 2),
     )
 
 
@@ -188,7 +215,9 @@ TABLES: list[Shown] = [
     Shown(of_evidence(tables.pass_at_k_table), Section.MATCHED),
     Shown(sums_table, Section.MATCHED, in_text=False),
     Shown(numbers_table, Section.CURVES, in_text=False),
+    Shown(env_numbers_table, Section.CURVES, in_text=False),
     Shown(gains_table, Section.MILESTONES, in_text=False),
+    Shown(env_gains_table, Section.MILESTONES),
     Shown(of_evidence(tables.late_table), Section.MILESTONES),
     *[Shown(of_evidence(partial(tables.split_table, tag=tag)), Section.SPLITS) for tag in TAGS],
     Shown(of_evidence(parts_table), Section.SPLITS),

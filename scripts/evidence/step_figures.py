@@ -2,13 +2,14 @@
 
 A figure is read from the step's summary alone. A figure that a step lacks is None and is not shown.
 To add a figure, add one entry to `FIGURES`: the page's curves, its table of numbers and the
-trackers then show it.
+trackers then show it. A run with several environments has the figures of `BY_ENV` for each as well.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fieldkit.eval.matched import ArmRow
 from fieldkit.eval.stats import Estimate
@@ -26,7 +27,7 @@ class StepFigure:
     """One figure of a step, and how it is shown.
 
     name: heading of its curve. symbol: heading of its column. unit: unit of the figure times
-    `scale`. tag: its name in trackers, `group/name`.
+    `scale`. tag: its name in trackers, `group/name`, or `group/name/environment`.
     """
 
     name: str
@@ -57,8 +58,8 @@ class StepFigure:
 
     @property
     def key(self) -> str:
-        """The figure's name in code: the tag without the group."""
-        return self.tag.rpartition("/")[2]
+        """The figure's name in code: the tag without group and environment."""
+        return self.tag.split("/")[1]
 
     @property
     def heading(self) -> str:
@@ -179,10 +180,54 @@ def by_step(steps: Sequence[StepSummary], figure: StepFigure) -> list[tuple[int,
     return [(s.step, v) for s in steps if (v := figure.read(s)) is not None]
 
 
-def curves() -> dict[str, list[StepFigure]]:
+# --- by environment -------------------------------------------------------------------------------
+
+BY_ENV = (REWARD, STOPS, PASSES, TURNS)
+"""The figures of training that are shown for each environment, where there are several."""
+
+ENV_COLOURS = ("orange", "green", "red", "muted")
+"""Colours of the environments' lines; a fifth environment has the first one again."""
+
+
+def environments(steps: Sequence[StepSummary]) -> list[str]:
+    """The environments that steps tell apart, sorted by name; none in a run with one."""
+    return sorted({env for s in steps for env in s.environments})
+
+
+def in_env(figure: StepFigure, env: str, colour: str = ENV_COLOURS[0]) -> StepFigure:
+    """The same figure of one environment's attempts: a further line of its curve."""
+
+    def read(step: StepSummary) -> float | None:
+        own = step.in_env(env)
+        return None if own is None else figure.read(own)
+
+    return replace(
+        figure,
+        symbol=f"{env}: {figure.symbol}",
+        read=read,
+        tag=f"{figure.tag}/{env}",
+        colour=colour,
+        held_out=None,
+        line=env,
+        is_number=False,
+    )
+
+
+def env_figures(steps: Sequence[StepSummary]) -> list[StepFigure]:
+    """The figures of each environment that the steps tell apart, environment by environment."""
+    coloured = zip(environments(steps), itertools.cycle(ENV_COLOURS), strict=False)
+    return [in_env(figure, env, colour) for env, colour in coloured for figure in BY_ENV]
+
+
+def figures_of(steps: Sequence[StepSummary]) -> list[StepFigure]:
+    """Every figure of these steps: `FIGURES`, and those of each environment."""
+    return [*FIGURES, *env_figures(steps)]
+
+
+def curves(steps: Sequence[StepSummary]) -> dict[str, list[StepFigure]]:
     """Heading of a curve → its lines, ordered by the last figure of each curve."""
     found: dict[str, list[StepFigure]] = {}
-    for figure in FIGURES:
+    for figure in figures_of(steps):
         if heading := figure.heading:
             found[heading] = [*found.pop(heading, []), figure]
     return found

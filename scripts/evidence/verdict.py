@@ -126,12 +126,10 @@ def judge(
     )
 
 
-def proven(change: PairedProportions) -> int:
-    """The sign of one change by itself, if the exact test and the interval agree, else 0."""
-    return _agreed(change, change.test.p_value)
-
-
-def _agreed(change: PairedProportions, p: float) -> int:
+def proven(change: PairedProportions, p: float | None = None) -> int:
+    """The sign of a change, if the exact test and the interval agree, else 0. p: the test's p-value
+    as corrected for others; by default its own, of a change by itself."""
+    p = change.test.p_value if p is None else p
     return change.difference.sign if p < SIGNIFICANT else 0
 
 
@@ -143,7 +141,7 @@ def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
     moved = {_TREND_NAMES[t.figure]: t for t in training.trends}
     raw = [p.test.p_value for p in pairs.values()] + [t.p_value for t in moved.values()]
     adjusted = dict(zip([*pairs, *moved], zip(raw, holm(raw), strict=True), strict=True))
-    signs = {name: _agreed(pair, adjusted[name][1]) for name, pair in pairs.items()}
+    signs = {name: proven(pair, adjusted[name][1]) for name, pair in pairs.items()}
     for name, trend in moved.items():
         direction = (trend.tau > 0) - (trend.tau < 0)
         signs[name] = direction if adjusted[name][1] < SIGNIFICANT else 0

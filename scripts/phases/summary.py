@@ -8,19 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from fieldkit.records import Outcome, RolloutGroup, StepSummary
+from fieldkit.records import EnvSummary, Outcome, RolloutGroup, StepSummary
 from reward.group_signal import draw_of
 from reward.totals import totals
+from rollout.tasks import decode_tasks
+from scripts.run.config import RunConfig
 from scripts.run.timings import StepTimings
 
 
 def step_summary(
-    step: int, groups: Sequence[RolloutGroup], trained: Mapping[str, Any], timings: StepTimings
+    step: int,
+    groups: Sequence[RolloutGroup],
+    trained: Mapping[str, Any],
+    timings: StepTimings,
+    *,
+    by_env: bool = False,
 ) -> StepSummary:
-    """The summary of a step whose bundle is `groups` and whose train.json is `trained`."""
-    sums = totals([t for g in groups for t in g.trajectories])
+    """The summary of a step whose bundle is `groups` and whose train.json is `trained`.
+
+    by_env: also by environment, as in a run with `several_envs`.
+    """
+    envs = dict.fromkeys(g.env for g in groups) if by_env else {}
     return StepSummary(
         step=step,
         outcome=Outcome(trained["outcome"]),
@@ -28,13 +40,7 @@ def step_summary(
         adapter_sha=trained["adapter_sha"],
         optimizer_sha=trained["optimizer_sha"],
         bundle_sha=trained["bundle_sha"],
-        n_trajectories=sums.n,
-        mean_reward=sums.mean_reward,
-        pass_rate=sums.pass_rate,
-        assertion_rate=sums.assertion_rate,
-        stop_rate=sums.stop_rate,
-        mean_turns=sums.mean_turns,
-        mean_tokens=sums.mean_tokens,
+        **asdict(_played(groups)),
         groups=dict(Counter(g.signal.value for g in groups)),
         train={
             key: float(value)
@@ -43,4 +49,27 @@ def step_summary(
         },
         seconds={k: round(v, 3) for k, v in {**timings.seconds, "wall": timings.wall}.items()},
         draws=tuple(map(draw_of, groups)),
+        environments={env: _played([g for g in groups if g.env == env]) for env in envs},
+    )
+
+
+def several_envs(config: RunConfig, pool: Path) -> bool:
+    """Whether a run plays several environments, although one of its steps may have one. pool: its
+    task file."""
+    if config.data.mix:
+        return len(config.data.mix) > 1
+    # Without environments of its own a run has one, so most runs need not read their pool here.
+    return bool(config.envs) and len({task.env for task in decode_tasks(pool)}) > 1
+
+
+def _played(groups: Sequence[RolloutGroup]) -> EnvSummary:
+    sums = totals([t for g in groups for t in g.trajectories])
+    return EnvSummary(
+        n_trajectories=sums.n,
+        mean_reward=sums.mean_reward,
+        pass_rate=sums.pass_rate,
+        assertion_rate=sums.assertion_rate,
+        stop_rate=sums.stop_rate,
+        mean_turns=sums.mean_turns,
+        mean_tokens=sums.mean_tokens,
     )

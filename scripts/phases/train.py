@@ -33,7 +33,7 @@ from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, L
 from scripts.phases.context import Context, Done
 from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside
 from scripts.phases.rollout import next_step
-from scripts.phases.summary import step_summary
+from scripts.phases.summary import several_envs, step_summary
 from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
 from trainer.batch import collect
@@ -280,7 +280,8 @@ def _finish(ctx: Context, n: int, trained: dict[str, Any]) -> StepSummary:
     before = read_timings(ctx.folder.timings(n), n)
     timings = before.with_segment(ctx.watch.segment("train"))
     write_timings(ctx.folder.timings(n), timings)
-    summary = step_summary(n, groups, trained, timings)
+    apart = several_envs(ctx.config, ctx.pool_file)
+    summary = step_summary(n, groups, trained, timings, by_env=apart)
     write_text(ctx.folder.summary(n), encode(summary) + "\n")
     RunReader(ctx.folder).store_sums()
     return summary

@@ -72,7 +72,7 @@ MEANINGS = {
 FIRST = ("Reward", "Stops by itself", "Passes", "Turns", KL.name, GROUPS)
 """The curves to look at first, in order."""
 
-COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED}
+COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED, "muted": MUTED}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def draw_curves(steps: Sequence[StepSummary], evidence: Evidence | None) -> tupl
     """Draw every curve that has data. steps: the steps with rollouts."""
     if not steps:
         return ()
-    pictures = [_draw(title, lines, steps, evidence) for title, lines in curves().items()]
+    pictures = [_draw(title, lines, steps, evidence) for title, lines in curves(steps).items()]
     found = [p for p in (*pictures, _draw_groups(steps)) if p is not None]
     order = {title: i for i, title in enumerate(FIRST)}
     return tuple(sorted(found, key=lambda p: order.get(p.title, len(order))))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 
 from fieldkit.files.atomic import write_json, write_text
 from fieldkit.records import SCHEMA, Signal, StepSummary
 from scripts.evidence.findings import Findings
-from scripts.evidence.step_figures import FIGURES
+from scripts.evidence.step_figures import StepFigure, figures_of
 
 CSV, JSON = "steps.csv", "steps.json"
 
@@ -26,7 +27,8 @@ def write_step_files(f: Findings) -> tuple[str, ...]:
     if not f.played:
         return stored
     parts = sorted({part for s in f.played for part in s.seconds})
-    rows = [_row(s, parts) for s in f.played]
+    figures = figures_of(f.played)
+    rows = [_row(s, figures, parts) for s in f.played]
     out = io.StringIO()
     writer = csv.DictWriter(out, rows[0], lineterminator="\n")
     writer.writeheader()
@@ -36,13 +38,13 @@ def write_step_files(f: Findings) -> tuple[str, ...]:
     return (CSV, JSON, *stored)
 
 
-def _row(s: StepSummary, parts: list[str]) -> dict[str, Value]:
+def _row(s: StepSummary, figures: Sequence[StepFigure], parts: list[str]) -> dict[str, Value]:
     """One step: its figures by their tags, the groups by signal, and the seconds by part."""
     return {
         "step": s.step,
         "outcome": s.outcome.value,
         "episodes": s.n_trajectories,
-        **{figure.tag: figure.read(s) for figure in FIGURES},
+        **{figure.tag: figure.read(s) for figure in figures},
         **{f"groups/{signal.lower()}": s.groups.get(signal, 0) for signal in Signal},
         **{f"seconds/{part}": s.seconds.get(part) for part in parts},
     }

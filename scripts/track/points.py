@@ -16,7 +16,7 @@ from fieldkit.errors import BadInput
 from fieldkit.records import Signal, StepSummary
 from rollout.arm import SUMMARY, EvalSummary, read_eval
 from scripts.base.checkout import ROOT
-from scripts.evidence.step_figures import FIGURES
+from scripts.evidence.step_figures import figures_of
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
@@ -94,7 +94,7 @@ def _evals_by_step(reader: RunReader) -> dict[int, EvalSummary]:
 
 def _step_scalars(s: StepSummary) -> dict[str, float]:
     """The tracked figures, the groups by signal, and the seconds by part."""
-    read = {figure.tag: figure.read(s) for figure in FIGURES if figure.is_tracked}
+    read = {figure.tag: figure.read(s) for figure in figures_of([s]) if figure.is_tracked}
     figures = {tag: value for tag, value in read.items() if value is not None}
     groups = {f"groups/{signal.lower()}": float(s.groups.get(signal, 0)) for signal in Signal}
     seconds = {f"seconds/{part}": value for part, value in s.seconds.items()}

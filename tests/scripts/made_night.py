@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from fieldkit.records import (
     Action,
     ActionKind,
+    EnvSummary,
     Outcome,
     RolloutGroup,
     Signal,
@@ -19,6 +20,7 @@ from fieldkit.records import (
     Task,
     Trajectory,
     Turn,
+    decode,
     encode,
     encode_group,
 )
@@ -158,6 +160,21 @@ def _write_step(folder: RunFolder, n: int, n_steps: int, pool: Sequence[str]) ->
     write_timings(folder.timings(n), timings(n))
     if groups:
         folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
+
+
+def played_in(reward: float, pass_rate: float, stop_rate: float = 0.5) -> EnvSummary:
+    """Sixteen attempts of a step in one environment."""
+    return EnvSummary(16, reward, pass_rate, 0.5, stop_rate, 4.0, 80.0)
+
+
+def tell_apart(night: Night, environments: Mapping[str, Sequence[EnvSummary]]) -> None:
+    """Give the steps 1, 2, … of a night the figures of these environments."""
+    for env, figures in environments.items():
+        for n, own in enumerate(figures, start=1):
+            path = night.folder.summary(n)
+            summary = decode(StepSummary, path.read_text(), str(path))
+            envs = {**summary.environments, env: own}
+            path.write_text(encode(replace(summary, environments=envs)))
 
 
 def timings(n: int) -> StepTimings:

@@ -172,6 +172,7 @@ def test_a_step_on_all_environments_together_changes_the_adapter(night: Night) -
     record = json.loads((night.folder / "step-001" / "step.json").read_text())
     assert record["outcome"] == "TRAINED"
     assert sum(record["groups"].values()) == len(REPLIES)
+    assert record["environments"].keys() == REPLIES.keys()
     assert record["train"]["grad_norm"] > 0
     assert record["adapter_sha"] != record["parent_sha"]
     groups = list(read_bundle(night.folder / "step-001" / "trajectory_bundle.jsonl"))

@@ -120,7 +120,7 @@ def test_a_further_figure_is_one_entry_and_everybody_shows_it(night: Night) -> N
     with added(FIGURES, patience):
         page = write_report(read_findings(night.folder, night.config)).read_text()
         points = {p.step: p.scalars for p in read_points(night.folder) if p.step}
-        assert curves()["Patience"] == [patience]
+        assert curves(())["Patience"] == [patience]
     assert '<th scope="col">patience</th>' in page
     assert '<td data-label="patience"><span>0.625</span></td>' in page
     assert "<strong>Patience</strong> turns a token" in page

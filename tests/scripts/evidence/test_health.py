@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.records import Outcome, StepSummary
+from fieldkit.eval.grade import RewardPart
+from fieldkit.records import Outcome, StepSummary, Trajectory
 from rollout.settings import RolloutSettings
 from scripts.evidence import health as w
+from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import read_findings
 from scripts.evidence.milestones import Milestones, milestones
 from scripts.run.config import RunConfig
-from tests.scripts.evals import step
-from tests.scripts.made_night import make_night, tasks
+from tests.scripts.evals import collect, step, trajectory, write_eval
+from tests.scripts.made_night import make_night, played_in, tasks
 
 
 def steps(**columns: Sequence[float]) -> list[StepSummary]:
@@ -76,6 +78,82 @@ def test_where_held_out_tasks_were_played_they_are_asked_and_not_the_rollouts(
 def test_a_reward_that_rises_with_the_work_is_none() -> None:
     night = steps(reward=[0.3, 0.3, 0.3, 0.5, 0.5, 0.5], passed=[0.3, 0.3, 0.3, 0.6, 0.6, 0.6])
     assert w.reward_without_work(found(night), None) is None
+
+
+UP, DOWN = (0.2, 0.2, 0.2, 0.5, 0.5, 0.5), (0.6, 0.6, 0.6, 0.2, 0.2, 0.2)
+
+
+def in_two_environments(**sql: Sequence[float]) -> list[StepSummary]:
+    """A sound shell, and the reward and passes of a second environment; in all both rise."""
+    rising = steps(reward=UP, passed=UP)
+    rows = zip(rising, sql["reward"], sql["passed"], strict=True)
+    return [
+        replace(s, environments={"shell": played_in(0.5, 0.5), "sql": played_in(r, p)})
+        for s, r, p in rows
+    ]
+
+
+def test_one_environment_whose_reward_rises_while_it_passes_less_is_named() -> None:
+    seen = w.reward_without_work(found(in_two_environments(reward=UP, passed=DOWN)), None)
+    assert seen is not None
+    assert seen.seen == "In sql: reward 0.2 → 0.5, tasks passed −40.0 points over the steps."
+    assert w.reward_without_work(found(in_two_environments(reward=UP, passed=UP)), None) is None
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_a_reward_rises_by_its_own_scale(scale: float) -> None:
+    risen = steps(reward=[scale * r for r in UP], passed=DOWN)
+    assert w.reward_without_work(found(risen), None) is not None
+    still = steps(reward=[scale * r for r in (0.5, 0.5, 0.5, 0.505, 0.505, 0.505)], passed=DOWN)
+    assert w.reward_without_work(found(still), None) is None
+
+
+ENVS = ("game", "clawgym")
+ON = [replace(t, env=ENVS[i % 2]) for i, t in enumerate(tasks(40))]
+
+
+def hints_without_wins(evals: Path, lost: str) -> Evidence:
+    """Attempts whose `hints` rise from 0.1 to 0.9 while all tasks of one environment are lost."""
+
+    def paid(sha: str, hints: float, fails: str) -> list[Trajectory]:
+        played = []
+        for task in ON:
+            t = trajectory(task.task_id, sha, 2 if task.env == fails else 4, 3, True)
+            parts = (RewardPart("won", float(t.grade.passed)), RewardPart("hints", hints, 3.0))
+            is_game = task.env == "game"
+            grade = replace(t.grade, rewards=parts) if is_game else t.grade
+            played.append(replace(t, grade=grade))
+        return played
+
+    write_eval(evals, paid("warm", 0.1, ""), ON)
+    write_eval(evals, paid("new", 0.9, lost), ON)
+    return collect(evals, ON, [step(0, "warm"), step(1, "new")])
+
+
+def test_on_held_out_tasks_the_environment_and_the_part_that_rose_are_named(tmp_path: Path) -> None:
+    evidence = hints_without_wins(tmp_path, lost="game")
+    rising = steps(reward=UP, passed=UP)
+    night = [
+        replace(s, environments={"game": played_in(r, 0.5), "clawgym": played_in(r, 0.5)})
+        for s, r in zip(rising, UP, strict=True)
+    ]
+    seen = w.reward_without_work(found(night), evidence)
+    assert seen is not None
+    part = "The part hints went from 0.1 to 0.9."
+    assert (
+        f"In game: reward 0.2 → 0.5 over the steps, held-out tasks passed −100.0 points. {part}"
+        in seen.seen
+    )
+    assert "In clawgym" not in seen.seen
+    assert "envs.NAME.rewards" in seen.remedy
+
+
+def test_a_night_in_one_environment_with_parts_is_warned_of_too(tmp_path: Path) -> None:
+    evidence = replace(hints_without_wins(tmp_path, lost="game"), splits={})
+    seen = w.reward_without_work(found(steps(reward=UP, passed=UP)), evidence)
+    assert seen is not None
+    assert seen.seen.startswith("Reward 0.2 → 0.5 over the steps, held-out tasks passed −50.0")
+    assert "The part hints" in seen.seen
 
 
 def test_replies_that_shrink_to_less_than_half_have_collapsed() -> None:

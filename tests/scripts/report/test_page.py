@@ -16,12 +16,21 @@ from fieldkit.files.atomic import append_line
 from fieldkit.files.journal import Journal
 from fieldkit.records import encode
 from scripts.evidence.findings import read_findings
+from scripts.evidence.text_page import markdown, plain_page
 from scripts.evidence.verdict import Habit
 from scripts.report.files import write_files, write_report
 from scripts.report.page import cell, code
 from scripts.report.sections import HABIT, TERMS, terms
 from scripts.run.reader import read_step
-from tests.scripts.made_night import Night, make_night, tasks, write_tasks
+from scripts.track.points import read_points
+from tests.scripts.made_night import (
+    Night,
+    make_night,
+    played_in,
+    tasks,
+    tell_apart,
+    write_tasks,
+)
 
 SECTIONS = (
     "verdict",
@@ -129,6 +138,46 @@ def test_every_number_of_every_step_lies_next_to_the_page(tmp_path: Path) -> Non
     assert float(rows[-1]["train/kl"]) == stored["steps"][-1]["train/kl"] == 0.008
     assert rows[0].keys() == stored["steps"][0].keys()
     assert rows[0]["groups/learnable"] == "6"
+
+
+def test_a_night_in_several_environments_shows_the_training_of_each(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    alone = next(csv.reader(_steps_csv(night).splitlines()))
+    shell = [played_in(0.25, 0.5, 0.75)] * 8
+    sql = [played_in(0.125 * n, 0.0625 * n) for n in range(1, 8)]  # the last step had none
+    tell_apart(night, {"shell": shell, "sql": sql})
+    rows = list(csv.DictReader(_steps_csv(night).splitlines()))
+    assert [row["rollout/reward/sql"] for row in rows[:2]] == ["0.125", "0.25"]
+    assert rows[-1]["rollout/reward/sql"] == ""
+    assert rows[0]["rollout/stop_rate/shell"] == "0.75"
+    assert set(alone) < rows[0].keys()
+    points = {
+        p.step: p.scalars for p in read_points(night.folder) if p.step and not p.is_evaluation
+    }
+    assert points[1]["rollout/pass_rate/sql"] == 0.0625
+    assert "rollout/pass_rate/sql" not in points[8]
+    found = read_findings(night.folder, night.config)
+    page = Page(write_report(found).read_text())
+    assert '<td data-label="sql: reward"><span>0.125</span></td>' in page.html
+    assert re.search(
+        r"Training by environment environment figure .* sql reward 0\.25 0\.75", page.text
+    )
+    reward_curve = page.html.split("<strong>Reward</strong>")[1].split("</figure>")[0]
+    assert [name in reward_curve for name in ("rollouts", "shell", "sql")] == [True] * 3
+    assert "## Training by environment" in markdown(found)
+
+
+def test_a_night_in_one_environment_shows_nothing_by_environment(tmp_path: Path) -> None:
+    night = make_night(tmp_path)
+    found = read_findings(night.folder, night.config)
+    assert not any(tag.count("/") > 1 for tag in _steps_csv(night).splitlines()[0].split(","))
+    assert "nvironment" not in markdown(found)
+    assert "by_environment" not in json.dumps(plain_page(found))
+
+
+def _steps_csv(night: Night) -> str:
+    write_report(read_findings(night.folder, night.config))
+    return (night.folder.path / "steps.csv").read_text()
 
 
 def test_a_page_without_a_step_links_no_data(tmp_path: Path) -> None:
