@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -19,6 +20,7 @@ from fieldkit.records import (
     Signal,
     StepSummary,
     StopReason,
+    Task,
     Trajectory,
     Turn,
     decode,
@@ -26,7 +28,12 @@ from fieldkit.records import (
     encode_group,
     read_bundle,
 )
+from reward.pool import pool_state
+from reward.pool_history import Drawn
+from reward.solve_rate import DrawSums
 from rollout.arm import read_eval
+from rollout.draw.base import Drawing
+from rollout.draw.rules import DRAWS
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.evidence.findings import read_findings
@@ -35,6 +42,7 @@ from scripts.evidence.played import read_played
 from scripts.evidence.stored import has_episodes
 from scripts.run.config import read_config
 from scripts.run.folder import open_run
+from scripts.run.reader import RunReader
 
 
 def committed() -> list[Path]:
@@ -62,6 +70,35 @@ def test_a_committed_run_is_read_to_its_last_record(run: Path) -> None:
     for arm in arms:
         if has_episodes(run / "evals" / arm.key):
             assert read_played(run / "evals" / arm.key).summary == arm
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_the_pool_of_a_committed_run_has_not_converged_before_its_end(run: Path) -> None:
+    """The copies have no bundles, only how many groups of a step had which signal of their rewards,
+    so the tasks to which these belong are tried out by chance."""
+    reader = RunReader(open_run(run.name))
+    assert reader.manifest is not None
+    pool = list(reader.manifest["data"]["pool"]["tasks"])
+    tasks = [Task(task, "", "", {}) for task in pool]
+    batch, seed = (reader.manifest["config"]["rollout"][k] for k in ("tasks_per_step", "run_seed"))
+    for trial in range(10):
+        rng, sums = random.Random(trial), DrawSums()
+        for step in reader.steps[1:]:
+            signals = [Signal(name) for name, n in step.groups.items() for _ in range(n)]
+            rng.shuffle(signals)
+            drawn = DRAWS["uniform"](Drawing(seed, step.step, tasks, batch))
+            sums = sums.plus(
+                step.step,
+                [
+                    Drawn(
+                        step.step, task.task_id, signal, 2 if signal is Signal.LEARNABLE else 0, 4
+                    )
+                    for task, signal in zip(drawn, signals, strict=True)
+                ],
+            )
+            found = pool_state(sums, dict.fromkeys(pool, 1.0))
+            assert found.share > 0.2
+            assert found.probability < 0.01
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
