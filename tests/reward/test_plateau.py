@@ -1,0 +1,65 @@
+"""A night that has learned and learns no more is told from one that still rises."""
+
+from __future__ import annotations
+
+import pytest
+
+from reward.plateau import FEWEST_IN_WINDOW, rise
+from tests.reward.plateau_alarm import PLATEAUS, RISING, alarms
+
+WAVE = (0.01, -0.01)
+
+
+def waved(*values: float) -> list[float]:
+    """The values with a small noise, without which there is no doubt."""
+    return [v + WAVE[i % 2] for i, v in enumerate(values)]
+
+
+def test_too_few_steps_say_nothing() -> None:
+    assert rise([0.1] * (3 * FEWEST_IN_WINDOW - 1)) is None
+    assert rise([0.1] * 3 * FEWEST_IN_WINDOW) is not None
+
+
+def test_gain_and_recent_gain_are_differences_of_window_means() -> None:
+    found = rise([0.0] * 5 + [0.4] * 5 + [0.5] * 5)
+    assert found is not None
+    assert found.window == 5
+    assert found.gain == pytest.approx(0.5)
+    assert found.recent == pytest.approx(0.1)
+    # nine differences in the last two windows, one of them 0.1; 2 / window from two means
+    assert found.error == pytest.approx((0.1**2 / 9 / 2 * 2 / 5) ** 0.5)
+
+
+def test_a_long_night_is_compared_by_quarters() -> None:
+    found = rise([0.0] * 40 + [0.4] * 20 + [0.5] * 20)
+    assert found is not None
+    assert found.window == 20
+    assert found.recent == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "over"),
+    [
+        (waved(*[0.1] * 5, *[0.5] * 10), True),
+        (waved(*[0.1] * 15), False),  # nothing was learned
+        (waved(*[0.5] * 5, *[0.1] * 10), False),  # it fell
+        (waved(*[0.1] * 5, *[0.3] * 5, *[0.5] * 5), False),  # it rises
+        (waved(*[0.1] * 5, *[0.6] * 5, *[0.5] * 5), True),  # it has begun to fall
+    ],
+)
+def test_a_plateau_is_a_rise_that_is_over(rewards: list[float], over: bool) -> None:
+    found = rise(rewards)
+    assert found is not None
+    assert found.over is over
+
+
+@pytest.mark.parametrize("name", RISING)
+def test_a_night_that_rises_is_seldom_ended(name: str) -> None:
+    assert alarms(RISING[name], 100, 100).share <= 0.1
+
+
+def test_a_default_night_ends_soon_after_its_habit_is_gone() -> None:
+    found = alarms(PLATEAUS["a default night, done by step 14"], 60, 100)
+    assert found.share > 0.9
+    assert found.median is not None
+    assert 15 <= found.median <= 30
