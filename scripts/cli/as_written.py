@@ -1,4 +1,4 @@
-"""Shows help texts as they are written, including words in square brackets.
+"""Shows help texts as they are written: words in square brackets, and paragraphs as paragraphs.
 
 Typer reads help texts as Rich markup, which takes `[envs.NAME]` or `[model]` for a style and drops
 it, on the screen and in shell completions. Our texts have no markup, so this module escapes all of
@@ -28,7 +28,13 @@ class _Escaped:
         for described in (self, *(given.get("params") or ())):
             for text in ("help", "short_help", "epilog"):
                 if said := getattr(described, text, None):
-                    setattr(described, text, escaped(said))
+                    setattr(described, text, escaped(reflowed(said)))
+
+
+def reflowed(text: str) -> str:
+    """The text with each paragraph on one line. The lines of a docstring are longer than those of a
+    narrow terminal, and Typer would break each one by itself."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def escaped(text: str) -> str:

@@ -84,3 +84,21 @@ def test_words_in_brackets_stand_in_the_help_of_commands_groups_and_parameters()
 def test_a_text_is_escaped_as_rich_escapes_it(text: str) -> None:
     assert escaped(text) == escape(text)
     assert render(escaped("[envs.NAME]") + "!").plain == "[envs.NAME]!"
+
+
+def test_a_paragraph_is_broken_where_the_screen_ends_and_nowhere_else() -> None:
+    described = typer.Typer(cls=Group)
+
+    @described.command()
+    def one() -> None:
+        """Do something.
+
+        A line of the source that is longer than the screen of somebody who
+        has a small one.
+        """
+
+    show_as_written(described)
+    done = CliRunner().invoke(described, ["--help"], env={"COLUMNS": "60"})
+    lines = [line.strip() for line in done.output.splitlines()]
+    assert "A line of the source that is longer than the screen of" in lines
+    assert "somebody who has a small one." in lines
