@@ -105,6 +105,15 @@ class PoolState:
         return tuple(task for task, found in self.tasks.items() if found.state in states)
 
     @property
+    def outlook(self) -> str:
+        """The expected share and its probability, as a clause for a person."""
+        return (
+            f"{100 * self.share:.0f} % of the next pass's groups are expected to differ in their"
+            f" work, fewer than {100 * self.settings.bound:.0f} % with probability"
+            f" {self.probability:.2f}"
+        )
+
+    @property
     def message(self) -> str:
         """One sentence for a person."""
         n = {state: len(self.of(state)) for state in TaskState}
@@ -114,12 +123,8 @@ class PoolState:
             f" pass), {n[TaskState.STUCK]} stuck (mostly fail alike), {n[TaskState.FRESH]} fresh"
             " (never drawn)"
         )
-        share = (
-            f"{self.share:.0%} of the next pass's groups are expected to differ in their work, less"
-            f" than {self.settings.bound:.0%} with probability {self.probability:.2f}"
-        )
         said = "the pool has converged" if self.converged else "the pool still teaches"
-        return f"{said}: {share}; {counts}"
+        return f"{said}: {self.outlook}; {counts}"
 
 
 def pool_state(

@@ -88,12 +88,27 @@ class Forecast:
     """The step at which the expected share of LEARNABLE groups reaches the bound if it goes on
     falling at its present rate. It decides nothing."""
 
+    bound: float
     blocks: tuple[tuple[int, int, int], ...]
     """(last step, LEARNABLE groups, groups) of each block of steps, oldest first."""
     step: int | None = None
     """None if the share does not fall by more than chance, or too few groups were played."""
     latest: int | None = None
     """The same at the slowest fall that the groups allow (one-sided 95 %)."""
+
+    @property
+    def message(self) -> str:
+        """One sentence for a person."""
+        if self.step is not None:
+            return (
+                "If it goes on falling as it has, the share of groups that differ reaches"
+                f" {100 * self.bound:.0f} % around step {self.step}, and by step {self.latest} at"
+                " the slowest fall that the groups allow (95 %)."
+            )
+        if len(self.blocks) < FEWEST_BLOCKS:
+            groups = FEWEST_BLOCKS * BLOCK_GROUPS
+            return f"No forecast of the share yet: a line needs {groups} groups."
+        return "The share of groups that differ does not fall by more than chance: no end in sight."
 
 
 def forecast(history: PoolHistory, bound: float) -> Forecast:
@@ -107,7 +122,7 @@ def forecast(history: PoolHistory, bound: float) -> Forecast:
     blocks = _blocks(history)
     recent = blocks[-RECENT_BLOCKS:]
     if len(recent) < FEWEST_BLOCKS:
-        return Forecast(blocks)
+        return Forecast(bound, blocks)
     begins = [blocks[-len(recent) - 1][0] if len(blocks) > len(recent) else 0]
     begins += [last for last, *_ in recent[:-1]]
     times = [(begin + 1 + last) / 2 for begin, (last, *_) in zip(begins, recent, strict=True)]
@@ -120,12 +135,12 @@ def forecast(history: PoolHistory, bound: float) -> Forecast:
     slope = sum(w * (t - t_mean) * y for w, t, y in zip(weights, times, logs, strict=True)) / spread
     slowest = slope + Z / math.sqrt(spread)
     if slowest >= 0:
-        return Forecast(blocks)
+        return Forecast(bound, blocks)
     now = blocks[-1][0]
     step, latest = (
         max(now, math.ceil(t_mean + (math.log(bound) - y_mean) / s)) for s in (slope, slowest)
     )
-    return Forecast(blocks, step, latest)
+    return Forecast(bound, blocks, step, latest)
 
 
 def _blocks(history: PoolHistory) -> tuple[tuple[int, int, int], ...]:

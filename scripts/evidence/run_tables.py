@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from reward.pool import TaskState
 from rollout.yardsticks import YARDSTICKS
 from scripts.evidence import tables
 from scripts.evidence.collect import TAGS, Evidence
@@ -103,6 +104,21 @@ def _gain_cells(g: Gain) -> tuple[str, ...]:
         f"{g.last:.2f}",
         NOTHING if g.most_by_step is None else str(g.most_by_step),
         quantities.signed(g.last_third, 2),
+    )
+
+
+def pool_states_table(f: Findings) -> Table | None:
+    """How many tasks of the pool are in which state, with the outlook and the forecast; None if
+    nothing was drawn or the pool could not be read."""
+    if f.pool is None or not f.pool.history.drawn:
+        return None
+    state = f.pool.state
+    outlook = f"{state.outlook[:1].upper()}{state.outlook[1:]}."
+    return Table(
+        "What the pool can teach",
+        ("tasks", *(s.value for s in TaskState)),
+        ((str(len(state.tasks)), *(str(len(state.of(s))) for s in TaskState)),),
+        (outlook, f.pool.forecast.message),
     )
 
 
@@ -223,6 +239,7 @@ TABLES: list[Shown] = [
     Shown(of_evidence(parts_table), Section.SPLITS),
     Shown(of_evidence(tables.kind_table), Section.SPLITS),
     Shown(of_evidence(tables.stops_table), Section.STOPS),
+    Shown(pool_states_table, Section.POOL, on_page=lambda f: None),
     Shown(pool_table, Section.POOL, in_text=False),
 ]
 """Every table of a run, in reading order."""

@@ -13,11 +13,10 @@ from typing import Any
 from markupsafe import Markup
 
 from fieldkit.eval.matched import PairedRow
-from reward.pool_history import BLOCK_GROUPS, FEWEST_BLOCKS
 from rollout.yardsticks import YARDSTICKS
 from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
-from scripts.evidence.findings import Findings, Pool
+from scripts.evidence.findings import Findings
 from scripts.evidence.flips import Change, Flips
 from scripts.evidence.health import UNSEEN
 from scripts.evidence.played import BASE
@@ -30,7 +29,6 @@ from scripts.report.curves import FIRST, draw_curves
 from scripts.report.headline import headline
 from scripts.report.provenance import used
 from scripts.run import memory_account
-from scripts.words import quantities
 from scripts.words.visible import visible
 
 HABIT = (
@@ -168,22 +166,9 @@ def _pool(f: Findings) -> dict[str, Any] | None:
         return None
     return {
         "message": pool.state.message,
-        "forecast": _forecast_sentence(pool),
+        "forecast": pool.forecast.message,
         "chart": charts.pool_history(pool.history, pool.ranked),
         "n_seen": len(pool.history.by_task()),
         "most_drawn": charts.POOL_ROWS,
         "tables": page_tables(f, Section.POOL),
     }
-
-
-def _forecast_sentence(pool: Pool) -> str:
-    f, bound = pool.forecast, quantities.percent(pool.state.settings.bound)
-    if f.step is not None:
-        return (
-            f"If it goes on falling as it has, the share of learnable groups reaches {bound} around"
-            f" step {f.step}, and by step {f.latest} at the slowest fall that the groups allow."
-        )
-    if len(f.blocks) < FEWEST_BLOCKS:
-        groups = FEWEST_BLOCKS * BLOCK_GROUPS
-        return f"No forecast yet: a line needs {groups} groups."
-    return "The share of learnable groups does not fall by more than chance: no end is in sight."

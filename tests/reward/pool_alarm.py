@@ -34,8 +34,7 @@ class DeadBatch:
 
     def alarms(self, step: Step) -> Array:
         """The nights that end with this step."""
-        dead: Array = ~step.differs.any(1)
-        return dead
+        return np.logical_not(step.differs.any(1))
 
 
 class EveryTask:

@@ -104,12 +104,21 @@ def other_schema(night: Night) -> None:
     night.folder.sums.write_text(json.dumps({**value, "schema": 2}), encoding="utf-8")
 
 
+def older_form(night: Night) -> None:
+    """As before the sums told LEARNABLE groups from silent ones."""
+    value = json.loads(night.folder.sums.read_text(encoding="utf-8"))
+    for task in value["draws"]["attempts"].values():
+        for key in ("learnable", "silent", "was_silent"):
+            del task[key]
+    night.folder.sums.write_text(json.dumps(value), encoding="utf-8")
+
+
 def lose(night: Night) -> None:
     night.folder.sums.unlink()
 
 
 @pytest.mark.parametrize(
-    "change", [drop_newest, change_last_summed, damage, no_text, other_schema, lose]
+    "change", [drop_newest, change_last_summed, damage, no_text, other_schema, older_form, lose]
 )
 def test_sums_that_do_not_fit_the_run_are_made_again(
     night: Night, change: Callable[[Night], None]

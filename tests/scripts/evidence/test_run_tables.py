@@ -1,0 +1,74 @@
+"""What the tables say about the pool: states, probability, forecast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldkit.records import Draw, Signal, encode
+from scripts.evidence.findings import Findings, read_findings
+from scripts.evidence.run_tables import pool_states_table, pool_table, text_tables
+from tests.scripts.made_night import Night, make_night, summary
+
+STEPS = 30
+
+
+def drawing(night: Night, learnable: list[int]) -> Findings:
+    """The night with a group of each of its tasks in every step, of which so many are learnable."""
+    pool = [f"p{i:03d}" for i in range(8)]
+    for n, wanted in enumerate(learnable, start=1):
+        draws = [
+            Draw(task, Signal.LEARNABLE, 2, 4) if i < wanted else Draw(task, Signal.STUCK, 0, 4)
+            for i, task in enumerate(pool)
+        ]
+        night.folder.summary(n).write_text(encode(replace(summary(n, STEPS), draws=tuple(draws))))
+    return read_findings(night.folder, night.config)
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return make_night(tmp_path, n_steps=STEPS, pool_size=9)
+
+
+def test_the_pool_has_its_states_its_probability_and_a_forecast(night: Night) -> None:
+    falling = [*[8] * 10, *[4] * 8, *[1] * 6, *[0] * 4, 1, 1]
+    table = pool_states_table(drawing(night, falling))
+    assert table is not None
+    counts = dict(zip(table.columns, table.rows[0], strict=True))
+    assert counts == {
+        "tasks": "9",
+        "fresh": "1",
+        "learnable": "1",
+        "revived": "0",
+        "saturated": "0",
+        "stuck": "7",
+    }
+    outlook, forecast = table.notes
+    assert "fewer than 10 % with probability 0." in outlook
+    assert "reaches 10 % around step" in forecast
+
+
+def test_a_pool_that_stays_as_it_is_has_no_end_in_sight(night: Night) -> None:
+    found = drawing(night, [4] * STEPS)
+    table = pool_states_table(found)
+    assert table is not None
+    assert table.notes[1].endswith("no end in sight.")
+    assert table in list(text_tables(found))
+
+
+def test_every_task_has_its_own_line_learnable_ones_first_and_fresh_ones_last(night: Night) -> None:
+    table = pool_table(drawing(night, [*[3] * (STEPS - 1), 2]))
+    assert table is not None
+    now = [row[table.columns.index("now")] for row in table.rows]
+    assert now == ["learnable"] * 3 + ["stuck"] * 5 + ["fresh"]
+    rates = [row[table.columns.index("solve rate")] for row in table.rows]
+    assert float(rates[0].split()[0]) > 40 > 10 > float(rates[3].split()[0])
+    assert table.rows[-1][table.columns.index("drawn")] == "0"
+
+
+def test_a_run_that_has_drawn_nothing_has_no_table_of_its_pool(tmp_path: Path) -> None:
+    made = make_night(tmp_path, n_steps=1, evaluated=False)
+    made.folder.summary(1).unlink()
+    assert pool_states_table(read_findings(made.folder, made.config)) is None
