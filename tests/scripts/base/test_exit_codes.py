@@ -36,6 +36,11 @@ def test_a_code_that_no_error_has_is_a_bug_of_the_child(code: int) -> None:
         raise_code(code, "", "the trainer", LOG)
 
 
+def test_a_child_that_ends_like_a_converged_pool_without_a_word_is_a_bug() -> None:
+    with pytest.raises(ChildBug, match="the rollout phase ended with exit code 3: no message"):
+        raise_code(PoolConverged.exit_code, "", "the rollout phase", LOG)
+
+
 def test_a_killed_child_is_a_shortage_of_memory() -> None:
     with pytest.raises(Shortage, match=rf"was killed .*its log: {LOG}"):
         raise_code(KILLED, "", "the trainer", LOG)
