@@ -244,6 +244,16 @@ class EnvSummary:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """Of a step's attempts that are graded by assertions: those that no limit ended."""
+
+    n: int
+    passed: int
+    idle: int
+    """With nothing done: no assertion more holds than at the start."""
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """A finished step: step.json. A step is done when it is there.
 
@@ -273,6 +283,8 @@ class StepSummary:
         default_factory=dict
     )
     """By environment, of those that the step played; empty in a run with one environment."""
+    ended: Annotated[Ended | None, Field(exclude_if=lambda ended: ended is None)] = None
+    """None where no attempt's progress is known, and in older steps."""
 
     def in_env(self, env: str) -> StepSummary | None:
         """The step's attempts in one environment alone, without what is not known by environment;
@@ -280,7 +292,14 @@ class StepSummary:
         if (own := self.environments.get(env)) is None:
             return None
         return replace(
-            self, **vars(own), groups={}, train={}, seconds={}, draws=(), environments={}
+            self,
+            **vars(own),
+            groups={},
+            train={},
+            seconds={},
+            draws=(),
+            environments={},
+            ended=None,
         )
 
 

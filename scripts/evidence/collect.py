@@ -20,8 +20,9 @@ from fieldkit.eval.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Entry
 from fieldkit.records import StopReason, Task, Trajectory
+from reward.idleness import ByNeed, by_need
 from reward.part_means import PartRow, part_rows
-from rollout.yardsticks import YARDSTICKS
+from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.base.checkout import from_checkout
 from scripts.evidence.played import BASE, WARM_START, PlayedArm
 from scripts.run.config import DEVELOPMENT
@@ -93,6 +94,8 @@ class Evidence:
     """Arm → the neighbouring run that played it on its own server."""
     reward_parts: tuple[PartRow, ...] = ()
     """The means of each part of the reward; none where no environment gives rewards."""
+    by_need: ByNeed | None = None
+    """The assertions by whether doing nothing meets them; None where that arm was not played."""
     played_on: TaskSet = TaskSet.HELD_OUT
     opened_before: tuple[str, ...] = ()
     """Earlier evaluations on the final set, if that was played."""
@@ -129,7 +132,7 @@ class Evidence:
     def plain(self) -> dict[str, Any]:
         """The evidence as JSON-ready values, without what only some runs have."""
         absent: dict[str, object] = {"reward_parts": (), "opened_before": (), "usual_tasks": 0}
-        absent["played_on"] = TaskSet.HELD_OUT
+        absent |= {"played_on": TaskSet.HELD_OUT, "by_need": None}
         return {k: v for k, v in asdict(self).items() if k not in absent or v != absent[k]}
 
 
@@ -225,7 +228,13 @@ def compare(
         pass_at_k={name: _pass_at_k(p) for name, p in played.items() if p.summary.samples > 1},
         pass_at_k_gain=_pass_at_k_gain(played[reference], played[newest]) if newest else {},
         reward_parts=part_rows({name: p.trajectories for name, p in played.items()}, tasks),
+        by_need=_by_need(played),
     )
+
+
+def _by_need(played: Mapping[str, PlayedArm]) -> ByNeed | None:
+    firsts = {name: p.first_attempts for name, p in played.items()}
+    return by_need(firsts[DO_NOTHING], firsts) if DO_NOTHING in firsts else None
 
 
 def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
-from fieldkit.records import Outcome, StepSummary
+from fieldkit.eval.stats import wilson
+from fieldkit.records import Ended, Outcome, StepSummary
 from fieldkit.training.adapter import base_name
 from fieldkit.training.advantages import group_size_warning
 from scripts.evidence import step_figures
@@ -20,7 +21,7 @@ from scripts.evidence.milestones import SMOOTHING, Gain, Milestones
 from scripts.evidence.step_figures import StepFigure, by_step
 from scripts.evidence.verdict import proven
 from scripts.run.config import RunConfig
-from scripts.words.quantities import MINUS, percent, points
+from scripts.words.quantities import MINUS, percent, points, signed
 
 KL_SPIKE = 3.0
 """A spike is a KL above this multiple of the largest earlier KL; steady growth is not a spike."""
@@ -35,6 +36,14 @@ REWARD_UP = 0.02
 PASS_DOWN = 0.05
 """Smallest changes of the trailing means that count: of the reward, as a share of its size, because
 every environment pays on a scale of its own, and of the pass rate."""
+
+IDLE = 0.25
+"""Share of the stops with nothing done, at K = 4 one of every group. Fewer can be tasks beyond the
+model, for which giving up is right. The 95 % interval has to lie above it."""
+
+HAD_FOR_NOTHING = 0.5
+"""Share of the assertions gained that doing nothing meets: with more, most of the gain is no
+work."""
 
 COLLAPSED = 0.5
 """Tokens a turn, last steps over first steps."""
@@ -66,11 +75,13 @@ class Warning_:
 
 UNSEEN = (
     f"a KL of more than {KL_SPIKE:g} times any before it; a reward that rises while fewer tasks"
-    f" pass; replies shorter than {percent(COLLAPSED)} of the first ones; an entropy below"
-    f" {percent(ENTROPY_COLLAPSED)} of the first; a sampler and a trainer that differ by more than"
-    f" {DRIFT} nats a token and drift apart; more than {percent(CLIPPED)} of the tokens clipped;"
-    f" {percent(SILENT)} of the steps without a signal; a sandbox that is off; an adapter of"
-    " another model; groups that are too small"
+    f" pass; more than {percent(IDLE)} of the stops with nothing done; more than"
+    f" {percent(HAD_FOR_NOTHING)} of the assertions gained met by doing nothing; replies shorter"
+    f" than {percent(COLLAPSED)} of the first ones; an entropy below {percent(ENTROPY_COLLAPSED)}"
+    f" of the first; a sampler and a trainer that differ by more than {DRIFT} nats a token and"
+    f" drift apart; more than {percent(CLIPPED)} of the tokens clipped; {percent(SILENT)} of the"
+    " steps without a signal; a sandbox that is off; an adapter of another model; groups that are"
+    " too small"
 )
 """What the checks look for, for a page without warnings."""
 
@@ -88,6 +99,8 @@ def warnings(
         base_in_doubt(manifest),
         kl_spike(steps),
         reward_without_work(found, evidence),
+        idle_stops(steps),
+        gained_for_nothing(evidence),
         length_collapse(steps),
         entropy_collapse(steps),
         drift(steps),
@@ -215,6 +228,62 @@ def _risen_part(evidence: Evidence, env: str) -> str:
             told = f" The part {row.name} went from {before:.3g} to {after:.3g}."
             risen.append((row.weight * (after - before), told.replace("-", MINUS)))
     return max(risen)[1]
+
+
+def ended_first_and_last(steps: Sequence[StepSummary]) -> tuple[Ended, Ended] | None:
+    """The stops of the first and of the last steps, each added up over as many as `SMOOTHING`; None
+    with fewer than two steps that tell."""
+    known = [s.ended for s in steps if s.ended is not None]
+    n = min(SMOOTHING, len(known) // 2)
+    return (_added(known[:n]), _added(known[-n:])) if n else None
+
+
+def _added(ended: Sequence[Ended]) -> Ended:
+    return Ended(*(sum(counts) for counts in zip(*map(astuple, ended), strict=True)))
+
+
+def idle_stops(steps: Sequence[StepSummary]) -> Warning_ | None:
+    """Attempts end by themselves with nothing done."""
+    change = ended_first_and_last(steps)
+    if change is None or not change[1].n:
+        return None
+    first, last = change
+    interval = wilson(last.idle, last.n).interval
+    if interval is None or interval.low <= IDLE:
+        return None
+    return Warning_(
+        "Attempts stop with nothing done",
+        f"{last.idle} of {last.n} stops in the last steps, {first.idle} of {first.n} in the first.",
+        "An attempt that gives up at once takes the fewest turns, which can be paid better than one"
+        " that tries and fails.",
+        "Set reward.false_claim_penalty, or lower reward.turn_penalty; `grpo reward explain` shows"
+        " what giving up earns.",
+    )
+
+
+def gained_for_nothing(evidence: Evidence | None) -> Warning_ | None:
+    """More held-out assertions hold, mostly those that doing nothing meets, and no more tasks
+    pass."""
+    if evidence is None or evidence.newest is None or evidence.by_need is None:
+        return None
+    change = evidence.against_reference(evidence.newest)
+    held = evidence.by_need.held
+    met, unmet = (
+        after - before
+        for before, after in zip(held[evidence.reference], held[evidence.newest], strict=True)
+    )
+    if change.assertion_rate.sign <= 0 or proven(change.passed) > 0:
+        return None
+    if met <= HAD_FOR_NOTHING * (met + unmet):
+        return None
+    return Warning_(
+        "The assertions gained are met by doing nothing",
+        f"Held-out assertions that doing nothing meets: {signed(met, 0)}; those that need work:"
+        f" {signed(unmet, 0)}.",
+        "The policy breaks less than before and does no more: `file_unchanged`, for one, holds for"
+        " whoever does nothing.",
+        "Judge the run by tasks passed; reward.pass_bonus pays for finished work.",
+    )
 
 
 def length_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:

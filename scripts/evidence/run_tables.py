@@ -14,7 +14,7 @@ from typing import Any
 
 from reward.pool import TaskState
 from rollout.yardsticks import YARDSTICKS
-from scripts.evidence import tables
+from scripts.evidence import health, tables
 from scripts.evidence.collect import TAGS, Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.milestones import SMOOTHING, Gain
@@ -183,6 +183,45 @@ def _mean_cell(mean: float | None) -> str:
     return NOTHING if mean is None else f"{mean:.3f}".replace("-", quantities.MINUS)
 
 
+def work_table(f: Findings) -> Table | None:
+    """What shows a reward that is had without work, at the start and at the end; None if nothing
+    is known of it."""
+    gains = {g.figure: g for g in f.milestones.gains}
+    rows: list[tuple[str, ...]] = []
+    notes = [f"Start and end are the first and the last steps, at most {SMOOTHING} of each."]
+    if "reward" in gains and "pass rate" in gains:
+        reward, passed = gains["reward"], gains["pass rate"]
+        ends = quantities.plain(reward.first, 2), quantities.plain(reward.last, 2)
+        rows.append(("reward of an attempt", *ends, "it rises while fewer tasks pass"))
+        ends = quantities.percent(passed.first), quantities.percent(passed.last)
+        rows.append(("attempts that pass", *ends, "they fall while the reward rises"))
+    if (stops := health.ended_first_and_last(f.played)) is not None:
+        rows.append(("stops with everything done", *(_of(e.passed, e.n) for e in stops), NOTHING))
+        bound = f"they are more than {quantities.percent(health.IDLE)}"
+        rows.append(("stops with nothing done", *(_of(e.idle, e.n) for e in stops), bound))
+        notes.append(
+            "A stop is an attempt that ended by itself. Nothing done: no assertion holds that did"
+            " not hold at the start."
+        )
+    if f.evidence is not None and f.evidence.newest and (split := f.evidence.by_need):
+        arms = f.evidence.reference, f.evidence.newest
+        met = (_of(split.held[arm][0], split.n_met) for arm in arms)
+        unmet = (_of(split.held[arm][1], split.n_unmet) for arm in arms)
+        rows.append(("held-out assertions that need work", *unmet, NOTHING))
+        bound = "most of the gain is of these, and no more tasks pass"
+        rows.append(("held-out assertions that doing nothing meets", *met, bound))
+        notes.append(f"On held-out tasks they are the {arms[0]} and {arms[1]}.")
+    columns = ("sign", "start", "end", "a warning if")
+    return Table(WORK, columns, tuple(rows), (" ".join(notes),)) if rows else None
+
+
+WORK = "Is the reward earned by work?"
+
+
+def _of(count: int, total: int) -> str:
+    return quantities.share(count, total) if total else NOTHING
+
+
 # --- the list -------------------------------------------------------------------------------------
 
 
@@ -194,6 +233,7 @@ class Section(StrEnum):
     MILESTONES = "milestones"
     SPLITS = "splits"
     STOPS = "stops"
+    WORK = "work"
     POOL = "pool"
 
 
@@ -239,6 +279,7 @@ TABLES: list[Shown] = [
     Shown(of_evidence(parts_table), Section.SPLITS),
     Shown(of_evidence(tables.kind_table), Section.SPLITS),
     Shown(of_evidence(tables.stops_table), Section.STOPS),
+    Shown(work_table, Section.WORK),
     Shown(pool_states_table, Section.POOL, on_page=lambda f: None),
     Shown(pool_table, Section.POOL, in_text=False),
 ]

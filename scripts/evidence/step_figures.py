@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fieldkit.eval.matched import ArmRow
 from fieldkit.eval.stats import Estimate
-from fieldkit.records import StepSummary
+from fieldkit.records import Ended, StepSummary
 from scripts.words.quantities import plain
 
 Read = Callable[[StepSummary], float | None]
@@ -91,6 +91,11 @@ def mixed_share(s: StepSummary) -> float | None:
     return sum(d.mixed for d in trained) / len(trained) if trained else None
 
 
+def of_stops(count: Callable[[Ended], int]) -> Read:
+    """A reader of a share of the attempts that no limit ended."""
+    return lambda s: count(s.ended) / s.ended.n if s.ended is not None and s.ended.n else None
+
+
 def sampled_rate(s: StepSummary) -> float | None:
     """Tokens that the server sampled per second of rollout."""
     seconds = s.seconds.get("rollout")
@@ -103,6 +108,16 @@ REWARD = StepFigure(
 STOPS = StepFigure(
     "Stops by itself", "stops", "% of episodes", lambda s: s.stop_rate, "rollout/stop_rate", +1,
     is_rate=True, scale=100.0, held_out=lambda arm: arm.stop_rate,
+)  # fmt: skip
+STOPS_DONE = StepFigure(
+    "Stops that are done", "stops done", "% of stops", of_stops(lambda e: e.passed),
+    "rollout/stops_done", +1, is_rate=True, scale=100.0, colour="green", curve="Work at a stop",
+    line="everything done", is_number=False,
+)  # fmt: skip
+STOPS_IDLE = StepFigure(
+    "Stops with nothing done", "stops idle", "% of stops", of_stops(lambda e: e.idle),
+    "rollout/stops_idle", -1, is_rate=True, scale=100.0, colour="red", curve=STOPS_DONE.curve,
+    line="nothing done", is_number=False,
 )  # fmt: skip
 PASSES = StepFigure(
     "Passes", "passes", "% of episodes", lambda s: s.pass_rate, "rollout/pass_rate", +1,
@@ -169,8 +184,8 @@ TRAINED = StepFigure(
 )  # fmt: skip
 
 FIGURES: list[StepFigure] = [
-    REWARD, STOPS, PASSES, ASSERTIONS, MIXED, TURNS, REPLY, SAMPLED, LOSS, KL, DELTA, DELTA_SERVED,
-    GRADIENT, DRIFT, LARGEST_DRIFT, CLIPPED, HELD_BACK, ENTROPY, TRAINED,
+    REWARD, STOPS, PASSES, ASSERTIONS, MIXED, STOPS_DONE, STOPS_IDLE, TURNS, REPLY, SAMPLED, LOSS,
+    KL, DELTA, DELTA_SERVED, GRADIENT, DRIFT, LARGEST_DRIFT, CLIPPED, HELD_BACK, ENTROPY, TRAINED,
 ]  # fmt: skip
 """Every figure, in the order of tables, curves and trackers."""
 

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fieldkit.records import EnvSummary, Outcome, RolloutGroup, StepSummary
+from fieldkit.records import EnvSummary, Outcome, RolloutGroup, StepSummary, Trajectory
 from reward.group_signal import draw_of
+from reward.idleness import ended
 from reward.totals import totals
 from rollout.tasks import decode_tasks
 from scripts.run.config import RunConfig
@@ -33,6 +34,7 @@ def step_summary(
     by_env: also by environment, as in a run with `several_envs`.
     """
     envs = dict.fromkeys(g.env for g in groups) if by_env else {}
+    trajectories = [t for g in groups for t in g.trajectories]
     return StepSummary(
         step=step,
         outcome=Outcome(trained["outcome"]),
@@ -40,7 +42,7 @@ def step_summary(
         adapter_sha=trained["adapter_sha"],
         optimizer_sha=trained["optimizer_sha"],
         bundle_sha=trained["bundle_sha"],
-        **asdict(_played(groups)),
+        **asdict(_played(trajectories)),
         groups=dict(Counter(g.signal.value for g in groups)),
         train={
             key: float(value)
@@ -49,7 +51,11 @@ def step_summary(
         },
         seconds={k: round(v, 3) for k, v in {**timings.seconds, "wall": timings.wall}.items()},
         draws=tuple(map(draw_of, groups)),
-        environments={env: _played([g for g in groups if g.env == env]) for env in envs},
+        environments={
+            env: _played([t for g in groups if g.env == env for t in g.trajectories])
+            for env in envs
+        },
+        ended=ended(trajectories),
     )
 
 
@@ -62,8 +68,8 @@ def several_envs(config: RunConfig, pool: Path) -> bool:
     return bool(config.envs) and len({task.env for task in decode_tasks(pool)}) > 1
 
 
-def _played(groups: Sequence[RolloutGroup]) -> EnvSummary:
-    sums = totals([t for g in groups for t in g.trajectories])
+def _played(trajectories: Sequence[Trajectory]) -> EnvSummary:
+    sums = totals(trajectories)
     return EnvSummary(
         n_trajectories=sums.n,
         mean_reward=sums.mean_reward,

@@ -19,7 +19,15 @@ from fieldkit.eval.stats import Estimate
 from fieldkit.records import StepSummary
 from scripts.evidence.collect import Evidence
 from scripts.evidence.played import WARM_START, step_name
-from scripts.evidence.step_figures import CLIPPED, HELD_BACK, KL, StepFigure, by_step, curves
+from scripts.evidence.step_figures import (
+    CLIPPED,
+    HELD_BACK,
+    KL,
+    STOPS_DONE,
+    StepFigure,
+    by_step,
+    curves,
+)
 from scripts.report import drawing
 from scripts.report.drawing import (
     BLUE,
@@ -56,6 +64,8 @@ MEANINGS = {
     " answer.",
     "Passes": "Attempts in which every assertion holds.",
     "Turns": "Replies of the model in an attempt.",
+    str(STOPS_DONE.curve): "Attempts that ended by themselves: with every assertion met, and with"
+    " none met that was not met at the start.",
     KL.name: "How far the policy has moved from the adapter that the night began with.",
     GROUPS: "A group is the attempts at one task in a step. Learnable: their rewards differ."
     " Saturated: all pass. Stuck: all earn the same, and not all pass.",

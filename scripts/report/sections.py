@@ -20,7 +20,8 @@ from scripts.evidence.findings import Findings
 from scripts.evidence.flips import Change, Flips
 from scripts.evidence.health import UNSEEN
 from scripts.evidence.played import BASE
-from scripts.evidence.run_tables import Section, page_tables
+from scripts.evidence.run_tables import WORK, Section, page_tables
+from scripts.evidence.step_figures import STOPS_DONE
 from scripts.evidence.verdict import Habit, Verdict, proven
 from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
@@ -63,13 +64,18 @@ def sections(f: Findings) -> dict[str, Any]:
         "terms": terms(f.verdict),
         "matched": _with_tables(f, Section.MATCHED, _differences_chart),
         "curves": [c for c in drawn if c.title in FIRST],
-        "more_curves": [c for c in drawn if c.title not in FIRST],
+        "more_curves": [c for c in drawn if c.title not in (*FIRST, STOPS_DONE.curve)],
         "numbers": page_tables(f, Section.CURVES),
         "milestones": f.milestones.sentences,
         "gains": page_tables(f, Section.MILESTONES),
         "wall": _waterfall(wall, (end.forecast, memory_account.told(f.journal, f.steps))),
         "splits": _with_tables(f, Section.SPLITS, _splits_chart),
         "stops": _with_tables(f, Section.STOPS, _endings_chart),
+        "work": {
+            "curves": [c for c in drawn if c.title == STOPS_DONE.curve],
+            "tables": page_tables(f, Section.WORK),
+            "heading": WORK,
+        },
         "flipped": _flipped(f.flips),
         "pool": _pool(f),
         "used": used(f.manifest, f.steps),

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldkit.eval.grade import RewardPart
-from fieldkit.records import Outcome, StepSummary, Trajectory
+from fieldkit.records import Ended, Outcome, StepSummary, Trajectory
 from rollout.settings import RolloutSettings
 from scripts.evidence import health as w
 from scripts.evidence.collect import Evidence
@@ -154,6 +154,79 @@ def test_a_night_in_one_environment_with_parts_is_warned_of_too(tmp_path: Path) 
     assert seen is not None
     assert seen.seen.startswith("Reward 0.2 → 0.5 over the steps, held-out tasks passed −50.0")
     assert "The part hints" in seen.seen
+
+
+def stopping(*ended: Ended) -> list[StepSummary]:
+    night = steps(reward=[0.3] * len(ended))
+    return [replace(s, ended=e) for s, e in zip(night, ended, strict=True)]
+
+
+def test_stops_with_nothing_done_are_a_warning_once_they_are_surely_more_than_the_bound() -> None:
+    some = [Ended(4, 2, 1)] * 3
+    assert w.idle_stops(stopping(*some, *[Ended(32, 12, 8)] * 3)) is None, "just the bound"
+    assert w.idle_stops(stopping(*some, *[Ended(2, 0, 2)] * 3)) is not None, "all of six"
+    assert w.idle_stops(stopping(*some, *[Ended(2, 0, 1)] * 3)) is None, "three of six can be luck"
+    seen = w.idle_stops(stopping(*some, *[Ended(32, 4, 16)] * 3))
+    assert seen is not None
+    assert seen.seen == "48 of 96 stops in the last steps, 3 of 12 in the first."
+
+
+def test_no_stop_and_no_step_that_tells_say_nothing_of_idleness() -> None:
+    assert w.idle_stops(stopping(*[Ended(0, 0, 0)] * 6)) is None
+    assert w.idle_stops(stopping(Ended(32, 0, 32))) is None
+    assert w.idle_stops(steps(reward=[0.3] * 6)) is None
+
+
+def by_doing(evals: Path, *, unbroken: int, worked: int, passes: bool = False) -> Evidence:
+    """Of forty tasks with four assertions, doing nothing meets the first. The start breaks it in
+    all; the newest adapter breaks it in all but `unbroken`, and meets one more in `worked`."""
+    on = tasks(40)
+
+    def played(sha: str, holds: Callable[[int], set[int]]) -> list[Trajectory]:
+        found = []
+        for i, task in enumerate(on):
+            t = trajectory(task.task_id, sha, 0, 3, True)
+            results = [replace(r, passed=j in holds(i)) for j, r in enumerate(t.grade.results)]
+            found.append(replace(t, grade=replace(t.grade, results=tuple(results))))
+        return found
+
+    def after(i: int) -> set[int]:
+        if passes:
+            return {0, 1, 2, 3}
+        return ({0} if i < unbroken else set()) | {1, *([2] if i < worked else [])}
+
+    write_eval(evals, played("do-nothing", lambda i: {0}), on, arm="do-nothing")
+    write_eval(evals, played("warm", lambda i: {1}), on)
+    write_eval(evals, played("new", after), on)
+    return collect(evals, on, [step(0, "warm"), step(1, "new")])
+
+
+@pytest.mark.parametrize(
+    ("unbroken", "worked", "passes", "warned"),
+    [
+        (30, 10, False, True),
+        (10, 30, False, False),
+        (1, 0, False, False),  # luck
+        (0, 0, False, False),
+        (40, 40, True, False),  # what was not broken was finished too
+    ],
+)
+def test_assertions_that_are_gained_by_doing_less_are_a_warning(
+    tmp_path: Path, unbroken: int, worked: int, passes: bool, warned: bool
+) -> None:
+    evidence = by_doing(tmp_path, unbroken=unbroken, worked=worked, passes=passes)
+    seen = w.gained_for_nothing(evidence)
+    assert (seen is not None) == warned
+    if seen is not None:
+        assert seen.seen == (
+            "Held-out assertions that doing nothing meets: +30; those that need work: +10."
+        )
+
+
+def test_without_the_do_nothing_arm_nothing_is_said_of_it(tmp_path: Path) -> None:
+    evidence = by_doing(tmp_path, unbroken=30, worked=0)
+    assert w.gained_for_nothing(replace(evidence, by_need=None)) is None
+    assert w.gained_for_nothing(None) is None
 
 
 def test_replies_that_shrink_to_less_than_half_have_collapsed() -> None:

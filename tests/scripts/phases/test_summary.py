@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.records import RolloutGroup, StepSummary, decode, encode
+from fieldkit.records import Ended, RolloutGroup, StepSummary, decode, encode
 from rollout.envs.env_settings import EnvSettings
 from scripts.phases.summary import several_envs, step_summary
 from scripts.run.config import DataSettings, RunConfig
@@ -57,6 +57,17 @@ def test_a_step_that_drew_one_of_several_environments_says_which() -> None:
 
 def test_the_record_of_a_run_with_one_environment_has_no_key_for_it() -> None:
     assert "environments" not in json.loads(encode(summary([group(1, "p1")])))
+
+
+def test_what_stops_had_done_is_counted_where_the_world_tells() -> None:
+    assert "ended" not in json.loads(encode(summary([group(1, "p1")])))
+    told = tuple(
+        replace(t, turns=tuple(replace(turn, reward=0.0) for turn in t.turns))
+        for t in group(1, "p1").trajectories
+    )
+    found = summary([replace(group(1, "p1"), trajectories=told)])
+    assert found.ended == Ended(n=2, passed=1, idle=1)
+    assert decode(StepSummary, encode(found), "step.json:1") == found
 
 
 def test_a_run_has_several_environments_by_its_mix_or_by_its_pool(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ SECTIONS = (
     "time",
     "splits",
     "stops",
+    "work",
     "flips",
     "pool",
     "used",
@@ -138,6 +139,25 @@ def test_every_number_of_every_step_lies_next_to_the_page(tmp_path: Path) -> Non
     assert float(rows[-1]["train/kl"]) == stored["steps"][-1]["train/kl"] == 0.008
     assert rows[0].keys() == stored["steps"][0].keys()
     assert rows[0]["groups/learnable"] == "6"
+
+
+def test_the_page_says_whether_the_reward_is_earned_by_work(page: Page) -> None:
+    curves, work = (
+        page.html.split(f'<section id="{name}">')[1].split("</section>")[0]
+        for name in ("curves", "work")
+    )
+    assert "<strong>Work at a stop</strong> % of stops" in work
+    assert "Work at a stop" not in curves
+    told = Page(work).text
+    for row in (
+        "reward of an attempt 0.40 0.65 it rises",
+        "attempts that pass 50.0 % 50.0 % they fall",
+        "stops with everything done 12/24 (50.0 %) 42/84 (50.0 %)",
+        "stops with nothing done 0/24 (0.0 %) 4/84 (4.8 %) they are more than 25.0 %",
+        "held-out assertions that need work 44/72 (61.1 %) 48/72 (66.7 %)",
+        "held-out assertions that doing nothing meets 24/24 (100.0 %) 24/24 (100.0 %)",
+    ):
+        assert row in told
 
 
 def test_a_night_in_several_environments_shows_the_training_of_each(tmp_path: Path) -> None:

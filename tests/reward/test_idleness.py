@@ -1,0 +1,73 @@
+"""What is had for nothing: counted where progress is known, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fieldkit.eval.grade import RewardPart
+from fieldkit.records import Ended, StopReason, Trajectory
+from reward.idleness import by_need, ended, progress
+from tests.reward.build import trajectory
+
+
+def attempt(*gains: float | None, done: bool = True, passed: int = 1, total: int = 3) -> Trajectory:
+    """A turn with a command for each number, which is its progress; then perhaps "done"."""
+    texts = [*("ls" for _ in gains), *(["TASK_COMPLETE"] if done else [])]
+    t = trajectory(texts or ["ls"], passed, total, 0.0)
+    turns = [replace(turn, reward=gain) for turn, gain in zip(t.turns, gains, strict=False)]
+    return replace(t, turns=(*turns, *t.turns[len(turns) :]))
+
+
+def test_a_stop_is_idle_where_no_more_holds_than_at_the_start() -> None:
+    gave_up = attempt()
+    looked = attempt(0.0, 0.0)
+    made_and_removed = attempt(1 / 3, -1 / 3)
+    broke = attempt(-1 / 3)
+    worked = attempt(0.0, 1 / 3)
+    finished = attempt(2 / 3, passed=3)
+    ran_out = attempt(0.0, done=False)
+    played = [gave_up, looked, made_and_removed, broke, worked, finished, ran_out]
+    assert ended(played) == Ended(n=6, passed=1, idle=4)
+
+
+def test_thirds_that_add_up_to_nothing_are_nothing_in_spite_of_rounding() -> None:
+    thirds = attempt(1 / 3, 1 / 3, 1 / 3, -(1 / 3 + 1 / 3 + 1 / 3) + 1e-12)
+    assert ended([thirds]) == Ended(1, 0, 1)
+
+
+def test_a_task_that_is_done_at_the_start_is_not_idle_where_it_passes() -> None:
+    assert ended([attempt(passed=3)]) == Ended(1, 1, 0)
+
+
+def test_an_end_by_the_environment_counts_like_a_word_of_the_policy() -> None:
+    assert ended([replace(attempt(0.0), stop_reason=StopReason.ENV_DONE)]) == Ended(1, 0, 1)
+
+
+def test_a_world_that_reports_no_progress_says_nothing() -> None:
+    assert progress(attempt(None)) is None
+    assert ended([attempt(None)]) is None
+    assert ended([attempt(None), attempt(0.0)]) == Ended(1, 0, 1)
+
+
+def test_an_attempt_that_is_paid_by_parts_says_nothing() -> None:
+    paid = attempt(0.0)
+    paid = replace(paid, grade=replace(paid.grade, rewards=(RewardPart("won", 0.0),)))
+    assert ended([paid]) is None
+    assert by_need({"t": paid}, {"new": {"t": paid}}) is None
+
+
+def test_assertions_are_told_apart_by_what_doing_nothing_meets() -> None:
+    idle = {"a": attempt(passed=1), "b": attempt(passed=0)}
+    before = {"a": attempt(passed=0), "b": attempt(passed=2)}
+    after = {"a": attempt(passed=1), "b": attempt(passed=2)}
+    found = by_need(idle, {"do-nothing": idle, "before": before, "after": after})
+    assert found is not None
+    assert (found.n_met, found.n_unmet) == (1, 5)
+    assert found.held == {"do-nothing": (1, 0), "before": (0, 2), "after": (1, 2)}
+
+
+@pytest.mark.parametrize("limit", [StopReason.MAX_TURNS, StopReason.CONTEXT_FULL])
+def test_an_attempt_that_a_limit_ended_is_no_stop(limit: StopReason) -> None:
+    assert ended([replace(attempt(0.0), stop_reason=limit)]) == Ended(0, 0, 0)
