@@ -197,19 +197,26 @@ def show(
     ] = False,
     random: Annotated[bool, typer.Option("--random", help="Also play a random policy.")] = False,
     base: Annotated[bool, typer.Option("--base", help="Also play the base model.")] = False,
+    noise: Annotated[
+        bool,
+        typer.Option(
+            "--noise", help="Show which tasks and assertions hold by chance of the sampling."
+        ),
+    ] = False,
     sandbox: Sandbox = "bwrap",
-    json_: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print list or noise as JSON.")] = False,
 ) -> None:
     """Show one attempt turn by turn as the model saw it, or list all attempts.
 
-    Examples: grpo show tonight, then grpo show tonight --task TASK --tokens
+    Examples: grpo show tonight, then grpo show tonight --task TASK --tokens. With several attempts
+    at each task: grpo show tonight --step 5 --noise
     """
     from rich.console import Console
 
     from scripts.show.show import Request, plain_listing
     from scripts.show.show import show as show_attempt
 
-    request = Request(run, task, step, arm, k, tokens, random, base, sandbox)
+    request = Request(run, task, step, arm, k, tokens, random, base, noise, sandbox)
     if json_:
         _print_json(plain_listing(request))
     else:

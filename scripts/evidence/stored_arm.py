@@ -143,12 +143,15 @@ class _Run:
         return self.steps[step].adapter_sha == self.steps[0].adapter_sha
 
 
-def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) -> tuple[str, str]:
+def replay(
+    like: RunFolder, adapter: Path, name: str, model: str | None = None, *, more: str = ""
+) -> tuple[str, str]:
     """The commands that evaluate `adapter` under the conditions of `like`, and the arm's new name.
 
     They start a new run of no steps, because a run keeps the settings it was started with. model:
     [model] path, if it differs from that of `like`. The new run lies in the same folder as `like`,
-    so it takes over arms that `like` has played.
+    so it takes over arms that `like` has played. more: a setting that the new run has besides, as
+    `KEY=VALUE`.
     """
     path = like.path.parent / name
     word = RunFolder(path).typed
@@ -157,6 +160,8 @@ def replay(like: RunFolder, adapter: Path, name: str, model: str | None = None) 
     flags = play_flags(sandbox_kind(manifest))
     if read_config(like.config).eval.tasks == AUTO:  # the new run would settle it anew
         flags += f" --set eval.tasks={manifest['config']['eval']['tasks']}"
+    if more:
+        flags += f" --set {more}"
     new = shlex.quote(str(path))
     return (
         f"`mkdir {new} && cp {shlex.quote(str(like.config))} {new}/`, set [model] adapter ="

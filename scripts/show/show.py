@@ -50,6 +50,7 @@ from scripts.run.template import chat_renderer
 from scripts.run.timings import Stopwatch, process_began
 from scripts.show.attempts import Archive, Place, Played
 from scripts.show.conversation import Exhibit, conversation
+from scripts.show.noise import noise_of, noise_table, plain_noise
 from scripts.show.tokens import TOKENIZER, read_vocabulary
 from scripts.words import quantities
 from scripts.words.visible import visible
@@ -70,9 +71,12 @@ class Request:
     tokens: bool = False
     random: bool = False
     base: bool = False
+    noise: bool = False
     sandbox: SandboxKind = "bwrap"
 
     def __post_init__(self) -> None:
+        if self.noise and self.task is not None:
+            raise BadInput(f"--noise is about all tasks of an arm; leave out --task {self.task}")
         if self.step is not None and self.arm is not None:
             raise BadInput(f"--step {self.step} and --eval {self.arm!r}: name one of the two")
         if self.task is None:
@@ -88,10 +92,12 @@ def show(request: Request, console: Console) -> None:
     folder = open_run(request.run)
     archive = Archive(folder, request.run)
     place = _place(archive, request)
-    if request.task is None:
+    if request.noise:
+        console.print(noise_table(place, noise_of(archive, place)).rich())
+    elif request.task is None:
         console.print(listing(archive, place))
-        return
-    _show_task(request, request.task, archive, place, console)
+    else:
+        _show_task(request, request.task, archive, place, console)
 
 
 def _place(archive: Archive, request: Request) -> Place:
@@ -124,11 +130,15 @@ def listing(archive: Archive, place: Place) -> Group:
     )
 
 
-def plain_listing(request: Request) -> list[dict[str, Any]]:
-    """The list of attempts, JSON-ready. Raises `BadInput` for a request of one task."""
+def plain_listing(request: Request) -> list[dict[str, Any]] | dict[str, Any]:
+    """The list of attempts, or the noise of the tasks, JSON-ready. Raises `BadInput` for a request
+    of one task."""
     if request.task is not None:
         raise BadInput(f"--json prints the list of attempts; leave out --task {request.task}")
     archive = Archive(open_run(request.run), request.run)
+    place = _place(archive, request)
+    if request.noise:
+        return plain_noise(place, noise_of(archive, place))
     return [
         {
             "task": played.trajectory.task_id,
@@ -140,7 +150,7 @@ def plain_listing(request: Request) -> list[dict[str, Any]]:
             "reward": played.trajectory.reward,
             "advantage": played.advantage,
         }
-        for played in _place(archive, request).attempts
+        for played in place.attempts
     ]
 
 
