@@ -45,8 +45,8 @@ def raise_code(code: int, text: str, who: str, log: Path) -> None:
     if code == KILLED:
         kept = "Finished work is kept; free memory and run the same command again"
         raise Shortage(f"{killed(who)} {kept}; {where}")
-    # Code 3 ends a night as a success, so it counts only with its evidence: a user's code that calls
-    # `os._exit(3)` in a phase leaves none.
+    # Code 3 ends a night as a success, so it counts only with its evidence: a user's code that
+    # calls `os._exit(3)` in a phase leaves none.
     if code in _BY_CODE and (text or code != PoolConverged.exit_code):
         raise _BY_CODE[code](text or f"{who} ended with exit code {code}; {where}")
     raise ChildBug(f"{who} ended with exit code {code}: {text or 'no message'}; {where}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -34,9 +36,20 @@ def new(
     ] = None,
     seeds: Annotated[str, typer.Option(help="The seeds of every arm.")] = "0,1,2",
     preset: Annotated[str, typer.Option(help="The preset that all nights begin with.")] = "smol",
+    halve_after: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="STEPS",
+            help="After so many steps the better half of the arms goes on, twice as far each time.",
+        ),
+    ] = None,
     set_: Set = None,
 ) -> None:
     """Write sweep.toml and a run folder for every night.
+
+    With --halve-after arms are dropped by their held-out tasks passed, so choose on other tasks
+    than those that the result is reported on: --set data.heldout=data/development.jsonl.
 
     Example: grpo sweep new penalty --vary reward.turn_penalty=0,0.2,0.5 --set run.steps=20
     """
@@ -46,7 +59,7 @@ def new(
 
     folder = resolve_run(name)
     _refuse_conditions({word.partition("=")[0].strip() for word in vary or ()})
-    sweep = new_sweep(folder, preset, vary or (), seeds, set_ or ())
+    sweep = new_sweep(folder, preset, vary or (), seeds, set_ or (), halve_after)
     say(
         f"{folder.path / 'sweep.toml'}: {len(sweep.nights)} nights;"
         f" `grpo sweep run {folder.typed}` plays them"
@@ -73,6 +86,7 @@ def run_(
     Example: grpo sweep run penalty --hours 10
     """
     from scripts.base.invocation import say
+    from scripts.night.halving import play_halving
     from scripts.night.loop import LoopOptions
     from scripts.night.several import play_nights
     from scripts.prepare.sweep_file import make_nights, read_sweep
@@ -82,10 +96,20 @@ def run_(
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
     _refuse_conditions({key for values in sweep.arms.values() for key in values})
-    nights = [night.folder for night in make_nights(sweep)]
-    options = LoopOptions(skip_preflight=skip_preflight, sandbox=sandbox)
+    nights = make_nights(sweep)
     go_on = f"grpo sweep run {folder.typed}{play_flags(sandbox)}"
-    if play_nights(nights, options, hours, say, go_on):
+    until = None if hours is None else time.monotonic() + 3600 * hours
+
+    def play(arms: Collection[str], steps: int | None) -> bool:
+        chosen = [night.folder for night in nights if night.arm in arms]
+        options = LoopOptions(steps=steps, skip_preflight=skip_preflight, sandbox=sandbox)
+        return play_nights(chosen, options, until, say, go_on)
+
+    if sweep.halve_after is None:
+        whole = play(sweep.arms, None)
+    else:
+        whole = play_halving(sweep.by_arm, sweep.halve_after, sweep.steps, play, say)
+    if whole:
         show(name)
 
 
@@ -114,10 +138,7 @@ def show(
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
     found = compare_over_seeds(
-        {
-            arm: [night.folder.path for night in sweep.nights if night.arm == arm]
-            for arm in sweep.arms
-        }
+        {arm: [night.path for night in nights] for arm, nights in sweep.by_arm.items()}
     )
     if json_:
         print(json.dumps(found.plain(), indent=2, ensure_ascii=False))

@@ -67,7 +67,7 @@ def tables(c: SeedsComparison) -> tuple[Table, ...]:
             "90 % stops by step",
         ),
         tuple(_gain_row(arm, c.n_tasks) for arm in c.arms),
-        (*about_tasks(c.played_on, c.opened_before), METHOD, *_unplayed(c)),
+        (*about_tasks(c.played_on, c.opened_before), METHOD, *_steps(c), *_unplayed(c)),
     )
     if len(c.arms) == 1:
         return (gains,)
@@ -107,6 +107,15 @@ def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
 
 def _tested(change: Change) -> str:
     return f"{estimate(change.estimate)}, p {p_value(change.p, equals=True)}"
+
+
+def _steps(c: SeedsComparison) -> tuple[str, ...]:
+    """The steps of each arm, where nights have different ones: an arm of a sweep was dropped."""
+    steps = {arm.name: sorted({len(n.steps) - 1 for n in arm.nights}) for arm in c.arms}
+    if len({n for numbers in steps.values() for n in numbers}) == 1:
+        return ()
+    told = (f"{arm} {' and '.join(map(str, numbers))}" for arm, numbers in steps.items())
+    return (f"Nights have different numbers of steps: {', '.join(told)}.",)
 
 
 def _unplayed(c: SeedsComparison) -> tuple[str, ...]:

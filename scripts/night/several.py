@@ -1,7 +1,7 @@
 """Plays nights one after another: those of a sweep.
 
 Which nights are over is read from their folders, so the same call goes on where the last one
-stopped. A night is never begun that would not end in the hours that are left.
+stopped. A night is never begun that would not end in the time that is left.
 """
 
 from __future__ import annotations
@@ -12,46 +12,53 @@ from collections.abc import Callable, Sequence
 
 from fieldkit.errors import Interrupted, PoolConverged
 from scripts.base.display import duration, make_display
-from scripts.night.loop import LoopOptions, run_loop
+from scripts.night.loop import LoopOptions, run_loop, with_options
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
 from scripts.run.state import look
 
+AS_SET = LoopOptions()
+"""A night as its run.toml says."""
 
-def night_seconds(nights: Sequence[RunFolder]) -> float | None:
+
+def night_seconds(nights: Sequence[RunFolder], options: LoopOptions = AS_SET) -> float | None:
     """What a night takes: the median of those that are over; None where none is."""
-    took = [sum(t.wall for t in RunReader(night).timings) for night in nights if is_over(night)]
+    took = [_seconds(night) for night in nights if is_over(night, options)]
     return statistics.median(took) if took else None
 
 
-def is_over(night: RunFolder) -> bool:
+def _seconds(night: RunFolder) -> float:
+    return sum(t.wall for t in RunReader(night).timings)
+
+
+def is_over(night: RunFolder, options: LoopOptions = AS_SET) -> bool:
     """Whether nothing is left to do, or nothing left to learn."""
     if not night.manifest.is_file():
         return False
-    phase, _ = look(night, read_config(night.config))
+    phase, _ = look(night, with_options(read_config(night.config), options))
     return phase in (Phase.DONE, Phase.CONVERGED)
 
 
 def play_nights(
     nights: Sequence[RunFolder],
     options: LoopOptions,
-    hours: float | None,
+    until: float | None,
     say: Callable[[str], None],
     go_on: str,
 ) -> bool:
-    """Play what is left of `nights`; False where the hours did not suffice.
+    """Play what is left of `nights`; False where the time did not suffice.
 
-    go_on: the command that a person types to go on. Raises `Interrupted` naming it, and any other
-    error of a night as it is.
+    until: `time.monotonic()` by which they have to be over. go_on: the command that a person types
+    to go on. Raises `Interrupted` naming it, and any other error of a night as it is.
     """
-    began = time.monotonic()
     for number, night in enumerate(nights, 1):
-        if is_over(night):
+        if is_over(night, options):
             continue
-        seconds = night_seconds(nights)
-        left = None if hours is None else hours * 3600 - (time.monotonic() - began)
+        whole = night_seconds(nights, options)
+        seconds = None if whole is None else max(0.0, whole - _seconds(night))
+        left = None if until is None else until - time.monotonic()
         if left is not None and left < (seconds or 0.0):
             say(
                 f"night {number} of {len(nights)}, {night.name}, is not begun: a night takes about"

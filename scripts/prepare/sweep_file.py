@@ -21,7 +21,7 @@ from fieldkit.files.atomic import write_text
 from fieldkit.registry import nearest
 from scripts.prepare.presets import new_run, preset_config, run_text
 from scripts.run.assignments import parse, toml_value
-from scripts.run.config import AUTO, MOST_TASKS, config_of
+from scripts.run.config import AUTO, MOST_TASKS, config_of, read_config
 from scripts.run.folder import RunFolder
 
 SWEEP_FILE = "sweep.toml"
@@ -32,9 +32,11 @@ PLAIN = "night"
 SEED = "run.seed"
 """What a sweep's seeds set."""
 
+STEPS = "run.steps"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
-_KEYS = ("preset", "seeds", "set", "arms")
+_KEYS = ("preset", "seeds", "halve_after", "set", "arms")
 
 _HEAD = """\
 # A sweep: every arm with every seed, seed by seed. `grpo sweep run {name}` plays what is missing,
@@ -54,13 +56,15 @@ class SweepNight:
 @dataclass(frozen=True)
 class Sweep:
     """folder: where sweep.toml and the nights are. arms: settings by arm, as `table.key` → value;
-    common: those that every night has."""
+    common: those that every night has. halve_after: the steps after which the better half of the
+    arms goes on, twice as far each time; None: every arm is played to its end."""
 
     folder: Path
     preset: str
     seeds: tuple[int, ...]
     common: Mapping[str, Any]
     arms: Mapping[str, Mapping[str, Any]]
+    halve_after: int | None = None
 
     @property
     def nights(self) -> tuple[SweepNight, ...]:
@@ -70,6 +74,18 @@ class Sweep:
             for seed in self.seeds
             for arm in self.arms
         )
+
+    @property
+    def by_arm(self) -> dict[str, list[RunFolder]]:
+        """The run folders of every arm, in the order of the seeds."""
+        return {arm: [n.folder for n in self.nights if n.arm == arm] for arm in self.arms}
+
+    @property
+    def steps(self) -> int:
+        """The steps of every night, of a sweep that halves."""
+        steps = read_config(self.nights[0].folder.config).run.steps
+        assert steps != AUTO, "a sweep that halves was read without a number of steps"
+        return steps
 
     def assignments(self, night: SweepNight) -> list[str]:
         """The settings of a night, as `--set` takes them."""
@@ -99,13 +115,17 @@ def _sweep_of(file: Path, text: str) -> Sweep:
         if key not in _KEYS:
             hint = f"; did you mean {near!r}?" if (near := nearest(key, _KEYS)) else ""
             raise BadInput(f"{file}: unknown key {key!r}{hint}")
-    seeds, arms = table.get("seeds"), table.get("arms")
+    seeds, arms, halve = table.get("seeds"), table.get("arms"), table.get("halve_after")
     if not isinstance(seeds, list) or not seeds or not all(type(s) is int for s in seeds):
         raise BadInput(f"{file}: seeds: {seeds!r} is no list of whole numbers, as in [0, 1, 2]")
     if len(set(seeds)) < len(seeds):
         raise BadInput(f"{file}: seeds: one of {seeds} is there twice")
     if not isinstance(arms, dict) or not arms:
         raise BadInput(f"{file}: a sweep needs an arm at least, a table [arms.NAME]")
+    if halve is not None and (type(halve) is not int or halve < 1):
+        raise BadInput(f"{file}: halve_after: {halve!r} is no number of steps, as in 5")
+    if halve is not None and any(STEPS in values for values in arms.values()):
+        raise BadInput(f"{file}: halve_after: arms of different {STEPS} cannot be halved")
     for arm in arms:
         if not _NAME.fullmatch(arm):
             raise BadInput(
@@ -118,6 +138,7 @@ def _sweep_of(file: Path, text: str) -> Sweep:
         tuple(seeds),
         _settings(file, "set", table.get("set", {})),
         {arm: _settings(file, f"arms.{arm}", values) for arm, values in arms.items()},
+        halve,
     )
 
 
@@ -155,12 +176,18 @@ def make_nights(sweep: Sweep) -> tuple[SweepNight, ...]:
 
 
 def new_sweep(
-    folder: RunFolder, preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[str]
+    folder: RunFolder,
+    preset: str,
+    vary: Sequence[str],
+    seeds: str,
+    assignments: Sequence[str],
+    halve_after: int | None = None,
 ) -> Sweep:
     """Write sweep.toml and make the nights' run folders.
 
     vary: `table.key=A,B,C`; several make one arm of every combination. seeds: `0,1,2`.
-    assignments: settings of every night. Raises `BadInput`, with nothing written.
+    assignments: settings of every night. halve_after: as in `Sweep`. Raises `BadInput`, with
+    nothing written.
     """
     file = folder.path / SWEEP_FILE
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
@@ -168,7 +195,7 @@ def new_sweep(
             f"{folder.path}: is there already; `grpo sweep run {folder.typed}` goes on with a"
             " sweep, or take another name"
         )
-    text = _HEAD.format(name=folder.typed) + _body(preset, vary, seeds, assignments)
+    text = _HEAD.format(name=folder.typed) + _body(preset, vary, seeds, assignments, halve_after)
     sweep = _sweep_of(file, text)
     for night in sweep.nights:
         _run_text(sweep, night)
@@ -181,7 +208,13 @@ def new_sweep(
 def _run_text(sweep: Sweep, night: SweepNight) -> str:
     """A night's run.toml. Raises `BadInput` for an unsound one."""
     text = run_text(sweep.preset, assignments=sweep.assignments(night))
-    if config_of(tomllib.loads(text), night.folder.name).eval.tasks == AUTO:
+    config = config_of(tomllib.loads(text), night.folder.name)
+    if sweep.halve_after is not None and config.run.steps == AUTO:
+        raise BadInput(
+            f"{sweep.folder / SWEEP_FILE}: halve_after needs nights of a number of steps: write"
+            f' "{STEPS}" = 40 under [set]'
+        )
+    if config.eval.tasks == AUTO:
         raise BadInput(
             f'{sweep.folder / SWEEP_FILE}: eval.tasks is "auto", but all nights have to play the'
             f' same tasks: write "eval.tasks" = {MOST_TASKS} under [set]'
@@ -189,7 +222,13 @@ def _run_text(sweep: Sweep, night: SweepNight) -> str:
     return text
 
 
-def _body(preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[str]) -> str:
+def _body(
+    preset: str,
+    vary: Sequence[str],
+    seeds: str,
+    assignments: Sequence[str],
+    halve_after: int | None,
+) -> str:
     try:
         numbers = [int(word) for word in seeds.split(",")]
     except ValueError:
@@ -198,7 +237,9 @@ def _body(preset: str, vary: Sequence[str], seeds: str, assignments: Sequence[st
     common = parse(assignments)
     if preset_config(preset, assignments).eval.tasks == AUTO:  # all nights play the same tasks
         common["eval.tasks"] = MOST_TASKS
-    lines = [f"preset = {json.dumps(preset)}", f"seeds = {numbers}", "", "[set]"]
+    lines = [f"preset = {json.dumps(preset)}", f"seeds = {numbers}"]
+    lines += [] if halve_after is None else [f"halve_after = {halve_after}"]
+    lines += ["", "[set]"]
     lines += [f"{json.dumps(k)} = {toml_value(v)}" for k, v in common.items()]
     arms = set()
     for values in itertools.product(*(v for _, v in axes)):

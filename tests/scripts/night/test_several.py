@@ -39,10 +39,14 @@ def grpo(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def sweep(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two arms with one seed, one step each, ready to be played."""
-    folder = tmp_path_factory.mktemp("swept") / "sweep"
+    return made_sweep(policy, tmp_path_factory.mktemp("swept") / "sweep", 1)
+
+
+def made_sweep(policy: tuple[Path, Path], folder: Path, steps: int, *words: str) -> Path:
+    """Two arms with one seed, ready to be played. words: further ones of `grpo sweep new`."""
     model, adapter = policy
     values = {
-        "run.steps": 1,
+        "run.steps": steps,
         "run.preflight": "false",
         "model.path": model,
         "model.adapter": adapter,
@@ -61,7 +65,7 @@ def sweep(policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     }
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     vary = ["--vary", "reward.turn_penalty=0,1"]
-    made = grpo("sweep", "new", str(folder), *vary, "--seeds", "0", *settings)
+    made = grpo("sweep", "new", str(folder), *vary, "--seeds", "0", *settings, *words)
     assert made.returncode == 0, made.stderr
     return folder
 

@@ -147,3 +147,26 @@ def test_what_is_there_already_is_not_written_over(folder: RunFolder) -> None:
 def test_a_folder_without_a_sweep_says_how_one_is_made(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="grpo sweep new"):
         read_sweep(tmp_path)
+
+
+def test_a_sweep_that_halves_says_so_and_needs_a_number_of_steps(folder: RunFolder) -> None:
+    with pytest.raises(BadInput, match=r'halve_after needs .*: write "run\.steps" = 40 under'):
+        new_sweep(folder, "smol", VARY, "0", [], 5)
+    assert not folder.path.exists()
+    sweep = new_sweep(folder, "smol", VARY, "0", ["run.steps=40"], 5)
+    assert read_sweep(folder.path) == sweep
+    assert (sweep.halve_after, sweep.steps) == (5, 40)
+    assert list(sweep.by_arm) == list(sweep.arms)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('halve_after = "5"\n[arms.a]', "halve_after: '5' is no number of steps"),
+        ("halve_after = 0\n[arms.a]", "halve_after: 0 is no number of steps"),
+        ('halve_after = 5\n[arms.a]\n"run.steps" = 9', "arms of different run.steps"),
+    ],
+)
+def test_what_cannot_be_halved_is_refused(folder: RunFolder, lines: str, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
+        read_sweep(write(folder, f"seeds = [0]\n{lines}\n"))
