@@ -19,19 +19,16 @@ distribution function.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Gt, Lt
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_raw_lines
-from fieldkit.files.json_text import parse_json
 from fieldkit.settings import Change, settings
 from reward.solve_rate import Attempts, DrawSums, SolveRate, no_attempts, solve_rates
 
@@ -128,12 +125,17 @@ class PoolState:
 
 
 def pool_state(
-    sums: DrawSums, chances: Mapping[str, float], settings: PoolSettings | None = None
+    sums: DrawSums,
+    chances: Mapping[str, float],
+    settings: PoolSettings | None = None,
+    joined: AbstractSet[str] = frozenset(),
 ) -> PoolState:
     """The state of the pool before the step after those of `sums`.
 
     chances: by task id, the probability that a place of the next pass goes to the task; of any
-    scale. Tasks that left the pool say nothing. Raises `BadInput` for an empty pool.
+    scale. Tasks that left the pool say nothing. joined: tasks that were added later. The tasks that
+    were drawn say nothing about them, so until such a task is drawn its q has a uniform prior, and
+    a pool that grew is played. Raises `BadInput` for an empty pool.
     """
     if not chances:
         raise BadInput("the pool is empty: there is no task to learn from")
@@ -144,12 +146,14 @@ def pool_state(
     rates = solve_rates(sums, list(chances), step)
     tasks, share, variance, follows_m = {}, 0.0, 0.0, 0.0
     for task, a in found.items():
-        n, c = PRIOR_GROUPS + a.learnable + a.silent, chances[task] / total
-        q = (PRIOR_GROUPS * m + a.learnable) / n
-        tasks[task] = TaskOutlook(_state(task in sums.attempts, a), rates[task], q)
+        was_drawn, c = task in sums.attempts, chances[task] / total
+        is_new = task in joined and not was_drawn
+        n = 2.0 if is_new else PRIOR_GROUPS + a.learnable + a.silent
+        q = 0.5 if is_new else (PRIOR_GROUPS * m + a.learnable) / n
+        tasks[task] = TaskOutlook(_state(was_drawn, a), rates[task], q)
         share += c * q
         variance += c**2 * q * (1 - q) / (n + 1)
-        follows_m += c * PRIOR_GROUPS / n
+        follows_m += 0.0 if is_new else c * PRIOR_GROUPS / n
     sd = (variance + follows_m**2 * m_variance) ** 0.5
     return PoolState(tasks, share, sd, settings or PoolSettings())
 
@@ -172,32 +176,3 @@ def _state(was_drawn: bool, a: Attempts) -> TaskState:
     if not a.is_silent:
         return TaskState.REVIVED if a.was_silent else TaskState.LEARNABLE
     return TaskState.SATURATED if a.passed >= a.failed else TaskState.STUCK
-
-
-def growth(pool: Path) -> str:
-    """The command that doubles a pool file from the reserve.jsonl next to it; "" if there is no
-    such file or it has no task that is not in the pool."""
-    reserve = pool.with_name("reserve.jsonl")
-    if not reserve.is_file():
-        return ""
-    members = {task_id for _, task_id in _task_ids(pool)}
-    fresh = [number for number, task_id in _task_ids(reserve) if task_id not in members]
-    if not fresh:
-        return ""
-    lines = [n for i, n in enumerate(fresh[: len(members)]) if n == fresh[0] + i]
-    end = shlex.quote(str(pool))
-    open_line = "" if pool.read_bytes().endswith(b"\n") else f"echo >> {end} && "
-    return f"{open_line}sed -n {lines[0]},{lines[-1]}p {shlex.quote(str(reserve))} >> {end}"
-
-
-def _task_ids(path: Path) -> list[tuple[int, str]]:
-    """(line, task id) of a task file; a last line without a newline counts, as in `rollout.tasks`.
-    Raises `BadInput` naming file and line."""
-    found = []
-    for number, line in read_raw_lines(path):
-        value = parse_json(line, f"{path}:{number}")
-        try:
-            found.append((number, str(value["task_id"])))
-        except (KeyError, TypeError) as e:
-            raise BadInput(f"{path}:{number}: not a task ({type(e).__name__}: {e})") from None
-    return found

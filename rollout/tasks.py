@@ -58,7 +58,7 @@ def decode_tasks(path: Path) -> tuple[Task, ...]:
     Checking every regular expression again takes longer than reading the file does. Raises
     `BadInput` with file and line for a task that cannot be decoded.
     """
-    return tuple(_decoded_by_line(path).values())
+    return tuple(decoded_by_line(path).values())
 
 
 def check_tasks(path: Path) -> tuple[TaskProblem, ...]:
@@ -85,7 +85,7 @@ def check_without_final(pool: Path, final: Path) -> None:
     """The same for the final set. The pool was checked before; the set is only decoded, which takes
     a hundredth of the time. Raises `BadInput` for a set that cannot be decoded."""
     try:
-        _refuse_shared(pool, final, "final", shared_tasks(pool, final, _decoded_by_line))
+        _refuse_shared(pool, final, "final", shared_tasks(pool, final, decoded_by_line))
     except (KeyError, TypeError, AttributeError) as e:
         raise BadInput(
             f"{final}: a task of it is not sound ({e!r}); `grpo tasks check {final}` says where"
@@ -172,7 +172,8 @@ def _read(path: Path) -> tuple[dict[int, Task], list[TaskProblem]]:
     return tasks, problems
 
 
-def _decoded_by_line(path: Path) -> dict[int, Task]:
+def decoded_by_line(path: Path) -> dict[int, Task]:
+    """As `decode_tasks`, by line number."""
     return {line: _decode(raw, f"{path}:{line}", copy) for line, raw, copy in _rows(path)}
 
 

@@ -36,6 +36,7 @@ WHOLE = {
     "fieldkit/test_programs.py": "docs/fieldkit/programs",
     "fieldkit/test_reference.py": "docs/fieldkit/reference",
     "fieldkit/test_distribution.py": "fieldkit as a distribution of its own",
+    "reward/test_pool_alarm.py": "docs/pool-alarm.md, and the simulated nights behind it",
     "rollout/engine/test_several_servers.py": "a step on several servers, and what breaks them",
     "rollout/test_door.py": "what the top of rollout may know of a world",
     "rollout/envs/openenv/test_openenv_real.py": "servers that openenv's own create_app makes",

@@ -35,6 +35,13 @@ Sandbox = Annotated[
         " on every command that continues such a run."
     ),
 ]
+OnConverged = Annotated[
+    Literal["stop", "grow", "harder"] | None,
+    typer.Option(
+        help="When the pool teaches too little: stop, or add tasks of the reserve to it; harder:"
+        " those first that are like tasks which still teach, or are stuck."
+    ),
+]
 KeyFrom = Annotated[
     str,
     typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli.arguments import Run, Sandbox, Set
+from scripts.cli.arguments import OnConverged, Run, Sandbox, Set
 from scripts.cli.bugs import reporting_bugs
 from scripts.cli.new import new
 from scripts.phases.registry import PHASES, SKIP_PREFLIGHT
@@ -29,6 +29,7 @@ def run_(
         str | None,
         typer.Option(metavar="HH:MM", help="Finish by this time, tables and page included."),
     ] = None,
+    on_converged: OnConverged = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Run in the background; survive a closed terminal.")
     ] = False,
@@ -52,7 +53,9 @@ def run_(
 
     folder = open_run(run)
     assign(folder, set_ or ())
-    options = LoopOptions(steps, minutes, eval_every, until, skip_preflight, keep_engine, sandbox)
+    options = LoopOptions(
+        steps, minutes, eval_every, until, on_converged, skip_preflight, keep_engine, sandbox
+    )
     if detach:
         from scripts.night.detach import detach as start_detached
 
@@ -134,7 +137,7 @@ def takeover(run: Run) -> None:
     Example: grpo takeover tonight
     """
     from scripts.base.invocation import say
+    from scripts.phases.takeover import takeover as take
     from scripts.run.folder import open_run
-    from scripts.run.takeover import takeover as take
 
     say(take(open_run(run)))

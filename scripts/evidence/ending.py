@@ -101,7 +101,10 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     if end.kind in (EndKind.FAILED, EndKind.UNFINISHED):
         out.append(f"`grpo run {m.to_play}` goes on from here: finished steps are kept.")
     if end.kind is EndKind.CONVERGED:
-        out.append("Add tasks from the reserve to the pool: nothing else teaches now.")
+        out.append(
+            f"`grpo run {m.to_play} --on-converged grow` goes on with tasks of the reserve, if it"
+            " has any left: the pool teaches too little now."
+        )
     if m.verdict is None:
         newest = f" The newest adapter is step {m.steps[-1].step}'s." if len(m.steps) > 1 else ""
         return (*out, f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}")

@@ -33,7 +33,8 @@ from scripts.run.folder import RunFolder
 from scripts.run.manifest import typed_to_play
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
-from scripts.run.state import as_told, look, pool_now
+from scripts.run.run_pool import pool_now
+from scripts.run.state import as_told, look
 from scripts.run.timings import StepTimings
 
 T = TypeVar("T")
@@ -223,7 +224,7 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         timings=parts.read("wall time", lambda: reader.timings[: len(steps)], ()),
         summaries=summaries,
         sampled=parts.read("arms at the training temperature", at_training_temperature, None),
-        pool=parts.read("pool", lambda: _pool(folder, config, steps), None),
+        pool=parts.read("pool", lambda: _pool(reader, config, steps), None),
         plan=_plan(config, journal, reader),
         manifest=manifest or {},
         journal=journal,
@@ -246,15 +247,15 @@ def _summaries(evals: Path, parts: _Parts) -> tuple[EvalSummary, ...]:
     return tuple(sorted(whole, key=lambda s: reading_order(s.arm)))
 
 
-def _pool(folder: RunFolder, config: RunConfig, steps: Sequence[StepSummary]) -> Pool:
+def _pool(reader: RunReader, config: RunConfig, steps: Sequence[StepSummary]) -> Pool:
+    folder = reader.folder
     if not (all(s.draws for s in steps[1:]) or has_bundles(folder, len(steps))):
         raise BadInput(
             f"{folder.bundle(1)}: no such file: this copy of the run does not have the episodes of"
             " training, so the history of its pool is not known"
         )
     history = read_history(steps, folder.bundle)
-    state = pool_now(history.sums, config)
-    return Pool(history, state, forecast(history, config.pool.bound))
+    return Pool(history, pool_now(reader, config), forecast(history, config.pool.bound))
 
 
 def _plan(config: RunConfig, journal: Sequence[Entry], reader: RunReader) -> Plan | None:

@@ -20,6 +20,7 @@ COMMITTED = (
     "run.toml",
     "manifest.json",
     "journal.jsonl",
+    "grown-*.jsonl",
     "step-*/step.json",
     "step-*/timings.json",
     "evals/**/eval.json",

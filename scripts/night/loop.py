@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.files.journal import Journal
@@ -24,8 +25,8 @@ from scripts.base.exit_codes import raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.detach import LOOP
 from scripts.night.held import Held
-from scripts.phases.registry import PHASES
-from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
+from scripts.phases.registry import HARDER, PHASES
+from scripts.run.config import UNPROTECTED, OnConverged, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
@@ -54,6 +55,7 @@ class LoopOptions:
     minutes: float | None = None
     eval_every: int | None = None
     until: str | None = None
+    on_converged: OnConverged | None = None
     skip_preflight: bool = False
     keep_engine: bool = False
     sandbox: SandboxKind = "bwrap"
@@ -61,7 +63,7 @@ class LoopOptions:
     def words(self) -> list[str]:
         """The options as words of a command line."""
         words = []
-        for key in ("steps", "minutes", "eval_every", "until"):
+        for key in ("steps", "minutes", "eval_every", "until", "on_converged"):
             if (value := getattr(self, key)) is not None:
                 words += [f"--{key.replace('_', '-')}", str(value).removesuffix(".0")]
         for key in ("skip_preflight", "keep_engine"):
@@ -111,7 +113,7 @@ def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
     """The settings, overridden by the command line."""
     given = {
         key: value
-        for key in ("steps", "minutes", "eval_every")
+        for key in ("steps", "minutes", "eval_every", "on_converged")
         if (value := getattr(options, key)) is not None
     }
     if "steps" not in given and "minutes" in given:
@@ -146,7 +148,8 @@ class _Loop:
     def journal_start(self) -> None:
         """Journal the loop's start, its limits, and the free keys that have changed."""
         run = self.config.run
-        limits = {"steps": run.steps, "minutes": run.minutes, "eval_every": run.eval_every}
+        told = ("steps", "minutes", "eval_every", "on_converged")
+        limits: dict[str, Any] = {key: getattr(run, key) for key in told}
         if self.deadline is not None:
             limits["until"] = self.deadline
         manifest = read_manifest(self.folder)
@@ -245,6 +248,7 @@ class _Loop:
     def _command(self, phase: Phase) -> Sequence[str]:
         words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
         given = [flag for flag in PHASES[phase].flags if getattr(self.options, flag, False)]
+        given += [HARDER] if phase is Phase.GROW and self.config.run.on_converged == HARDER else []
         words += [f"--{flag.replace('_', '-')}" for flag in given]
         return [*words, *play_flags(self.options.sandbox).split(), "--events"]
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.gate.memory import GIB
+from fieldkit.records import Task
 from fieldkit.training.adapter import (
     CONFIG_FILE,
     AdapterInfo,
@@ -97,22 +99,45 @@ def check_kept_apart(ctx: Context) -> None:
 def check_prompts(ctx: Context) -> int:
     """Return the tokens of the longest opening prompt. Raises `BadInput` naming the first task
     whose prompt leaves no room for a reply in the context."""
-    renderer = chat_renderer(ctx.config.model, ctx.model_dir())
-    settings = ctx.config.rollout
-    silent = WrittenSampler(lambda *_: "", renderer)
-    longest = 0
+    opened, longest = _opening_tokens(ctx), 0
     for file, tasks in ((ctx.pool_file, ctx.pool()), (ctx.heldout_file, ctx.heldout())):
         for task in tasks:
-            opening = environment_of(task).opening
-            if opening is None:  # only the world itself knows it
-                continue
-            policy = SampledPolicy(silent, renderer, settings)
             try:
-                policy.begin(task, opening(task))
+                longest = max(longest, opened(task))
             except BadInput as e:
                 raise BadInput(f"{file}: {e}") from None
-            longest = max(longest, len(policy.prompt_ids))
     return longest
+
+
+def prompt_fits(ctx: Context) -> Callable[[Task], bool]:
+    """Whether a task's opening prompt leaves room for a reply, for any number of tasks."""
+    opened = _opening_tokens(ctx)
+
+    def fits(task: Task) -> bool:
+        try:
+            opened(task)
+        except BadInput:
+            return False
+        return True
+
+    return fits
+
+
+def _opening_tokens(ctx: Context) -> Callable[[Task], int]:
+    """The tokens of a task's opening prompt; 0 where only the world itself knows it. Raises
+    `BadInput` for one that leaves no room."""
+    renderer = chat_renderer(ctx.config.model, ctx.model_dir())
+    silent = WrittenSampler(lambda *_: "", renderer)
+
+    def tokens(task: Task) -> int:
+        opening = environment_of(task).opening
+        if opening is None:
+            return 0
+        policy = SampledPolicy(silent, renderer, ctx.config.rollout)
+        policy.begin(task, opening(task))
+        return len(policy.prompt_ids)
+
+    return tokens
 
 
 def check_model(ctx: Context) -> None:

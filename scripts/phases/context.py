@@ -22,6 +22,7 @@ from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import check_environments, check_sandbox, read_manifest
+from scripts.run.run_pool import grown_files, pool_tasks
 from scripts.run.timings import Stopwatch
 
 if TYPE_CHECKING:
@@ -154,8 +155,11 @@ class Context:
             alarm(self.tell, UNPROTECTED)
 
     def pool(self) -> tuple[Task, ...]:
-        """The tasks to train on, checked."""
-        return self._tasks(self.pool_file, "data.pool")
+        """The tasks to train on, checked, and those that joined them in this run."""
+        tasks, manifest = self._tasks(self.pool_file, "data.pool"), read_manifest(self.folder)
+        if not grown_files(self.folder, manifest):
+            return tasks
+        return pool_tasks(self.folder, self.config, manifest)
 
     def heldout(self) -> tuple[Task, ...]:
         """The tasks to evaluate on, checked."""

@@ -48,6 +48,7 @@ class PhaseEntry:
 
 SKIP_PREFLIGHT = "skip_preflight"
 STEP = "step"
+HARDER = "harder"
 
 PHASES: Registry[PhaseEntry] = Registry("phase")
 """By name, in the order in which `grpo --help` lists them."""
@@ -68,6 +69,12 @@ for _entry in (
         "Train on the step's bundle and finish the step.",
         "scripts.phases.train:train",
         has_figures=True,
+    ),
+    PhaseEntry(
+        "grow",
+        "Add tasks of the reserve to the pool, if it has converged.",
+        "scripts.phases.grow:grow",
+        flags={HARDER: "Tasks first that are like those which still teach, or are stuck."},
     ),
     PhaseEntry(
         "eval",

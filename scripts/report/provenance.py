@@ -46,6 +46,7 @@ def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("model", _mapping(manifest, "model").get("dir")),
         ("pool", _tasks(_mapping(data, "pool"))),
+        ("joined the pool", _grown(_mapping(data, "grown"))),
         ("held-out set", _tasks(_mapping(data, "heldout"))),
         ("sandbox", manifest.get("sandbox")),
         ("processor", _processor(hardware)),
@@ -57,6 +58,11 @@ def _identity(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _tasks(data: Mapping[str, Any]) -> str | None:
     return f"{data.get('n')} tasks in {data.get('path')}" if data else None
+
+
+def _grown(files: Mapping[str, Any]) -> str | None:
+    said = [f"{f.get('n')} tasks of the reserve after step {f.get('step')}" for f in files.values()]
+    return ", ".join(said) or None
 
 
 def _processor(hardware: Mapping[str, Any]) -> str | None:

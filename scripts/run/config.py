@@ -63,6 +63,9 @@ MINUTES_A_YEAR = 365 * 24 * 60
 """More than that is a slip of the hand."""
 
 
+OnConverged = Literal["stop", "grow", "harder"]
+
+
 @settings("run")
 class NightSettings:
     """How long the night is, and what is evaluated during it."""
@@ -73,6 +76,10 @@ class NightSettings:
     """The time that "auto" plans for, evaluations included."""
     eval_every: Annotated[NonNegativeInt, Change.LENGTH] = 25
     """Steps between evaluations on the held-out set; 0: only at the start and the end."""
+    on_converged: Annotated[OnConverged, Change.LENGTH] = "stop"
+    """What happens when the pool has converged: "stop" ends the night with exit code 3; "grow" adds
+    the next tasks of reserve.jsonl beside the pool, as many as the pool's file has, to this run;
+    "harder" adds those first that are like tasks which still teach, or are stuck."""
     preflight: bool = True
     """Play a few groups before the night, and stop if their rewards have no signal."""
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0

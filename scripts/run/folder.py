@@ -81,6 +81,10 @@ class RunFolder:
     def step(self, n: int) -> Path:
         return self.path / f"step-{n:03d}"
 
+    def grown(self, n: int) -> Path:
+        """The tasks that joined the pool when it grew for the n-th time, from 1."""
+        return self.path / f"grown-{n:03d}.jsonl"
+
     def has_bundle(self, n: int) -> bool:
         """Whether step `n`'s bundle is there, as one file or as shards."""
         return stored(self.bundle(n)) is not None

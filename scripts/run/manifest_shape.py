@@ -47,6 +47,7 @@ def _shape() -> Mapping[str, Any]:
         "data": {
             "pool": {"path": _TEXT, "sha256": _TEXT, "n": _WHOLE, "tasks": {"*": _TEXT}},
             "heldout": {"path": _TEXT, "sha256": _TEXT, "n": _WHOLE},
+            "grown": {"*": {"sha256": _TEXT, "n": _WHOLE, "step": _WHOLE}},  # run_pool.GROWN
         },
         "evaluation": {"*": _TEXT},
         "fewer_tasks": {"usual": _WHOLE},  # manifest.FEWER

@@ -26,6 +26,8 @@ class Phase(StrEnum):
     """Play the next step's episodes and write its bundle."""
     TRAIN = "train"
     """Turn the bundle into the next adapter and finish the step."""
+    GROW = "grow"
+    """Add tasks of the reserve to the pool, which carries no more signal."""
     DONE = "done"
     """Every step that was asked for is finished and evaluated."""
     CONVERGED = "converged"
@@ -42,7 +44,9 @@ class RunFiles:
     evaluated: arms with a finished evaluation: adapters by their hashes, the base model and the
         yardsticks by their names.
     yardsticks: those that its evaluation plays.
-    converged: the bundles of the finished steps say that the pool carries no more signal.
+    converged: the groups of the finished steps say that the pool carries no more signal, and it
+        does not grow.
+    grows: they say so, and tasks of the reserve are to be added.
     """
 
     started: bool
@@ -50,6 +54,7 @@ class RunFiles:
     bundle_ready: bool
     evaluated: AbstractSet[str]
     converged: bool
+    grows: bool = False
     yardsticks: tuple[str, ...] = field(default_factory=evaluated_yardsticks)
 
     @property
@@ -73,6 +78,8 @@ def next_phase(files: RunFiles, steps: int, eval_every: int, *, base: bool = Tru
         return Phase.DONE
     if files.bundle_ready:
         return Phase.TRAIN
+    if files.grows:
+        return Phase.GROW
     return Phase.CONVERGED if files.converged else Phase.ROLLOUT
 
 

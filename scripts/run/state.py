@@ -14,11 +14,7 @@ from typing import Any, NoReturn
 from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
 from fieldkit.records import Signal
-from reward.pool import PoolState, growth, pool_state
 from reward.pool_history import read_history
-from reward.solve_rate import DrawSums
-from rollout.draw.base import Drawing
-from rollout.draw.rules import chances
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -26,6 +22,8 @@ from scripts.run.manifest import bound_changes, check_host, played_yardsticks, r
 from scripts.run.next_phase import Phase, RunFiles, is_over, next_phase
 from scripts.run.plan import Measured, has_time_for_base, planned_steps, scaled_eval_seconds
 from scripts.run.reader import RunReader, Sums
+from scripts.run.run_pool import next_tasks, pool_now
+from scripts.words.quantities import counted
 
 
 def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = None) -> RunFiles:
@@ -43,12 +41,15 @@ def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = 
         refuse_change(folder, manifest, config)
     elif bound_changes(manifest, config):
         return _nothing_yet()
+    is_done = _is_converged(reader, config)
+    grows = is_done and config.run.on_converged != "stop" and bool(next_tasks(reader, config))
     return RunFiles(
         started=True,
         adapters=reader.adapters,
         bundle_ready=folder.has_bundle(n_done),
         evaluated=reader.evaluations.keys(),
-        converged=_is_converged(reader, config),
+        converged=is_done and not grows,
+        grows=grows,
         yardsticks=played_yardsticks(manifest),
     )
 
@@ -146,32 +147,18 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
     )
 
 
-def pool_now(sums: DrawSums, config: RunConfig) -> PoolState:
-    """The state of the run's pool after the steps in `sums`."""
-    from rollout.tasks import decode_tasks  # heavy, and seldom asked
-
-    settings = config.rollout
-    one_place = Drawing(
-        settings.run_seed,
-        sums.step + 1,
-        decode_tasks(from_checkout(config.data.pool)),
-        batch=1,
-        group_size=settings.group_size,
-        mix=config.data.mix,
-        sums=sums,
-    )
-    return pool_state(sums, chances(settings.draw, one_place), config.pool)
-
-
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     """Raise `PoolConverged` with the evidence and what to do next."""
-    pool, newest = from_checkout(config.data.pool), folder.adapter(folder.finished_steps() - 1)
-    command = growth(pool)
-    grow = f"`{command}`" if command else f"Add tasks to {pool}"
+    reader, newest = RunReader(folder), folder.adapter(folder.finished_steps() - 1)
+    run = f"`grpo run {folder.typed}{config.flags}"
+    n = len(next_tasks(reader, config))
+    if n:
+        go_on = f"{run} --on-converged grow` goes on with {counted(n, 'task')} of the reserve"
+    else:
+        go_on = f"Add tasks to {from_checkout(config.data.pool)}, then {run}` goes on"
     raise PoolConverged(
-        f"{pool_now(RunReader(folder).sums.draws, config).message}. Everything is saved. "
-        f"{grow}, then `grpo run {folder.typed}{config.flags}` goes on; or `grpo new` another run, "
-        f'on other tasks, with [model] adapter = "{in_checkout(newest)}"'
+        f"{pool_now(reader, config).message}. Everything is saved. {go_on}; or `grpo new` another"
+        f' run, on other tasks, with [model] adapter = "{in_checkout(newest)}"'
     )
 
 
@@ -189,7 +176,7 @@ def _is_converged(reader: RunReader, config: RunConfig) -> bool:
     learnable = sum(d.signal is Signal.LEARNABLE for d in drawn)
     if 2 * learnable >= len(drawn):
         return False
-    return pool_now(reader.sums.draws, config).converged
+    return pool_now(reader, config).converged
 
 
 def _eval_seconds(reader: RunReader, files: RunFiles) -> float:

@@ -183,7 +183,8 @@ def _show_task(
     if request.sandbox == "none" and (request.random or request.base):
         console.print(Text(UNPROTECTED, "bold red"))
     played = archive.attempt(place, task_id, k)
-    task = find_task(config, task_id)
+    files = _task_files(archive.folder, config)
+    task = find_task(files, task_id)
     model = model_dir(archive.folder, config)
     vocabulary = read_vocabulary(model)
     if request.tokens and vocabulary is None:
@@ -198,13 +199,13 @@ def _show_task(
             console.status("playing a random policy") if sys.stdout.isatty() else nullcontext()
         )
         with turning:
-            trajectory = play_random(config, model, _required(task, config, task_id), k)
+            trajectory = play_random(config, model, _required(task, files, task_id), k)
         exhibits.append(Exhibit("a random policy", Played(trajectory), sampled=False))
     if request.base:
-        exhibits.append(_base(archive, config, task, played))
-    _check_same_grade(exhibits, config)
+        exhibits.append(_base(archive, config, files, task, played))
+    _check_same_grade(exhibits, files)
     page = conversation(
-        task or _forgotten(config, task_id),
+        task or _forgotten(files, task_id),
         exhibits,
         width=console.width,
         vocabulary=vocabulary,
@@ -217,23 +218,25 @@ def _title(place: Place, attempts: Sequence[Played], k: int) -> str:
     return f"{place.name}, k = {k} of {len(attempts)}" if len(attempts) > 1 else place.name
 
 
-def _base(archive: Archive, config: RunConfig, task: Task | None, beside: Played) -> Exhibit:
+def _base(
+    archive: Archive, config: RunConfig, files: Sequence[Path], task: Task | None, beside: Played
+) -> Exhibit:
     """The base model's attempt: from its evaluation, or played now if there is none."""
     t = beside.trajectory
     stored = archive.base_attempt(t.task_id, t.k)
     if stored is not None:
         return Exhibit(f"{BASE}, as evaluated", stored)
-    task = _required(task, config, t.task_id)
+    task = _required(task, files, t.task_id)
     trajectory = play_base(archive.folder, config, task, t.k, t.sampling.temperature)
     return Exhibit(f"{BASE}, played now", Played(trajectory))
 
 
-def _check_same_grade(exhibits: Sequence[Exhibit], config: RunConfig) -> None:
+def _check_same_grade(exhibits: Sequence[Exhibit], files: Sequence[Path]) -> None:
     """Raise `BadInput` if the attempts were graded by different assertions."""
     kinds = {tuple((r.kind, r.path) for r in e.trajectory.grade.results) for e in exhibits}
     if len(kinds) > 1:
         raise BadInput(
-            f"{' or '.join(map(str, _task_files(config)))}: the assertions of"
+            f"{' or '.join(map(str, files))}: the assertions of"
             f" {exhibits[0].trajectory.task_id} have changed since the run played it, so other"
             " attempts cannot be compared with it; restore the file, or leave out --random and"
             " --base"
@@ -243,9 +246,9 @@ def _check_same_grade(exhibits: Sequence[Exhibit], config: RunConfig) -> None:
 # --- what belongs to a task and a run -------------------------------------------------------------
 
 
-def find_task(config: RunConfig, task_id: str) -> Task | None:
-    """The task's record in the run's two task files; None if neither has it."""
-    for file in _task_files(config):
+def find_task(files: Sequence[Path], task_id: str) -> Task | None:
+    """The task's record in the run's task files; None if none has it."""
+    for file in files:
         if file.is_file():
             for task in decode_tasks(file):
                 if task.task_id == task_id:
@@ -253,20 +256,22 @@ def find_task(config: RunConfig, task_id: str) -> Task | None:
     return None
 
 
-def _task_files(config: RunConfig) -> tuple[Path, Path]:
-    return from_checkout(config.data.heldout), from_checkout(config.data.pool)
+def _task_files(folder: RunFolder, config: RunConfig) -> list[Path]:
+    """The held-out file, the pool's, and those of tasks that joined it."""
+    named = [from_checkout(config.data.heldout), from_checkout(config.data.pool)]
+    return [*named, *sorted(folder.path.glob(f"{folder.grown(1).stem[:-3]}*.jsonl"))]
 
 
-def _required(task: Task | None, config: RunConfig, task_id: str) -> Task:
+def _required(task: Task | None, files: Sequence[Path], task_id: str) -> Task:
     if task is None:
-        raise BadInput(f"{_forgotten(config, task_id).prompt}: it cannot be played; restore it")
+        raise BadInput(f"{_forgotten(files, task_id).prompt}: it cannot be played; restore it")
     return task
 
 
-def _forgotten(config: RunConfig, task_id: str) -> Task:
+def _forgotten(files: Sequence[Path], task_id: str) -> Task:
     """A placeholder for a task whose record is gone; its attempt can still be shown."""
-    files = " and ".join(map(str, _task_files(config)))
-    return Task(task_id, SHELL_ENV, f"{files} have no task {task_id} any more", {})
+    said = " and ".join(map(str, files))
+    return Task(task_id, SHELL_ENV, f"{said} have no task {task_id} any more", {})
 
 
 def model_dir(folder: RunFolder, config: RunConfig) -> Path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Signal
-from reward.pool import PRIOR_GROUPS, PoolSettings, PoolState, TaskState, growth, pool_state
+from reward.pool import PRIOR_GROUPS, PoolSettings, PoolState, TaskState, pool_state
 from reward.pool_history import Drawn, PoolHistory
 from reward.solve_rate import DrawSums
 
@@ -140,13 +139,17 @@ def test_what_is_asked_for_decides() -> None:
     assert not state(sums, pool, PoolSettings(bound=0.005)).converged
 
 
-def test_growing_the_pool_lifts_convergence() -> None:
-    pool = of(42)
+def test_tasks_that_joined_the_pool_lift_convergence_until_they_were_drawn() -> None:
+    pool, joined = of(42), [f"new{i}" for i in range(42)]
+    alike = dict.fromkeys([*pool, *joined], 1.0)
     sums = passes(1, 1, pool=pool)
     assert state(sums, pool).converged
-    grown = state(sums, [*pool, *(f"new{i}" for i in range(420))])
-    assert grown.share > state(sums, pool).share
-    assert grown.probability < state(sums, pool).probability
+    assert pool_state(sums, alike).converged, "of one pool, the rest is taken to be like it"
+    grown = pool_state(sums, alike, joined=set(joined))
+    assert grown.share > 0.2
+    assert grown.probability < 0.01
+    played = sums.plus(3, [Drawn(3, t, STUCK, 0, K) for t in joined])
+    assert pool_state(played, alike, joined=set(joined)).converged
 
 
 def test_tasks_that_are_drawn_more_often_count_more() -> None:
@@ -168,9 +171,3 @@ def test_a_task_that_left_the_pool_says_nothing() -> None:
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(BadInput, match="empty"):
         state(drawn(), [])
-
-
-def test_an_empty_reserve_has_nothing_for_a_pool_to_grow_by(tmp_path: Path) -> None:
-    (tmp_path / "pool.jsonl").write_text('{"task_id": "p0"}')
-    (tmp_path / "reserve.jsonl").write_text("")
-    assert growth(tmp_path / "pool.jsonl") == ""

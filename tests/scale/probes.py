@@ -101,9 +101,9 @@ def _newest_bundle(folder: RunFolder) -> Path:
 
 def _converged(folder: RunFolder) -> object:
     from scripts.run.reader import RunReader
-    from scripts.run.state import pool_now
+    from scripts.run.run_pool import pool_now
 
-    return pool_now(RunReader(folder).sums.draws, read_config(folder.config)).converged
+    return pool_now(RunReader(folder), read_config(folder.config)).converged
 
 
 PARTS: dict[str, Callable[[RunFolder], object]] = {

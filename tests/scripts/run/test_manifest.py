@@ -16,6 +16,7 @@ from scripts.base import machine
 from scripts.base.signals import Wish
 from scripts.evidence.findings import read_findings
 from scripts.phases.context import Context
+from scripts.phases.takeover import takeover
 from scripts.run.config import ModelSettings, RunConfig, changed_keys
 from scripts.run.manifest import (
     bound_changes,
@@ -26,7 +27,6 @@ from scripts.run.manifest import (
     read_manifest,
     refuse_change,
 )
-from scripts.run.takeover import takeover
 from scripts.run.template import template_hash
 from scripts.run.timings import Stopwatch
 from tests.scripts.made_night import Night, make_night
@@ -54,7 +54,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """This machine, with an id whatever it has."""
     identity = {"name": "spark", "machine_id": "1111", "boot_id": "b"}
     monkeypatch.setattr(machine, "host_identity", lambda: identity)
-    monkeypatch.setattr("scripts.run.takeover.host_identity", lambda: identity)
+    monkeypatch.setattr("scripts.phases.takeover.host_identity", lambda: identity)
     return identity
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,14 @@ import pytest
 
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files.journal import Journal
-from fieldkit.records import RolloutGroup, encode, encode_group
-from reward.group_signal import draw_of
 from rollout.sandbox.command import SandboxSettings
 from scripts.night.loop import LoopOptions, with_options
 from scripts.run.config import RunConfig
 from scripts.run.next_phase import Phase
 from scripts.run.state import as_told, look, raise_converged, read_files, read_measured
 from scripts.run.timings import Segment, write_timings
-from tests.scripts.made_night import (
-    Night,
-    group,
-    make_night,
-    summary,
-    tasks,
-    timings,
-    write_tasks,
-)
+from tests.scripts.made_night import Night, make_night, timings
+from tests.scripts.run.exhausted import LONG, exhausted_night, silence
 
 STEPS = 3
 
@@ -141,7 +130,6 @@ def test_an_arm_that_was_taken_over_or_partly_kept_is_expected_to_take_what_it_t
 # --- a pool that teaches nothing any more ---------------------------------------------------------
 
 CONVERGED = 3
-POOL = 4
 
 
 def test_a_base_arm_for_the_end_waits_for_the_last_step_and_for_time(night: Night) -> None:
@@ -154,42 +142,9 @@ def test_a_base_arm_for_the_end_waits_for_the_last_step_and_for_time(night: Nigh
     assert look(night.folder, at_end, deadline=time.time() + 1)[0] is Phase.DONE
 
 
-LONG = 26
-"""Steps after which a pool of four has converged that taught in the first one only."""
-
-
-def silence(night: Night, steps: Iterable[int]) -> Night:
-    """The groups of these steps without signal: every rollout passed."""
-    for n in steps:
-        drawn = [f"p{(2 * n + i) % POOL:03d}" for i in range(2)]
-        groups = [silent_group(n, task) for task in drawn]
-        night.folder.bundle(n).write_text("".join(encode_group(g) + "\n" for g in groups))
-        draws = tuple(map(draw_of, groups))
-        silent = replace(summary(n, STEPS), groups={"LEARNABLE": 2}, draws=draws)
-        night.folder.summary(n).write_text(encode(silent))
-    return night
-
-
-def silent_group(n: int, task_id: str) -> RolloutGroup:
-    """Two rollouts that passed. Their turns differ, so they are trained on under a turn penalty."""
-    made = group(n, task_id)
-    first, second = made.trajectories
-    longer = replace(first, k=1, turns=(*first.turns, *second.turns))
-    return replace(made, trajectories=(first, longer))
-
-
 @pytest.fixture
 def exhausted(tmp_path: Path) -> Night:
-    """A night of 99 steps whose pool taught in its first step only, run.toml included."""
-    night = silence(make_night(tmp_path, n_steps=LONG), range(2, LONG + 1))
-    config = changed(night.config, "run", steps=99)
-    data = config.data
-    night.folder.config.write_text(
-        f"[run]\nsteps = 99\neval_every = 0\n"
-        f'[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"\n'
-    )
-    night.folder.adapter(0).mkdir()  # without any weights it would be a copy, which no loop runs
-    return Night(night.folder, config)
+    return exhausted_night(tmp_path)
 
 
 def grpo(*words: str) -> subprocess.CompletedProcess[str]:
@@ -218,24 +173,6 @@ def test_a_converged_pool_is_exit_3_with_the_evidence_and_the_commands_that_go_o
     assert f"`grpo run {exhausted.folder.typed}` goes on" in ended.stderr
     assert f'[model] adapter = "{exhausted.folder.adapter(LONG)}"' in ended.stderr
     assert ended.stdout == "" or command == "run"
-
-
-def test_the_command_that_is_named_grows_the_pool_and_the_night_goes_on(exhausted: Night) -> None:
-    pool = Path(exhausted.config.data.pool)
-    reserve = write_tasks(pool.with_name("reserve.jsonl"), tasks(6, "r"))
-    pool.write_text(
-        pool.read_text(encoding="utf-8").removesuffix("\n"), encoding="utf-8"
-    )  # as some editors leave it
-    for size in (8, 10):
-        with pytest.raises(PoolConverged, match="sed -n") as said:
-            raise_converged(exhausted.folder, exhausted.config)
-        (command,) = re.findall("`([^`]*sed [^`]*)`", str(said.value))
-        subprocess.run(["bash", "-c", command], check=True)
-        assert len(pool.read_text(encoding="utf-8").splitlines()) == size
-        assert look(exhausted.folder, exhausted.config)[0] is Phase.ROLLOUT
-    assert pool.read_text(encoding="utf-8").endswith(reserve.read_text())
-    with pytest.raises(PoolConverged, match=f"Add tasks to {pool}"):
-        raise_converged(exhausted.folder, exhausted.config)
 
 
 def test_without_a_sandbox_the_command_that_is_named_says_so_too(exhausted: Night) -> None:

@@ -188,7 +188,7 @@ def test_looking_changes_nothing_in_the_run(run: str) -> None:
 def test_a_task_whose_record_is_gone_can_still_be_looked_at(
     run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.show.show.find_task", lambda config, task_id: None)
+    monkeypatch.setattr("scripts.show.show.find_task", lambda files, task_id: None)
     assert "$ echo done > alpha.txt" in shown(run, task="alpha")
     with pytest.raises(BadInput, match="have no task alpha any more"):
         shown(run, task="alpha", random=True)
@@ -332,7 +332,7 @@ def test_attempts_that_were_graded_otherwise_are_not_set_side_by_side(
 ) -> None:
     fewer = HELD.info["verifiable_assertions"][:1]
     changed = replace(HELD, info={**HELD.info, "verifiable_assertions": fewer})
-    monkeypatch.setattr("scripts.show.show.find_task", lambda config, task_id: changed)
+    monkeypatch.setattr("scripts.show.show.find_task", lambda files, task_id: changed)
     assert "✓ file_unchanged notes.txt" in shown(run, task="alpha")
     with pytest.raises(BadInput, match="assertions of alpha have changed"):
         shown(run, task="alpha", random=True)

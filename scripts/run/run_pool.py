@@ -1,0 +1,153 @@
+"""The pool of a run: its task file, and what was added to it from the reserve during the night.
+
+Added tasks are files of the run folder, bound by its manifest like the task file is, so a run grows
+without a change of a file that others share. The reserve is reserve.jsonl beside the pool. Nothing
+is written here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import sha256_file
+from fieldkit.records import Task
+from reward.pool import PoolState, TaskState, pool_state
+from rollout.draw.base import Drawing
+from rollout.draw.rules import chances
+from scripts.base.checkout import from_checkout
+from scripts.run.config import DEVELOPMENT, RunConfig
+from scripts.run.folder import RunFolder
+from scripts.run.manifest_shape import HELP
+from scripts.run.reader import RunReader
+
+GROWN = "grown"
+"""The manifest's additions, in `data`: by file name sha256, n, and the step after which."""
+
+
+def grown_files(folder: RunFolder, manifest: Mapping[str, Any] | None) -> list[Path]:
+    """The files of added tasks, oldest first. Raises `BadInput` where one was changed."""
+    found = []
+    for name, entry in (manifest or {}).get("data", {}).get(GROWN, {}).items():
+        file = folder.path / name
+        if not file.is_file() or sha256_file(file) != entry["sha256"]:
+            raise BadInput(
+                f"{file}: not the tasks that were added to the pool of run {folder.name}; {HELP}"
+            )
+        found.append(file)
+    return found
+
+
+def pool_tasks(
+    folder: RunFolder, config: RunConfig, manifest: Mapping[str, Any] | None
+) -> tuple[Task, ...]:
+    """Every task of the pool, those of the task file first. They were checked before."""
+    from rollout.tasks import decode_tasks  # heavy, and seldom asked
+
+    tasks = {t.task_id: t for t in decode_tasks(from_checkout(config.data.pool))}
+    for file in grown_files(folder, manifest):
+        for task in decode_tasks(file):
+            tasks.setdefault(task.task_id, task)  # a person may have added it to the file too
+    return tuple(tasks.values())
+
+
+def pool_now(reader: RunReader, config: RunConfig) -> PoolState:
+    """The state of the run's pool after its finished steps."""
+    settings, sums = config.rollout, reader.sums.draws
+    one_place = Drawing(
+        settings.run_seed,
+        sums.step + 1,
+        pool_tasks(reader.folder, config, reader.manifest),
+        batch=1,
+        group_size=settings.group_size,
+        mix=config.data.mix,
+        sums=sums,
+    )
+    began = (reader.manifest or {}).get("data", {}).get("pool", {}).get("tasks", {})
+    joined = {t.task_id for t in one_place.pool} - began.keys() if began else set()
+    return pool_state(sums, chances(settings.draw, one_place), config.pool, joined)
+
+
+# --- growth ---------------------------------------------------------------------------------------
+
+
+def next_tasks(reader: RunReader, config: RunConfig, *, harder: bool = False) -> tuple[Task, ...]:
+    """The tasks of the reserve that are to join now: as many as the task file has, if there are.
+
+    A task that shares an id, its prompt or a mark with the pool, or with the held-out, development
+    or final set, is passed over, and so is one that the sandbox or the mix has no place for.
+    harder: those first that are like tasks which still teach, or are stuck (`by_likeness`).
+    """
+    from rollout.envs.registry import environment_of
+    from rollout.tasks import decode_tasks, decoded_by_line, shared_tasks, signatures
+
+    file = from_checkout(config.data.pool)
+    reserve = file.with_name("reserve.jsonl")
+    if not reserve.is_file():
+        return ()
+    pool = pool_tasks(reader.folder, config, reader.manifest)
+    known = {sign for task in pool for sign in signatures(task)}
+    kept = {
+        task.task_id
+        for other in _kept_apart(config)
+        for _, task, *_ in shared_tasks(reserve, other, decoded_by_line)
+    }
+    fresh = [
+        task
+        for task in decode_tasks(reserve)
+        if task.task_id not in kept
+        and not known.intersection(signatures(task))
+        and (not config.data.mix or task.env in config.data.mix)
+        and not any(environment_of(task).fits(task, config.sandbox))
+    ]
+    if harder:
+        fresh = by_likeness(fresh, pool, pool_now(reader, config))
+    return tuple(fresh[: len(decode_tasks(file))])
+
+
+def _kept_apart(config: RunConfig) -> Iterator[Path]:
+    """The task files that are never trained on."""
+    data = config.data
+    beside = from_checkout(data.pool).with_name(Path(DEVELOPMENT).name)
+    named = [from_checkout(name) for name in (data.heldout, data.final, DEVELOPMENT) if name]
+    yield from (file for file in dict.fromkeys([*named, beside]) if file.is_file())
+
+
+def by_likeness(fresh: Sequence[Task], pool: Sequence[Task], state: PoolState) -> list[Task]:
+    """The tasks of the reserve that are most like tasks which are not saturated first; equal ones
+    in their order.
+
+    Two tasks are alike in a feature: their template, a skill that they need, their number of skills
+    or their difficulty. A feature's weight is the share of the pool's drawn tasks with it that are
+    learnable, revived or stuck, counted with the share over all of them as one more task. A task is
+    ordered by the mean weight of its features.
+    """
+    open_, drawn = defaultdict[Hashable, int](int), defaultdict[Hashable, int](int)
+    for task in pool:
+        found = state.tasks[task.task_id].state
+        if found is TaskState.FRESH:
+            continue
+        for feature in (None, *_features(task)):
+            drawn[feature] += 1
+            open_[feature] += found is not TaskState.SATURATED
+    base = open_[None] / max(1, drawn[None])
+
+    def weight(task: Task) -> float:
+        shares = [(open_[f] + base) / (drawn[f] + 1) for f in _features(task)]
+        return sum(shares) / len(shares) if shares else base
+
+    return sorted(fresh, key=weight, reverse=True)
+
+
+def _features(task: Task) -> list[Hashable]:
+    """What a shell task's record says of its kind; other environments may have none of it."""
+    skills = [str(skill) for skill in task.info.get("skills_required", ())]
+    found: list[Hashable] = [("skill", skill) for skill in skills]
+    found += [("skills", len(skills))] if skills else []
+    for key in ("template", "difficulty"):
+        if key in task.info:
+            found.append((key, str(task.info[key])))
+    return found

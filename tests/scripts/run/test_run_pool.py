@@ -1,0 +1,199 @@
+"""The pool of a run that grows: which tasks of the reserve join, and which never do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, PoolConverged
+from fieldkit.records import Signal, Task
+from reward.pool import PoolState, TaskState, pool_state
+from reward.pool_history import Drawn, PoolHistory
+from scripts.base.signals import Wish
+from scripts.night.loop import LoopOptions, _Loop, with_options
+from scripts.phases.context import Context
+from scripts.phases.grow import grow as phase
+from scripts.run.config import RunConfig
+from scripts.run.next_phase import Phase
+from scripts.run.reader import RunReader
+from scripts.run.run_pool import by_likeness, grown_files, next_tasks, pool_now, pool_tasks
+from scripts.run.state import as_told, look, raise_converged
+from scripts.run.timings import Stopwatch
+from tests.scale.probes import Silent
+from tests.scripts.made_night import Night, tasks, write_tasks
+from tests.scripts.run.exhausted import exhausted_night
+
+GROW = replace(RunConfig().run, steps=99, on_converged="grow")
+
+
+def of_reserve(n: int) -> list[Task]:
+    """Tasks with prompts of their own."""
+    return [replace(t, prompt=f"Keep {t.task_id} in order.") for t in tasks(n, "r")]
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    """An exhausted night with ten tasks in its reserve."""
+    made = exhausted_night(tmp_path)
+    write_tasks(tmp_path / "reserve.jsonl", of_reserve(10))
+    text = made.folder.config.read_text()
+    made.folder.config.write_text(
+        text.replace("[run]", '[run]\non_converged = "grow"') + 'final = ""\n'
+    )
+    data = replace(made.config.data, final="")
+    manifest = json.loads(made.folder.manifest.read_text())
+    manifest["config"]["data"]["final"] = ""
+    manifest["data"]["pool"]["tasks"] = {f"p{i:03d}": "" for i in range(4)}
+    made.folder.manifest.write_text(json.dumps(manifest))
+    return Night(made.folder, replace(made.config, run=GROW, data=data))
+
+
+def names(found: Any) -> list[str]:
+    return [t.task_id for t in found]
+
+
+def context(night: Night, *flags: str) -> Context:
+    watch = Stopwatch(time.time())
+    config = night.config
+    return Context(night.folder, config, lambda e: None, Wish(), watch, frozenset(flags))
+
+
+def grow(night: Night, *flags: str) -> str:
+    """What the phase says, its files journalled or not."""
+    return phase(context(night, *flags)).text
+
+
+def test_a_pool_that_has_converged_grows_by_as_many_tasks_as_it_began_with(night: Night) -> None:
+    pool = Path(night.config.data.pool)
+    before = pool.read_bytes()
+    assert look(night.folder, night.config)[0] is Phase.GROW
+    assert grow(night) == "4 tasks of the reserve joined the pool after step 26"
+    reader = RunReader(night.folder)
+    found = pool_tasks(night.folder, night.config, reader.manifest)
+    assert names(found) == [*(f"p{i:03d}" for i in range(4)), *(f"r{i:03d}" for i in range(4))]
+    assert pool.read_bytes() == before
+    assert look(night.folder, night.config)[0] is Phase.ROLLOUT
+    assert names(context(night).pool()) == names(found)
+    state = pool_now(reader, night.config)
+    assert state.of(TaskState.FRESH) == tuple(f"r{i:03d}" for i in range(4))
+    assert state.share > 0.2, "nothing is known of the tasks that joined"
+
+
+def test_a_pool_that_still_teaches_does_not_grow(night: Night) -> None:
+    grow(night)
+    files = [p.name for p in night.folder.path.glob("grown-*")]
+    assert "still teaches" in grow(night)
+    assert [p.name for p in night.folder.path.glob("grown-*")] == files == ["grown-001.jsonl"]
+
+
+def test_a_growth_that_was_killed_before_the_manifest_named_it_happens_again(night: Night) -> None:
+    night.folder.grown(1).write_text("half a ta")
+    assert look(night.folder, night.config)[0] is Phase.GROW
+    grow(night)
+    assert len(pool_tasks(night.folder, night.config, RunReader(night.folder).manifest)) == 8
+
+
+def test_tasks_that_joined_are_bound_like_the_pool_is(night: Night) -> None:
+    grow(night)
+    file = night.folder.grown(1)
+    file.write_text(file.read_text().replace("in order", "tidy"))
+    with pytest.raises(BadInput, match=r"grown-001\.jsonl: not the tasks that were added"):
+        grown_files(night.folder, RunReader(night.folder).manifest)
+    with pytest.raises(BadInput, match=r"grown-001\.jsonl"):
+        context(night).pool()
+
+
+def test_no_task_joins_that_an_evaluation_or_the_pool_has(night: Night, tmp_path: Path) -> None:
+    reserve = of_reserve(10)
+    shared = {
+        "heldout": replace(reserve[0], task_id="held"),
+        "final": replace(reserve[1], task_id="last"),
+        "development": replace(reserve[2], task_id="chosen-on"),
+        "pool": replace(reserve[3], task_id="known"),
+    }
+    for split, task in shared.items():
+        file = tmp_path / f"{split}.jsonl"
+        rest = file.read_text() if file.is_file() else ""
+        write_tasks(file, [task])
+        file.write_text(rest + file.read_text())
+    data = replace(night.config.data, final=str(tmp_path / "final.jsonl"))
+    config = replace(night.config, data=data)
+    assert names(next_tasks(RunReader(night.folder), config)) == [f"r{i:03d}" for i in range(4, 9)]
+
+
+def test_a_reserve_without_a_task_left_ends_the_night(night: Night, tmp_path: Path) -> None:
+    with pytest.raises(PoolConverged, match="--on-converged grow` goes on with 4 tasks of the"):
+        raise_converged(night.folder, night.config)
+    shutil.copy(night.config.data.pool, tmp_path / "reserve.jsonl")
+    assert next_tasks(RunReader(night.folder), night.config) == ()
+    assert look(night.folder, night.config)[0] is Phase.CONVERGED
+    with pytest.raises(PoolConverged, match=r"Add tasks to .*pool\.jsonl, then `grpo run"):
+        raise_converged(night.folder, night.config)
+    with pytest.raises(BadInput, match="no task of it may join"):
+        grow(night)
+
+
+def test_a_night_that_shall_stop_stops(night: Night) -> None:
+    stops = replace(night.config, run=replace(GROW, on_converged="stop"))
+    assert look(night.folder, stops)[0] is Phase.CONVERGED
+
+
+def test_the_loop_says_to_the_phase_what_was_typed(night: Night) -> None:
+    options = LoopOptions(on_converged="harder")
+    assert options.words() == ["--on-converged", "harder"]
+    config = with_options(night.config, options)
+    assert config.run.on_converged == "harder"
+    loop = _Loop(night.folder, config, options, Silent(), Wish(), 0)
+    assert "--harder" in loop._command(Phase.GROW)
+    assert "--harder" not in loop._command(Phase.ROLLOUT)
+    loop.journal_start()
+    stops = replace(night.config.run, on_converged="stop")
+    told, _ = as_told(stops, loop.journal.read())
+    assert told.on_converged == "harder"
+
+
+# --- harder ---------------------------------------------------------------------------------------
+
+
+def shell(name: str, *skills: str, difficulty: str = "easy") -> Task:
+    info = {"skills_required": list(skills), "template": "+".join(skills), "difficulty": difficulty}
+    return Task(name, "clawgym", name, info)
+
+
+def after(signals: dict[str, Signal]) -> PoolState:
+    rows = [Drawn(1, t, s, 4 if s is Signal.SATURATED else 0, 4) for t, s in signals.items()]
+    return pool_state(PoolHistory(tuple(rows)).sums, dict.fromkeys([*signals, "fresh"], 1.0))
+
+
+def test_tasks_like_those_that_are_not_saturated_come_first() -> None:
+    pool = [
+        *(shell(f"copy-{i}", "copy") for i in range(3)),
+        *(shell(f"sort-{i}", "sort", "head", difficulty="hard") for i in range(3)),
+        shell("fresh", "copy", "copy", "copy"),
+    ]
+    state = after(
+        {
+            **{f"copy-{i}": Signal.SATURATED for i in range(3)},
+            **{f"sort-{i}": Signal.STUCK if i else Signal.LEARNABLE for i in range(3)},
+        }
+    )
+    fresh = [
+        shell("r-copy", "copy"),
+        shell("r-other", "join"),
+        shell("r-copy-sort", "copy", "sort", difficulty="hard"),
+        shell("r-sort", "sort", "head", difficulty="hard"),
+    ]
+    order = names(by_likeness(fresh, pool, state))
+    assert order == ["r-sort", "r-copy-sort", "r-other", "r-copy"]
+
+
+def test_tasks_that_tell_nothing_of_their_kind_keep_their_order() -> None:
+    pool = [Task("a", "own", "", {}), Task("fresh", "own", "", {})]
+    fresh = [Task(f"r{i}", "own", "", {}) for i in range(5)]
+    assert by_likeness(fresh, pool, after({"a": Signal.SATURATED})) == fresh
