@@ -126,7 +126,7 @@ def _shared(kind: type) -> list[Finding]:
     return [
         Finding(
             Level.WARNING,
-            _line_of(kind, name),
+            line_of(kind, name),
             f"{name} is one {type(value).__name__} for all instances: make it in `reset`",
         )
         for name, value in vars(kind).items()
@@ -136,13 +136,19 @@ def _shared(kind: type) -> list[Finding]:
     ]
 
 
-def _line_of(kind: type, name: str) -> str:
+def line_of(kind: type, name: str) -> str:
+    """file:line where a class or its methods set an attribute first, or of a property; else of the
+    class."""
+    shown = inspect.getattr_static(kind, name, None)
+    if isinstance(shown, property) and shown.fget is not None:
+        return place_of(shown.fget)
     try:
         lines, first = inspect.getsourcelines(kind)
     except (OSError, TypeError):
         return ""
     for number, line in enumerate(lines):
-        if line.strip().startswith((f"{name} ", f"{name}:", f"{name}=")):
+        set_here = line.strip().removeprefix("self.")
+        if set_here.startswith((f"{name} ", f"{name}:", f"{name}=", f"{name},")):
             return f"{inspect.getsourcefile(kind)}:{first + number}"
     return place_of(kind)
 

@@ -26,6 +26,7 @@ from rollout.envs.tool_yardsticks import random_call
 from rollout.envs.user_code import place_of
 from rollout.generators import seed_generators
 from scripts.environments.contract import Finding, Level, schemas_of
+from scripts.environments.end_attribute import flags_of
 
 Call = tuple[str, Mapping[str, Any]]
 Row = Mapping[str, Any]
@@ -57,6 +58,9 @@ class Played:
     parts: tuple[RewardPart, ...] = ()
     completion: list[Message] = field(default_factory=list)
     """The calls and their answers as messages, for reward functions."""
+    flags: list[Mapping[str, bool]] = field(default_factory=list)
+    """The environment's boolean attributes after `reset` and after every call; empty where `ends`
+    is set."""
     reset_s: float = 0.0
     call_s: list[float] = field(default_factory=list)
 
@@ -133,7 +137,9 @@ class Instance:
         if not opening.strip():
             text = "neither the row nor reset() gives a prompt: have reset return it, or give rows"
             raise Broken(Finding(Level.ERROR, place_of(self.env.reset), text))
-        return Played(seed, opening, reset_s=time.perf_counter() - began)
+        played = Played(seed, opening, reset_s=time.perf_counter() - began)
+        self._note_flags(played)
+        return played
 
     def call(self, played: Played, name: str, arguments: Mapping[str, Any]) -> None:
         """Call a tool and record its answer."""
@@ -150,6 +156,11 @@ class Instance:
         call = ToolCall(name, arguments)
         played.completion.append(assistant(TOOL_FORMS["text"].write(call), (call,)))
         played.completion.append({"role": "tool", "name": name, "content": said})
+        self._note_flags(played)
+
+    def _note_flags(self, played: Played) -> None:
+        if not self._ends:
+            played.flags.append(flags_of(self.env))
 
     @property
     def done(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from rollout.envs.user_code import place_of
 from scripts.environments import earnings
 from scripts.environments.contract import Finding, Level
+from scripts.environments.end_attribute import unset_end
 from scripts.environments.instance import Instance, Played, Row, Trials, chance, recited
 
 
@@ -50,7 +51,10 @@ def run_trials(
         findings += earnings.not_perfect(
             figures["perfect"], figures["empty"], figures["random"], _pays(trials.kind)
         )
+        played.append(perfect)
     played += [once, empty]
+    if not trials.ends:
+        findings += unset_end(trials.kind, [p.flags for p in played if p.calls])
     figures["reset_ms"] = 1000 * statistics.median(p.reset_s for p in played)
     steps = sorted(s for p in played for s in p.call_s)
     figures["step_ms"] = 1000 * statistics.median(steps) if steps else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,16 @@ def test_a_reward_function_that_raises_is_an_error_with_its_line(tmp_path: Path)
     [error] = checked("Sound", rewards={f"{file}:pays": 1.0}).findings
     assert "reward function pays: KeyError: 'x'" in error.text
     assert error.where == f"{file}:2"
+
+
+def test_an_end_that_is_not_set_is_suggested() -> None:
+    found = checked("Sound", ends="")
+    assert found.sound
+    [warning] = found.findings
+    assert re.match(r"over turns true in \d+ of 9 episodes: if", warning.text)
+    assert "`--ends over`" in warning.text
+    assert warning.where == line_of("self.over = False", "class Sound")
+    assert checked("Sound").findings == ()
 
 
 def test_one_tool_called_step_is_a_warning() -> None:
