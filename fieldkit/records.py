@@ -250,7 +250,7 @@ class Ended:
     n: int
     passed: int
     idle: int
-    """With nothing done: no assertion more holds than at the start."""
+    """With nothing done: no more assertions hold than at the start."""
 
 
 @dataclass(frozen=True)

@@ -200,8 +200,8 @@ def work_table(f: Findings) -> Table | None:
         bound = f"they are more than {quantities.percent(health.IDLE)}"
         rows.append(("stops with nothing done", *(_of(e.idle, e.n) for e in stops), bound))
         notes.append(
-            "A stop is an attempt that ended by itself. Nothing done: no assertion holds that did"
-            " not hold at the start."
+            "A stop is an attempt that ended by itself. Nothing done: no more assertions hold than"
+            " at the start."
         )
     if f.evidence is not None and f.evidence.newest and (split := f.evidence.by_need):
         arms = f.evidence.reference, f.evidence.newest

@@ -64,8 +64,8 @@ MEANINGS = {
     " answer.",
     "Passes": "Attempts in which every assertion holds.",
     "Turns": "Replies of the model in an attempt.",
-    str(STOPS_DONE.curve): "Attempts that ended by themselves: with every assertion met, and with"
-    " none met that was not met at the start.",
+    str(STOPS_DONE.curve): "Attempts that ended by themselves: those with every assertion met, and"
+    " those with no more met than at the start.",
     KL.name: "How far the policy has moved from the adapter that the night began with.",
     GROUPS: "A group is the attempts at one task in a step. Learnable: their rewards differ."
     " Saturated: all pass. Stuck: all earn the same, and not all pass.",

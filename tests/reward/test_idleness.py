@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from fieldkit.eval.grade import RewardPart
 from fieldkit.records import Ended, StopReason, Trajectory
 from reward.idleness import by_need, ended, progress
 from tests.reward.build import trajectory
+from tests.rollout.scripted import bash, player, replies, write_task
 
 
 def attempt(*gains: float | None, done: bool = True, passed: int = 1, total: int = 3) -> Trajectory:
@@ -71,3 +74,43 @@ def test_assertions_are_told_apart_by_what_doing_nothing_meets() -> None:
 @pytest.mark.parametrize("limit", [StopReason.MAX_TURNS, StopReason.CONTEXT_FULL])
 def test_an_attempt_that_a_limit_ended_is_no_stop(limit: StopReason) -> None:
     assert ended([replace(attempt(0.0), stop_reason=limit)]) == Ended(0, 0, 0)
+
+
+# --- in a real shell ------------------------------------------------------------------------------
+
+
+SHELL = {
+    "gives up": replies("TASK_COMPLETE"),
+    "looks": replies(bash("cat notes.txt"), "TASK_COMPLETE"),
+    "breaks": replies(bash("rm notes.txt"), "TASK_COMPLETE"),
+    "makes and breaks": replies(bash("echo done > beta.txt; rm notes.txt"), "TASK_COMPLETE"),
+    "works": replies(bash("echo done > beta.txt"), "TASK_COMPLETE"),
+    "works late": replies(bash("ls"), bash("echo done > beta.txt") + "\nTASK_COMPLETE"),
+    "goes on": replies(bash("ls")),
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "idle", "passed"),
+    [
+        ("gives up", 1, 0),
+        ("looks", 1, 0),
+        ("breaks", 1, 0),
+        ("makes and breaks", 1, 0),  # as many assertions as at the start
+        ("works", 0, 1),
+        ("works late", 0, 1),
+    ],
+)
+def test_a_stop_in_a_real_shell_is_idle_or_done(
+    tmp_path: Path, said: str, idle: int, passed: int
+) -> None:
+    played = asyncio.run(attempt_of(tmp_path, said))
+    assert ended([played]) == Ended(1, passed, idle)
+
+
+def test_an_attempt_in_a_real_shell_that_goes_on_is_no_stop(tmp_path: Path) -> None:
+    assert ended([asyncio.run(attempt_of(tmp_path, "goes on"))]) == Ended(0, 0, 0)
+
+
+async def attempt_of(root: Path, said: str) -> Trajectory:
+    return await player(root, SHELL[said]).play(write_task("beta"), 0, lambda turn: 1)
