@@ -18,7 +18,7 @@ import typer
 from fieldkit.cli.streams import ending_with_the_pipe, show_any_text
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from scripts.base.invocation import typeable
-from scripts.cli import doctor, envs, evaluate, look, make, night, phases, sweep
+from scripts.cli import capacity, doctor, envs, evaluate, look, make, night, phases, sweep
 from scripts.cli.as_written import Group, show_as_written
 
 app = typer.Typer(
@@ -59,6 +59,7 @@ for family, panel in (
     (night, "A night"),
     (sweep, "A night"),
     (look, "Read a run"),
+    (capacity, "Read a run"),
     (make, "Model, tasks, settings, adapters"),
     (envs, "Environments"),
     (doctor, "Checks"),

@@ -104,9 +104,13 @@ def play(
 
 
 def amount(groups: tuple[RolloutGroup, ...]) -> Values:
-    """Turns, ids sampled, and ids that an engine with a prefix cache has to read for them."""
+    """Episodes, turns, ids sampled (also by the longest episode), and ids that an engine with a
+    prefix cache has to read for them."""
     episodes = [t.turns for g in groups for t in g.trajectories]
     return {
+        "episodes": len(episodes),
+        "group_size": len(groups[0].trajectories),
+        "longest": max(sum(len(turn.completion_ids) for turn in turns) for turns in episodes),
         "turns": sum(map(len, episodes)),
         "sampled": sum(len(turn.completion_ids) for turns in episodes for turn in turns),
         "read": sum(_new(turns) for turns in episodes),

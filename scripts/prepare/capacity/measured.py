@@ -1,0 +1,195 @@
+"""Steps that were measured: their work, and their seconds by part.
+
+`python -m scripts.prepare.capacity.measured RUN …` writes measured.json from runs. A run that still
+has its bundles tells the longest episode of each step, a committed copy does not. Where `make
+bench` has written docs/performance.json, its rollouts and passes are measurements too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json, write_json
+from fieldkit.records import from_plain
+from fieldkit.training.adapter import base_name
+from scripts.base.checkout import ROOT
+from scripts.prepare.capacity.model_shape import ModelShape, named_shape
+from scripts.prepare.capacity.step_work import StepWork, trained_steps, work_of
+from scripts.run.folder import open_run
+from scripts.run.reader import RunReader
+
+TABLE = Path(__file__).with_name("measured.json")
+BENCH = ROOT / "docs" / "performance.json"
+
+SEATS = 64
+"""Of an engine by default: `engine.max_num_seqs`."""
+
+PARTS = ("rollout", "reference", "gradient")
+"""The parts whose errors are told, and that the fit is about."""
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A step that was played: its work, and its seconds by part; None where not measured."""
+
+    step: int
+    work: StepWork
+    rollout: float | None = None
+    reference: float | None = None
+    gradient: float | None = None
+    canary: float | None = None
+    fixed: float | None = None
+    trainer_load: float | None = None
+
+    def seconds(self, part: str) -> float | None:
+        """By part; "step" is those of `PARTS`, the canary and what is fixed."""
+        if part != "step":
+            found: float | None = getattr(self, part)
+            return found
+        values = [getattr(self, name) for name in (*PARTS, "canary", "fixed")]
+        return None if None in values else sum(values)
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """Steps of one run on one machine. model, box: names. told: machine and version. tflops: of the
+    machine's matrix products, where they were measured with the steps; None: the box's."""
+
+    name: str
+    told: str
+    model: str
+    box: str
+    seats: int
+    steps: tuple[MeasuredStep, ...]
+    tflops: float | None = None
+
+    @property
+    def shape(self) -> ModelShape:
+        return named_shape(self.model)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the work of every step is known, not estimated."""
+        return all(step.work.is_exact for step in self.steps)
+
+
+def measured_run(reader: RunReader, box: str) -> MeasuredRun:
+    """The measured steps of a run that was played on this box. Raises `BadInput`."""
+    manifest = reader.manifest
+    steps = tuple(_measured_step(reader, n) for n in trained_steps(reader))
+    assert manifest is not None, "a run with a trained step has a manifest"
+    config, machine = manifest["config"], manifest["hardware"]
+    told = (
+        f"{machine['cores']} cores of {machine['cpu']}, commit {manifest['versions']['commit'][:9]}"
+    )
+    seats = min(config["rollout"]["concurrency"] or SEATS, config["engine"]["max_num_seqs"])
+    model = base_name(manifest["model"]["dir"])
+    return MeasuredRun(reader.folder.name, told, model, box, seats, steps)
+
+
+def _measured_step(reader: RunReader, n: int) -> MeasuredStep:
+    seconds = reader.step(n).seconds
+    loaded = seconds.get("trainer_start", 0.0) + seconds.get("trainer_load", 0.0)
+    return MeasuredStep(
+        step=n,
+        work=work_of(reader, n),
+        rollout=seconds["rollout"],
+        reference=seconds["reference"],
+        gradient=seconds["gradient"],
+        canary=seconds["canary"],
+        fixed=round(sum(seconds.get(name, 0.0) for name in FIXED), 3),
+        trainer_load=loaded if loaded > STAYED else None,
+    )
+
+
+FIXED = ("between", "startup", "verify", "engine", "reclaim", "save", "trainer_other", "summary")
+"""The segments of a step that depend on neither model nor work."""
+
+STAYED = 1.0
+"""Seconds of load below which the trainer had stayed from the step before."""
+
+
+def measured_runs(table: Path = TABLE, bench: Path = BENCH) -> list[MeasuredRun]:
+    """Those of `measured.json`, behind those of a bench where it has been run."""
+    kept = [from_plain(MeasuredRun, run, str(table)) for run in read_json(table)["runs"]]
+    return [*(bench_runs(read_json(bench), str(bench)) if bench.is_file() else []), *kept]
+
+
+def bench_runs(found: Mapping[str, Any], where: str) -> list[MeasuredRun]:
+    """The rollouts and passes of docs/performance.json; none of its short form, and no rollout that
+    does not tell its longest episode. Raises `BadInput` where it is not such a file."""
+    try:
+        if found["smaller"]:
+            return []
+        told = f"make bench on {found['machine']}"
+        limits: list[float] = []
+        steps: dict[int, list[MeasuredStep]] = {}
+        for row in found["measurements"]:
+            match row["part"], row["contestant"]:
+                case "rollout", contestant if contestant in _SEATS and "longest" in row:
+                    steps.setdefault(_SEATS[contestant], []).append(_bench_rollout(row))
+                case "trainer", "ours":
+                    steps.setdefault(SEATS, []).append(_bench_passes(row))
+                case "trainer", "matrix products":
+                    limits.append(row["flops"] / 1e12)
+        tflops = median(limits) if limits else None
+    except (KeyError, TypeError) as e:
+        raise BadInput(
+            f"{where}: not as `make bench` writes it ({type(e).__name__}: {e}); `make bench` writes"
+            " it again"
+        ) from None
+    model, box = "SmolLM2-135M-Instruct", "epyc-2"
+    return [
+        MeasuredRun(f"bench, {n} in flight", told, model, box, n, tuple(steps[n]), tflops)
+        for n in sorted(steps)
+    ]
+
+
+_SEATS = {"1 in flight": 1, "4 in flight": 4, "16 in flight": 16, "all in flight": SEATS}
+"""The bench's contestants whose rollouts are played as in a night."""
+
+
+def _bench_rollout(row: Mapping[str, Any]) -> MeasuredStep:
+    sampled, read, episodes = (float(row[k]) for k in ("sampled", "read", "episodes"))
+    work = StepWork(
+        episodes=episodes,
+        group_size=int(row["group_size"]),
+        turns=float(row["turns"]),
+        sampled=sampled,
+        read=read,
+        longest=float(row["longest"]),
+        context=(sampled + read) / episodes,
+        inputs=0.0,
+        scored=0.0,
+        is_exact=True,
+    )
+    return MeasuredStep(int(row["round"]), work, rollout=float(row["seconds"]))
+
+
+def _bench_passes(row: Mapping[str, Any]) -> MeasuredStep:
+    inputs, scored = float(row["inputs"]), float(row["scored"])
+    work = StepWork(1.0, 1, 0.0, 0.0, 0.0, 0.0, 0.0, inputs, scored, is_exact=True)
+    passes = {name: float(row[f"{name}_seconds"]) for name in ("reference", "gradient")}
+    return MeasuredStep(int(row["round"]), work, **passes)
+
+
+def default_night(runs: Sequence[MeasuredRun]) -> MeasuredRun:
+    """The first run whose steps were measured whole and whose work is known."""
+    return next(run for run in runs if run.is_exact and run.steps[0].seconds("step"))
+
+
+def main(runs: Sequence[str]) -> None:
+    """Write measured.json from these runs, played on `epyc-2`."""
+    found = [asdict(measured_run(RunReader(open_run(run)), "epyc-2")) for run in runs]
+    write_json(TABLE, {"schema": 1, "runs": found})
+    print(TABLE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
