@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fieldkit.eval.stats import Estimate, ratio_difference
 from fieldkit.records import Ended, Trajectory
 
 _ROUNDING = 1e-6  # of sums of shares such as 1/3; no task has a million assertions
@@ -41,18 +42,24 @@ def ended(trajectories: Sequence[Trajectory]) -> Ended | None:
 
 @dataclass(frozen=True)
 class ByNeed:
-    """Assertions by whether doing nothing meets them, and how many of each hold in an arm."""
+    """Assertions by whether doing nothing meets them, and how many of each hold in an arm.
 
-    n_met: int
-    """How many doing nothing meets."""
-    n_unmet: int
-    """How many need work."""
+    A pair has first what concerns those that doing nothing meets, then those that need work.
+    """
+
+    totals: tuple[int, int]
     held: Mapping[str, tuple[int, int]]
-    """Arm → how many of the first hold at the end, and how many of the second."""
+    """By arm."""
+    gained: tuple[Estimate, Estimate] | None
+    """The newest arm's share minus the reference's, with intervals over tasks; None if there is no
+    newer arm."""
 
 
 def by_need(
-    idle: Mapping[str, Trajectory], arms: Mapping[str, Mapping[str, Trajectory]]
+    idle: Mapping[str, Trajectory],
+    arms: Mapping[str, Mapping[str, Trajectory]],
+    reference: str = "",
+    newest: str | None = None,
 ) -> ByNeed | None:
     """Tell the assertions apart by what holds after doing nothing; None if there are none.
 
@@ -64,16 +71,41 @@ def by_need(
         for task_id, t in idle.items()
         if not t.grade.rewards
     }
-    n_met, n_all = sum(map(sum, met.values())), sum(map(len, met.values()))
-    if not n_all:
+    if not any(met.values()):
         return None
-    held = {}
-    for arm, attempts in arms.items():
-        of_arm = [
-            is_met
+    totals = [_apart(before, [True] * len(before)) for before in met.values()]
+    held = {
+        arm: [
+            _apart(before, [result.passed for result in attempts[task_id].grade.results])
             for task_id, before in met.items()
-            for is_met, result in zip(before, attempts[task_id].grade.results, strict=True)
-            if result.passed
         ]
-        held[arm] = (sum(of_arm), len(of_arm) - sum(of_arm))
-    return ByNeed(n_met, n_all - n_met, held)
+        for arm, attempts in arms.items()
+    }
+    gained = None
+    if newest is not None:
+        of = held[reference], held[newest], totals
+        gained = _gained(*of, which=0), _gained(*of, which=1)
+    return ByNeed(_sums(totals), {arm: _sums(pairs) for arm, pairs in held.items()}, gained)
+
+
+_Pairs = Sequence[tuple[int, int]]
+
+
+def _apart(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int]:
+    """A task's assertions that hold: those that doing nothing meets, and the others."""
+    held = [was for was, now in zip(before, after, strict=True) if now]
+    return sum(held), len(held) - sum(held)
+
+
+def _sums(pairs: _Pairs) -> tuple[int, int]:
+    return sum(met for met, _ in pairs), sum(unmet for _, unmet in pairs)
+
+
+def _gained(first: _Pairs, second: _Pairs, totals: _Pairs, which: int) -> Estimate:
+    """The change of the share, over the tasks that have such assertions."""
+    of_tasks = [
+        (a[which], b[which], n[which])
+        for a, b, n in zip(first, second, totals, strict=True)
+        if n[which]
+    ]
+    return ratio_difference(*zip(*of_tasks, strict=True)) if of_tasks else Estimate(0.0, None)

@@ -228,13 +228,15 @@ def compare(
         pass_at_k={name: _pass_at_k(p) for name, p in played.items() if p.summary.samples > 1},
         pass_at_k_gain=_pass_at_k_gain(played[reference], played[newest]) if newest else {},
         reward_parts=part_rows({name: p.trajectories for name, p in played.items()}, tasks),
-        by_need=_by_need(played),
+        by_need=_by_need(played, reference, newest),
     )
 
 
-def _by_need(played: Mapping[str, PlayedArm]) -> ByNeed | None:
+def _by_need(played: Mapping[str, PlayedArm], reference: str, newest: str | None) -> ByNeed | None:
     firsts = {name: p.first_attempts for name, p in played.items()}
-    return by_need(firsts[DO_NOTHING], firsts) if DO_NOTHING in firsts else None
+    if DO_NOTHING not in firsts:
+        return None
+    return by_need(firsts[DO_NOTHING], firsts, reference, newest)
 
 
 def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from fieldkit.eval.stats import wilson
 from reward.pool import TaskState
 from rollout.yardsticks import YARDSTICKS
 from scripts.evidence import health, tables
@@ -192,33 +193,42 @@ def work_table(f: Findings) -> Table | None:
     if "reward" in gains and "pass rate" in gains:
         reward, passed = gains["reward"], gains["pass rate"]
         ends = quantities.plain(reward.first, 2), quantities.plain(reward.last, 2)
-        rows.append(("reward of an attempt", *ends, "it rises while fewer tasks pass"))
+        change = quantities.signed(reward.last - reward.first, 2)
+        rows.append(("reward of an attempt", *ends, change, "up while fewer tasks pass"))
         ends = quantities.percent(passed.first), quantities.percent(passed.last)
-        rows.append(("attempts that pass", *ends, "they fall while the reward rises"))
+        change = quantities.points(passed.last - passed.first)
+        rows.append(("attempts that pass", *ends, change, "down while the reward is up"))
     if (stops := health.ended_first_and_last(f.played)) is not None:
-        rows.append(("stops with everything done", *(_of(e.passed, e.n) for e in stops), NOTHING))
-        bound = f"they are more than {quantities.percent(health.IDLE)}"
-        rows.append(("stops with nothing done", *(_of(e.idle, e.n) for e in stops), bound))
+        done = (_of_stops(e.passed, e.n) for e in stops)
+        rows.append(("stops with everything done", *done, NOTHING, NOTHING))
+        idle = (_of_stops(e.idle, e.n) for e in stops)
+        bound = f"surely above {quantities.percent(health.IDLE)}"
+        rows.append(("stops with nothing done", *idle, NOTHING, bound))
         notes.append(
             "A stop is an attempt that ended by itself. Nothing done: no more assertions hold than"
-            " at the start."
+            " at the start. Their intervals take attempts as independent."
         )
-    if f.evidence is not None and f.evidence.newest and (split := f.evidence.by_need):
-        arms = f.evidence.reference, f.evidence.newest
-        met = (_of(split.held[arm][0], split.n_met) for arm in arms)
-        unmet = (_of(split.held[arm][1], split.n_unmet) for arm in arms)
-        rows.append(("held-out assertions that need work", *unmet, NOTHING))
-        bound = "most of the gain is of these, and no more tasks pass"
-        rows.append(("held-out assertions that doing nothing meets", *met, bound))
-        notes.append(f"On held-out tasks they are the {arms[0]} and {arms[1]}.")
-    columns = ("sign", "start", "end", "a warning if")
+    e = f.evidence
+    if e is not None and e.newest and (split := e.by_need) and split.gained:
+        arms = split.held[e.reference], split.held[e.newest]
+        met, unmet = ([_share(arm[i], split.totals[i]) for arm in arms] for i in (0, 1))
+        gain, work = map(quantities.estimate, split.gained)
+        rows.append(("held-out assertions that need work", *unmet, work, NOTHING))
+        bound = "most of the gain, and no more tasks pass"
+        rows.append(("held-out assertions that doing nothing meets", *met, gain, bound))
+        notes.append(f"On held-out tasks they are the {e.reference} and {e.newest}.")
+    columns = ("sign", "start", "end", "change", "a warning if")
     return Table(WORK, columns, tuple(rows), (" ".join(notes),)) if rows else None
 
 
 WORK = "Is the reward earned by work?"
 
 
-def _of(count: int, total: int) -> str:
+def _of_stops(count: int, n: int) -> str:
+    return f"{count}/{n} {tables.percents(wilson(count, n))}" if n else NOTHING
+
+
+def _share(count: int, total: int) -> str:
     return quantities.share(count, total) if total else NOTHING
 
 

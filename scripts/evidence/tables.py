@@ -374,7 +374,7 @@ def pass_at_k_table(evidence: Evidence) -> Table | None:
     ks = range(1, evidence.samples + 1)
     rows = []
     for name, by_k in evidence.pass_at_k.items():
-        cells = [f"{quantities.percent(by_k[k].value)}{_brackets(by_k[k])}" for k in ks]
+        cells = [percents(by_k[k]) for k in ks]
         rows.append((name, *cells))
     if gain := evidence.pass_at_k_gain:
         cells = [quantities.estimate(gain[k]) for k in ks]
@@ -387,8 +387,10 @@ def pass_at_k_table(evidence: Evidence) -> Table | None:
     )
 
 
-def _brackets(estimate: Estimate) -> str:
-    if estimate.interval is None:
-        return ""
-    low, high = estimate.interval.low, estimate.interval.high
-    return f" [{quantities.percent(low)} to {quantities.percent(high)}]"
+def percents(rate: Estimate) -> str:
+    """A rate with its interval, in percent."""
+    value = quantities.percent(rate.value)
+    if rate.interval is None:
+        return value
+    low, high = quantities.percent(rate.interval.low), quantities.percent(rate.interval.high)
+    return f"{value} [{low} to {high}]"

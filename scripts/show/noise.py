@@ -14,6 +14,7 @@ from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
 from fieldkit.eval.task_noise import Held, Noise, TaskNoise, task_noise
 from scripts.evidence.stored_arm import replay
+from scripts.evidence.tables import percents
 from scripts.run.reader import RunReader
 from scripts.show.attempts import Archive, Place
 from scripts.words import quantities
@@ -102,17 +103,11 @@ def summary(noise: Noise) -> list[str]:
         f"At one attempt each, {noise.expected:.1f} tasks are expected to pass, with a standard"
         f" deviation of {noise.sd:.1f} from the sampling alone: two such counts of one policy"
         f" differ by more than {twice:.1f} in one of twenty cases.",
-        f"pass@{noise.n} is the ceiling that these attempts show: {_ceiling(noise)} of the tasks.",
+        f"pass@{noise.n} is the ceiling that these attempts show: {percents(noise.ceiling)} of the"
+        " tasks.",
         f"A task that passed in 0 of {noise.n} attempts may still pass in up to"
         f" {quantities.percent(noise.unseen)} of further ones (95 % interval).",
     ]
-
-
-def _ceiling(noise: Noise) -> str:
-    share = quantities.percent(noise.ceiling.value)
-    if (interval := noise.ceiling.interval) is None:
-        return share
-    return f"{share} [{quantities.percent(interval.low)} to {quantities.percent(interval.high)}]"
 
 
 def plain_noise(place: Place, noise: Noise) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.eval.grade import RewardPart
+from fieldkit.eval.stats import Estimate
 from fieldkit.records import Ended, StopReason, Trajectory
 from reward.idleness import by_need, ended, progress
 from tests.reward.build import trajectory
@@ -65,10 +66,26 @@ def test_assertions_are_told_apart_by_what_doing_nothing_meets() -> None:
     idle = {"a": attempt(passed=1), "b": attempt(passed=0)}
     before = {"a": attempt(passed=0), "b": attempt(passed=2)}
     after = {"a": attempt(passed=1), "b": attempt(passed=2)}
-    found = by_need(idle, {"do-nothing": idle, "before": before, "after": after})
+    arms = {"do-nothing": idle, "before": before, "after": after}
+    found = by_need(idle, arms, "before", "after")
     assert found is not None
-    assert (found.n_met, found.n_unmet) == (1, 5)
+    assert found.totals == (1, 5)
     assert found.held == {"do-nothing": (1, 0), "before": (0, 2), "after": (1, 2)}
+    assert found.gained is not None
+    met, unmet = found.gained
+    assert (met.value, met.interval) == (1.0, None), "of one task alone"
+    assert unmet.value == 0.0
+    assert unmet.interval is not None
+    assert by_need(idle, arms) == replace(found, gained=None)
+
+
+def test_nothing_is_gained_of_assertions_that_are_not_there() -> None:
+    idle = {"a": attempt(passed=0), "b": attempt(passed=0)}
+    found = by_need(idle, {"idle": idle}, "idle", "idle")
+    assert found is not None
+    assert found.totals == (0, 6)
+    assert found.gained is not None
+    assert found.gained[0] == Estimate(0.0, None)
 
 
 @pytest.mark.parametrize("limit", [StopReason.MAX_TURNS, StopReason.CONTEXT_FULL])
