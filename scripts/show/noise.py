@@ -67,9 +67,9 @@ def noise_table(place: Place, noise: Noise) -> Table:
         f"Noise of the tasks: {place.name}, {noise.n} attempts at each",
         (
             "task",
-            "passes",
-            "attempts passed",
-            *(f"assertions: {word}" for word in ("always hold", "never hold", "by chance")),
+            "passed",
+            "always hold",
+            "assertions that do not, and in how many attempts they hold",
         ),
         tuple(map(_cells, tasks)),
         tuple(summary(noise)),
@@ -77,16 +77,13 @@ def noise_table(place: Place, noise: Noise) -> Table:
 
 
 def _cells(task: TaskNoise) -> tuple[str, ...]:
-    always = [a for a in task.assertions if a.held is Held.ALWAYS]
-    never = [a for a in task.assertions if a.held is Held.NEVER]
-    chance = [a for a in task.assertions if a.held is Held.BY_CHANCE]
+    always = sum(a.held is Held.ALWAYS for a in task.assertions)
+    others = [a for a in task.assertions if a.held is not Held.ALWAYS]
     return (
         visible(task.task_id),
-        task.held.value,
-        f"{task.passed} of {task.n}",
-        f"{len(always)} of {len(task.assertions)}",
-        ", ".join(visible(f"{a.kind} {a.path}") for a in never),
-        ", ".join(visible(f"{a.kind} {a.path}: {a.count}") for a in chance),
+        f"{task.passed} of {task.n} ({task.held})",
+        f"{always} of {len(task.assertions)}",
+        ", ".join(visible(f"{a.kind} {a.path}: {a.count or Held.NEVER}") for a in others),
     )
 
 
@@ -95,14 +92,14 @@ def summary(noise: Noise) -> list[str]:
     passes = {held: len(noise.of(held)) for held in Held}
     holds = {held: noise.assertions(held) for held in Held}
     twice = 1.96 * math.sqrt(2) * noise.sd
+    luck = f": two such counts of one policy differ by more than {twice:.1f} in one of twenty cases"
     return [
         f"Of {quantities.counted(len(noise.tasks), 'task')} {passes[Held.ALWAYS]} always pass,"
         f" {passes[Held.NEVER]} never do, and {passes[Held.BY_CHANCE]} do by chance. Of"
         f" {sum(holds.values())} assertions {holds[Held.ALWAYS]} always hold, {holds[Held.NEVER]}"
         f" never do, and {holds[Held.BY_CHANCE]} do by chance.",
         f"At one attempt each, {noise.expected:.1f} tasks are expected to pass, with a standard"
-        f" deviation of {noise.sd:.1f} from the sampling alone: two such counts of one policy"
-        f" differ by more than {twice:.1f} in one of twenty cases.",
+        f" deviation of {noise.sd:.1f} from the sampling alone{luck if noise.sd else ''}.",
         f"pass@{noise.n} is the ceiling that these attempts show: {percents(noise.ceiling)} of the"
         " tasks.",
         f"A task that passed in 0 of {noise.n} attempts may still pass in up to"
