@@ -28,6 +28,15 @@ def test_hashes_of_model_and_data_are_told_shortened() -> None:
     assert told["pool"] == "cd" * 8
 
 
+def test_tasks_that_joined_the_pool_are_told_with_their_step() -> None:
+    grown = {
+        "grown-001.jsonl": {"sha256": "ef" * 32, "n": 42, "step": 57},
+        "grown-002.jsonl": {"sha256": "ab" * 32, "n": 8, "step": 90},
+    }
+    told = rows({"data": {"grown": grown}})["joined the pool"]
+    assert told == "42 tasks of the reserve after step 57, 8 tasks of the reserve after step 90"
+
+
 def test_the_adapters_at_both_ends_are_told_without_a_manifest() -> None:
     assert rows({})["adapter of step 1"] == "sha-1"
 
