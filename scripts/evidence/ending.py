@@ -16,7 +16,7 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.played import BASE, step_name
 from scripts.evidence.verdict import Habit, Learning, Verdict, Work
-from scripts.run.next_phase import Phase
+from scripts.run.next_phase import FLAT, Phase
 from scripts.run.until import held
 from scripts.words.quantities import clock, counted
 
@@ -51,9 +51,10 @@ def ending(m: Findings) -> Ending:
         return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
     if m.plan is not None and m.plan.phase is Phase.DONE:
         kept = held(m.journal, done)
+        flat = f" {FLAT}." if done < m.plan.steps else ""
         return Ending(
             EndKind.COMPLETE,
-            f"Complete: {counted(done, 'step')}, and the evaluations.",
+            f"Complete: {counted(done, 'step')}, and the evaluations.{flat}",
             forecast=kept.told() if kept else "",
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:

@@ -31,7 +31,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
-from scripts.run.next_phase import Phase, drive
+from scripts.run.next_phase import FLAT, Phase, drive
 from scripts.run.plan import Measured, seconds_allotted, seconds_left
 from scripts.run.reader import RunReader
 from scripts.run.state import (
@@ -174,6 +174,8 @@ class _Loop:
         if left is not None:
             figures["seconds_left"] = left
         if phase is Phase.DONE:
+            if files.flat and files.newest < steps:
+                self._note(FLAT)
             if self.has_forecast and (kept := held(self.journal.read(), files.newest)) is not None:
                 self._note(kept.told())
             if memory := told(self.journal.read(), reader.steps):

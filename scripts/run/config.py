@@ -80,6 +80,9 @@ class NightSettings:
     """What happens when the pool has converged: "stop" ends the night with exit code 3; "grow" adds
     the next tasks of reserve.jsonl beside the pool, as many as the pool's file has, to this run;
     "harder" adds those first that are like tasks which still teach, or are stuck."""
+    stop_when_flat: Annotated[bool, Change.LENGTH] = False
+    """End the night before its last step once the mean reward has risen and, with 99 % confidence,
+    rises no longer (`reward.plateau`)."""
     preflight: bool = True
     """Play a few groups before the night, and stop if their rewards have no signal."""
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0

@@ -34,6 +34,10 @@ class Phase(StrEnum):
     """The pool carries no more signal; finished and evaluated before the last step."""
 
 
+FLAT = "The reward has risen and rises no longer: run.stop_when_flat ended the night"
+"""The sentence about a night that ended before its last step."""
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """What is on disk, as far as the order of phases depends on it.
@@ -47,6 +51,7 @@ class RunFiles:
     converged: the groups of the finished steps say that the pool carries no more signal, and it
         does not grow.
     grows: they say so, and tasks of the reserve are to be added.
+    flat: the reward has risen and rises no longer, and the night is to end for it.
     """
 
     started: bool
@@ -55,12 +60,18 @@ class RunFiles:
     evaluated: AbstractSet[str]
     converged: bool
     grows: bool = False
+    flat: bool = False
     yardsticks: tuple[str, ...] = field(default_factory=evaluated_yardsticks)
 
     @property
     def newest(self) -> int:
         """The newest finished step; -1 before step-000."""
         return len(self.adapters) - 1
+
+    @property
+    def ran_dry(self) -> bool:
+        """Whether no step is to follow, however many are left."""
+        return (self.converged or self.flat) and not self.bundle_ready
 
 
 def next_phase(files: RunFiles, steps: int, eval_every: int, *, base: bool = True) -> Phase:
@@ -78,6 +89,8 @@ def next_phase(files: RunFiles, steps: int, eval_every: int, *, base: bool = Tru
         return Phase.DONE
     if files.bundle_ready:
         return Phase.TRAIN
+    if files.flat:
+        return Phase.DONE
     if files.grows:
         return Phase.GROW
     return Phase.CONVERGED if files.converged else Phase.ROLLOUT
@@ -93,15 +106,14 @@ def due_arms(files: RunFiles, steps: int, eval_every: int, *, base: bool = True)
 
 def is_over(files: RunFiles, steps: int) -> bool:
     """Whether there is no step left to take, and the newest adapter is evaluated."""
-    no_more = files.newest >= steps or (files.converged and not files.bundle_ready)
+    no_more = files.newest >= steps or files.ran_dry
     return no_more and files.adapters[files.newest] in files.evaluated
 
 
 def _newest_is_due(files: RunFiles, steps: int, eval_every: int) -> bool:
     at_cadence = eval_every > 0 and files.newest % eval_every == 0
     at_the_end = files.newest >= steps
-    ran_dry = files.converged and not files.bundle_ready
-    return at_cadence or at_the_end or ran_dry
+    return at_cadence or at_the_end or files.ran_dry
 
 
 def drive(

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
 from fieldkit.records import Signal
+from reward.plateau import rise
 from reward.pool_history import read_history
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
@@ -50,6 +51,7 @@ def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = 
         evaluated=reader.evaluations.keys(),
         converged=is_done and not grows,
         grows=grows,
+        flat=config.run.stop_when_flat and is_flat(reader),
         yardsticks=played_yardsticks(manifest),
     )
 
@@ -145,6 +147,12 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
         if files.adapters
         else 0.0,
     )
+
+
+def is_flat(reader: RunReader) -> bool:
+    """Whether the reward has risen and rises no longer. Reads every step.json."""
+    found = rise([s.mean_reward for s in reader.steps if s.mean_reward is not None])
+    return found is not None and found.over
 
 
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:

@@ -86,7 +86,7 @@ def test_every_key_is_documented_with_what_may_become_of_it() -> None:
     assert dotted_keys(Change.LENGTH) == {
         *("run.steps", "run.minutes", "run.eval_every", "run.wandb"),
         *("eval.tasks_at_training_temperature", "eval.base"),
-        *("run.on_converged", "pool.bound", "pool.confidence"),
+        *("run.on_converged", "run.stop_when_flat", "pool.bound", "pool.confidence"),
     }
     assert dotted_keys(Change.TYPED) == {"sandbox.kind"}
     machine = dotted_keys(Change.MACHINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,16 @@ def test_a_converged_pool_is_evaluated_and_then_ends_the_run() -> None:
 
 def test_a_bundle_that_is_there_is_trained_on_even_where_the_pool_has_converged() -> None:
     assert next_phase(files(3, converged=True, bundle=True), 9, 0) is Phase.TRAIN
+
+
+def test_a_night_whose_reward_rises_no_longer_is_evaluated_and_then_done() -> None:
+    flat = replace(files(3), flat=True)
+    assert next_phase(replace(flat, bundle_ready=True), 9, 0) is Phase.TRAIN
+    assert next_phase(flat, 9, 0) is Phase.EVAL
+    assert not is_over(flat, 9)
+    evaluated = replace(flat, evaluated=STARTED | {"sha-3"})
+    assert next_phase(evaluated, 9, 0) is Phase.DONE
+    assert is_over(evaluated, 9)
 
 
 def test_a_run_that_reached_its_last_step_is_done_whether_or_not_the_pool_converged() -> None:

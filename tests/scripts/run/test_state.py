@@ -15,7 +15,10 @@ import pytest
 
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files.journal import Journal
+from fieldkit.records import StepSummary, decode, encode
 from rollout.sandbox.command import SandboxSettings
+from scripts.evidence.ending import EndKind, ending
+from scripts.evidence.findings import read_findings
 from scripts.night.loop import LoopOptions, with_options
 from scripts.run.config import RunConfig
 from scripts.run.next_phase import Phase
@@ -179,3 +182,26 @@ def test_without_a_sandbox_the_command_that_is_named_says_so_too(exhausted: Nigh
     unprotected = replace(exhausted.config, sandbox=SandboxSettings(kind="none"))
     with pytest.raises(PoolConverged, match="/night --sandbox none` goes on"):
         raise_converged(exhausted.folder, unprotected)
+
+
+def test_a_night_ends_where_its_reward_rises_no_longer_if_that_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    night = make_night(tmp_path, n_steps=15)
+    for n in range(1, 16):
+        reward = (0.1 if n <= 5 else 0.5) + 0.01 * (n % 2)
+        text = encode(replace(read_summary(night, n), mean_reward=reward))
+        night.folder.summary(n).write_text(text + "\n")
+    longer = changed(night.config, "run", steps=40)
+    assert look(night.folder, longer) == (Phase.ROLLOUT, 40)
+    asked = changed(longer, "run", stop_when_flat=True)
+    assert look(night.folder, asked) == (Phase.DONE, 40)
+    found = ending(read_findings(night.folder, asked))
+    assert found.kind is EndKind.COMPLETE
+    assert found.sentence.startswith(
+        "Complete: 15 steps, and the evaluations. The reward has risen"
+    )
+
+
+def read_summary(night: Night, n: int) -> StepSummary:
+    return decode(StepSummary, night.folder.summary(n).read_text(), "summary")
