@@ -53,6 +53,7 @@ WHOLE = {
     "scripts/night": "whole nights, and what breaks them",
     "scripts/phases/test_unprotected.py": "every command that plays",
     "scripts/setup": "the set-up scripts",
+    "scripts/prepare/capacity/test_page.py": "docs/SCALE.md and docs/capacity.json",
     "scripts/report/test_browser.py": "the page in a browser",
     "scripts/report/test_scale.py": "the page of a long night",
     "fieldkit/training/test_trl_advantages.py": "TRL's own advantages",

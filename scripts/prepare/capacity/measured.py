@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
@@ -38,6 +40,8 @@ PARTS = ("rollout", "reference", "gradient")
 class MeasuredStep:
     """A step that was played: its work, and its seconds by part; None where not measured."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
     step: int
     work: StepWork
     rollout: float | None = None
@@ -60,6 +64,8 @@ class MeasuredStep:
 class MeasuredRun:
     """Steps of one run on one machine. model, box: names. told: machine and version. tflops: of the
     machine's matrix products, where they were measured with the steps; None: the box's."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     told: str

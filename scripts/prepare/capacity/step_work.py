@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Outcome, StepSummary, Trajectory, Turn, read_bundle
@@ -33,6 +35,8 @@ class StepWork:
     the model in each pass. scored: those of them that need the output layer. is_exact: longest and
     read are a bundle's; otherwise longest is a guess and read the most that it can be.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     episodes: float
     group_size: int

@@ -1,0 +1,89 @@
+"""`grpo plan` as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fieldkit.errors import BadInput
+from scripts.cli.app import app
+from scripts.cli.capacity import seconds
+from scripts.prepare.capacity.box import shipped_boxes
+
+
+def typed(*words: str) -> Result:
+    return CliRunner().invoke(app, ["plan", *words])
+
+
+def test_without_a_run_every_box_is_predicted_for_a_default_night() -> None:
+    said = typed()
+    assert said.exit_code == 0, said.output
+    assert all(name in said.output for name in shipped_boxes())
+    assert "default-night elsewhere" in said.output
+    assert "predicted" in said.output
+
+
+def test_a_run_is_told_with_what_was_measured() -> None:
+    said = typed("first-night", "--box", "spark").output
+    assert "measured: 2 cores of AMD EPYC" in said
+    assert "The run's bundles are not here" in " ".join(said.split())
+    assert "buy" in said
+
+
+def test_a_box_in_detail_has_parts_memory_bend_and_what_to_buy() -> None:
+    said = " ".join(typed("--box", "spark", "--model", "qwen2.5-7b-instruct").output.split())
+    for words in ("decoding", "the gradient", "Memory: engine about", "by attempts: predicted"):
+        assert words in said
+    assert "The largest part is decoding" in said
+    assert "measured: " not in said
+
+
+def test_json_has_the_same_and_can_be_read() -> None:
+    found = json.loads(typed("sql-0", "--box", "h100", "--json").stdout)
+    assert found["run"] == "sql-0"
+    steps = found["predicted"]["h100"]
+    assert steps["box"]["tflops"] == 989.0
+    first = steps["step 1"]
+    assert first["seconds"] == pytest.approx(
+        sum(v for part, v in first["time"].items() if part != "processes")
+    )
+    assert "next" in first
+
+
+def test_a_model_that_does_not_fit_is_said_not_to() -> None:
+    said = " ".join(typed("--box", "epyc-2", "--model", "Qwen2.5-7B-Instruct").output.split())
+    assert "does not fit" in said
+    assert "Buy memory" in said
+
+
+def test_a_box_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        '[box]\ntitle = "mine"\ntflops = 100.0\nmemory_gb_s = 500.0\nmemory_gb = 24.0\n'
+    )
+    said = typed("--box", str(file), "--box", "h100")
+    assert said.exit_code == 0, said.output
+    assert "mine: predicted" in said.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--box", "sparc"), "did you mean 'spark'"),
+        (("--box", "none.toml"), "no such file"),
+        (("--model", "unheard-of"), "neither a folder"),
+        (("--attempts", "2"), "fewer than one group"),
+        (("no-such-run",), "no such run"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(words: tuple[str, ...], message: str) -> None:
+    said = typed(*words)
+    assert isinstance(said.exception, BadInput)
+    assert message in str(said.exception)
+
+
+def test_seconds_have_about_three_digits() -> None:
+    assert [seconds(v) for v in (1234.0, 12.34, 0.123, 0.0123)] == ["1,234", "12.3", "0.1", "0.01"]
