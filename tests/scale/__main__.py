@@ -158,7 +158,7 @@ def _small(root: Path, size: Size, steps: int = 4) -> MadeRun:
 
 
 def _pools(root: Path, pools: tuple[int, ...]) -> Found:
-    names = tuple(n for n in probes.PARTS if n not in probes.WHOLE)
+    names = tuple(probes.PARTS)
     return {f"{n}": _warm(_small(root / f"{n}", Size(n, 8, 4), 40).folder, names) for n in pools}
 
 

@@ -50,7 +50,6 @@ def _run(run: Found) -> Iterator[str]:
     yield "What the loop does in every step, after so many steps:"
     yield ""
     names = [n for n in last if not n.startswith("grpo ")]
-    whole = ("pool state",)
     for what, key, unit in (
         ("MB read", "read", 1e6),
         ("CPU s", "cpu", 1.0),
@@ -59,12 +58,11 @@ def _run(run: Found) -> Iterator[str]:
         rows = []
         for name in names:
             shown = [f"{run['steps'][n][name][key] / unit:.2f}" for n in steps]
-            rows.append((f"{name} *" if name in whole else name, *shown))
+            rows.append((name, *shown))
         yield from _table((what, *(f"{int(n):,} steps" for n in steps)), rows)
     yield (
-        "\\* once, when a pool has converged; it reads the whole run. The rest is a straight line"
-        " over the steps: what a step reads does not grow with the steps before it, but for what"
-        " sums.json says of each task, until every task of the pool was drawn once."
+        "A straight line over the steps: what a step reads does not grow with the steps before it,"
+        " but for what sums.json says of each task, until every task of the pool was drawn once."
     )
     yield ""
     yield f"Commands on the run after {int(steps[-1]):,} steps:"

@@ -118,9 +118,6 @@ PARTS: dict[str, Callable[[RunFolder], object]] = {
 }
 """What the loop does in every step, by name."""
 
-WHOLE = ("pool state",)
-"""Parts that read the whole run: what is said when a pool has converged, once."""
-
 OF_A_STEP: dict[str, Callable[[RunFolder], object]] = {
     "read the bundle": _read_bundle,
     "trainer's input": _trainer,
