@@ -208,3 +208,19 @@ def test_a_night_is_over_once_no_step_is_left_and_its_newest_adapter_is_evaluate
     assert not is_over(files(5, evaluated=evaluated), 6)
     assert is_over(files(5, evaluated=evaluated, converged=True), 6)
     assert not is_over(files(5, evaluated=evaluated, converged=True, bundle=True), 6)
+
+
+def test_a_pool_grows_after_what_is_due_and_before_the_next_rollout() -> None:
+    grows = replace(files(3), grows=True)
+    assert next_phase(grows, 5, 0) is Phase.GROW
+    assert next_phase(replace(grows, bundle_ready=True), 5, 0) is Phase.TRAIN
+    assert next_phase(replace(grows, adapters=("sha-0", "sha-1", "sha-2")), 5, 2) is Phase.EVAL
+    ended = replace(files(5, evaluated=STARTED | {"sha-5"}), grows=True)
+    assert next_phase(ended, 5, 0) is Phase.DONE
+    assert not is_over(grows, 5)
+
+
+def test_a_wish_to_stop_leaves_a_pool_as_it_is() -> None:
+    done: list[Phase] = []
+    assert drive(lambda: Phase.GROW, done.append, lambda: True) is Phase.GROW
+    assert done == []
