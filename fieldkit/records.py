@@ -244,7 +244,7 @@ class EnvSummary:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AtStop:
     """Of a step's attempts that are graded by assertions: those that no limit ended."""
 
     n: int
@@ -283,7 +283,7 @@ class StepSummary:
         default_factory=dict
     )
     """By environment, of those that the step played; empty in a run with one environment."""
-    ended: Annotated[Ended | None, Field(exclude_if=lambda ended: ended is None)] = None
+    at_stop: Annotated[AtStop | None, Field(exclude_if=lambda at_stop: at_stop is None)] = None
     """None where no attempt's progress is known, and in older steps."""
 
     def in_env(self, env: str) -> StepSummary | None:
@@ -299,7 +299,7 @@ class StepSummary:
             seconds={},
             draws=(),
             environments={},
-            ended=None,
+            at_stop=None,
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fieldkit.eval.stats import Estimate, ratio_difference
-from fieldkit.records import Ended, Trajectory
+from fieldkit.records import AtStop, Trajectory
 
 _ROUNDING = 1e-6  # of sums of shares such as 1/3; no task has a million assertions
 
@@ -26,14 +26,14 @@ def progress(trajectory: Trajectory) -> float | None:
     return math.fsum(turn.reward or 0.0 for turn in t.turns)
 
 
-def ended(trajectories: Sequence[Trajectory]) -> Ended | None:
+def at_stop(trajectories: Sequence[Trajectory]) -> AtStop | None:
     """The attempts that no limit ended, and what they had done; None where no attempt's progress
     is known."""
     known = [(t, gain) for t in trajectories if (gain := progress(t)) is not None]
     if not known:
         return None
     stops = [(t, gain) for t, gain in known if t.stop_reason.by_itself]
-    return Ended(
+    return AtStop(
         n=len(stops),
         passed=sum(t.grade.passed for t, _ in stops),
         idle=sum(gain < _ROUNDING and not t.grade.passed for t, gain in stops),

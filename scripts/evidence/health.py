@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from fieldkit.eval.stats import wilson
-from fieldkit.records import Ended, Outcome, StepSummary
+from fieldkit.records import AtStop, Outcome, StepSummary
 from fieldkit.training.adapter import base_name
 from fieldkit.training.advantages import group_size_warning
 from scripts.evidence import step_figures
@@ -231,21 +231,21 @@ def _risen_part(evidence: Evidence, env: str) -> str:
     return max(risen)[1]
 
 
-def ended_first_and_last(steps: Sequence[StepSummary]) -> tuple[Ended, Ended] | None:
+def stops_first_and_last(steps: Sequence[StepSummary]) -> tuple[AtStop, AtStop] | None:
     """The stops of the first and of the last steps, each added up over as many as `SMOOTHING`; None
     with fewer than two steps that tell."""
-    known = [s.ended for s in steps if s.ended is not None]
+    known = [s.at_stop for s in steps if s.at_stop is not None]
     n = min(SMOOTHING, len(known) // 2)
     return (_added(known[:n]), _added(known[-n:])) if n else None
 
 
-def _added(ended: Sequence[Ended]) -> Ended:
-    return Ended(*(sum(counts) for counts in zip(*map(astuple, ended), strict=True)))
+def _added(stops: Sequence[AtStop]) -> AtStop:
+    return AtStop(*(sum(counts) for counts in zip(*map(astuple, stops), strict=True)))
 
 
 def idle_stops(steps: Sequence[StepSummary]) -> Warning_ | None:
     """Attempts end by themselves with nothing done."""
-    change = ended_first_and_last(steps)
+    change = stops_first_and_last(steps)
     if change is None or not change[1].n:
         return None
     first, last = change

@@ -198,7 +198,7 @@ def work_table(f: Findings) -> Table | None:
         ends = quantities.percent(passed.first), quantities.percent(passed.last)
         change = quantities.points(passed.last - passed.first)
         rows.append(("attempts that pass", *ends, change, "down while the reward is up"))
-    if (stops := health.ended_first_and_last(f.played)) is not None:
+    if (stops := health.stops_first_and_last(f.played)) is not None:
         done = (_of_stops(e.passed, e.n) for e in stops)
         rows.append(("stops with everything done", *done, NOTHING, NOTHING))
         idle = (_of_stops(e.idle, e.n) for e in stops)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fieldkit.eval.matched import ArmRow
 from fieldkit.eval.stats import Estimate
-from fieldkit.records import Ended, StepSummary
+from fieldkit.records import AtStop, StepSummary
 from scripts.words.quantities import plain
 
 Read = Callable[[StepSummary], float | None]
@@ -91,9 +91,14 @@ def mixed_share(s: StepSummary) -> float | None:
     return sum(d.mixed for d in trained) / len(trained) if trained else None
 
 
-def of_stops(count: Callable[[Ended], int]) -> Read:
+def of_stops(count: Callable[[AtStop], int]) -> Read:
     """A reader of a share of the attempts that no limit ended."""
-    return lambda s: count(s.ended) / s.ended.n if s.ended is not None and s.ended.n else None
+
+    def read(step: StepSummary) -> float | None:
+        stops = step.at_stop
+        return count(stops) / stops.n if stops is not None and stops.n else None
+
+    return read
 
 
 def sampled_rate(s: StepSummary) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fieldkit.records import EnvSummary, Outcome, RolloutGroup, StepSummary, Trajectory
 from reward.group_signal import draw_of
-from reward.idleness import ended
+from reward.idleness import at_stop
 from reward.totals import totals
 from rollout.tasks import decode_tasks
 from scripts.run.config import RunConfig
@@ -55,7 +55,7 @@ def step_summary(
             env: _played([t for g in groups if g.env == env for t in g.trajectories])
             for env in envs
         },
-        ended=ended(trajectories),
+        at_stop=at_stop(trajectories),
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from fieldkit.eval.grade import RewardPart
 from fieldkit.eval.stats import Estimate
-from fieldkit.records import Ended, StopReason, Trajectory
-from reward.idleness import by_need, ended, progress
+from fieldkit.records import AtStop, StopReason, Trajectory
+from reward.idleness import at_stop, by_need, progress
 from tests.reward.build import trajectory
 from tests.rollout.scripted import bash, player, replies, write_task
 
@@ -33,32 +33,32 @@ def test_a_stop_is_idle_where_no_more_holds_than_at_the_start() -> None:
     finished = attempt(2 / 3, passed=3)
     ran_out = attempt(0.0, done=False)
     played = [gave_up, looked, made_and_removed, broke, worked, finished, ran_out]
-    assert ended(played) == Ended(n=6, passed=1, idle=4)
+    assert at_stop(played) == AtStop(n=6, passed=1, idle=4)
 
 
 def test_thirds_that_add_up_to_nothing_are_nothing_in_spite_of_rounding() -> None:
     thirds = attempt(1 / 3, 1 / 3, 1 / 3, -(1 / 3 + 1 / 3 + 1 / 3) + 1e-12)
-    assert ended([thirds]) == Ended(1, 0, 1)
+    assert at_stop([thirds]) == AtStop(1, 0, 1)
 
 
 def test_a_task_that_is_done_at_the_start_is_not_idle_where_it_passes() -> None:
-    assert ended([attempt(passed=3)]) == Ended(1, 1, 0)
+    assert at_stop([attempt(passed=3)]) == AtStop(1, 1, 0)
 
 
 def test_an_end_by_the_environment_counts_like_a_word_of_the_policy() -> None:
-    assert ended([replace(attempt(0.0), stop_reason=StopReason.ENV_DONE)]) == Ended(1, 0, 1)
+    assert at_stop([replace(attempt(0.0), stop_reason=StopReason.ENV_DONE)]) == AtStop(1, 0, 1)
 
 
 def test_a_world_that_reports_no_progress_says_nothing() -> None:
     assert progress(attempt(None)) is None
-    assert ended([attempt(None)]) is None
-    assert ended([attempt(None), attempt(0.0)]) == Ended(1, 0, 1)
+    assert at_stop([attempt(None)]) is None
+    assert at_stop([attempt(None), attempt(0.0)]) == AtStop(1, 0, 1)
 
 
 def test_an_attempt_that_is_paid_by_parts_says_nothing() -> None:
     paid = attempt(0.0)
     paid = replace(paid, grade=replace(paid.grade, rewards=(RewardPart("won", 0.0),)))
-    assert ended([paid]) is None
+    assert at_stop([paid]) is None
     assert by_need({"t": paid}, {"new": {"t": paid}}) is None
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_gained_of_assertions_that_are_not_there() -> None:
 
 @pytest.mark.parametrize("limit", [StopReason.MAX_TURNS, StopReason.CONTEXT_FULL])
 def test_an_attempt_that_a_limit_ended_is_no_stop(limit: StopReason) -> None:
-    assert ended([replace(attempt(0.0), stop_reason=limit)]) == Ended(0, 0, 0)
+    assert at_stop([replace(attempt(0.0), stop_reason=limit)]) == AtStop(0, 0, 0)
 
 
 # --- in a real shell ------------------------------------------------------------------------------
@@ -122,11 +122,11 @@ def test_a_stop_in_a_real_shell_is_idle_or_done(
     tmp_path: Path, said: str, idle: int, passed: int
 ) -> None:
     played = asyncio.run(attempt_of(tmp_path, said))
-    assert ended([played]) == Ended(1, passed, idle)
+    assert at_stop([played]) == AtStop(1, passed, idle)
 
 
 def test_an_attempt_in_a_real_shell_that_goes_on_is_no_stop(tmp_path: Path) -> None:
-    assert ended([asyncio.run(attempt_of(tmp_path, "goes on"))]) == Ended(0, 0, 0)
+    assert at_stop([asyncio.run(attempt_of(tmp_path, "goes on"))]) == AtStop(0, 0, 0)
 
 
 async def attempt_of(root: Path, said: str) -> Trajectory:

@@ -12,7 +12,7 @@ from typing import Any
 from fieldkit.records import (
     Action,
     ActionKind,
-    Ended,
+    AtStop,
     EnvSummary,
     Outcome,
     RolloutGroup,
@@ -149,7 +149,7 @@ def summary(n: int, n_steps: int) -> StepSummary:
             "tokens_per_second": 300.0,
         },
         seconds={"rollout": 40.0, "gradient": 30.0, "wall": 80.0},
-        ended=Ended(n=4 * n, passed=2 * n, idle=n // 4),
+        at_stop=AtStop(n=4 * n, passed=2 * n, idle=n // 4),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.eval.grade import RewardPart
-from fieldkit.records import Ended, Outcome, StepSummary, Trajectory
+from fieldkit.records import AtStop, Outcome, StepSummary, Trajectory
 from rollout.settings import RolloutSettings
 from scripts.evidence import health as w
 from scripts.evidence.collect import Evidence
@@ -156,24 +156,24 @@ def test_a_night_in_one_environment_with_parts_is_warned_of_too(tmp_path: Path) 
     assert "The part hints" in seen.seen
 
 
-def stopping(*ended: Ended) -> list[StepSummary]:
-    night = steps(reward=[0.3] * len(ended))
-    return [replace(s, ended=e) for s, e in zip(night, ended, strict=True)]
+def stopping(*stops: AtStop) -> list[StepSummary]:
+    night = steps(reward=[0.3] * len(stops))
+    return [replace(s, at_stop=e) for s, e in zip(night, stops, strict=True)]
 
 
 def test_stops_with_nothing_done_are_a_warning_once_they_are_surely_more_than_the_bound() -> None:
-    some = [Ended(4, 2, 1)] * 3
-    assert w.idle_stops(stopping(*some, *[Ended(32, 12, 8)] * 3)) is None, "just the bound"
-    assert w.idle_stops(stopping(*some, *[Ended(2, 0, 2)] * 3)) is not None, "all of six"
-    assert w.idle_stops(stopping(*some, *[Ended(2, 0, 1)] * 3)) is None, "three of six can be luck"
-    seen = w.idle_stops(stopping(*some, *[Ended(32, 4, 16)] * 3))
+    some = [AtStop(4, 2, 1)] * 3
+    assert w.idle_stops(stopping(*some, *[AtStop(32, 12, 8)] * 3)) is None, "just the bound"
+    assert w.idle_stops(stopping(*some, *[AtStop(2, 0, 2)] * 3)) is not None, "all of six"
+    assert w.idle_stops(stopping(*some, *[AtStop(2, 0, 1)] * 3)) is None, "three of six can be luck"
+    seen = w.idle_stops(stopping(*some, *[AtStop(32, 4, 16)] * 3))
     assert seen is not None
     assert seen.seen == "48 of 96 stops in the last steps, 3 of 12 in the first."
 
 
 def test_no_stop_and_no_step_that_tells_say_nothing_of_idleness() -> None:
-    assert w.idle_stops(stopping(*[Ended(0, 0, 0)] * 6)) is None
-    assert w.idle_stops(stopping(Ended(32, 0, 32))) is None
+    assert w.idle_stops(stopping(*[AtStop(0, 0, 0)] * 6)) is None
+    assert w.idle_stops(stopping(AtStop(32, 0, 32))) is None
     assert w.idle_stops(steps(reward=[0.3] * 6)) is None
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.records import Ended, RolloutGroup, StepSummary, decode, encode
+from fieldkit.records import AtStop, RolloutGroup, StepSummary, decode, encode
 from rollout.envs.env_settings import EnvSettings
 from scripts.phases.summary import several_envs, step_summary
 from scripts.run.config import DataSettings, RunConfig
@@ -60,13 +60,13 @@ def test_the_record_of_a_run_with_one_environment_has_no_key_for_it() -> None:
 
 
 def test_what_stops_had_done_is_counted_where_the_world_tells() -> None:
-    assert "ended" not in json.loads(encode(summary([group(1, "p1")])))
+    assert "at_stop" not in json.loads(encode(summary([group(1, "p1")])))
     told = tuple(
         replace(t, turns=tuple(replace(turn, reward=0.0) for turn in t.turns))
         for t in group(1, "p1").trajectories
     )
     found = summary([replace(group(1, "p1"), trajectories=told)])
-    assert found.ended == Ended(n=2, passed=1, idle=1)
+    assert found.at_stop == AtStop(n=2, passed=1, idle=1)
     assert decode(StepSummary, encode(found), "step.json:1") == found
 
 
