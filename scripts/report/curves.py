@@ -173,8 +173,9 @@ def _finish(axes: Axes, top: float | None, legend: bool = True) -> None:
         top = axes.get_ylim()[1] if axes.dataLim.ymax > 0 else FLAT_TOP
     axes.set_ylim(-0.03 * top, ROOM * top)  # from zero, so that noise looks small
     drawing.whole_steps(axes, most=6)
-    if legend and len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(loc="best", labelcolor=MUTED)
+    names = axes.get_legend_handles_labels()[1]
+    if legend and len(names) > 1:
+        axes.legend(loc="best", labelcolor=MUTED, ncols=1 if len(names) == 2 else 2)
 
 
 def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
