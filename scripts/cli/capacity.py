@@ -65,8 +65,7 @@ def plan(
     from scripts.cli.look import print_table
     from scripts.prepare.capacity.box import named_box, shipped_boxes
     from scripts.prepare.capacity.elsewhere import of_default, of_run
-    from scripts.prepare.capacity.fitting import left_out
-    from scripts.prepare.capacity.measured import measured_runs
+    from scripts.prepare.capacity.fitting import stored_fit
     from scripts.run.folder import open_run
     from scripts.run.reader import RunReader
 
@@ -75,7 +74,7 @@ def plan(
     if attempts is not None and attempts < next(iter(found.works.values())).group_size:
         raise BadInput(f"--attempts {attempts}: fewer than one group has (K)")
     predictions = {name: found.on(one, attempts) for name, one in boxes.items()}
-    errors = left_out(measured_runs())
+    _, errors = stored_fit()
     if json_:
         plain = plain_plan(found, boxes, predictions, errors)
         print(json.dumps(plain, indent=2, ensure_ascii=False))
@@ -160,12 +159,10 @@ def box_tables(
     tables = [Table(f"{box.title}: predicted", ("part, s", *fitting), tuple(rows), tuple(notes))]
     if not fitting:
         return tables
-    name, work = next(iter(found.works.items()))
-    way = found.way_for(attempts)
-    curve = advice.by_attempts(work, found.shape, box, found.fit.efficiency, way)
+    name, case = next(iter(found.cases(box, attempts).items()))
     cells = tuple(
         (str(n), seconds(t.total), seconds(t.total / n), seconds(t.rollout), seconds(t.training))
-        for n, t in curve
+        for n, t in case.by_attempts()
     )
     columns = ("attempts a step", "a step, s", "an attempt", "rollout", "training")
     return [*tables, Table(f"{box.title}, {name}, by attempts: predicted", columns, cells)]
@@ -192,7 +189,8 @@ def _memory(prediction: Prediction) -> str:
         return "Memory: the model does not fit one device."
     figures = (
         f"engine about {room.engine / 1e9:.0f} GB, trainer about {room.trainer / 1e9:.0f} with"
-        f" micro-batches of {room.tokens:,} tokens, of {room.there / 1e9:.0f} (predicted)"
+        f" micro-batches of {room.tokens:,} tokens, of {room.there / 1e9:.0f} (predicted),"
+        f" {room.seats} attempts at once"
     )
     if room.side_by_side:
         return f"Memory: {figures}: both fit side by side, so adapters are swapped in."

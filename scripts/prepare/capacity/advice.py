@@ -37,15 +37,96 @@ class Purchase:
 
 
 @dataclass(frozen=True)
+class Case:
+    """A step's work, done with a model on a box. way: as the run is set; what does not fit side by
+    side changes it."""
+
+    work: StepWork
+    shape: ModelShape
+    box: Box
+    efficiency: Efficiency
+    way: Way
+
+    @property
+    def room(self) -> Room:
+        """What a device has to hold."""
+        seats, lora = self.way.seats, self.way.lora_parameters
+        return room(self.work, self.shape, self.box, seats=seats, lora_parameters=lora)
+
+    def time(self, needed: Room | None = None) -> StepTime | None:
+        """The step's seconds; None where the model does not fit a device.
+
+        Where engine and trainer do not fit side by side, the engine is started again and the
+        trainer loaded again for each step, as the loop does.
+        """
+        needed = needed or self.room
+        if not needed.fits:
+            return None
+        way = replace(self.way, seats=needed.seats)
+        if not needed.side_by_side:
+            way = replace(way, restart=True, load=True)
+        return step_time(self.work, self.shape, self.box, self.efficiency, way)
+
+    def with_attempts(self, n: int) -> Case:
+        """The same with so many attempts a step, and a seat for each (`engine.max_num_seqs`)."""
+        work = self.work.times(n / self.work.episodes)
+        return replace(self, work=work, way=replace(self.way, seats=max(self.way.seats, n)))
+
+    def by_attempts(self) -> list[tuple[int, StepTime]]:
+        """Attempts a step, and the step's time; as far as they fit."""
+        found = [(n, self.with_attempts(n).time()) for n in ATTEMPTS]
+        return [(n, time) for n, time in found if time is not None]
+
+    def by_machines(self) -> list[tuple[int, float]]:
+        """Machines, and the step's seconds; as far as they fit."""
+        found = [(n, replace(self, box=replace(self.box, machines=n)).time()) for n in MACHINES]
+        return [(n, time.total) for n, time in found if time is not None]
+
+    def cheap_attempts(self) -> int:
+        """Attempts a step up to which twice as many are cheap: where a step's seconds bend."""
+        curve = self.by_attempts()
+        for (n, time), (_, twice) in itertools.pairwise(curve):
+            if twice.total > CHEAP * time.total:
+                return n
+        return curve[-1][0]
+
+    def machines_that_pay(self) -> int:
+        """The number of machines from which twice as many save less than `WORTH` of a step."""
+        curve = self.by_machines()
+        for (n, seconds), (_, with_twice) in itertools.pairwise(curve):
+            if with_twice > (1 - WORTH) * seconds:
+                return n
+        return curve[-1][0]
+
+    def purchases(self) -> tuple[Purchase, ...]:
+        """What twice of each figure of the box would give, best first."""
+        found = []
+        for key, what in TO_BUY.items():
+            if (time := replace(self, box=self.box.twice(key)).time()) is not None:
+                found.append(Purchase(what, time.total))
+        return tuple(sorted(found, key=lambda purchase: purchase.seconds))
+
+
+TO_BUY = {
+    "memory_gb_s": "a device with twice the memory bandwidth",
+    "tflops": "a device with twice the FLOP/s",
+    "memory_gb": "a device with twice the memory",
+    "devices": "twice the devices in a machine",
+    "machines": "twice the machines",
+    "disk_gb_s": "a disk twice as fast",
+}
+"""The figures of a box that are doubled, and what one would buy for it."""
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a step would take on a box. time: None where the model does not fit a device.
 
-    bend: episodes in flight on one device from which decoding is bound by FLOP/s. purchases: best
-    first. machines_that_pay, cheap_attempts: as the functions of these names.
+    bend: attempts in flight on one device from which decoding is bound by FLOP/s. purchases: best
+    first. machines_that_pay, cheap_attempts: as in `Case`.
     """
 
     room: Room
-    way: Way
     time: StepTime | None
     bend: float
     purchases: tuple[Purchase, ...]
@@ -53,94 +134,19 @@ class Prediction:
     cheap_attempts: int
 
 
-def predict(
-    work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, way: Way
-) -> Prediction:
-    """The prediction for a box. Where engine and trainer do not fit side by side, the engine is
-    started again and the trainer loaded again for each step, as the loop does."""
-    needed = room(work, shape, box, seats=way.seats, lora_parameters=way.lora_parameters)
-    if not needed.side_by_side:
-        way = replace(way, restart=True, load=True)
-    if not needed.fits:
-        return Prediction(needed, way, None, 0.0, (), 1, 0)
-    time = step_time(work, shape, box, efficiency, way)
+def predict(case: Case) -> Prediction:
+    """Everything that is predicted of a step on a box."""
+    needed = case.room
+    if (time := case.time(needed)) is None:
+        return Prediction(needed, None, 0.0, (), 1, 0)
     return Prediction(
         needed,
-        way,
         time,
-        bend(shape, box, efficiency, work.context / 2),
-        _purchases(work, shape, box, efficiency, way, needed),
-        machines_that_pay(work, shape, box, efficiency, way),
-        cheap_attempts(work, shape, box, efficiency, way),
+        bend(case.shape, case.box, case.efficiency, case.work.context / 2),
+        case.purchases(),
+        case.machines_that_pay(),
+        case.cheap_attempts(),
     )
-
-
-def _purchases(
-    work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, way: Way, needed: Room
-) -> tuple[Purchase, ...]:
-    boxes = {
-        "a device with twice the memory bandwidth": replace(box, memory_gb_s=2 * box.memory_gb_s),
-        "a device with twice the FLOP/s": replace(box, tflops=2 * box.tflops),
-        "twice the devices in a machine": replace(box, devices=2 * box.devices),
-        "twice the machines": replace(box, machines=2 * box.machines),
-        "a disk twice as fast": replace(box, disk_gb_s=2 * box.disk_gb_s),
-    }
-    found = [
-        Purchase(what, step_time(work, shape, other, efficiency, way).total)
-        for what, other in boxes.items()
-    ]
-    if not needed.side_by_side and needed.engine + needed.trainer <= 2 * needed.there:
-        stays = replace(way, restart=False, load=False)
-        found.append(
-            Purchase(
-                "a device with twice the memory",
-                step_time(work, shape, box, efficiency, stays).total,
-            )
-        )
-    return tuple(sorted(found, key=lambda purchase: purchase.seconds))
-
-
-def machines_that_pay(
-    work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, way: Way
-) -> int:
-    """The number of machines from which twice as many save less than `WORTH` of a step."""
-    curve = by_machines(work, shape, box, efficiency, way)
-    for (n, seconds), (_, with_twice) in itertools.pairwise(curve):
-        if with_twice > (1 - WORTH) * seconds:
-            return n
-    return curve[-1][0]
-
-
-def by_machines(
-    work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, way: Way
-) -> list[tuple[int, float]]:
-    """Machines, and the step's seconds."""
-    boxes = [replace(box, machines=n) for n in MACHINES]
-    return [(b.machines, step_time(work, shape, b, efficiency, way).total) for b in boxes]
-
-
-def by_attempts(
-    work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, way: Way
-) -> list[tuple[int, StepTime]]:
-    """Attempts a step, and the step's time. The engine gets a seat for each (raise
-    `engine.max_num_seqs`), and the memory is not looked at."""
-    found = []
-    for n in ATTEMPTS:
-        seats = max(way.seats, n)
-        more = work.times(n / work.episodes)
-        found.append((n, step_time(more, shape, box, efficiency, replace(way, seats=seats))))
-    return found
-
-
-def cheap_attempts(
-    work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, way: Way
-) -> int:
-    """Attempts a step up to which twice as many are cheap: where a step's seconds bend."""
-    curve = by_attempts(work, shape, box, efficiency, way)
-    for (n, time), (_, twice) in itertools.pairwise(curve):
-        if twice.total > CHEAP * time.total:
-            return n
-    return curve[-1][0]
 
 
 def next_purchase(prediction: Prediction) -> str:

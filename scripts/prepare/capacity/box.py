@@ -7,12 +7,12 @@ here.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from annotated_types import Gt, Le
-from pydantic import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt
+from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fieldkit.errors import BadInput, MissingFile
 from fieldkit.registry import nearest
@@ -21,6 +21,11 @@ from fieldkit.settings import Unit, read, settings
 SHIPPED = Path(__file__).with_name("boxes")
 
 Share = Annotated[FiniteFloat, Gt(0), Le(1)]
+MOST, MOST_COUNT = 1e9, 100_000
+"""Of a figure, and of a number of devices or machines."""
+Figure = Annotated[FiniteFloat, Ge(1e-6), Le(MOST)]
+Seconds = Annotated[FiniteFloat, Ge(0), Le(MOST)]
+Count = Annotated[int, Ge(1), Le(MOST_COUNT)]
 
 GIGA = 1e9
 
@@ -32,27 +37,27 @@ class Box:
 
     title: str
     """What it is, in words."""
-    tflops: Annotated[PositiveFloat, Unit("TFLOP/s")]
+    tflops: Annotated[Figure, Unit("TFLOP/s")]
     """bfloat16 matrix products of one device, dense."""
-    memory_gb_s: Annotated[PositiveFloat, Unit("GB/s")]
+    memory_gb_s: Annotated[Figure, Unit("GB/s")]
     """Memory bandwidth of one device."""
-    memory_gb: Annotated[PositiveFloat, Unit("GB")]
+    memory_gb: Annotated[Figure, Unit("GB")]
     """Memory of one device; on a machine with one memory for all, that memory."""
     matmul_share: Share = 0.7
     """Share of `tflops` that large matrix products reach; 1 where `tflops` was measured so."""
     bandwidth_share: Share = 0.6
     """Share of `memory_gb_s` that decoding reaches; 1 where `memory_gb_s` was measured so."""
-    devices: PositiveInt = 1
+    devices: Count = 1
     """Devices of one machine."""
-    machines: PositiveInt = 1
+    machines: Count = 1
     """Machines."""
-    iteration_ms: Annotated[NonNegativeFloat, Unit("ms")] = 5.0
+    iteration_ms: Annotated[Seconds, Unit("ms")] = 5.0
     """The engine's own time for each decode iteration, beside the model's."""
-    disk_gb_s: Annotated[PositiveFloat, Unit("GB/s")] = 2.0
+    disk_gb_s: Annotated[Figure, Unit("GB/s")] = 2.0
     """At which a model's weights are loaded."""
-    start_seconds: Annotated[NonNegativeFloat, Unit("s")] = 60.0
+    start_seconds: Annotated[Seconds, Unit("s")] = 60.0
     """An engine's start, without its weights."""
-    link_gb_s: Annotated[PositiveFloat, Unit("GB/s")] = 0.125
+    link_gb_s: Annotated[Figure, Unit("GB/s")] = 0.125
     """Network between the machines."""
     sources: dict[str, str] = field(default_factory=dict)
     """Key → where its figure is from."""
@@ -70,6 +75,13 @@ class Box:
     def bandwidth(self) -> float:
         """Bytes a second that decoding can read on one device."""
         return self.memory_gb_s * GIGA * self.bandwidth_share
+
+    def twice(self, key: str) -> Box:
+        """The box with twice of one figure."""
+        value = getattr(self, key)
+        most = MOST_COUNT if isinstance(value, int) else MOST
+        changed: dict[str, Any] = {key: min(2 * value, most)}
+        return replace(self, **changed)
 
     def __post_init__(self) -> None:
         if unknown := [key for key in self.sources if key not in self.__dataclass_fields__]:

@@ -6,6 +6,7 @@ Estimates of the same kind as the run's own forecasts (`rollout.engine.forecast`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from scripts.prepare.capacity.box import GIGA, Box
@@ -29,12 +30,15 @@ MICRO_BATCHES = (GPU_TOKENS, GPU_TOKENS // 2, CPU_TOKENS)
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes of one device: what an engine and a trainer hold, and what there is. tokens: of a
-    micro-batch."""
+    """Bytes of one device: what an engine and a trainer hold, and what there is.
+
+    seats: attempts that the engine decodes at once. tokens: of a micro-batch.
+    """
 
     engine: float
     trainer: float
     there: float
+    seats: int
     tokens: int
 
     @property
@@ -51,17 +55,30 @@ class Room:
 def room(work: StepWork, shape: ModelShape, box: Box, *, seats: int, lora_parameters: int) -> Room:
     """What a step needs of one device that serves and trains.
 
-    engine: weights, and the KV cache of the episodes in flight at their end. trainer: weights, LoRA
-    and the activations of a micro-batch, the largest that fits beside the engine; where none does,
-    the smallest.
+    engine: weights, and the KV cache of the attempts in flight at their end; where it is too large,
+    of fewer of them, but of a group's at least (others wait for a seat). trainer: weights, LoRA and
+    the activations of a micro-batch, the largest that fits beside the engine; where none does, the
+    smallest.
     """
-    in_flight = min(seats, max(work.group_size, work.episodes / box.n_devices))
+    there = box.memory_gb * GIGA
     each = activation_bytes(shape.folder, ITEM_BYTES, False, targets=DEFAULT_TARGETS)
-    cache = in_flight * work.context * shape.kv_bytes
-    engine = shape.weight_bytes + cache + PROCESS_BYTES
+    cache = work.context * shape.kv_bytes
+    engine = shape.weight_bytes + PROCESS_BYTES
     trainer = shape.weight_bytes + LORA_BYTES * lora_parameters + TRAINER_BYTES
-    rooms = [
-        Room(engine, trainer + max(tokens, work.context) * each, box.memory_gb * GIGA, tokens)
-        for tokens in MICRO_BATCHES
-    ]
-    return next((found for found in rooms if found.side_by_side), rooms[-1])
+    wanted = min(seats, math.ceil(max(work.group_size, work.episodes / box.n_devices)))
+
+    def with_seats(seats: int, tokens: int) -> Room:
+        batch = max(tokens, work.context) * each
+        return Room(engine + seats * cache, trainer + batch, there, seats, tokens)
+
+    def fitting(beside: float) -> int:
+        """Seats for which there is memory beside so many bytes."""
+        free = there - engine - beside
+        most = int(free / cache) if cache and free < wanted * cache else wanted
+        return min(wanted, max(most, min(wanted, work.group_size)))
+
+    smallest = with_seats(0, MICRO_BATCHES[-1])
+    tried = [with_seats(wanted, tokens) for tokens in MICRO_BATCHES]
+    tried.append(with_seats(fitting(smallest.trainer), smallest.tokens))
+    alone = with_seats(fitting(0), smallest.tokens)
+    return next((found for found in tried if found.side_by_side), alone)

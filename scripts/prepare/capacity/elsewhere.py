@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from scripts.prepare.capacity.advice import Prediction, predict
+from scripts.prepare.capacity.advice import Case, Prediction, predict
 from scripts.prepare.capacity.box import Box
-from scripts.prepare.capacity.fitting import Fit, fit
+from scripts.prepare.capacity.fitting import Fit, stored_fit
 from scripts.prepare.capacity.measured import (
     FIXED,
     SEATS,
@@ -22,6 +22,7 @@ from scripts.prepare.capacity.step_work import (
     LATE,
     StepWork,
     first_and_late,
+    manifest_of,
     mean_work,
     named,
     work_of,
@@ -45,24 +46,20 @@ class Elsewhere:
     fit: Fit
     measured: Mapping[str, Mapping[str, float]]
 
-    def on(self, box: Box, attempts: int | None = None) -> dict[str, Prediction]:
-        """The predictions for a box, by the work's name. attempts: of a step; None: as played."""
-        return {
-            name: predict(self.scaled(work, attempts), self.shape, box, self.fit.efficiency, way)
+    def cases(self, box: Box, attempts: int | None = None) -> dict[str, Case]:
+        """Each work on a box, by its name. attempts: of a step, each with a seat in the engine;
+        None: as played."""
+        found = {
+            name: Case(work, self.shape, box, self.fit.efficiency, self.way)
             for name, work in self.works.items()
-            for way in [self.way_for(attempts)]
         }
-
-    @staticmethod
-    def scaled(work: StepWork, attempts: int | None) -> StepWork:
-        """The work of a step of so many attempts like these."""
-        return work if attempts is None else work.times(attempts / work.episodes)
-
-    def way_for(self, attempts: int | None) -> Way:
-        """The way, with a seat for each attempt where their number is given."""
         if attempts is None:
-            return self.way
-        return Way(max(attempts, self.way.seats), lora_parameters=self.way.lora_parameters)
+            return found
+        return {name: case.with_attempts(attempts) for name, case in found.items()}
+
+    def on(self, box: Box, attempts: int | None = None) -> dict[str, Prediction]:
+        """The predictions for a box, by the work's name."""
+        return {name: predict(case) for name, case in self.cases(box, attempts).items()}
 
 
 def of_run(reader: RunReader, model: str | None = None) -> Elsewhere:
@@ -71,8 +68,7 @@ def of_run(reader: RunReader, model: str | None = None) -> Elsewhere:
     Raises `BadInput` where no step has trained, and for a model that is not known.
     """
     steps = first_and_late(reader)
-    manifest = reader.manifest
-    assert manifest is not None, "a run with a trained step has a manifest"
+    manifest = manifest_of(reader)
     config, machine = manifest["config"], manifest["hardware"]
     shape = shape_of_folder(manifest["model"]["dir"]) if model is None else named_shape(model)
     trained = next(s.train for s in reader.steps if s.train)
@@ -85,7 +81,7 @@ def of_run(reader: RunReader, model: str | None = None) -> Elsewhere:
         works={name: mean_work([work_of(reader, n) for n in ns]) for name, ns in steps.items()},
         shape=shape,
         way=Way(seats, lora_parameters=lora),
-        fit=fit(measured_runs()),
+        fit=stored_fit()[0],
         measured={name: _mean_seconds(reader, ns) for name, ns in steps.items()},
     )
 
@@ -118,7 +114,7 @@ def of_default(model: str | None = None) -> Elsewhere:
         works={name: mean_work([s.work for s in steps]) for name, steps in chosen.items()},
         shape=shape,
         way=Way(night.seats, lora_parameters=shape.lora_parameters(RANK)),
-        fit=fit(runs),
+        fit=stored_fit()[0],
         measured={name: _mean_of(steps) for name, steps in chosen.items()},
     )
 

@@ -8,14 +8,14 @@ estimated are not fitted; they are what the fit is tried on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import fmean, median
 
 from fieldkit.errors import BadInput
 from scripts.prepare.capacity.box import GIGA, Box, named_box
-from scripts.prepare.capacity.measured import TABLE, MeasuredRun, MeasuredStep
+from scripts.prepare.capacity.measured import TABLE, MeasuredRun, MeasuredStep, measured_runs
 from scripts.prepare.capacity.model_shape import ModelShape
 from scripts.prepare.capacity.step_time import Efficiency, rollout_seconds
 
@@ -188,6 +188,13 @@ def left_out(runs: Sequence[MeasuredRun]) -> dict[str, Error]:
     load = _trainer_seconds(runs)
     fits = [_fit([*rows[:i], *rows[i + 1 :]], load) for i in range(len(rows))]
     return _errors(rows, fits)
+
+
+@cache
+def stored_fit() -> tuple[Fit, Mapping[str, Error]]:
+    """The fit to the stored measurements and its errors, made once for a process."""
+    runs = measured_runs()
+    return fit(runs), left_out(runs)
 
 
 def tried_on(run: MeasuredRun, found: Fit) -> dict[str, Error]:

@@ -22,7 +22,7 @@ from fieldkit.records import from_plain
 from fieldkit.training.adapter import base_name
 from scripts.base.checkout import ROOT
 from scripts.prepare.capacity.model_shape import ModelShape, named_shape
-from scripts.prepare.capacity.step_work import StepWork, trained_steps, work_of
+from scripts.prepare.capacity.step_work import StepWork, manifest_of, trained_steps, work_of
 from scripts.run.folder import open_run
 from scripts.run.reader import RunReader
 
@@ -87,9 +87,8 @@ class MeasuredRun:
 
 def measured_run(reader: RunReader, box: str) -> MeasuredRun:
     """The measured steps of a run that was played on this box. Raises `BadInput`."""
-    manifest = reader.manifest
+    manifest = manifest_of(reader)
     steps = tuple(_measured_step(reader, n) for n in trained_steps(reader))
-    assert manifest is not None, "a run with a trained step has a manifest"
     config, machine = manifest["config"], manifest["hardware"]
     told = (
         f"{machine['cores']} cores of {machine['cpu']}, commit {manifest['versions']['commit'][:9]}"

@@ -13,13 +13,17 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, MissingFile
 from fieldkit.records import Outcome, StepSummary, Trajectory, Turn, read_bundle
+from scripts.run.manifest_shape import HELP
 from scripts.run.reader import RunReader
 
 LONGEST_OVER_MEAN = 1.64
 """Sampled tokens of a step's longest episode over those of its mean one: the median of the 21 steps
 of measured.json whose bundles were there (1.24 to 3.92)."""
+
+MOST = 1e12
+"""A count that is larger is none."""
 
 LATE = 5
 """Steps at a run's end that are taken together: a single one has a longest episode by chance."""
@@ -75,6 +79,13 @@ def trained_steps(reader: RunReader) -> list[int]:
     return found
 
 
+def manifest_of(reader: RunReader) -> dict[str, Any]:
+    """The manifest of a run that was started. Raises `BadInput` where it is gone."""
+    if reader.manifest is None:
+        raise MissingFile(f"{reader.folder.manifest}: no such file; {HELP}")
+    return reader.manifest
+
+
 def first_and_late(reader: RunReader) -> dict[str, tuple[int, ...]]:
     """A run's first step that trained, and its last ones, by what they are called. Raises
     `BadInput`."""
@@ -92,8 +103,7 @@ def named(steps: Sequence[int]) -> str:
 
 def work_of(reader: RunReader, n: int) -> StepWork:
     """The work of step `n`, which has trained. Raises `BadInput`."""
-    assert reader.manifest is not None, "a run with a finished step has a manifest"
-    rollout = reader.manifest["config"]["rollout"]
+    rollout = manifest_of(reader)["config"]["rollout"]
     limit = rollout["max_turns"] * rollout["max_new_tokens"]
     work = summary_work(reader.step(n), rollout["group_size"], limit, str(reader.folder.summary(n)))
     if not reader.folder.has_bundle(n):
@@ -113,8 +123,17 @@ def summary_work(step: StepSummary, group_size: int, limit: int, where: str) -> 
     if missing := {"n_input_tokens", "n_scored_tokens", "n_used"} - trained.keys():
         raise BadInput(
             f"{where}: train has no {min(missing)}, so the work of this step is not known; name a"
-            " run of a newer version"
+            " run of a newer version, or leave out RUN: `grpo plan` takes a night that was measured"
         )
+    counts = {
+        "n_trajectories": episodes,
+        "mean_turns": step.mean_turns,
+        "mean_tokens": step.mean_tokens,
+        **{f"train.{name}": trained[name] for name in ("n_input_tokens", "n_used")},
+    }
+    for name, value in counts.items():
+        if not (value and 0 < value < MOST):
+            raise BadInput(f"{where}: {name} is {value!r} in a step that trained; {HELP}")
     assert step.mean_tokens is not None
     assert step.mean_turns is not None
     sampled = step.mean_tokens * episodes

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from fieldkit.errors import BadInput
+from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.cli.capacity import seconds
 from scripts.prepare.capacity.box import shipped_boxes
+from scripts.run.folder import RunFolder
+from tests.scripts.cli.in_process import grpo, helps
+from tests.scripts.cli.test_any_input import QUICK, mutants
 
 
 def typed(*words: str) -> Result:
@@ -87,3 +94,44 @@ def test_bad_input_is_told_in_a_sentence(words: tuple[str, ...], message: str) -
 
 def test_seconds_have_about_three_digits() -> None:
     assert [seconds(v) for v in (1234.0, 12.34, 0.123, 0.0123)] == ["1,234", "12.3", "0.1", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The first steps of a real night; made ones were never trained, so they have no work."""
+    folder = RunFolder(tmp_path_factory.mktemp("runs") / "night")
+    folder.path.mkdir()
+    for name in ("run.toml", "manifest.json"):
+        shutil.copy(ROOT / "runs/first-night" / name, folder.path)
+    for n in range(3):
+        shutil.copytree(ROOT / f"runs/first-night/step-{n:03d}", folder.step(n))
+    return folder
+
+
+def test_the_night_is_read_as_it_is(night: RunFolder) -> None:
+    """Else damage to it would show nothing."""
+    assert grpo("plan", night.path).code == 0
+
+
+def test_a_run_without_its_manifest_is_an_error_that_names_it(night: RunFolder) -> None:
+    manifest = night.manifest.read_bytes()
+    night.manifest.unlink()
+    try:
+        ended = grpo("plan", night.path)
+    finally:
+        night.manifest.write_bytes(manifest)
+    assert ended.code == 2
+    helps(ended, str(night.manifest))
+
+
+@settings(QUICK, max_examples=30)
+@given(data=st.data())
+def test_any_manifest_and_any_step_file(night: RunFolder, data: st.DataObject) -> None:
+    """Success, or one line that helps."""
+    file = data.draw(st.sampled_from([night.manifest, night.summary(1), night.summary(2)]))
+    whole = file.read_bytes()
+    file.write_bytes(data.draw(mutants(whole.decode())))
+    try:
+        helps(grpo("plan", night.path, "--box", "spark"), str(night.path), night.path.name)
+    finally:
+        file.write_bytes(whole)

@@ -9,11 +9,10 @@ import pytest
 
 from scripts.prepare.capacity.advice import (
     ATTEMPTS,
+    MACHINES,
+    TO_BUY,
     WORTH,
-    by_attempts,
-    by_machines,
-    cheap_attempts,
-    machines_that_pay,
+    Case,
     next_purchase,
     parts,
     predict,
@@ -21,11 +20,13 @@ from scripts.prepare.capacity.advice import (
 )
 from scripts.prepare.capacity.box import Box
 from scripts.prepare.capacity.model_shape import ModelShape
-from scripts.prepare.capacity.step_time import Way
+from scripts.prepare.capacity.step_time import Efficiency, StepTime, Way
 from scripts.prepare.capacity.step_work import StepWork
 from tests.scripts.prepare.capacity.round_numbers import EVEN, box, model_folder, shape, work
 
-WAY = Way()
+BARE = replace(EVEN, fixed=0.0)
+ROOMY = box(memory_gb=5000.0)
+UNTRAINED = work(inputs=0.0, scored=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -34,119 +35,140 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
     return shape(folder)
 
 
-def small(step: StepWork) -> StepWork:
-    return replace(step, inputs=1.0, scored=1.0)
+def case(
+    model: ModelShape,
+    step: StepWork,
+    here: Box = ROOMY,
+    efficiency: Efficiency = EVEN,
+    way: Way = Way(),  # noqa: B008
+) -> Case:
+    return Case(step, model, here, efficiency, way)
+
+
+def timed(found: Case) -> StepTime:
+    time = found.time()
+    assert time is not None
+    return time
 
 
 def test_what_fits_side_by_side_neither_starts_nor_loads(model: ModelShape) -> None:
-    found = predict(work(), model, box(memory_gb=500.0), EVEN, WAY)
-    assert found.way == WAY
-    assert found.time is not None
-    assert (found.time.trainer_load, found.time.engine_restart) == (0, 0)
+    time = timed(case(model, work()))
+    assert (time.trainer_load, time.engine_restart) == (0, 0)
 
 
 def test_what_fits_one_after_the_other_starts_anew_and_memory_would_help(
     model: ModelShape,
 ) -> None:
-    wide = predict(small(work()), model, box(memory_gb=500.0), EVEN, WAY)
-    assert wide.time is not None
-    there = max(wide.room.engine, 8e9) / 1e9
-    narrow = box(memory_gb=there * 1.2, start_seconds=100.0)
-    found = predict(small(work()), model, narrow, EVEN, WAY)
-    assert found.room.fits
-    assert found.way == Way(restart=True, load=True)
-    assert found.purchases[0].what == "a device with twice the memory"
-    assert found.purchases[0].seconds == pytest.approx(wide.time.total)
+    wide = case(model, UNTRAINED, box(memory_gb=5000.0, start_seconds=100.0))
+    smallest = case(model, UNTRAINED, box(memory_gb=1.0)).room.trainer
+    there = 1.1 * max(wide.room.engine, smallest)
+    narrow = case(model, UNTRAINED, box(memory_gb=there / 1e9, start_seconds=100.0))
+    assert narrow.room.fits
+    time = timed(narrow)
+    assert time.engine_restart == pytest.approx(102)
+    assert time.trainer_load == pytest.approx(8)
+    best = narrow.purchases()[0]
+    assert best.what == "a device with twice the memory"
+    assert best.seconds == pytest.approx(timed(wide).total)
 
 
 def test_what_does_not_fit_is_not_predicted(model: ModelShape) -> None:
-    found = predict(work(), model, box(memory_gb=4.0), EVEN, WAY)
+    found = predict(case(model, work(), box(memory_gb=4.0)))
     assert found.time is None
     assert next_purchase(found).startswith("Buy memory: one device has 4 GB")
 
 
 @pytest.mark.parametrize(
-    ("step", "changes", "largest", "bought"),
+    ("step", "memory_gb_s", "largest", "bought"),
     [
-        # One attempt after another reads the weights for each token.
-        (small(work()), {"memory_gb_s": 10.0}, "decoding", "twice the memory bandwidth"),
-        (work(inputs=1e5, scored=1e5), {}, "the gradient", "twice the FLOP/s"),
+        (UNTRAINED, 10.0, "decoding", "twice the memory bandwidth"),
+        (work(inputs=1e5, scored=1e5), 100.0, "the gradient", "twice the FLOP/s"),
     ],
 )
 def test_what_to_buy_follows_the_largest_part(
-    model: ModelShape, step: StepWork, changes: dict[str, float], largest: str, bought: str
+    model: ModelShape, step: StepWork, memory_gb_s: float, largest: str, bought: str
 ) -> None:
-    found = predict(step, model, box(memory_gb=500.0, **changes), EVEN, WAY)
-    said = next_purchase(found)
+    here = box(memory_gb=5000.0, memory_gb_s=memory_gb_s)
+    said = next_purchase(predict(case(model, step, here)))
     assert f"The largest part is {largest}" in said
     assert bought in said
     assert "predicted" in said
 
 
 def test_nothing_is_bought_for_what_no_device_makes_faster(model: ModelShape) -> None:
-    slow = replace(EVEN, fixed=1000.0)
-    found = predict(small(work()), model, box(memory_gb=500.0), slow, WAY)
+    found = predict(case(model, UNTRAINED, efficiency=replace(EVEN, fixed=1000.0)))
     assert "buy nothing" in next_purchase(found)
 
 
-def test_purchases_are_no_slower_in_order_and_are_what_they_say(model: ModelShape) -> None:
-    here = box(memory_gb=500.0)
-    found = predict(work(), model, here, EVEN, WAY)
-    seconds = [purchase.seconds for purchase in found.purchases]
+def test_purchases_are_in_order_and_are_what_they_say(model: ModelShape) -> None:
+    found = case(model, work()).purchases()
+    seconds = [purchase.seconds for purchase in found]
     assert seconds == sorted(seconds)
-    twice = predict(work(), model, box(memory_gb=500.0, tflops=2.0), EVEN, WAY)
-    by_name = {purchase.what: purchase.seconds for purchase in found.purchases}
-    assert twice.time is not None
-    assert by_name["a device with twice the FLOP/s"] == pytest.approx(twice.time.total)
+    assert {purchase.what for purchase in found} == set(TO_BUY.values())
+    by_name = {purchase.what: purchase.seconds for purchase in found}
+    faster = case(model, work(), box(memory_gb=5000.0, tflops=2.0))
+    assert by_name["a device with twice the FLOP/s"] == pytest.approx(timed(faster).total)
 
 
-def test_attempts_are_cheap_as_long_as_the_weights_are_what_is_read(model: ModelShape) -> None:
-    """Without training and fixed seconds: 100 tokens an attempt, 8 in flight of 16 at a mean; the
-    bend is at 5 in flight, so at 10 attempts, and twice as many take twice as long soon after."""
-    bare = replace(EVEN, fixed=0.0)
-    step = replace(work(), inputs=0.0, scored=0.0)
-    found = cheap_attempts(step, model, box(), bare, WAY)
-    assert found == 8
-    curve = dict(by_attempts(step, model, box(), bare, WAY))
-    assert set(curve) == set(ATTEMPTS)
+def test_attempts_are_cheap_as_long_as_reading_the_weights_takes_longer(
+    model: ModelShape,
+) -> None:
+    """Half of the attempts are in flight at a mean, and from 5 in flight products take longer:
+    10 attempts. So 8 take as long as one, and twice as many nearly twice as long soon after."""
+    bare = case(model, UNTRAINED, efficiency=BARE)
+    curve = dict(bare.by_attempts())
+    assert tuple(curve) == ATTEMPTS
     assert curve[8].total == pytest.approx(200 * 0.020)
     assert curve[16].total == pytest.approx(200 * 0.032)
     assert curve[32].total == pytest.approx(200 * 0.064)
+    assert bare.cheap_attempts() == 8
 
 
 def test_machines_pay_until_the_longest_attempt_is_what_is_left(model: ModelShape) -> None:
-    """64 groups: 1,600 x 16 tokens of 4 ms. One machine takes 102.4 s; the longest attempt alone
-    4 s, which 32 machines reach."""
-    bare = replace(EVEN, fixed=0.0)
-    step = replace(work(inputs=0.0, scored=0.0).times(16), longest=200.0)
-    way = Way(seats=256)
-    curve = dict(by_machines(step, model, box(), bare, way))
+    """64 groups: 25,600 tokens of 4 ms. One machine takes 102.4 s; the longest attempt alone 4 s,
+    which 32 machines reach."""
+    bare = case(model, UNTRAINED.times(16), efficiency=BARE, way=Way(seats=256))
+    curve = dict(bare.by_machines())
+    assert tuple(curve) == MACHINES
     assert curve[1] == pytest.approx(102.4)
     assert curve[2] == pytest.approx(51.2)
     assert curve[32] == pytest.approx(4.0)
-    assert machines_that_pay(step, model, box(), bare, way) == 32
-    with_fixed = machines_that_pay(step, model, box(), replace(EVEN, fixed=100.0), way)
-    assert with_fixed < 32
+    assert bare.machines_that_pay() == 32
+    assert replace(bare, efficiency=replace(EVEN, fixed=100.0)).machines_that_pay() < 32
 
 
 def test_a_second_machine_that_saves_less_than_a_tenth_does_not_pay(model: ModelShape) -> None:
-    step, slow = work(inputs=1e6, scored=1e6), box(memory_gb=500.0)
-    assert machines_that_pay(step, model, slow, EVEN, WAY) == 1
-    seconds = dict(by_machines(step, model, slow, EVEN, WAY))
+    trained = case(model, work(inputs=1e6, scored=1e6))
+    assert trained.machines_that_pay() == 1
+    seconds = dict(trained.by_machines())
     assert seconds[2] > (1 - WORTH) * seconds[1]
 
 
+def test_fewer_seats_than_attempts_take_longer(model: ModelShape) -> None:
+    """A cache that fits for some of the attempts only."""
+    step = replace(UNTRAINED, context=5000.0).times(8)
+    way = Way(seats=128)
+    wide = case(model, step, way=way)
+    there = case(model, step, box(memory_gb=1.0), way=way).room.trainer + 30e9
+    narrow = case(model, step, box(memory_gb=there / 1e9), way=way)
+    assert wide.room.seats == 128
+    assert 4 <= narrow.room.seats < 128
+    assert narrow.room.side_by_side
+    assert timed(narrow).decode > timed(wide).decode
+
+
 def test_every_part_has_its_words(model: ModelShape) -> None:
-    time = predict(work(), model, box(memory_gb=500.0), EVEN, WAY).time
-    assert time is not None
-    assert tuple(time.parts) == parts()
+    assert tuple(timed(case(model, work())).parts) == parts()
     assert len(set(map(words, parts()))) == len(parts())
 
 
-def test_a_box_of_several_devices_is_predicted_as_such(model: ModelShape) -> None:
-    def seconds(here: Box) -> float:
-        time = predict(work().times(64), model, here, EVEN, Way(seats=1024)).time
-        assert time is not None
-        return time.total
+def test_eight_devices_are_several_times_as_fast_with_enough_to_do(model: ModelShape) -> None:
+    large, way = work().times(64), Way(seats=1024)
+    one = case(model, large, way=way)
+    eight = case(model, large, box(memory_gb=5000.0, devices=8), way=way)
+    assert timed(eight).total < timed(one).total / 4
 
-    assert seconds(box(memory_gb=900.0, devices=8)) < seconds(box(memory_gb=900.0)) / 4
+
+def test_the_largest_box_that_can_be_written_is_still_doubled(model: ModelShape) -> None:
+    largest = box(memory_gb=1e9, tflops=1e9, devices=100_000, machines=100_000)
+    assert len(case(model, work(), largest).purchases()) == len(TO_BUY)

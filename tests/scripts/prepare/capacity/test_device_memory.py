@@ -52,12 +52,37 @@ def test_a_trainer_holds_weights_lora_and_the_largest_micro_batch_that_fits(
     assert (smaller.tokens, smaller.side_by_side) == (2048, True)
 
 
+def test_attempts_wait_for_a_seat_where_their_cache_is_too_large(model: ModelShape) -> None:
+    """A cache of 1 GB an attempt, of which 6.5 fit beside the trainer; of 16 attempts 6 at once."""
+    step = work(context=5000.0)
+    wanted = room(step, model, box(memory_gb=900.0), seats=64, lora_parameters=0)
+    assert (wanted.seats, wanted.tokens) == (16, 4096)
+    each = activation_bytes(model.folder, 2, False, targets=DEFAULT_TARGETS)
+    trainer = 2e9 + TRAINER_BYTES + 5000 * each
+    there = (2e9 + PROCESS_BYTES + 6.5e9 + trainer) / 1e9
+    found = room(step, model, box(memory_gb=there), seats=64, lora_parameters=0)
+    assert found.side_by_side
+    assert (found.seats, found.tokens) == (6, 1024)
+
+
+def test_no_fewer_than_a_group_are_played_at_once(model: ModelShape) -> None:
+    """Beside the trainer there is room for three of them; so they come one after the other."""
+    step = work(context=5000.0)
+    each = activation_bytes(model.folder, 2, False, targets=DEFAULT_TARGETS)
+    trainer = 2e9 + TRAINER_BYTES + 5000 * each
+    there = (2e9 + PROCESS_BYTES + 3.5e9 + trainer) / 1e9
+    found = room(step, model, box(memory_gb=there), seats=64, lora_parameters=0)
+    assert found.fits
+    assert not found.side_by_side
+    assert found.seats >= 4
+
+
 def test_side_by_side_one_after_the_other_and_not_at_all() -> None:
-    assert Room(40, 50, 100, 1024).side_by_side
-    one_by_one = Room(60, 50, 100, 1024)
+    assert Room(40, 50, 100, 64, 1024).side_by_side
+    one_by_one = Room(60, 50, 100, 64, 1024)
     assert one_by_one.fits
     assert not one_by_one.side_by_side
-    assert not Room(60, 101, 100, 1024).fits
+    assert not Room(60, 101, 100, 64, 1024).fits
 
 
 def test_the_articles_model_fits_a_spark_as_it_did_there() -> None:

@@ -49,10 +49,9 @@ def test_as_many_attempts_as_were_played_change_nothing() -> None:
 
 
 def test_every_attempt_has_a_seat_where_their_number_is_given() -> None:
-    found = of_default()
-    assert found.way_for(None).seats == 64
-    assert found.way_for(500).seats == 500
-    assert found.way_for(8).seats == 64
+    found, box = of_default(), named_box("h100")
+    seats = [found.cases(box, n)["step 1"].way.seats for n in (None, 500, 8)]
+    assert seats == [64, 500, 64]
 
 
 def test_the_machine_that_was_fitted_is_predicted_near_its_own_seconds() -> None:
