@@ -1,17 +1,18 @@
 """What the pool can still teach: a state for each task, and the probability that the pool is done.
 
 Everything follows from the discounted sums over the draws (`reward.solve_rate.DrawSums`). The state
-is not stored, so a larger pool is no longer converged. One batch without signal may be chance;
-convergence is a statement about the whole pool, and it has a probability. This module must not
-decide from log text or from a single step.
+is not stored, so a pool to which tasks were added is no longer converged. One batch without signal
+may be chance; convergence is a statement about the whole pool, and it has a probability. This
+module must not decide from log text or from a single step.
 
 The model. Let q be the probability that a task's next group is LEARNABLE in its work. Among the
 tasks of a pool, q has a Beta distribution with mean m and the weight of `PRIOR_GROUPS` groups, so
 a task with L LEARNABLE and S silent groups has q ~ Beta(w·m + L, w·(1 − m) + S), w = PRIOR_GROUPS
 (Gelman et al., Bayesian Data Analysis, 3rd edition, section 5.3). m has a Beta distribution itself:
-a uniform prior, plus all groups of the pool. n groups of one task say less about m than n groups of
-n tasks, so they are divided by the design effect 1 + (n − 1)·ρ with the intraclass correlation
-ρ = 1/(w + 1) (Kish 1965, section 5.4). The share of LEARNABLE groups in the next pass is Σ c·q with
+a uniform prior, `START_GROUPS` groups that fade like real ones, and all groups of the pool. n
+groups of one task say less about m than n groups of n tasks, so they are divided by the design
+effect 1 + (n − 1)·ρ with the intraclass correlation ρ = 1/(w + 1) (Kish, Survey Sampling, 1965,
+section 5.4). The share of LEARNABLE groups in the next pass is Σ c·q with
 the probability c that a place goes to the task. Its mean and variance (law of total variance, over
 m) give the Beta distribution with the same moments, of which `probability` is a value of the
 distribution function.
@@ -30,11 +31,24 @@ from annotated_types import Gt, Lt
 
 from fieldkit.errors import BadInput
 from fieldkit.settings import Change, settings
-from reward.solve_rate import Attempts, DrawSums, SolveRate, no_attempts, solve_rates
+from reward.solve_rate import (
+    GROUP_DISCOUNT,
+    Attempts,
+    DrawSums,
+    SolveRate,
+    no_attempts,
+    solve_rates,
+)
 
 PRIOR_GROUPS = 1.0
 """One group of a task weighs as much as all that is known of the pool: most tasks of a pool nearly
 always differ, or hardly ever."""
+
+START_GROUPS = 16.0
+"""A pool counts before its first step as if it had shown so many groups, half of them LEARNABLE.
+They lose weight with every step. The probability is asked for after each step, so without them one
+night in twenty on a hard pool (14 % of its groups differ) ended in its first 20 steps by chance;
+later they change nothing (docs/pool-alarm.md)."""
 
 
 @settings("pool", retired={"passes": None})
@@ -49,7 +63,10 @@ class PoolSettings:
 
 
 class TaskState(StrEnum):
-    """What a task teaches now, by its groups so far; newer ones weigh more."""
+    """What a task teaches now, by its groups so far; newer ones weigh more.
+
+    No task is retired: no draw rule leaves one out for good.
+    """
 
     FRESH = "fresh"
     """Never drawn."""
@@ -142,7 +159,7 @@ def pool_state(
     step, total = sums.step + 1, sum(chances.values())
     seen = {task: sums.attempts.get(task, no_attempts(sums.step)) for task in chances}
     found = {task: attempts.at(sums.step) for task, attempts in seen.items()}
-    m, m_variance = _pool_mean(found)
+    m, m_variance = _pool_mean(found, START_GROUPS * GROUP_DISCOUNT**sums.step)
     rates = solve_rates(sums, list(chances), step)
     tasks, share, variance, follows_m = {}, 0.0, 0.0, 0.0
     for task, a in found.items():
@@ -158,9 +175,10 @@ def pool_state(
     return PoolState(tasks, share, sd, settings or PoolSettings())
 
 
-def _pool_mean(found: Mapping[str, Attempts]) -> tuple[float, float]:
-    """Mean and variance of m, the mean probability of a LEARNABLE group among the tasks."""
-    learnable, silent = 1.0, 1.0
+def _pool_mean(found: Mapping[str, Attempts], at_start: float) -> tuple[float, float]:
+    """Mean and variance of m, the mean probability of a LEARNABLE group among the tasks. at_start:
+    what is left of `START_GROUPS`."""
+    learnable = silent = 1.0 + at_start / 2
     for a in found.values():
         n = a.learnable + a.silent
         weight = (PRIOR_GROUPS + 1) / (PRIOR_GROUPS + max(1.0, n))

@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from fieldkit.files.atomic import write_json, write_text
-from reward.pool import PoolSettings
+from reward.pool import START_GROUPS, PoolSettings
 from reward.solve_rate import GROUP_DISCOUNT
 from scripts.base.checkout import ROOT
 from tests.reward.pool_nights import BATCH, KINDS, Array, K, Setting, Step, play
@@ -101,14 +101,12 @@ class Outcome:
     alarms: Array = field(repr=False)
 
 
-def judge(
-    s: Setting, bound: float, seed: int = 0, group_discount: float = GROUP_DISCOUNT
-) -> list[Outcome]:
-    """Every rule on the same nights."""
+def judge(s: Setting, bound: float, seed: int = 0, **changed: float) -> list[Outcome]:
+    """Every rule on the same nights. changed: constants of the posterior, as in `play`."""
     rules = [rule(s) for rule in RULES]
     ends = [np.zeros(s.nights, dtype=int) for _ in rules]
     truth = np.zeros((s.nights, s.steps + 1))
-    for step in play(s, seed, group_discount):
+    for step in play(s, seed, **changed):
         truth[:, step.number] = step.truth
         for rule, end in zip(rules, ends, strict=True):
             end[(end == 0) & rule.alarms(step)] = step.number
@@ -143,7 +141,7 @@ def _outcome(
 # --- the page -------------------------------------------------------------------------------------
 
 SETTINGS = (
-    Setting("steady", 42, nights=2000, steps=20),
+    *(Setting(kind, 42, nights=2000, steps=20) for kind in ("steady", "hard", "rare")),
     *(
         Setting(kind, n, draw, nights=200 if n == 42 else 60)
         for n in (42, 892)
@@ -154,20 +152,30 @@ SETTINGS = (
     Setting("saturating", 42, "frontier", spare=8),
     Setting("saturating", 892, "uniform", spare=8, nights=60),
 )
-DISCOUNTS = (0.97, 0.95, 0.93, 0.9)
+EARLY = Setting("rare", 42, nights=2000, steps=20)
+SATURATING = tuple(Setting("saturating", 42, draw) for draw in ("uniform", "frontier"))
+CONSTANTS: dict[str, tuple[Sequence[float], Sequence[Setting]]] = {
+    "group_discount": ((0.97, GROUP_DISCOUNT, 0.93, 0.9), SATURATING),
+    "start_groups": ((0, 8, START_GROUPS, 32), (EARLY, *SATURATING)),
+}
+"""Of the posterior: the values that were tried, and the nights on which they matter."""
 
 
-def page(found: Sequence[Outcome], by_discount: dict[float, list[Outcome]], bound: float) -> str:
+Tried = dict[str, dict[float, list[Outcome]]]
+"""By constant and value."""
+
+
+def page(found: Sequence[Outcome], tried: Tried, bound: float) -> str:
     """docs/pool-alarm.md."""
     parts = [
         f"""# When a pool has converged: false alarms and delay
 
 Written by `python -m tests.reward.pool_alarm`; `tests/reward/pool_nights.py` says how nights are
-simulated. Steps of {BATCH} tasks, groups of {K} attempts, 400 steps a night (20 in the first row).
-The share is that of the groups that would differ, by the true solve rates and as tasks are drawn.
-"fell" counts the nights in which it fell below {100 * bound:.0f} %, "ended" those that the rule
-ended, and "falsely" those that it ended while the share was not below. The delay counts from the
-first step below: median, and in brackets the 90th percentile, of the nights that were ended."""
+simulated. Steps of {BATCH} tasks, groups of {K} attempts, 400 steps a night (20 in the first three
+rows). The share is that of the groups that would differ, by the true solve rates and as tasks are
+drawn. "fell" counts the nights in which it fell below {100 * bound:.0f} %, "ended" those that the
+rule ended, and "falsely" those that it ended while the share was not below. The delay counts from
+the first step below: median, and in brackets the 90th percentile, of the nights that were ended."""
     ]
     for rule in RULES:
         rows = [
@@ -178,17 +186,19 @@ first step below: median, and in brackets the 90th percentile, of the nights tha
         said = " ".join((rule.__doc__ or "").split())
         columns = ("pool", "draws", "tasks are", "nights", *FIGURES)
         parts += [f"## {rule.name}", said, _markdown(columns, rows)]
-    rows = [
-        (str(discount), o.setting.told, *_cells(o))
-        for discount, outcomes in by_discount.items()
-        for o in outcomes
-    ]
     parts += [
-        "## How fast older groups are forgotten",
-        "The posterior on saturating nights with a pool of 42, by the discount of a group's weight"
-        f" per step (`GROUP_DISCOUNT`, {GROUP_DISCOUNT}).",
-        _markdown(("discount", "draws", *FIGURES), rows),
+        "## The posterior with other constants",
+        f"`reward.solve_rate.GROUP_DISCOUNT` is {GROUP_DISCOUNT}, `reward.pool.START_GROUPS`"
+        f" {START_GROUPS:.0f}. The pool has 42 tasks; nights of rare tasks have 20 steps.",
     ]
+    for name, by_value in tried.items():
+        lines = [
+            (f"{value:g}", o.setting.told, o.setting.kind, *_cells(o))
+            for value, outcomes in by_value.items()
+            for o in outcomes
+        ]
+        wide = (name.replace("_", " "), "draws", "tasks are", *FIGURES)
+        parts.append(_markdown(wide, lines))
     return "\n\n".join(parts) + "\n"
 
 
@@ -218,12 +228,12 @@ def main(
     """Simulate nights; write pool-alarm.json and pool-alarm.md."""
     settings = PoolSettings()
     found = [o for s in SETTINGS for o in judge(s, settings.bound, seed)]
-    discounts = {
-        discount: [
-            judge(Setting("saturating", 42, draw), settings.bound, seed, discount)[-1]
-            for draw in ("uniform", "frontier")
-        ]
-        for discount in DISCOUNTS
+    tried = {
+        name: {
+            value: [judge(s, settings.bound, seed, **{name: value})[-1] for s in nights]
+            for value in values
+        }
+        for name, (values, nights) in CONSTANTS.items()
     }
     write_json(
         out / "pool-alarm.json",
@@ -233,10 +243,13 @@ def main(
             "bound": settings.bound,
             "confidence": settings.confidence,
             "rules": [_record(o) for o in found],
-            "discounts": {str(d): [_record(o) for o in os] for d, os in discounts.items()},
+            "constants": {
+                name: {f"{value:g}": [_record(o) for o in os] for value, os in by_value.items()}
+                for name, by_value in tried.items()
+            },
         },
     )
-    write_text(out / "pool-alarm.md", page(found, discounts, settings.bound))
+    write_text(out / "pool-alarm.md", page(found, tried, settings.bound))
     print(out / "pool-alarm.md")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc, expit, logit
 
-from reward.pool import PRIOR_GROUPS
+from reward.pool import PRIOR_GROUPS, START_GROUPS
 from reward.solve_rate import DISCOUNT, GROUP_DISCOUNT, PRIOR_ATTEMPTS
 from rollout.draw.frontier import SHARPNESS
 
@@ -67,11 +67,19 @@ def hard(rng: np.random.Generator, nights: int, n: int) -> Solve:
     return lambda step: np.asarray(rates)
 
 
+def rare(rng: np.random.Generator, nights: int, n: int) -> Solve:
+    """Nearly all tasks are hardly ever solved: some 14 % of the groups are learnable, not much more
+    than the bound."""
+    rates = expit(rng.normal(-4, 1.5, (nights, n)))
+    return lambda step: np.asarray(rates)
+
+
 KINDS: dict[str, Callable[[np.random.Generator, int, int], Solve]] = {
     "steady": steady,
     "saturating": saturating,
     "plateau": plateau,
     "hard": hard,
+    "rare": rare,
 }
 
 
@@ -86,11 +94,14 @@ class Sums:
     failed: Array
     learnable: Array
     silent: Array
+    at_start: float
+    """What is left of the groups before the first step."""
 
     @classmethod
-    def empty(cls, nights: int, n: int) -> Sums:
+    def empty(cls, nights: int, n: int, at_start: float = START_GROUPS) -> Sums:
         """Before the first step."""
-        return cls(*(np.zeros((nights, n)) for _ in range(4)))
+        passed, failed, learnable, silent = np.zeros((4, nights, n))
+        return cls(passed, failed, learnable, silent, at_start)
 
     def discount(self, group_discount: float = GROUP_DISCOUNT) -> None:
         """One step later."""
@@ -98,6 +109,7 @@ class Sums:
             attempts *= DISCOUNT
         for groups in (self.learnable, self.silent):
             groups *= group_discount
+        self.at_start *= group_discount
 
     def add(self, chosen: Array, passes: Array, played: Array) -> None:
         """Add groups: chosen, N x b indices; passes of K attempts; played: whether each was."""
@@ -128,7 +140,8 @@ class Sums:
         bound. chances: N x n, each row sums to 1."""
         n = self.learnable + self.silent
         weight = (PRIOR_GROUPS + 1) / (PRIOR_GROUPS + np.maximum(1, n))
-        a, b = 1 + (weight * self.learnable).sum(1), 1 + (weight * self.silent).sum(1)
+        prior = 1 + self.at_start / 2
+        a, b = prior + (weight * self.learnable).sum(1), prior + (weight * self.silent).sum(1)
         m, m_variance = a / (a + b), a * b / ((a + b) ** 2 * (a + b + 1))
         q = (PRIOR_GROUPS * m[:, None] + self.learnable) / (PRIOR_GROUPS + n)
         share = (chances * q).sum(1)
@@ -200,10 +213,15 @@ class Step:
         return found
 
 
-def play(s: Setting, seed: int = 0, group_discount: float = GROUP_DISCOUNT) -> Iterator[Step]:
+def play(
+    s: Setting,
+    seed: int = 0,
+    group_discount: float = GROUP_DISCOUNT,
+    start_groups: float = START_GROUPS,
+) -> Iterator[Step]:
     """The steps of all nights of a setting; `chances` are those of the step after."""
     rng = np.random.default_rng([seed, s.n, s.spare])
-    solve, sums = KINDS[s.kind](rng, s.nights, s.n), Sums.empty(s.nights, s.n)
+    solve, sums = KINDS[s.kind](rng, s.nights, s.n), Sums.empty(s.nights, s.n, start_groups)
     passes_over, alike = Passes(rng, s.nights, s.n), np.full((s.nights, s.n), 1 / s.n)
     wanted = BATCH + s.spare
     chances = alike

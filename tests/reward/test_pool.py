@@ -8,9 +8,16 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Signal
-from reward.pool import PRIOR_GROUPS, PoolSettings, PoolState, TaskState, pool_state
+from reward.pool import (
+    PRIOR_GROUPS,
+    START_GROUPS,
+    PoolSettings,
+    PoolState,
+    TaskState,
+    pool_state,
+)
 from reward.pool_history import Drawn, PoolHistory
-from reward.solve_rate import DrawSums
+from reward.solve_rate import GROUP_DISCOUNT, DrawSums
 
 SAT, STUCK, LEARN = Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE
 K = 4
@@ -75,30 +82,31 @@ def test_time_alone_changes_no_state_but_makes_a_task_like_its_pool() -> None:
 
 
 def test_the_chance_of_a_learnable_group_is_that_of_its_beta() -> None:
-    """By hand: m ~ Beta(1 + 1, 1 + 1), so 1/2; each task has one group and one prior group."""
+    """By hand: m ~ Beta(a, a), so 1/2, with a of the prior, what is left of the groups before the
+    first step, and one group; each task has one group and one prior group."""
     found = state(drawn((1, "a", SAT), (1, "b", LEARN)), "ab")
     assert PRIOR_GROUPS == 1
     assert found.tasks["a"].learnable == pytest.approx((0.5 + 0) / 2)
     assert found.tasks["b"].learnable == pytest.approx((0.5 + 1) / 2)
     assert found.share == pytest.approx(0.5)
-    of_tasks, of_m = 2 * 0.25 * (0.25 * 0.75) / 3, 0.5**2 * (0.25 / 5)
+    a = 1 + GROUP_DISCOUNT * START_GROUPS / 2 + 1
+    of_tasks, of_m = 2 * 0.25 * (0.25 * 0.75) / 3, 0.5**2 * (0.25 / (2 * a + 1))
     assert found.sd == pytest.approx((of_tasks + of_m) ** 0.5)
 
 
 def test_the_probability_is_that_of_a_simulated_pool() -> None:
     """Pools with a known m and tasks of known q, seen for a pass: among those that leave so many
     learnable groups behind, the share of the next pass is below the bound as often as told."""
-    rng, n, bound = random.Random(0), 42, 0.1
-    below: list[tuple[bool, float]] = []
-    while len(below) < 4000:
-        m = rng.betavariate(1, 1)
+    rng, n, wanted, bound = random.Random(0), 42, 14, 0.35
+    prior, below = 1 + GROUP_DISCOUNT * START_GROUPS / 2, list[bool]()
+    while len(below) < 3000:
+        m = rng.betavariate(prior, prior)
         q = [rng.betavariate(PRIOR_GROUPS * m, PRIOR_GROUPS * (1 - m)) for _ in range(n)]
-        seen = [rng.random() < p for p in q]
-        if sum(seen) == 3:
-            below.append((sum(q) / n < bound, m))
-    rows = [(1, t, LEARN if i < 3 else SAT) for i, t in enumerate(of(n))]
-    told = state(drawn(*rows), of(n)).probability
-    assert told == pytest.approx(sum(b for b, _ in below) / len(below), abs=0.04)
+        if sum(rng.random() < p for p in q) == wanted:
+            below.append(sum(q) / n < bound)
+    rows = [(1, t, LEARN if i < wanted else SAT) for i, t in enumerate(of(n))]
+    told = state(drawn(*rows), of(n), PoolSettings(bound=bound)).probability
+    assert told == pytest.approx(sum(below) / len(below), abs=0.04)
 
 
 @pytest.mark.parametrize("n", [42, 892])
@@ -122,11 +130,11 @@ def test_one_learnable_group_does_not_keep_a_pool_alive_and_a_fifth_of_them_does
 
 
 def test_a_sample_of_a_large_pool_is_enough() -> None:
-    """A tenth of the pool was drawn and did not differ; the rest is taken to be like it."""
+    """A seventh of the pool was drawn and did not differ; the rest is taken to be like it."""
     pool = of(892)
-    rows = [(1 + i // 8, t, SAT) for i, t in enumerate(pool[:88])]
+    rows = [(1 + i // 8, t, SAT) for i, t in enumerate(pool[:120])]
     found = state(drawn(*rows), pool)
-    assert len(found.of(TaskState.FRESH)) == 892 - 88
+    assert len(found.of(TaskState.FRESH)) == 892 - 120
     assert found.converged
 
 
@@ -142,13 +150,13 @@ def test_what_is_asked_for_decides() -> None:
 def test_tasks_that_joined_the_pool_lift_convergence_until_they_were_drawn() -> None:
     pool, joined = of(42), [f"new{i}" for i in range(42)]
     alike = dict.fromkeys([*pool, *joined], 1.0)
-    sums = passes(1, 1, pool=pool)
+    sums = passes(*[1] * 8, pool=pool)
     assert state(sums, pool).converged
     assert pool_state(sums, alike).converged, "of one pool, the rest is taken to be like it"
     grown = pool_state(sums, alike, joined=set(joined))
     assert grown.share > 0.2
     assert grown.probability < 0.01
-    played = sums.plus(3, [Drawn(3, t, STUCK, 0, K) for t in joined])
+    played = sums.plus(9, [Drawn(9, t, STUCK, 0, K) for t in joined])
     assert pool_state(played, alike, joined=set(joined)).converged
 
 

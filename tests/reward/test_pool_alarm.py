@@ -54,6 +54,13 @@ def test_no_default_night_ends_early_by_a_false_alarm() -> None:
     assert found["one dead batch"].false > 0
 
 
+def test_nor_does_one_on_a_pool_of_which_little_can_be_learned_yet() -> None:
+    """14 % of the groups differ, where the bound is 10 %, and the rule is asked 20 times."""
+    found = by_rule(Setting("rare", 42, nights=1000, steps=20))
+    assert found["posterior"].false <= 0.005
+    assert found["one dead batch"].false > 0.5
+
+
 @pytest.mark.parametrize(("n", "nights"), [(42, 60), (892, 12)])
 def test_a_pool_that_saturates_is_seen_to_and_not_before(n: int, nights: int) -> None:
     found = by_rule(Setting("saturating", n, nights=nights, steps=250))

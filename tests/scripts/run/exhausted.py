@@ -11,7 +11,7 @@ from reward.group_signal import draw_of
 from tests.scripts.made_night import Night, group, make_night, summary
 
 POOL = 4
-LONG = 26
+LONG = 36
 """Steps after which a pool of four has converged that taught in the first one only."""
 
 

@@ -27,7 +27,7 @@ from scripts.run.state import as_told, look, raise_converged
 from scripts.run.timings import Stopwatch
 from tests.scale.probes import Silent
 from tests.scripts.made_night import Night, tasks, write_tasks
-from tests.scripts.run.exhausted import exhausted_night
+from tests.scripts.run.exhausted import LONG, exhausted_night
 
 GROW = replace(RunConfig().run, steps=99, on_converged="grow")
 
@@ -73,7 +73,7 @@ def test_a_pool_that_has_converged_grows_by_as_many_tasks_as_it_began_with(night
     pool = Path(night.config.data.pool)
     before = pool.read_bytes()
     assert look(night.folder, night.config)[0] is Phase.GROW
-    assert grow(night) == "4 tasks of the reserve joined the pool after step 26"
+    assert grow(night) == f"4 tasks of the reserve joined the pool after step {LONG}"
     reader = RunReader(night.folder)
     found = pool_tasks(night.folder, night.config, reader.manifest)
     assert names(found) == [*(f"p{i:03d}" for i in range(4)), *(f"r{i:03d}" for i in range(4))]
