@@ -132,8 +132,8 @@ def _doubts(found: Elsewhere) -> tuple[str, ...]:
     if all(work.is_exact for work in found.works.values()):
         return ()
     return (
-        "The run's bundles are not here: its longest attempt is a guess, and what its engine read"
-        " may be less. So its rollouts are predicted rather too long.",
+        "The run's bundles are not here: the length of its longest attempt is a guess, and so is"
+        " what its engine read.",
     )
 
 
@@ -156,6 +156,8 @@ def box_tables(
     notes = [f"{w}: {advice.next_purchase(predictions[w])}" for w in works]
     notes += [_where_it_bends(w, p) for w, p in predictions.items() if p.time is not None]
     notes.append(_memory(predictions[works[0]]))
+    if box.devices > 1:
+        notes += [_trainer(w, time.processes) for w, time in fitting.items()]
     tables = [Table(f"{box.title}: predicted", ("part, s", *fitting), tuple(rows), tuple(notes))]
     if not fitting:
         return tables
@@ -195,6 +197,15 @@ def _memory(prediction: Prediction) -> str:
     if room.side_by_side:
         return f"Memory: {figures}: both fit side by side, so adapters are swapped in."
     return f"Memory: {figures}: one after the other, so engine and trainer start for every step."
+
+
+def _trainer(work: str, processes: int) -> str:
+    if processes == 1:
+        return (
+            f'{work}: one trainer process is predicted to be the fastest (trainer.launch = "single"'
+            " in run.toml), because several start and load for every step."
+        )
+    return f"{work}: {processes} trainer processes are predicted to be the fastest, as by default."
 
 
 def seconds(value: float) -> str:

@@ -1,11 +1,13 @@
 """The work of a step: what was sampled, read and scored, whatever machine it was done on.
 
-Read from a step that was played. step.json has all of it but the longest episode and what a group
-shares, which a bundle tells; where a run has no bundles (a committed copy) both are estimated.
+Read from a step that was played. step.json has all of it but the longest episode and what episodes
+share, which a bundle tells. Where a run has no bundles (a committed copy) the longest is a guess,
+and what is read is as in its stored held-out episodes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
@@ -14,7 +16,15 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict
 
 from fieldkit.errors import BadInput, MissingFile
-from fieldkit.records import Outcome, StepSummary, Trajectory, Turn, read_bundle
+from fieldkit.records import (
+    Outcome,
+    StepSummary,
+    Trajectory,
+    Turn,
+    read_bundle,
+    stored_trajectories,
+)
+from rollout.arm import stored_transcripts
 from scripts.run.manifest_shape import HELP
 from scripts.run.reader import RunReader
 
@@ -37,7 +47,7 @@ class StepWork:
     prefix cache. longest: sampled by the longest episode, so decode iterations when all episodes
     are in flight. context: a mean episode's at its end. inputs: ids that the trainer runs through
     the model in each pass. scored: those of them that need the output layer. is_exact: longest and
-    read are a bundle's; otherwise longest is a guess and read the most that it can be.
+    read are a bundle's.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -107,17 +117,28 @@ def work_of(reader: RunReader, n: int) -> StepWork:
     limit = rollout["max_turns"] * rollout["max_new_tokens"]
     work = summary_work(reader.step(n), rollout["group_size"], limit, str(reader.folder.summary(n)))
     if not reader.folder.has_bundle(n):
-        return work
+        held_out = _held_out(reader)
+        return with_held_out(work, held_out) if held_out else work
     groups = read_bundle(reader.folder.bundle(n))
     return with_episodes(work, [group.trajectories for group in groups])
+
+
+def _held_out(reader: RunReader) -> list[Trajectory]:
+    """The stored held-out episodes of the newest adapter that has some; empty where none has."""
+    for sha in (reader.adapters[-1], reader.adapters[0]):
+        arm = reader.evaluations.get(sha)
+        folder = None if arm is None else reader.folder.evals / str(arm["key"])
+        if folder and (path := stored_transcripts(folder)) is not None:
+            return list(stored_trajectories(path))
+    return []
 
 
 def summary_work(step: StepSummary, group_size: int, limit: int, where: str) -> StepWork:
     """The work as step.json tells it. limit: most tokens that an episode samples.
 
     The trainer's inputs are every id of the groups that it used, a group's common prompt once: an
-    engine with a prefix cache reads and samples as many. Before trainers shared a prompt they
-    counted it for each attempt, so there it is too many. Raises `BadInput` beginning with `where`.
+    engine with a prefix cache reads and samples at most as many. Before trainers shared a prompt
+    they counted it for each attempt. Raises `BadInput` beginning with `where`.
     """
     trained, episodes = step.train, step.n_trajectories
     if missing := {"n_input_tokens", "n_scored_tokens", "n_used"} - trained.keys():
@@ -151,19 +172,44 @@ def summary_work(step: StepSummary, group_size: int, limit: int, where: str) -> 
     )
 
 
+def with_held_out(work: StepWork, episodes: Sequence[Trajectory]) -> StepWork:
+    """The work, with what is read as in these episodes of the same environment: prompts as long,
+    with as long a beginning in common, and as much to read in each further turn."""
+    played = [t.turns for t in episodes if t.turns]
+    later = sum(len(turns) - 1 for turns in played)
+    if not played:
+        return work
+    prompts = [turns[0].prompt_ids for turns in played]
+    prompt, common = fmean(map(len, prompts)), _common(prompts)
+    further = (sum(map(_read, played)) - sum(map(len, prompts))) / max(later, 1)
+    groups = work.episodes / work.group_size
+    turns = work.turns - work.episodes
+    return replace(work, read=common + groups * (prompt - common) + turns * further)
+
+
 def with_episodes(work: StepWork, groups: Sequence[Sequence[Trajectory]]) -> StepWork:
-    """The work with what a bundle's episodes tell."""
+    """The work with what a bundle's episodes tell. A prefix cache has a group's prompt after its
+    first attempt, and what all prompts begin with after the first of all."""
     played = [t.turns for group in groups for t in group if t.turns]
     lengths = [sum(len(turn.completion_ids) for turn in turns) for turns in played]
-    repeated = [t.turns[0] for group in groups for t in group[1:] if t.turns]
+    prompts = [turns[0].prompt_ids for turns in played]
+    of_groups = [group[0].turns[0].prompt_ids for group in groups if group[0].turns]
+    common = _common(of_groups)
+    new = sum(len(ids) - common for ids in of_groups) + common
     return replace(
         work,
         sampled=float(sum(lengths)),
-        read=float(sum(map(_read, played)) - sum(len(turn.prompt_ids) for turn in repeated)),
+        read=float(sum(map(_read, played)) - sum(map(len, prompts)) + new),
         longest=float(max(lengths)),
         context=fmean(len(t[-1].prompt_ids) + len(t[-1].completion_ids) for t in played),
         is_exact=True,
     )
+
+
+def _common(prompts: Sequence[Sequence[int]]) -> int:
+    """Ids that all of them begin with."""
+    same = (len(set(ids)) == 1 for ids in zip(*prompts, strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, same))
 
 
 def _read(turns: Sequence[Turn]) -> int:

@@ -48,6 +48,17 @@ def test_a_box_in_detail_has_parts_memory_bend_and_what_to_buy() -> None:
     assert "measured: " not in said
 
 
+def test_several_devices_are_told_how_to_start_the_trainer() -> None:
+    few = " ".join(typed("--box", "h100-x8").output.split())
+    assert (
+        'step 1: one trainer process is predicted to be the fastest (trainer.launch = "single"'
+        in few
+    )
+    large = ("--box", "h100-x8", "--model", "Qwen2.5-7B-Instruct", "--attempts", "1024")
+    many = " ".join(typed(*large).output.split())
+    assert "step 1: 8 trainer processes are predicted to be the fastest" in many
+
+
 def test_json_has_the_same_and_can_be_read() -> None:
     found = json.loads(typed("sql-0", "--box", "h100", "--json").stdout)
     assert found["run"] == "sql-0"
@@ -124,7 +135,7 @@ def test_a_run_without_its_manifest_is_an_error_that_names_it(night: RunFolder) 
     helps(ended, str(night.manifest))
 
 
-@settings(QUICK, max_examples=30)
+@settings(QUICK, max_examples=20)
 @given(data=st.data())
 def test_any_manifest_and_any_step_file(night: RunFolder, data: st.DataObject) -> None:
     """Success, or one line that helps."""

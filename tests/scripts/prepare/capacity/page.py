@@ -112,10 +112,10 @@ def _errors(found: Mapping[str, Any]) -> Table:
         (
             "Median of the absolute relative error, and in brackets the mean with its sign: below 0"
             " the prediction is too short. The runs below the first row were not fitted. Their"
-            " copies hold no bundles, so the longest attempt is a guess. Their versions were slower"
-            " (first-night had no plain LoRA product and larger micro-batches), and counted a"
-            " group's prompt for each attempt, which an engine reads once: the long prompts of the"
-            " SQL runs make their rollouts be predicted far too long.",
+            " copies hold no bundles, so the longest attempt is a guess, and as much is read as in"
+            " their stored held-out episodes. Their versions were slower: all of them loaded the"
+            " trainer for each step (left out here), and first-night had no plain LoRA product, no"
+            " tcmalloc and larger micro-batches. Other work ran beside some of their steps.",
         ),
     )
 

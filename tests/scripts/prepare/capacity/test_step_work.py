@@ -28,6 +28,7 @@ from scripts.prepare.capacity.step_work import (
     summary_work,
     trained_steps,
     with_episodes,
+    with_held_out,
     work_of,
 )
 from scripts.run.folder import RunFolder, open_run
@@ -42,15 +43,29 @@ SUMMARY = StepSummary(
 )  # fmt: skip
 
 
-def episode(*lengths: tuple[int, int]) -> Trajectory:
-    """Turns of (ids that are new in the prompt, ids sampled); each continues the one before."""
+def episode(*lengths: tuple[int, int], prompt: tuple[int, ...]) -> Trajectory:
+    """Turns of (ids that are new in the prompt, ids sampled); each continues the one before.
+    prompt: the ids of the first."""
     turns, ids = [], 0
     for new, sampled in lengths:
         ids += new
         run = Action(ActionKind.RUN, "")
         sampled_ids, logprobs = (0,) * sampled, (0.0,) * sampled
         turns.append(
-            Turn((0,) * ids, sampled_ids, logprobs, "", run, "", 0, None, "stop", "v", 0, 0.0)
+            Turn(
+                (*prompt, *(0,) * (ids - len(prompt))),
+                sampled_ids,
+                logprobs,
+                "",
+                run,
+                "",
+                0,
+                None,
+                "stop",
+                "v",
+                0,
+                0.0,
+            )
         )
         ids += sampled
     return Trajectory(
@@ -74,14 +89,30 @@ def test_no_attempt_is_longer_than_the_limits_allow() -> None:
 
 
 def test_a_bundle_tells_the_longest_attempt_and_reads_a_groups_prompt_once() -> None:
-    """Prompts of 10 ids. First group: 10 + 5, then 3 + 7; and 10 + 2. Second group: 10 + 1."""
-    groups = [[episode((10, 5), (3, 7)), episode((10, 2))], [episode((10, 1))]]
+    """Prompts of 10 ids, of which all begin with the same 4. First group: 10 + 5, then 3 + 7; and
+    10 + 2. Second group: 10 + 1."""
+    one, other = (1, 1, 1, 1, 2, 2, 2, 2, 2, 2), (1, 1, 1, 1, 3, 3, 3, 3, 3, 3)
+    groups = [
+        [episode((10, 5), (3, 7), prompt=one), episode((10, 2), prompt=one)],
+        [episode((10, 1), prompt=other)],
+    ]
     found = with_episodes(summary_work(SUMMARY, 4, 1000, ""), groups)
     assert found.sampled == 5 + 7 + 2 + 1
     assert found.longest == 12
-    assert found.read == 10 + 3 + 10
+    assert found.read == 10 + 3 + 6
     assert found.context == pytest.approx((25 + 12 + 11) / 3)
     assert (found.inputs, found.is_exact) == (600, True)
+
+
+def test_without_a_bundle_as_much_is_read_as_in_held_out_episodes() -> None:
+    """Prompts of 10 and 6 ids with 4 in common, so 4 + 2 groups x 4; a further turn reads 3, and 8
+    attempts of 3 turns have 16 of them."""
+    long, short = (1, 1, 1, 1, 2, 2, 2, 2, 2, 2), (1, 1, 1, 1, 3, 3)
+    held_out = [episode((10, 5), (3, 7), prompt=long), episode((6, 2), prompt=short)]
+    found = with_held_out(summary_work(SUMMARY, 4, 1000, ""), held_out)
+    assert found.read == 4 + 2 * 4 + 16 * 3
+    assert not found.is_exact
+    assert with_held_out(found, []) == found
 
 
 def test_twice_the_attempts_are_twice_the_work_but_for_the_longest() -> None:
