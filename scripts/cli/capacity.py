@@ -167,7 +167,14 @@ def box_tables(
         for n, t in case.by_attempts()
     )
     columns = ("attempts a step", "a step, s", "an attempt", "rollout", "training")
-    return [*tables, Table(f"{box.title}, {name}, by attempts: predicted", columns, cells)]
+    tables.append(Table(f"{box.title}, {name}, by attempts: predicted", columns, cells))
+    fleet = tuple((str(n), seconds(total)) for n, total in case.by_machines())
+    return [
+        *tables,
+        Table(
+            f"{box.title}, {name}, by machines: predicted", ("machines like it", "a step, s"), fleet
+        ),
+    ]
 
 
 def _where_it_bends(work: str, prediction: Prediction) -> str:

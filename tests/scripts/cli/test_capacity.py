@@ -42,7 +42,8 @@ def test_a_run_is_told_with_what_was_measured() -> None:
 
 def test_a_box_in_detail_has_parts_memory_bend_and_what_to_buy() -> None:
     said = " ".join(typed("--box", "spark", "--model", "qwen2.5-7b-instruct").output.split())
-    for words in ("decoding", "the gradient", "Memory: engine about", "by attempts: predicted"):
+    tables = ("by attempts: predicted", "by machines: predicted")
+    for words in ("decoding", "the gradient", "Memory: engine about", *tables):
         assert words in said
     assert "The largest part is decoding" in said
     assert "measured: " not in said
