@@ -1,31 +1,21 @@
-"""The nouns of the loop, and the one codec that carries them between processes.
+"""The nouns of the loop: what its programs hand to each other.
 
 Rollout and trainer are separate programs that meet only in files, so these records are the
-interface between them. They are frozen, they hold no behaviour beyond what follows from their own
-fields, and they are decoded strictly: an unknown key, a missing key or a number that is not finite
-is an error that names file and line. Not advertised as part of fieldkit's public surface.
+interface between them. They are frozen and hold no behaviour beyond what follows from their own
+fields. `fieldkit.codec` writes and reads them. Not advertised as part of fieldkit's public surface.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 
-from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
-from fieldkit.files.json_text import parse_json
-from fieldkit.files.sharded import last_record, read_records
-
-SCHEMA = 1
-
-T = TypeVar("T")
 
 
 class StopReason(StrEnum):
@@ -303,159 +293,20 @@ class StepSummary:
         )
 
 
-_ALL: Any = (Task, Sampling, Action, Turn, Trajectory, RolloutGroup, EnvSummary, StepSummary, Grade)
+_ALL: Any = (
+    Task,
+    Sampling,
+    Action,
+    Turn,
+    Trajectory,
+    RolloutGroup,
+    EnvSummary,
+    AtStop,
+    StepSummary,
+    Grade,
+)
 for _cls in _ALL:
     _cls.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
-
-
-def _adapter(cls: type) -> TypeAdapter[Any]:
-    if cls not in _ADAPTERS:
-        _ADAPTERS[cls] = TypeAdapter(cls)
-    return _ADAPTERS[cls]
-
-
-def plain(record: Any) -> Any:
-    """A record as JSON-ready plain values (tuples become lists, enums their text)."""
-    return _adapter(type(record)).dump_python(record, mode="json")
-
-
-def from_plain(cls: type[T], value: Any, where: str) -> T:
-    """Plain values as a record, checked key by key. Raises `BadInput` that begins with `where`."""
-    try:
-        record: T = _adapter(cls).validate_python(value)
-        return record
-    except ValidationError as e:
-        first = e.errors()[0]
-        key = ".".join(str(p) for p in first["loc"]) or "record"
-        raise BadInput(f"{where}: {key}: {first['msg']} ({e.error_count()} problem(s))") from None
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-
-
-def _loads(text: str, where: str) -> Any:
-    value = parse_json(text, where)
-    if not isinstance(value, dict):
-        raise BadInput(f"{where}: expected an object, found {type(value).__name__}")
-    schema = value.pop("schema", None)
-    if schema != SCHEMA:
-        raise BadInput(f"{where}: schema is {schema!r}, this version reads {SCHEMA}")
-    return value
-
-
-# Each turn's prompt repeats the whole conversation so far. On disk a turn keeps how many ids it
-# shares with the previous prompt + completion (`prefix_len`) and the ids after them.
-
-
-def _shorten(trajectory: dict[str, Any]) -> dict[str, Any]:
-    seen: list[int] = []
-    turns = []
-    for turn in trajectory["turns"]:
-        ids = turn["prompt_ids"]
-        shared = len(seen)
-        if ids[:shared] != seen:  # the ids of another segment, or with their tail rewritten
-            pairs = enumerate(zip(seen, ids, strict=False))
-            shared = next((i for i, (a, b) in pairs if a != b), min(len(seen), len(ids)))
-        rest = {k: v for k, v in turn.items() if k != "prompt_ids"}
-        turns.append({"prefix_len": shared, "prompt_suffix": ids[shared:], **rest})
-        seen = [*ids, *turn["completion_ids"]]
-    return {**trajectory, "turns": turns}
-
-
-def _lengthen(trajectory: Any, where: str) -> Any:
-    if not isinstance(trajectory, dict) or not isinstance(trajectory.get("turns"), list):
-        raise BadInput(f"{where}: turns: expected a list")
-    seen: list[int] = []
-    turns = []
-    for i, turn in enumerate(trajectory["turns"]):
-        if not isinstance(turn, dict):
-            raise BadInput(f"{where}: turns.{i}: expected an object")
-        rest = dict(turn)
-        shared, suffix = rest.pop("prefix_len", None), rest.pop("prompt_suffix", None)
-        if not isinstance(shared, int) or not isinstance(suffix, list):
-            raise BadInput(f"{where}: turns.{i}: prefix_len and prompt_suffix are needed")
-        if not 0 <= shared <= len(seen):
-            raise BadInput(
-                f"{where}: turns.{i}: prefix_len {shared} but only {len(seen)} ids came before"
-            )
-        ids = seen[:shared] + suffix
-        turns.append({"prompt_ids": ids, **rest})
-        completion = turn.get("completion_ids")
-        seen = ids + (completion if isinstance(completion, list) else [])
-    return {**trajectory, "turns": turns}
-
-
-def encode_trajectory(trajectory: Trajectory) -> str:
-    """One JSON line (no newline)."""
-    return _dumps({"schema": SCHEMA, **_shorten(plain(trajectory))})
-
-
-def decode_trajectory(line: str, where: str) -> Trajectory:
-    """Inverse of `encode_trajectory`; raises `BadInput` that begins with `where`."""
-    return from_plain(Trajectory, _lengthen(_loads(line, where), where), where)
-
-
-def encode_group(group: RolloutGroup) -> str:
-    """One line of trajectory_bundle.jsonl (no newline)."""
-    value = plain(group)
-    value["trajectories"] = [_shorten(t) for t in value["trajectories"]]
-    if not group.left_out:  # a bundle without such groups is what it always was
-        del value["left_out"]
-    return _dumps({"schema": SCHEMA, **value})
-
-
-def decode_group(line: str, where: str) -> RolloutGroup:
-    """Inverse of `encode_group`; raises `BadInput` that begins with `where`."""
-    value = _loads(line, where)
-    if not isinstance(value.get("trajectories"), list):
-        raise BadInput(f"{where}: trajectories: expected a list")
-    value["trajectories"] = [
-        _lengthen(t, f"{where}: trajectories.{i}") for i, t in enumerate(value["trajectories"])
-    ]
-    return from_plain(RolloutGroup, value, where)
-
-
-def encode(record: Any) -> str:
-    """Any other record (Task, StepSummary) as one JSON line."""
-    return _dumps({"schema": SCHEMA, **plain(record)})
-
-
-def decode(cls: type[T], text: str, where: str) -> T:
-    """Inverse of `encode`."""
-    return from_plain(cls, _loads(text, where), where)
-
-
-def bundle_groups(path: Path) -> Iterator[RolloutGroup]:
-    """The groups of a trajectory_bundle.jsonl, or of its shards, one after another in order.
-
-    Raises `BadInput` as `read_records`, and for a line that is no group.
-    """
-    return (decode_group(line, where) for where, line in read_records(path))
-
-
-def read_bundle(path: Path) -> tuple[RolloutGroup, ...]:
-    """Every group of a bundle at once, for what needs all of them. Raises as `bundle_groups`."""
-    return tuple(bundle_groups(path))
-
-
-def last_group(path: Path) -> RolloutGroup | None:
-    """The last group of a bundle; None where there is no bundle, or no group in it."""
-    found = last_record(path)
-    return None if found is None else decode_group(found[1], found[0])
-
-
-def stored_trajectories(path: Path) -> Iterator[Trajectory]:
-    """The trajectories of a JSONL file, or of its shards, one after another in order; a torn last
-    line is left out. Raises as `bundle_groups`."""
-    return (decode_trajectory(line, where) for where, line in read_records(path))
-
-
-def read_trajectories(path: Path) -> tuple[Trajectory, ...]:
-    """Every trajectory at once, for what needs all of them. Raises as `bundle_groups`."""
-    return tuple(stored_trajectories(path))
 
 
 def segments(turns: tuple[Turn, ...]) -> list[list[Turn]]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fieldkit.codec import bundle_groups
 from fieldkit.files.sharded import stored
-from fieldkit.records import Signal, StepSummary, bundle_groups
+from fieldkit.records import Signal, StepSummary
 from reward.group_signal import draw_of
 from reward.solve_rate import DrawSums
 

@@ -15,20 +15,11 @@ from dataclasses import asdict, dataclass
 from functools import partial as bind
 from pathlib import Path
 
+from fieldkit.codec import SCHEMA, encode, encode_trajectory, from_plain, plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import PACKED, read_json, sha256_text, write_json
 from fieldkit.files.sharded import stored, write_records
-from fieldkit.records import (
-    SCHEMA,
-    StopReason,
-    Task,
-    Trajectory,
-    encode,
-    encode_trajectory,
-    ended_by_themselves,
-    from_plain,
-    plain,
-)
+from fieldkit.records import StopReason, Task, Trajectory, ended_by_themselves
 from reward.totals import totals
 from rollout.flight import (
     Attempt,

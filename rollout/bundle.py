@@ -13,9 +13,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldkit.codec import encode_group, read_bundle
 from fieldkit.errors import BadInput
 from fieldkit.files.sharded import stored, write_records
-from fieldkit.records import RolloutGroup, Task, encode_group, read_bundle
+from fieldkit.records import RolloutGroup, Task
 from rollout.flight import OnProgress, PartialFile, ignore_progress
 from rollout.group import play_groups
 from rollout.player import Player

@@ -17,18 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from fieldkit.codec import encode_trajectory, read_trajectories
 from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import append_line, write_text
 from fieldkit.limits import allow_open_files
-from fieldkit.records import (
-    StopReason,
-    Task,
-    Trajectory,
-    Turn,
-    encode_trajectory,
-    ended_by_themselves,
-    read_trajectories,
-)
+from fieldkit.records import StopReason, Task, Trajectory, Turn, ended_by_themselves
 from rollout.envs.registry import environment_of
 from rollout.player import Player, TurnSeeds
 

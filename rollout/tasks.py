@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import decode, encode, from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_raw_lines
 from fieldkit.files.json_text import parse_json
-from fieldkit.records import Task, decode, encode, from_plain
+from fieldkit.records import Task
 from rollout.envs.registry import ENVIRONMENTS, environment_of
 
 Shared = tuple[int, Task, int, Task, str]

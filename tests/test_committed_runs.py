@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fieldkit.codec import decode, decode_group, encode_group, read_bundle
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
@@ -23,10 +24,6 @@ from fieldkit.records import (
     Task,
     Trajectory,
     Turn,
-    decode,
-    decode_group,
-    encode_group,
-    read_bundle,
 )
 from reward.pool import pool_state
 from reward.pool_history import Drawn

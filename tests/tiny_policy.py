@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldkit.records import Task, encode
+from fieldkit.codec import encode
+from fieldkit.records import Task
 from rollout.envs.shell import shell_opening
 from rollout.transcript import ChatRenderer
 from tests.tiny_model import make_adapter, make_tiny_model

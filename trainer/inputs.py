@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import read_bundle
 from fieldkit.errors import BadInput
 from fieldkit.files.sharded import sha256_records
-from fieldkit.records import RolloutGroup, read_bundle
+from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from trainer.batch import TrainingBatch, check_bundle, collect
 from trainer.checkpoint import state_sha, state_steps

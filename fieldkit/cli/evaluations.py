@@ -116,7 +116,7 @@ def _holds_trajectories(file: Path) -> bool:
 
 
 def _trajectories(file: Path) -> Iterator[Trajectory]:
-    from fieldkit.records import stored_trajectories
+    from fieldkit.codec import stored_trajectories
 
     return stored_trajectories(file)
 

@@ -19,9 +19,9 @@ from annotated_types import Len
 from pydantic import ConfigDict, PositiveFloat, PositiveInt, Strict
 from safetensors import SafetensorError, deserialize, safe_open
 
+from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file
-from fieldkit.records import from_plain
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
+from fieldkit.codec import SCHEMA, decode, plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_json
-from fieldkit.records import SCHEMA, decode, plain
 from fieldkit.training.adapter import CANARY_FILE
 
 Rows = tuple[tuple[float, ...], ...]

@@ -31,7 +31,7 @@ def replay_messages_from_trajectory(
 ) -> tuple[tuple[Message, ...], ...]:
     """For each turn the messages of its prompt, the system text and earlier replies among them.
 
-    trajectory: one that `grpo` stored (`fieldkit.records.read_trajectories`). tokenizer: the
+    trajectory: one that `grpo` stored (`fieldkit.codec.read_trajectories`). tokenizer: the
     model's own (from transformers), with its chat template. Contents are as the policy saw them:
     trimmed where the template trims, with the tools where it writes them out, and without the
     system text that a template adds by itself. Raises `BadInput` that names task, k and turn for a

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput
 from fieldkit.eval.assertions import (
     FILE_CONTENTS_CONTAIN,
@@ -25,7 +26,7 @@ from fieldkit.eval.assertions import (
     FILE_UNCHANGED,
 )
 from fieldkit.files.json_text import parse_json
-from fieldkit.records import Task, from_plain
+from fieldkit.records import Task
 from rollout.envs.base import Message
 from rollout.envs.shell import SHELL_ENV
 from rollout.envs.shell_tasks import DIFFICULTIES

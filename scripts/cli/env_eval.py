@@ -226,9 +226,9 @@ def _of_run(name: str, run: str) -> tuple[list[str], bool]:
 def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Path, bool]:
     """The file of the tasks to play, and whether it was written here. Raises `BadInput`, with
     nothing written."""
+    from fieldkit.codec import encode
     from fieldkit.files.atomic import sha256_text, write_text
     from fieldkit.files.user_cache import cache_dir
-    from fieldkit.records import encode
 
     if asked is None and target.heldout is not None:
         text, file = None, target.heldout
@@ -268,8 +268,9 @@ def _made(target: _Target, n: int) -> list[Task]:
 def _of_file(target: _Target, file: Path) -> str | None:
     """The lines of a task file that are the environment's, or its rows as tasks; None: the whole
     file is."""
+    from fieldkit.codec import decode, encode
     from fieldkit.files.atomic import read_objects
-    from fieldkit.records import Task, decode, encode
+    from fieldkit.records import Task
     from scripts.environments.freeze import row_tasks
 
     if not file.is_file():

@@ -74,8 +74,8 @@ def _with_environment(
 ) -> None:
     """A run on a user's environment. Task files that the assignments name are left as they are; the
     others are written next to run.toml. Raises `BadInput`, with nothing written."""
+    from fieldkit.codec import encode
     from fieldkit.files.atomic import write_text
-    from fieldkit.records import encode
     from scripts.base.checkout import ROOT, in_checkout
     from scripts.base.invocation import say
     from scripts.environments.freeze import require_taken

@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fieldkit.codec import SCHEMA
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_text
-from fieldkit.records import SCHEMA
 from scripts.compare.compare import Compared, Comparison
 from scripts.evidence.conditions import surroundings
 from scripts.evidence.findings import Findings

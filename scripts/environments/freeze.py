@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import encode, from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_text
-from fieldkit.records import Task, encode, from_plain
+from fieldkit.records import Task
 from rollout.envs.configured import published_row
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.foreign.verifiers_world import dataset_rows

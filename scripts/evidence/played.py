@@ -13,16 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from fieldkit.codec import stored_trajectories
 from fieldkit.errors import BadInput
-from fieldkit.records import (
-    Action,
-    ActionKind,
-    StepSummary,
-    Task,
-    Trajectory,
-    Turn,
-    stored_trajectories,
-)
+from fieldkit.records import Action, ActionKind, StepSummary, Task, Trajectory, Turn
 from rollout.arm import BASE_ADAPTER, SUMMARY, EvalSummary, read_eval, tasks_sha, transcripts
 from rollout.yardsticks import YARDSTICKS
 

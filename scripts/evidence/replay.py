@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from fieldkit.codec import bundle_groups
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import Estimate, mean_difference
 from fieldkit.files.sharded import stored
-from fieldkit.records import RolloutGroup, Task, Trajectory, bundle_groups
+from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.part_means import part_rows
 from reward.rescore import (
     Fate,

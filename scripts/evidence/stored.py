@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldkit.codec import SCHEMA, from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
-from fieldkit.records import SCHEMA, StepSummary, from_plain
+from fieldkit.records import StepSummary
 from rollout.arm import EvalSummary, stored_transcripts
 from scripts.evidence.collect import Evidence
 from scripts.evidence.played import arm_names, finished

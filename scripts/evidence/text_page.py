@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fieldkit.records import SCHEMA, plain
+from fieldkit.codec import SCHEMA, plain
 from scripts.base.invocation import typeable
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings

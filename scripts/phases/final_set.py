@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fieldkit.codec import decode, encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import append_line, read_lines, sha256_file
-from fieldkit.records import decode, encode
 from rollout.arm import tasks_sha
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout, in_checkout

@@ -6,9 +6,10 @@ phase that was killed before has added nothing. No task file is changed.
 
 from __future__ import annotations
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file, write_json, write_text
-from fieldkit.records import Task, encode
+from fieldkit.records import Task
 from rollout.tasks import read_tasks
 from scripts.phases.checks import prompt_fits
 from scripts.phases.context import Context, Done

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.client import AsyncChatClient, ChatClient, ChatError, ChatHTTPError
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import sha256_text, write_json, write_text
-from fieldkit.records import encode
 from fieldkit.training.adapter import CONFIG_FILE
 from rollout.arm import EvalSummary, eval_key, evaluate_arm, read_eval
 from rollout.engine.guard import ended_afterwards

@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import whole_dir, write_json, write_text
 from fieldkit.gate.memory import available
-from fieldkit.records import Outcome, StepSummary, Task, encode
+from fieldkit.records import Outcome, StepSummary, Task
 from fieldkit.training.adapter import AdapterInfo, copy_adapter
 from rollout.arm import settings_sha, tasks_sha
 from rollout.engine.forecast import forecast

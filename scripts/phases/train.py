@@ -16,12 +16,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import encode, read_bundle
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate.memory import gpu_names
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import Outcome, StepSummary, encode, read_bundle
+from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import read_adapter
 from rollout.engine.preload import preloaded, waiting_asleep
 from rollout.engine.serve import find_engine, release_memory

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import from_plain
 from fieldkit.files.atomic import read_json
-from fieldkit.records import from_plain
 from scripts.run.config import FEWEST_TASKS
 from scripts.run.plan import PAGE_SECONDS
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.client import AsyncChatClient, ChatError, ChatHTTPError
+from fieldkit.codec import encode, from_plain, plain
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import write_text
 from fieldkit.files.journal import Journal
-from fieldkit.records import Task, encode, from_plain, plain
+from fieldkit.records import Task
 from rollout.envs.registry import environment_of
 from rollout.sandbox.command import SandboxSettings
 from rollout.seeds import author_seed

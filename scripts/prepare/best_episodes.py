@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import bundle_groups, stored_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.sharded import sha256_records, stored
-from fieldkit.records import Task, Trajectory, bundle_groups, stored_trajectories
+from fieldkit.records import Task, Trajectory
 from rollout.arm import SUMMARY, read_eval, tasks_sha, transcripts
 from rollout.envs.registry import ENVIRONMENTS
 from rollout.tasks import decode_tasks, read_tasks, shared_tasks

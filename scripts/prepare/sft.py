@@ -17,15 +17,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import encode_trajectory, read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
-from fieldkit.records import (
-    Task,
-    Trajectory,
-    encode_trajectory,
-    read_trajectories,
-    segments,
-)
+from fieldkit.records import Task, Trajectory, segments
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.shell_protocol import STOP

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_text
-from fieldkit.records import Task, Trajectory, encode
+from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world

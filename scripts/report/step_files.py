@@ -10,8 +10,9 @@ import csv
 import io
 from collections.abc import Sequence
 
+from fieldkit.codec import SCHEMA
 from fieldkit.files.atomic import write_json, write_text
-from fieldkit.records import SCHEMA, Signal, StepSummary
+from fieldkit.records import Signal, StepSummary
 from scripts.evidence.findings import Findings
 from scripts.evidence.step_figures import StepFigure, figures_of
 

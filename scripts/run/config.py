@@ -19,8 +19,9 @@ from typing import Annotated, Any, Final, Literal
 from annotated_types import Ge, Le, Lt
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from fieldkit.codec import plain
 from fieldkit.errors import BadInput
-from fieldkit.records import Task, plain
+from fieldkit.records import Task
 from fieldkit.settings import (
     Change,
     Choice,

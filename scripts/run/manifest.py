@@ -14,9 +14,9 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import plain
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.atomic import read_json, sha256_file, sha256_text
-from fieldkit.records import plain
 from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from rollout.envs.configured import environment_hashes
@@ -331,7 +331,7 @@ def _identity(file: str) -> dict[str, Any]:
 
 def _line_hashes(path: Path) -> dict[str, str]:
     """A short hash of every task's record by task id."""
-    from fieldkit.records import encode
+    from fieldkit.codec import encode
     from rollout.tasks import read_tasks
 
     return {t.task_id: sha256_text(encode(t))[:16] for t in read_tasks(path)}

@@ -13,9 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
+from fieldkit.codec import decode, encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, write_text
-from fieldkit.records import StepSummary, decode, encode
+from fieldkit.records import StepSummary
 from reward.pool_history import read_history
 from reward.solve_rate import DrawSums, Played
 from rollout.arm import BASE_ADAPTER, SUMMARY, key_of

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
 from fieldkit.process.owned import start_time
-from fieldkit.records import from_plain
 
 SCHEMA = 1
 

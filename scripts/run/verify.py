@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import bundle_groups, decode, encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import fsync_dir, read_json, sha256_text, write_text
 from fieldkit.files.journal import Entry, Journal, Mark
 from fieldkit.files.sharded import sha256_records, shards_of, stored
-from fieldkit.records import bundle_groups, decode, encode
 from fieldkit.training.adapter import adapter_sha
 from scripts.base.events import Tell, note
 from scripts.run.folder import RunFolder

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fieldkit.codec import read_bundle
 from fieldkit.errors import BadInput
-from fieldkit.records import RolloutGroup, Trajectory, read_bundle
+from fieldkit.records import RolloutGroup, Trajectory
 from rollout.arm import BASE_ADAPTER, EvalSummary, transcripts
 from scripts.evidence.played import read_played, read_summaries
 from scripts.run.folder import RunFolder

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fieldkit.codec import decode, encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import fsync_dir, locked, write_text
-from fieldkit.records import decode, encode
 from rollout.arm import SUMMARY
 from scripts.run.folder import RunFolder
 from scripts.track.points import Point, Tracker, read_newest_points

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fieldkit.codec import decode, encode
 from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import sha256_text, write_text
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import decode, encode
 from scripts.base.children import run_child
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest

@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fieldkit.codec import decode_trajectory, last_group
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.files.atomic import read_lines
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.files.sharded import stored
-from fieldkit.records import StepSummary, Trajectory, decode_trajectory, last_group
+from fieldkit.records import StepSummary, Trajectory
 from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
 from scripts.base.machine import host_identity
 from scripts.evidence.played import BASE, WARM_START, finished, reading_order, step_name

@@ -13,8 +13,9 @@ from functools import partial as bind
 from importlib.util import find_spec
 from pathlib import Path
 
+from fieldkit.codec import encode
 from fieldkit.files.atomic import write_text
-from fieldkit.records import Task, encode
+from fieldkit.records import Task
 from tests.bench import child
 from tests.bench.measurements import Measurements, Values, in_turn
 from tests.bench.steps import run_of, step_of

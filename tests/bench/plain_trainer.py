@@ -17,7 +17,7 @@ import torch
 import typer
 from torch import Tensor
 
-from fieldkit.records import read_bundle
+from fieldkit.codec import read_bundle
 from trainer.batch import Segment, TrainingBatch, collect
 from trainer.scoring.policy import serving_dtype, training_dtype
 from trainer.settings import TrainerSettings, read_settings

@@ -21,7 +21,8 @@ from unittest.mock import patch
 
 import httpx
 
-from fieldkit.records import RolloutGroup, Turn, read_bundle
+from fieldkit.codec import read_bundle
+from fieldkit.records import RolloutGroup, Turn
 from rollout.bundle import roll_out
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings

@@ -15,8 +15,8 @@ from dataclasses import asdict
 from functools import partial as bind
 from pathlib import Path
 
+from fieldkit.codec import read_bundle
 from fieldkit.files.atomic import write_json
-from fieldkit.records import read_bundle
 from rollout.engine.serve import ensure_engine, stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.run.folder import RunFolder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fieldkit.records import encode_group
+from fieldkit.codec import encode_group
 from fieldkit.training.adapter import adapter_sha
 from tests.bench import against_trl, page, plain_trainer, restarts, rollouts, steps, trainers
 from tests.bench.measurements import Measurements, Values, in_turn, ratio_by_round

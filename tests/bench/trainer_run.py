@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from fieldkit.records import read_bundle
+from fieldkit.codec import read_bundle
 from fieldkit.training.adapter import check_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.bench import plain_trainer

@@ -26,9 +26,9 @@ from typing import Any
 
 import psutil
 
+from fieldkit.codec import read_bundle, read_trajectories
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import read_bundle, read_trajectories
 from fieldkit.training.adapter import adapter_sha
 from rollout.engine.replica import is_engine
 from rollout.engine.serve import stop_engine

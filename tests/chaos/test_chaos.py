@@ -1,7 +1,7 @@
 """A night killed at every kind of boundary and at random moments ends as if undisturbed.
 
-This is the short form of `make chaos`: up to ten kills on the scripted engine. The loop, the phases, the
-trainer, the sandbox and the files are real.
+This is the short form of `make chaos`: up to ten kills on the scripted engine. The loop, the
+phases, the trainer, the sandbox and the files are real.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.records import read_bundle
+from fieldkit.codec import read_bundle
 from tests.chaos.night import Saboteur, Toll, alive, step_shas, survive, trained_twice
 from tests.tiny_policy import write_run
 

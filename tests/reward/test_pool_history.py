@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode_group
 from fieldkit.errors import BadInput
-from fieldkit.records import (
-    Draw,
-    Outcome,
-    RolloutGroup,
-    Signal,
-    StepSummary,
-    encode_group,
-)
+from fieldkit.records import Draw, Outcome, RolloutGroup, Signal, StepSummary
 from reward.group_signal import draw_of
 from reward.pool_history import Drawn, PoolHistory, forecast, read_history
 from tests.reward.build import group, trajectory

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode_trajectory, read_trajectories
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files import sharded
-from fieldkit.records import StopReason, Task, encode_trajectory, read_trajectories
+from fieldkit.records import StopReason, Task
 from rollout.arm import (
     EvalSummary,
     eval_key,

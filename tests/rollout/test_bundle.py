@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import encode_group, last_group, read_bundle, read_trajectories
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files import sharded
 from fieldkit.files.atomic import sha256_file
 from fieldkit.files.sharded import sha256_records, shards_of
-from fieldkit.records import (
-    RolloutGroup,
-    Signal,
-    Task,
-    encode_group,
-    last_group,
-    read_bundle,
-    read_trajectories,
-)
+from fieldkit.records import RolloutGroup, Signal, Task
 from reward.reward import Reward
 from reward.shaping import REWARDS, RewardKind, RewardSettings
 from rollout.bundle import roll_out

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import encode, plain
 from fieldkit.errors import BadInput
-from fieldkit.records import Task, encode, plain
+from fieldkit.records import Task
 from rollout.envs.registry import environment_of
 from rollout.sandbox.command import SandboxSettings
 from rollout.tasks import check_disjoint, check_tasks, decode_tasks, read_tasks

@@ -17,19 +17,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from fieldkit.codec import encode, encode_group
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.files.atomic import sha256_file, sha256_text, write_json, write_text
 from fieldkit.files.sharded import write_records
-from fieldkit.records import (
-    Action,
-    ActionKind,
-    StopReason,
-    Task,
-    Trajectory,
-    Turn,
-    encode,
-    encode_group,
-)
+from fieldkit.records import Action, ActionKind, StopReason, Task, Trajectory, Turn
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE
 from reward.reward import Reward
 from rollout.arm import TRAJECTORIES, settings_sha, summarise, tasks_sha, write_arm

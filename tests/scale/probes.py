@@ -81,14 +81,14 @@ def _track(folder: RunFolder) -> object:
 
 def _read_bundle(folder: RunFolder) -> object:
     """The newest bundle, one group after another."""
-    from fieldkit.records import bundle_groups
+    from fieldkit.codec import bundle_groups
 
     return sum(len(g.trajectories) for g in bundle_groups(_newest_bundle(folder)))
 
 
 def _trainer(folder: RunFolder) -> object:
     """What the trainer holds of the newest bundle before it loads a model."""
-    from fieldkit.records import read_bundle
+    from fieldkit.codec import read_bundle
     from trainer.batch import collect
     from trainer.settings import TrainerSettings
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldkit.codec import SCHEMA, encode_trajectory, plain
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.files.journal import Journal
 from fieldkit.records import (
-    SCHEMA,
     Action,
     ActionKind,
     Outcome,
@@ -18,8 +18,6 @@ from fieldkit.records import (
     Task,
     Trajectory,
     Turn,
-    encode_trajectory,
-    plain,
 )
 from rollout.arm import summarise
 from rollout.settings import EpisodeSettings

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fieldkit.codec import decode, encode, encode_group
 from fieldkit.records import (
     Action,
     ActionKind,
@@ -21,9 +22,6 @@ from fieldkit.records import (
     Task,
     Trajectory,
     Turn,
-    decode,
-    encode,
-    encode_group,
 )
 from reward.group_signal import draw_of
 from rollout.arm import tasks_sha

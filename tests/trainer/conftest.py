@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode_group
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
@@ -19,7 +20,6 @@ from fieldkit.records import (
     StopReason,
     Trajectory,
     Turn,
-    encode_group,
 )
 from fieldkit.training.adapter import adapter_sha
 

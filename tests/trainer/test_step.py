@@ -89,7 +89,7 @@ def test_the_first_adamw_step_moves_every_weight_by_lr(inputs: StepInputs) -> No
 
 
 def test_good_rollouts_become_likelier_and_bad_ones_less(inputs: StepInputs) -> None:
-    from fieldkit.records import read_bundle
+    from fieldkit.codec import read_bundle
     from fieldkit.training.adapter import read_adapter
     from trainer.batch import collect
     from trainer.scoring.micro_batch import tensors

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from fieldkit.codec import decode, encode
 from fieldkit.errors import FieldkitError
 from fieldkit.files.atomic import read_objects, write_text
-from fieldkit.records import Task, decode, encode
+from fieldkit.records import Task
 from rollout.envs.sql.sql_build import build_databases
 from rollout.envs.sql.sql_catalog import Use
 from rollout.envs.sql.sql_databases import CATALOG, database_dir

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
-from fieldkit.records import from_plain
 from fieldkit.training.adapter import base_name
 from scripts.base.checkout import ROOT
 from scripts.prepare.capacity.model_shape import ModelShape, named_shape

@@ -15,15 +15,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from fieldkit.codec import read_bundle, stored_trajectories
 from fieldkit.errors import BadInput, MissingFile
-from fieldkit.records import (
-    Outcome,
-    StepSummary,
-    Trajectory,
-    Turn,
-    read_bundle,
-    stored_trajectories,
-)
+from fieldkit.records import Outcome, StepSummary, Trajectory, Turn
 from rollout.arm import stored_transcripts
 from scripts.run.manifest_shape import HELP
 from scripts.run.reader import RunReader

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from fieldkit.codec import encode_trajectory
 from fieldkit.files.atomic import append_line, read_json, whole_dir, write_json, write_text
 from fieldkit.files.journal import Journal
-from fieldkit.records import encode_trajectory
 from scripts.base.checkout import ROOT
 from tests.scripts.evals import trajectory
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import read_bundle
 from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import read_bundle
 from rollout.bundle import roll_out
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.port import HOST, free_port

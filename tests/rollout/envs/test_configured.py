@@ -8,8 +8,8 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+from fieldkit.codec import read_bundle
 from fieldkit.files.atomic import read_json
-from fieldkit.records import read_bundle
 from rollout.engine.serve import stop_engine
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.tiny_policy import tiny_task, write_run

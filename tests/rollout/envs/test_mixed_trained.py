@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fieldkit.codec import decode, encode, encode_group, read_bundle
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import Task, decode, encode, encode_group, read_bundle
+from fieldkit.records import Task
 from rollout.engine.serve import stop_engine
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode, read_bundle, read_trajectories
 from fieldkit.errors import BadInput
-from fieldkit.records import ActionKind, StopReason, encode, read_bundle, read_trajectories
+from fieldkit.records import ActionKind, StopReason
 from rollout.arm import EvalSummary, evaluate_arm
 from rollout.bundle import roll_out
 from rollout.envs.base import Environment, Site, World

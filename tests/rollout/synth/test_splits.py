@@ -5,8 +5,9 @@ from itertools import islice
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.files.atomic import sha256_text
-from fieldkit.records import Task, encode
+from fieldkit.records import Task
 from rollout.envs.shell_tasks import DIFFICULTIES
 from rollout.synth import splits as synth_splits
 from rollout.synth.operation import FINAL, HELDOUT, OPERATIONS, Registered

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
-from fieldkit.records import encode
 from rollout.tasks import read_tasks, signatures
 from scripts.run import folder as run_folder
 from scripts.run.folder import RunFolder

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import encode, read_trajectories
 from fieldkit.process.ledger import LEDGER_FILE
 from fieldkit.process.owned import marked
-from fieldkit.records import Task, encode, read_trajectories
+from fieldkit.records import Task
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
 from tests.chaos.night import SITE

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import read_trajectories
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import marked
-from fieldkit.records import read_trajectories
 from rollout.engine.replica import ENGINE
 from tests.chaos.night import SITE
 from tests.conftest import SharedEngine

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 from scipy.stats import binomtest
 
+from fieldkit.codec import read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
-from fieldkit.records import read_trajectories
 from rollout.arm import TRAJECTORIES, key_of
 from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms

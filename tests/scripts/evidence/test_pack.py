@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
-from fieldkit.records import encode
 from rollout.arm import PACKED_TRAJECTORIES, TRAJECTORIES, transcripts
 from scripts.cli.app import app
 from scripts.evidence.ending import EndKind, ending, next_steps

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.records import RolloutGroup, encode_group
+from fieldkit.codec import encode_group
+from fieldkit.records import RolloutGroup
 from tests.scripts.evals import trajectory
 from tests.scripts.made_night import group, make_night, turn
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.records import Draw, Signal, encode
+from fieldkit.codec import encode
+from fieldkit.records import Draw, Signal
 from scripts.evidence.findings import Findings, read_findings
 from scripts.evidence.run_tables import pool_states_table, pool_table, text_tables
 from tests.scripts.made_night import Night, make_night, summary

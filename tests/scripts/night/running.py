@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fieldkit.codec import read_trajectories
 from fieldkit.files.journal import Journal
-from fieldkit.records import Trajectory, read_trajectories
+from fieldkit.records import Trajectory
 from scripts.run.folder import RunFolder
 from tests.chaos.night import GRPO_RUN, SITE
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.records import RolloutGroup, read_bundle
+from fieldkit.codec import read_bundle
+from fieldkit.records import RolloutGroup
 from reward.group_signal import draw_of
 from reward.pool_history import read_history
 from rollout.draw.base import Drawing

@@ -26,10 +26,11 @@ import psutil
 import pytest
 from rich.console import Console
 
+from fieldkit.codec import read_bundle
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import environment, family, marked
-from fieldkit.records import Signal, Trajectory, read_bundle
+from fieldkit.records import Signal, Trajectory
 from rollout.engine.serve import stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fieldkit.codec import read_bundle
 from fieldkit.files.journal import Journal
 from fieldkit.process.owned import Owned
-from fieldkit.records import read_bundle
 from rollout.engine.serve import find_servers, stop_engine
 from rollout.seeds import EPISODE_TURN, training_seed
 from tests.chaos.night import alive, require_readable, trained_twice

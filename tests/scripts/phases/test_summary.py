@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.records import AtStop, RolloutGroup, StepSummary, decode, encode
+from fieldkit.codec import decode, encode
+from fieldkit.records import AtStop, RolloutGroup, StepSummary
 from rollout.envs.env_settings import EnvSettings
 from scripts.phases.summary import several_envs, step_summary
 from scripts.run.config import DataSettings, RunConfig

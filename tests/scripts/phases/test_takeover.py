@@ -9,9 +9,9 @@ import pytest
 
 from fieldkit.errors import BadInput
 from scripts.base.machine import host_identity
+from scripts.phases.takeover import takeover
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest
-from scripts.phases.takeover import takeover
 from tests.scripts.cli.in_process import grpo
 from tests.scripts.made_night import make_night
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.journal import Journal
-from fieldkit.records import encode
 from rollout.synth.written import _EXAMPLE, briefs
 from rollout.tasks import read_tasks
 from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, author_tasks

@@ -9,21 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import decode, encode, encode_group, read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.files.atomic import read_json, sha256_file
-from fieldkit.records import (
-    RolloutGroup,
-    Signal,
-    StopReason,
-    Task,
-    Trajectory,
-    Turn,
-    decode,
-    encode,
-    encode_group,
-    read_trajectories,
-)
+from fieldkit.records import RolloutGroup, Signal, StopReason, Task, Trajectory, Turn
 from fieldkit.records import StepSummary as Summary
 from fieldkit.training.adapter import check_adapter
 from rollout.envs.configured import register_environments

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
-from fieldkit.records import Task, encode
+from fieldkit.records import Task
 from rollout.envs.configured import register_environments
 from rollout.envs.sql.sql_catalog import Use
 from rollout.envs.sql.sql_questions import write_questions

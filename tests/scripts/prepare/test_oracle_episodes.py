@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
-from fieldkit.records import Task, encode
+from fieldkit.records import Task
 from rollout.envs.configured import register_environments
 from rollout.envs.sql.sql_catalog import Use
 from rollout.envs.sql.sql_questions import write_questions

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from fieldkit.codec import encode, encode_trajectory, plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_text
-from fieldkit.records import Trajectory, encode, encode_trajectory, plain
+from fieldkit.records import Trajectory
 from fieldkit.training.adapter import check_adapter
 from fieldkit.training.canary_record import read_canary
 from rollout.synth.splits import demonstration_plans

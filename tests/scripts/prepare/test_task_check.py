@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
-from fieldkit.records import Task, encode
+from fieldkit.records import Task
 from scripts.base.checkout import ROOT
 from scripts.cli.make import app
 from tests.rollout.scripted import write_task

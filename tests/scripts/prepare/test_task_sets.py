@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
-from fieldkit.records import encode
 from rollout.synth.operation import FINAL, OPERATIONS
 from rollout.synth.splits import SPLITS, split_tasks
 from rollout.tasks import check_disjoint, read_tasks

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.files.atomic import append_line
 from fieldkit.files.journal import Journal
-from fieldkit.records import encode
 from scripts.evidence.findings import read_findings
 from scripts.evidence.text_page import markdown, plain_page
 from scripts.evidence.verdict import Habit

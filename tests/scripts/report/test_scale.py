@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.records import Task, Trajectory, Turn, encode_group
+from fieldkit.codec import encode_group
+from fieldkit.records import Task, Trajectory, Turn
 from tests.scripts.evals import arm, trajectory, write_eval
 from tests.scripts.made_night import Night, after, group, make_night, tasks, turn, write_tasks
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fieldkit.records import RolloutGroup, encode, encode_group
+from fieldkit.codec import encode, encode_group
+from fieldkit.records import RolloutGroup
 from reward.group_signal import draw_of
 from tests.scripts.made_night import Night, group, make_night, summary
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fieldkit.records import StepSummary, encode
+from fieldkit.codec import encode
+from fieldkit.records import StepSummary
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader, Sums
 from scripts.run.timings import Segment, eval_segment, read_timings, write_timings

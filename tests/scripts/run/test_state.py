@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import decode, encode
 from fieldkit.errors import BadInput, PoolConverged
 from fieldkit.files.journal import Journal
-from fieldkit.records import StepSummary, decode, encode
+from fieldkit.records import StepSummary
 from rollout.sandbox.command import SandboxSettings
 from scripts.evidence.ending import EndKind, ending
 from scripts.evidence.findings import read_findings

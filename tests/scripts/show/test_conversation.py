@@ -11,15 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fieldkit.records import (
-    Action,
-    ActionKind,
-    RolloutGroup,
-    Signal,
-    Task,
-    Trajectory,
-    Turn,
-)
+from fieldkit.records import Action, ActionKind, RolloutGroup, Signal, Task, Trajectory, Turn
 from scripts.prepare.model import build_model
 from scripts.show.attempts import Played
 from scripts.show.conversation import COLUMN, Exhibit, conversation, fresh_ids

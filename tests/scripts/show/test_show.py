@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fieldkit.codec import encode, read_bundle, read_trajectories
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.atomic import sha256_file
-from fieldkit.records import encode, read_bundle, read_trajectories
 from rollout.arm import BASE_ADAPTER, evaluate_arm
 from rollout.bundle import roll_out
 from rollout.engine.lifecycle import HOTSWAP

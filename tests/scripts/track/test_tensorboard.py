@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fieldkit.records import encode
+from fieldkit.codec import encode
 from rollout.arm import SUMMARY, TRAJECTORIES
 from scripts.base.events import Event
 from scripts.phases import run_phase

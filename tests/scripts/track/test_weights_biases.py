@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
-from fieldkit.records import encode
 from scripts.base.checkout import ROOT
 from scripts.base.events import Event
 from scripts.run.config import NightSettings, RunConfig

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.codec import encode_trajectory
 from fieldkit.errors import Interrupted
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import terminate
-from fieldkit.records import Trajectory, encode_trajectory
+from fieldkit.records import Trajectory
 from rollout.arm import PARTIAL
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock

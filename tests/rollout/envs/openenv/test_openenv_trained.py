@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import encode, read_bundle
 from fieldkit.process.ledger import Ledger
-from fieldkit.records import Trajectory, encode, read_bundle
+from fieldkit.records import Trajectory
 from rollout.engine.serve import stop_engine
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
