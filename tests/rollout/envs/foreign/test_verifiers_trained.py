@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +42,29 @@ PASSES = {
 """`ReasoningGymEnv`, a `ToolEnv`, a `StatefulToolEnv`, a v1 taskset; and when each is passed."""
 
 
-def replies(answers: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def replies(answers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """What the model says in each environment: some of it is right, some is not."""
-    half = int(answers["tools"]) // 2
-    return {
-        "reasoning": (f"<answer>\n{answers['reasoning']}\n</answer>", "I do not know."),
+    half = int(answers.get("tools", 0)) // 2
+    known = {
+        "reasoning": (f"<answer>\n{answers.get('reasoning')}\n</answer>", "I do not know."),
         "tools": (
             f'add {{"a": {half}, "b": {half}}}',
-            f"It is {answers['tools']}.",
+            f"It is {answers.get('tools')}.",
             "I do not know.",
         ),
         "till": ('pay {"coins": 2}', 'pay {"coins": 1}', "Paid."),
-        "sums": (f"{answers['sums']}.", "I do not know."),
+        "sums": (f"{answers.get('sums')}.", "I do not know."),
     }
+    return {name: known[name] for name in answers}
 
 
-def their_settings() -> dict[str, EnvSettings]:
-    """By environment; the v1 taskset has packages of its own and starts a program an episode."""
+def settings_of(file: str, *names: str, **more: Any) -> dict[str, EnvSettings]:
+    """The environments of a file, in the virtual environment that it needs."""
+    path = EXAMPLES / file
+    python = str(add_environment(str(path)).python)
     return {
-        name: EnvSettings(
-            use=str(file),
-            passes=passes,
-            style="verifiers",
-            python=str(add_environment(str(file)).python),
-            config={} if name == "sums" else {"kind": name},
-            call_seconds=300 if name == "sums" else 60,
-        )
-        for name, passes in PASSES.items()
-        for file in [EXAMPLES / ("sums_v1.py" if name == "sums" else "everything.py")]
+        name: EnvSettings(str(path), PASSES[name], style="verifiers", python=python, **more)
+        for name in names
     }
 
 
@@ -82,15 +77,27 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trained]]:
-    """A night of one step for each environment, each a group of it; by environment."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """A night of one step for each v0 environment, and one for the v1 taskset; by environment.
+
+    The tiny model has no room for the replies of all four."""
+    kinds = settings_of("everything.py", "reasoning", "tools", "till")
+    v0 = {name: replace(one, config={"kind": name}) for name, one in kinds.items()}
+    # Each episode of a v1 taskset starts a program, 16 of them at once here.
+    v1 = settings_of("sums_v1.py", "sums", call_seconds=300)
     base = tmp_path_factory.mktemp("theirs")
-    settings = their_settings()
+    return {**played(base / "v0", v0), **played(base / "v1", v1)}
+
+
+def played(base: Path, settings: Mapping[str, EnvSettings]) -> dict[str, Trained]:
+    """A night on a group of each environment; by environment."""
     rows = {n: dataset_tasks(n, asked, ROOT, "train", 2, 0) for n, asked in settings.items()}
     pool = [first for first, _ in rows.values()]
     answers = {task.env: str(task.info["answer"]) for task in pool}
-    sum_ = rows["reasoning"][0].prompt.removeprefix("Calculate ").removesuffix(".")
-    answers["reasoning"] = str(round(eval(sum_)))  # its rows hold a number instead of the answer
+    if "reasoning" in rows:  # its rows hold a number instead of the answer
+        asked = rows["reasoning"][0].prompt.removeprefix("Calculate ").removesuffix(".")
+        answers["reasoning"] = str(round(eval(asked)))
+    base.mkdir()
     register_environments(settings, ROOT)
     try:
         model, adapter = make_tiny_player(base, pool, replies(answers))
@@ -115,21 +122,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trai
     with open(folder / "run.toml", "a", encoding="utf-8") as file:
         file.writelines(tables)
     (base / "pool.jsonl").write_text("".join(encode(task) + "\n" for task in pool))
-    (base / "heldout.jsonl").write_text(encode(rows["till"][1]) + "\n")
+    (base / "heldout.jsonl").write_text(encode([*rows.values()][-1][1]) + "\n")
     try:
         done = subprocess.run(
             [*GRPO_RUN, str(folder)], capture_output=True, text=True, check=False, timeout=800
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        of_task = {task.task_id: task.env for task in pool}
-        found = {}
-        for step in sorted(folder.glob("step-*"))[1:]:
-            record = json.loads((step / "step.json").read_text())
-            for group in read_bundle(step / "trajectory_bundle.jsonl"):
-                found[of_task[group.task_id]] = Trained(group.trajectories, record)
-        yield found
     finally:
         stop_engine(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    of_task = {task.task_id: task.env for task in pool}
+    found = {}
+    for step in sorted(folder.glob("step-*"))[1:]:
+        record = json.loads((step / "step.json").read_text())
+        for group in read_bundle(step / "trajectory_bundle.jsonl"):
+            found[of_task[group.task_id]] = Trained(group.trajectories, record)
+    return found
 
 
 @pytest.mark.parametrize("name", PASSES)
