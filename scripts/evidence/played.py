@@ -17,7 +17,7 @@ from fieldkit.codec import stored_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.records import Action, ActionKind, StepSummary, Task, Trajectory, Turn
 from rollout.arm import BASE_ADAPTER, SUMMARY, EvalSummary, read_eval, tasks_sha, transcripts
-from rollout.yardsticks import YARDSTICKS
+from rollout.yardsticks import ORACLE, YARDSTICKS
 
 BASE = BASE_ADAPTER
 """The base model's arm has one name: in tables, on the command line and where a hash stands."""
@@ -155,8 +155,9 @@ def read_named(
     """
     names = arm_names(steps)
     named = [names[s.adapter_sha] for _, s in _on(evals, tasks) if s.adapter_sha in names]
-    # The transcripts that a page shows are of these two: `scripts.evidence.flips`.
-    shown = {WARM_START, max(named, key=reading_order, default=WARM_START)}
+    # The transcripts that a page shows are of two of these (`scripts.evidence.flips`), and those of
+    # `grpo transcripts` of all.
+    shown = {ORACLE, WARM_START, max(named, key=reading_order, default=WARM_START)}
     found = read_arms(evals, tasks, lambda s: names.get(s.adapter_sha) in shown)
     arms = {names[sha]: arm for sha, arm in found.items() if sha in names}
     if WARM_START not in arms:

@@ -54,7 +54,7 @@ REPLIES = {
     "arithmetic": ('multiply {"a": 6, "b": 7}', "It is 42.", "I do not know."),
     "word": ("guess: crane", "guess: crate", "I give up."),
     "falling": ("move: left", "move: right", "stay:"),
-    "sql": ("query: SELECT count(*) FROM penguins", "answer: 248", "answer: 12"),
+    "sql": ("describe: penguins", "query: SELECT count(*) FROM penguins", "answer: 248"),
     "echo": ("echo: tea", "echo: milk", "I do not know."),
     "till": ('pay {"coins": 2}', 'pay {"coins": 1}', "Paid."),
 }

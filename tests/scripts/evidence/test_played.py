@@ -1,4 +1,4 @@
-"""Stored evaluations as tables need them: all figures, and transcripts of the two arms shown."""
+"""Stored evaluations as tables need them: all figures, and transcripts of the arms shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout.yardsticks import ORACLE
 from scripts.evidence.collect import collect, outcome
 from scripts.evidence.played import (
     BASE,
@@ -43,11 +44,12 @@ def test_the_figures_are_those_of_whole_episodes(night: Night) -> None:
     assert collect(found, on, None, ()) == collect(whole, on, None, ())
 
 
-def test_transcripts_are_kept_of_the_two_arms_that_a_page_shows(night: Night) -> None:
+def test_transcripts_are_kept_of_the_arms_that_are_shown(night: Night) -> None:
     on, steps = tasks(24), RunReader(night.folder).steps
     found = read_named(night.folder.evals, on, steps, "night")
     shown = {name for name, arm in found.items() if any(t.text for t in arm.trajectories[0].turns)}
-    assert shown <= {WARM_START, f"step {STEPS}"}
+    assert shown <= {ORACLE, WARM_START, f"step {STEPS}"}
+    assert found[ORACLE].trajectories == read_arms(night.folder.evals, on)[ORACLE].trajectories
     assert all(not turn.prompt_ids for turn in found[BASE].trajectories[0].turns)
     assert found[WARM_START].trajectories[0].turns[0].prompt_ids
 
