@@ -167,7 +167,8 @@ def test_a_rank_that_somebody_ended_is_told_too(tmp_path: Path) -> None:
 def test_ranks_end_with_the_process_that_started_them(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    body = ["print(os.getpid(), flush=True)", "signal.pause()"]
+    # One write a rank: they share the pipe, and `print` may write a line in two pieces.
+    body = [r'os.write(1, b"%d\n" % os.getpid())', "signal.pause()"]
     words = ["-c", LAUNCH, RANK.format(body="\n        ".join(body)), str(tmp_path)]
     with subprocess.Popen(
         [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
