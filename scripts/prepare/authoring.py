@@ -40,7 +40,7 @@ from rollout.yardsticks import DO_NOTHING, ORACLE
 from scripts.base.checkout import from_checkout
 from scripts.base.display import Progress
 from scripts.prepare.presets import EVALUATED
-from scripts.prepare.task_sets import play_yardstick
+from scripts.prepare.task_sets import play_yardstick, unmet
 from scripts.run.config import DataSettings
 
 ALIKE = 0.6
@@ -327,8 +327,7 @@ class _Judge:
             if nothing.grade.passed:
                 after = replace(judged, fate=Fate.IDLE)
             elif not oracle.grade.passed:
-                failed = next((r for r in oracle.grade.results if not r.passed), None)
-                why = "" if failed is None else f"{failed.kind} {failed.path}: {failed.detail}"
+                why = next(iter(unmet(oracle.grade)), "")
                 after = replace(judged, fate=Fate.UNSOLVED, why=why)
             found[judged.brief.number] = after
         return found

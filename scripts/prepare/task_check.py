@@ -16,7 +16,7 @@ from rollout.sandbox.command import SandboxSettings
 from rollout.tasks import TaskProblem
 from rollout.yardsticks import DO_NOTHING, ORACLE, has_oracle
 from scripts.base.display import Progress
-from scripts.prepare.task_sets import play_yardstick
+from scripts.prepare.task_sets import play_yardstick, unmet
 
 
 def misfits(path: Path, tasks: Mapping[int, Task], sandbox: SandboxSettings) -> list[TaskProblem]:
@@ -44,8 +44,8 @@ def play(
             if name == DO_NOTHING and grade.passed:
                 why = "doing nothing passes it"
             elif name == ORACLE and not grade.passed:
-                failed = [f"{r.kind} {r.path}: {r.detail}" for r in grade.results if not r.passed]
-                why = f"its oracle does not pass ({'; '.join(failed) or 'it has no assertion'})"
+                failed = "; ".join(unmet(grade))
+                why = f"its oracle does not pass ({failed or 'it has no assertion'})"
             if why:
                 problems.append(TaskProblem(f"{path}:{line}", trajectory.task_id, why))
         n_passed[name] = sum(t.grade.passed for t in trajectories)

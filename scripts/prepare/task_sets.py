@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput
+from fieldkit.eval.grade import Grade
 from fieldkit.files.atomic import write_text
 from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
@@ -78,6 +79,11 @@ def play_yardstick(
     return asyncio.run(fly(attempts, player, seeds, on_progress=tell))
 
 
+def unmet(grade: Grade) -> list[str]:
+    """The assertions that do not hold, each in words."""
+    return [f"{r.kind} {r.path}: {r.detail}" for r in grade.results if not r.passed]
+
+
 def check_tasks(
     tasks: Sequence[Task], scratch: Path, what: str, progress: Progress
 ) -> list[Checked]:
@@ -90,9 +96,7 @@ def check_tasks(
     for task, idle, solved in zip(tasks, nothing, oracle, strict=True):
         if idle.grade.passed:
             raise BadInput(f"{task.task_id}: doing nothing passes it")
-        failed = [r for r in solved.grade.results if not r.passed]
-        if failed:
-            why = "; ".join(f"{r.kind} {r.path}: {r.detail}" for r in failed)
+        if why := "; ".join(unmet(solved.grade)):
             raise BadInput(f"{task.task_id}: its oracle does not pass ({why})")
         checked.append(Checked(task, idle.grade.n_passed, idle.grade.n_total))
     share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)

@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldkit.codec import encode_group
 from fieldkit.errors import BadInput
-from fieldkit.records import Draw, Outcome, RolloutGroup, Signal, StepSummary
+from fieldkit.records import Draw, RolloutGroup, Signal, StepSummary
 from reward.group_signal import draw_of
 from reward.pool_history import Drawn, PoolHistory, forecast, read_history
 from tests.reward.build import group, trajectory
+from tests.scripts.evals import step
 
 SAT, STUCK, LEARN = Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE
 
 
-def summary(step: int, *draws: Draw, bundle: bool = True) -> StepSummary:
-    return StepSummary(
-        step=step,
-        outcome=Outcome.TRAINED,
-        parent_sha=None,
-        adapter_sha="a",
-        optimizer_sha=None,
-        bundle_sha="b" if bundle else None,
-        n_trajectories=2,
-        mean_reward=None,
-        pass_rate=None,
-        assertion_rate=None,
-        stop_rate=None,
-        mean_turns=None,
-        mean_tokens=None,
-        groups={},
-        train={},
-        seconds={},
-        draws=draws,
-    )
+def summary(n: int, *draws: Draw, bundle: bool = True) -> StepSummary:
+    return replace(step(n, "a"), bundle_sha="b" if bundle else None, draws=draws)
 
 
 def draw(signal: Signal, passed: int = 1) -> Draw:

@@ -11,10 +11,10 @@ from scripts.prepare.capacity.box import Box
 from scripts.prepare.capacity.fitting import Fit, stored_fit
 from scripts.prepare.capacity.measured import (
     FIXED,
-    SEATS,
     MeasuredStep,
     default_night,
     measured_runs,
+    seats_of,
 )
 from scripts.prepare.capacity.model_shape import ModelShape, named_shape, shape_of_folder
 from scripts.prepare.capacity.step_time import Way
@@ -74,13 +74,12 @@ def of_run(reader: RunReader, model: str | None = None) -> Elsewhere:
     trained = next(s.train for s in reader.steps if s.train)
     own = model is None and "trainable_parameters" in trained
     lora = int(trained["trainable_parameters"]) if own else shape.lora_parameters(RANK)
-    seats = min(config["rollout"]["concurrency"] or SEATS, config["engine"]["max_num_seqs"])
     return Elsewhere(
         name=reader.folder.name,
         machine=", ".join(machine["gpus"]) or f"{machine['cores']} cores of {machine['cpu']}",
         works={name: mean_work([work_of(reader, n) for n in ns]) for name, ns in steps.items()},
         shape=shape,
-        way=Way(seats, lora_parameters=lora),
+        way=Way(seats_of(config), lora_parameters=lora),
         fit=stored_fit()[0],
         measured={name: _mean_seconds(reader, ns) for name, ns in steps.items()},
     )

@@ -17,7 +17,7 @@ from fieldkit.errors import BadInput
 from scripts.prepare.capacity.box import GIGA, Box, named_box
 from scripts.prepare.capacity.measured import TABLE, MeasuredRun, MeasuredStep, measured_runs
 from scripts.prepare.capacity.model_shape import ModelShape
-from scripts.prepare.capacity.step_time import Efficiency, rollout_seconds
+from scripts.prepare.capacity.step_time import Efficiency, iterations, pass_seconds, rollout_seconds
 
 SHARES = tuple(n / 200 for n in range(10, 201))
 """Shares of the FLOP/s limit that are tried for the engine, 0.05 to 1."""
@@ -59,8 +59,7 @@ class _Row:
     @property
     def iterations(self) -> float:
         """Of the engine (`rollout_seconds`)."""
-        work = self.step.work
-        return max(min(work.longest, work.sampled), work.sampled / self.seats)
+        return iterations(self.step.work, self.step.work.sampled, self.seats)
 
     @cached_property
     def bare(self) -> tuple[float, ...]:
@@ -172,13 +171,13 @@ def _iteration(rows: Sequence[_Row], i: int) -> tuple[float, float]:
 
 def predicted(row: _Row, found: Fit) -> dict[str, float]:
     """Seconds of a measured step by part, as `MeasuredStep.seconds` names them."""
-    e, work, limit = found.efficiency, row.step.work, row.box.flops
+    e, work = found.efficiency, row.step.work
+    reference, gradient, canary = pass_seconds(row.shape, row.box, e, work.inputs, work.scored)
     seconds = {
         "rollout": row.rollout(e.engine, found.iteration_ms / 1000) if work.sampled else 0.0,
-        "reference": row.shape.forward_flops(work.inputs, work.scored) / (limit * e.reference),
-        "gradient": row.shape.gradient_flops(work.inputs, work.scored) / (limit * e.gradient),
+        "reference": reference,
+        "gradient": gradient,
     }
-    canary = row.shape.forward_flops(e.canary_tokens, e.canary_tokens) / (limit * e.reference)
     return {**seconds, "step": sum(seconds.values()) + canary + e.fixed}
 
 

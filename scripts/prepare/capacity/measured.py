@@ -93,9 +93,14 @@ def measured_run(reader: RunReader, box: str) -> MeasuredRun:
     told = (
         f"{machine['cores']} cores of {machine['cpu']}, commit {manifest['versions']['commit'][:9]}"
     )
-    seats = min(config["rollout"]["concurrency"] or SEATS, config["engine"]["max_num_seqs"])
+    seats = seats_of(config)
     model = base_name(manifest["model"]["dir"])
     return MeasuredRun(reader.folder.name, told, model, box, seats, steps)
+
+
+def seats_of(config: Mapping[str, Any]) -> int:
+    """The most episodes that an engine of a run with these resolved settings decodes at once."""
+    return int(min(config["rollout"]["concurrency"] or SEATS, config["engine"]["max_num_seqs"]))
 
 
 def _measured_step(reader: RunReader, n: int) -> MeasuredStep:

@@ -111,14 +111,35 @@ def bend(shape: ModelShape, box: Box, efficiency: Efficiency, context: float) ->
     return shape.streamed_bytes / box.bandwidth / (compute - cache) if compute > cache else math.inf
 
 
+def iterations(work: StepWork, sampled: float, seats: int) -> float:
+    """Decode iterations of an engine that samples so many of the work's tokens: as many as the
+    longest episode has, or more where it has fewer seats than episodes."""
+    return max(min(work.longest, sampled), sampled / seats)
+
+
+def pass_seconds(
+    shape: ModelShape, box: Box, efficiency: Efficiency, inputs: float, scored: float
+) -> tuple[float, float, float]:
+    """Seconds of the reference pass, of the gradient and of the canary, in one process."""
+
+    def seconds(flops: float, share: float) -> float:
+        return flops / (box.flops * share)
+
+    canary = shape.forward_flops(efficiency.canary_tokens, efficiency.canary_tokens)
+    return (
+        seconds(shape.forward_flops(inputs, scored), efficiency.reference),
+        seconds(shape.gradient_flops(inputs, scored), efficiency.gradient),
+        seconds(canary, efficiency.reference),
+    )
+
+
 def rollout_seconds(
     work: StepWork, shape: ModelShape, box: Box, efficiency: Efficiency, seats: int
 ) -> tuple[float, float, float]:
     """Seconds of decoding, of reading prompts and observations, and in worlds.
 
     A group stays at one engine, for its prefix cache (`rollout.engine.router`), so the fullest
-    engine has a whole number of groups. Its iterations are as many as the longest episode samples,
-    or more where it has fewer seats than episodes.
+    engine has a whole number of groups.
     """
     groups = math.ceil(work.episodes / work.group_size)
     fullest = min(1.0, math.ceil(groups / box.n_devices) * work.group_size / work.episodes)
@@ -126,11 +147,11 @@ def rollout_seconds(
     prefill = shape.forward_flops(read, 0) / (box.flops * efficiency.engine)
     if not sampled:
         return 0.0, prefill, 0.0
-    iterations = max(min(work.longest, sampled), sampled / seats)
+    n = iterations(work, sampled, seats)
     # Half of the context: an episode's grows from its prompt to its end.
-    one = iteration_seconds(shape, box, efficiency, sampled / iterations, work.context / 2)
-    turns = work.turns * fullest * iterations / sampled  # one after another
-    return iterations * one, prefill, turns * TURN_SECONDS
+    one = iteration_seconds(shape, box, efficiency, sampled / n, work.context / 2)
+    turns = work.turns * fullest * n / sampled  # one after another
+    return n * one, prefill, turns * TURN_SECONDS
 
 
 def step_time(
@@ -151,18 +172,14 @@ def _step_time(
     inputs, scored = work.inputs * fullest, work.scored * fullest
     weights = shape.weight_bytes / (box.disk_gb_s * GIGA)
     adapter = _FLOAT32 * way.lora_parameters / (box.link_gb_s * GIGA)
-
-    def seconds(flops: float, share: float) -> float:
-        return flops / (box.flops * share)
-
-    canary = shape.forward_flops(efficiency.canary_tokens, efficiency.canary_tokens)
+    reference, gradient, canary = pass_seconds(shape, box, efficiency, inputs, scored)
     return StepTime(
         decode=decode,
         prefill=prefill,
         worlds=worlds,
-        reference=seconds(shape.forward_flops(inputs, scored), efficiency.reference),
-        gradient=seconds(shape.gradient_flops(inputs, scored), efficiency.gradient),
-        canary=seconds(canary, efficiency.reference),
+        reference=reference,
+        gradient=gradient,
+        canary=canary,
         trainer_load=efficiency.trainer_seconds + weights if way.load or processes > 1 else 0.0,
         engine_restart=box.start_seconds + weights if way.restart else 0.0,
         transfer=adapter * (box.machines - 1),
