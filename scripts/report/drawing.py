@@ -143,7 +143,8 @@ def whole_steps(axes: Axes, most: int = 10) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
+    # One tick suffices: a night of a single step would else get ticks between whole numbers.
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True, min_n_ticks=1))
 
 
 def as_svg(figure: Figure, label: str) -> Markup:
