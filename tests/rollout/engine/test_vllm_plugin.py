@@ -1,14 +1,23 @@
-"""The plain LoRA product gives what vLLM's own CPU functions give, and stays away elsewhere."""
+"""The plain LoRA product, in the plugin and in the patch for vLLM, gives what vLLM's own functions
+give on a CPU; the plugin stays away elsewhere."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import math
+import shutil
+import subprocess
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from rollout.engine import vllm_plugin
+from scripts.base.checkout import ROOT
+
+PATCH = ROOT / "docs/upstream/vllm-cpu-lora.patch"
 
 RANK, IN, OUT = 16, 64, 96
 TOKENS = 23
@@ -33,19 +42,39 @@ def adapters(seed: int, rows: int, columns: int, dtype: torch.dtype) -> torch.Te
     return weights.to(dtype)
 
 
-def both(slots: list[int], dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(vLLM's, the plugin's) result of a shrink and of an expand on the same inputs."""
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """vLLM's module as the patch for it would leave it."""
+    from vllm.lora.ops.torch_ops import lora_ops
+
+    root = tmp_path_factory.mktemp("vllm")
+    file = root / "vllm/lora/ops/torch_ops/lora_ops.py"
+    file.parent.mkdir(parents=True)
+    shutil.copy(str(lora_ops.__file__), file)
+    subprocess.run(["git", "apply", str(PATCH)], cwd=root, check=True)
+    spec = importlib.util.spec_from_file_location("patched_lora_ops", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def both(
+    slots: list[int], dtype: torch.dtype, changed: Any = vllm_plugin
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(vLLM's, the changed) result of a shrink and of an expand on the same inputs."""
     from vllm.lora.ops import torch_ops
 
     x = torch.randn(len(slots), IN, generator=torch.Generator().manual_seed(3)).to(dtype)
     meta, results = metadata(slots), []
-    for shrink in (torch_ops.sgmv_shrink, vllm_plugin.sgmv_shrink):
+    for shrink in (torch_ops.sgmv_shrink, changed.sgmv_shrink):
         y = torch.zeros(len(slots), RANK)
         shrink(x, adapters(1, RANK, IN, dtype), y, *meta, 2.0)
         results.append(y)
     pairs = [(results[0], results[1])]
     expanded = []
-    for expand in (torch_ops.sgmv_expand_slice, vllm_plugin.sgmv_expand_slice):
+    for expand in (torch_ops.sgmv_expand_slice, changed.sgmv_expand_slice):
         out = torch.ones(len(slots), OUT + 8, dtype=dtype)
         expand(results[0], adapters(2, OUT, RANK, dtype), out, *meta, 4, OUT, add_inputs=True)
         expanded.append(out)
@@ -62,12 +91,25 @@ def test_it_gives_what_the_original_gives(
         assert ours.abs().sum() > 0
 
 
-def test_a_token_without_an_adapter_gets_none_in_a_mixed_batch() -> None:
+@pytest.mark.parametrize("slots", BATCHES.values(), ids=BATCHES.keys())
+def test_the_patch_for_vllm_gives_what_the_original_gives(
+    slots: list[int], patched: ModuleType
+) -> None:
+    for theirs, changed in both(slots, torch.float32, patched):
+        assert torch.allclose(theirs, changed, rtol=1e-6, atol=1e-6)
+        assert changed.abs().sum() > 0
+
+
+@pytest.mark.parametrize("of", ["plugin", "patch"])
+def test_a_token_without_an_adapter_gets_none_in_a_mixed_batch(
+    of: str, patched: ModuleType
+) -> None:
+    changed: Any = {"plugin": vllm_plugin, "patch": patched}[of]
     slots = [-1] * 5 + [0] * 9 + [-1] * 4
     meta = metadata(slots)
     out = torch.ones(len(slots), OUT)
     x = torch.ones(len(slots), RANK)
-    vllm_plugin.sgmv_expand_slice(
+    changed.sgmv_expand_slice(
         x, adapters(2, OUT, RANK, torch.float32), out, *meta, 0, OUT, add_inputs=True
     )
     alone = torch.tensor([slot < 0 for slot in slots])
