@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.records import RolloutGroup, Sampling, Signal, Trajectory, segments
+from fieldkit.records import RolloutGroup, Sampling, Signal, Trajectory, Turn, segments
 from fieldkit.training.objectives import token_shares
 from trainer.settings import TrainerSettings
 
@@ -69,10 +69,10 @@ class Segment:
 class TrainingBatch:
     """A bundle as segments, without groups that were left out of training.
 
-    segments: the scored ones. n_tokens: the sampled tokens of the whole bundle. This includes
-    groups without signal, whose loss is 0: without them a step with one learnable group would be as
-    large as one with eight. total: divides the sum of share x loss; it is n_tokens if the mean is
-    over tokens. n_used of n_trajectories carry gradient.
+    segments: the scored ones (`collect`). n_tokens: the sampled tokens of the whole bundle. This
+    includes groups without signal, whose loss is 0: without them a step with one learnable group
+    would be as large as one with eight. total: divides the sum of share x loss; it is n_tokens if
+    the mean is over tokens. n_used of n_trajectories carry gradient.
     """
 
     segments: tuple[Segment, ...]
@@ -89,7 +89,7 @@ class TrainingBatch:
 
     @property
     def has_signal(self) -> bool:
-        return self.groups[Signal.LEARNABLE] > 0
+        return self.groups[Signal.LEARNABLE] > 0 and bool(self.segments)
 
 
 def check_bundle(
@@ -152,9 +152,12 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
 
     Groups without signal have advantage 0 throughout, and so no policy term. By default they are
     not scored, which saves time and applies the KL only to tokens that move the policy;
-    `kl_on_silent_groups` scores them too. Every mean counts them in either case. The sequence of an
-    objective is a turn, which was sampled in one piece, has one advantage, and is never cut.
+    `kl_on_silent_groups` scores them too. Where there is no KL, the same is true of every turn with
+    advantage 0, and what comes after the last other turn of a segment is left away. Every mean of
+    the loss counts all of them in either case. The sequence of an objective is a turn, which was
+    sampled in one piece, has one advantage, and is never cut.
     """
+    has_kl = settings.kl_coef > 0
     groups = [g for g in groups if not g.left_out]
     trajectories = [t for g in groups for t in g.trajectories]
     of_turns = [
@@ -170,8 +173,8 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
         segments=tuple(
             segment
             for group, of_group in zip(groups, shares, strict=True)
-            if group.signal is Signal.LEARNABLE or settings.kl_on_silent_groups
-            for segment in _segments(group, of_group)
+            if group.signal is Signal.LEARNABLE or (has_kl and settings.kl_on_silent_groups)
+            for segment in _segments(group, of_group, silent_turns=has_kl)
         ),
         n_tokens=n_tokens,
         total=total,
@@ -181,22 +184,34 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
     )
 
 
-def _segments(group: RolloutGroup, shares: Sequence[float]) -> Iterator[Segment]:
-    """shares: of each turn's tokens, all trajectories' turns one after another."""
+def _segments(
+    group: RolloutGroup, shares: Sequence[float], *, silent_turns: bool
+) -> Iterator[Segment]:
+    """shares: of each turn's tokens, all trajectories' turns one after another. silent_turns: turns
+    with advantage 0 are scored too."""
     share = iter(shares)
     for trajectory, of_turns in zip(group.trajectories, group.by_turn, strict=True):
-        first = 0
+        # Each zip looks at the shorter side first, so it takes no item of the longer one too many.
+        numbered = enumerate(zip(of_turns, share, strict=False))
         for turns in segments(trajectory.turns):
-            spans = tuple(
-                Span(first + i, len(turn.prompt_ids), len(turn.completion_ids))
-                for i, turn in enumerate(turns)
-            )
-            advantages = tuple(of_turns[s.turn] for s in spans for _ in range(s.length))
-            counted = tuple(c for s in spans for c in [next(share)] * s.length)
-            first += len(turns)
-            logprobs = tuple(lp for turn in turns for lp in turn.logprobs)
-            if logprobs:
-                ids = turns[-1].prompt_ids + turns[-1].completion_ids
-                yield Segment(
-                    group.task_id, trajectory.k, ids, spans, logprobs, advantages, counted
-                )
+            scored = [
+                (Span(i, len(turn.prompt_ids), len(turn.completion_ids)), turn, advantage, weight)
+                for turn, (i, (advantage, weight)) in zip(turns, numbered, strict=False)
+                if silent_turns or advantage != 0
+            ]
+            if any(span.length for span, *_ in scored):
+                yield _segment(group.task_id, trajectory.k, scored)
+
+
+def _segment(task_id: str, k: int, scored: Sequence[tuple[Span, Turn, float, float]]) -> Segment:
+    """scored: of each turn its span, itself, its advantage, and the share of each of its tokens."""
+    last = scored[-1][1]
+    return Segment(
+        task_id,
+        k,
+        ids=last.prompt_ids + last.completion_ids,
+        spans=tuple(span for span, *_ in scored),
+        sampler_logprobs=tuple(lp for _, turn, _, _ in scored for lp in turn.logprobs),
+        advantages=tuple(a for span, _, a, _ in scored for _ in range(span.length)),
+        shares=tuple(w for span, _, _, w in scored for _ in range(span.length)),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,15 +34,16 @@ class BundleFigures:
 
     policy_loss, kl_loss: the two terms of L without β; kl_loss is 0 where the KL is in the reward.
     kl: mean k3 per scored token (what a curve should show, since it does not shrink when groups
-    fall silent). clipped_share: of scored tokens whose importance weight was cut. sampler_*:
-    |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's entropy at T, in
-    nats. ratio_clipped_share: of scored tokens that the objective's band held back.
+    fall silent); None without a reference. clipped_share: of scored tokens whose importance weight
+    was cut. sampler_*: |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's
+    entropy at T, in nats. ratio_clipped_share: of scored tokens that the objective's band held
+    back.
     """
 
     loss: float
     policy_loss: float
     kl_loss: float
-    kl: float
+    kl: float | None
     clipped_share: float
     mean_weight: float
     sampler_mean_abs: float
@@ -123,7 +124,8 @@ def accumulate_gradient(
     rank.add_gradients(policy.lora().values())
     if old is None:
         tasks.tell_shared(rank)
-    return _Sums.of_all(rank.gather(sums)).figures(batch.n_scored, settings.kl_coef), scored
+    figures = _Sums.of_all(rank.gather(sums)).figures(batch.n_scored, settings.kl_coef)
+    return (figures if references is not None else replace(figures, kl=None)), scored
 
 
 class _Sums:

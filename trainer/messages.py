@@ -44,7 +44,7 @@ def report_loaded(
     if policy.is_sharded:
         progress.say(f"sharded: this process keeps {policy.count_kept():,} of all params")
     if reference is None:
-        progress.say("no reference: kl_coef is 0")
+        progress.say("no reference pass: the loss of this step has no KL")
     else:
         progress.say(f"reference snapshot: {len(reference)} tensors from {reference.source}")
     if reference is not None and (settings.kl_estimator, settings.kl_in) == ("k1", "loss"):
@@ -78,10 +78,11 @@ def report_result(result: dict[str, Any], progress: Progress) -> None:
 
 
 def _trained(figures: dict[str, Any], seconds: dict[str, float]) -> list[str]:
-    held = figures.get("ratio_clipped_share")
+    held, kl = figures.get("ratio_clipped_share"), figures.get("kl")
     return [
-        f"policy_loss={figures['policy_loss']:.4f} kl_loss={figures['kl_loss']:.5f} "
-        f"kl={figures['kl']:.5f} grad_norm={figures['grad_norm']:.3f} (before clipping)",
+        f"policy_loss={figures['policy_loss']:.4f} "
+        + ("" if kl is None else f"kl_loss={figures['kl_loss']:.5f} kl={kl:.5f} ")
+        + f"grad_norm={figures['grad_norm']:.3f} (before clipping)",
         f"sampler-trainer mean|Δlogprob|={figures['sampler_mean_abs']:.2e} "
         f"max={figures['sampler_max_abs']:.2e} clipped={figures['clipped_share']:.2%} "
         f"entropy={figures['entropy']:.3f} nats"

@@ -41,8 +41,8 @@ def take_passes(
 
     They are those of the first pass, before any step, under the policy that sampled the bundle.
     Only ratio_clipped_share is the last pass's, in which the policy has moved furthest; an
-    objective that clips no ratio has none. Raises `BadInput` for a gradient that is not finite,
-    beginning with `where`.
+    objective that clips no ratio has none. There is no kl without a reference. Raises `BadInput`
+    for a gradient that is not finite, beginning with `where`.
     """
     figures: dict[str, float] = {}
     old: list[Tensor] | None = None
@@ -59,7 +59,8 @@ def take_passes(
         share = found.ratio_clipped_share
         if old is None:
             old = scored
-            figures = dataclasses.asdict(found) | {"grad_norm": norm}
+            known = {k: v for k, v in dataclasses.asdict(found).items() if v is not None}
+            figures = known | {"grad_norm": norm}
     del figures["ratio_clipped_share"]
     if OBJECTIVES[settings.objective].clips:
         figures["ratio_clipped_share"] = share

@@ -63,6 +63,12 @@ class TrainerSettings:
     wandering where the gradient is noise. 0: it stays."""
     kl_coef: NonNegativeFloat = 0.02
     """β: weight of the KL to the reference adapter. 0 leaves the reference pass out."""
+    kl_small: Annotated[NonNegativeFloat, Unit("nats a token")] = 0.0
+    """A KL below this is small enough to be computed at every `kl_every`-th step only. In the steps
+    between there is no reference pass, the loss has no KL, and tables show none. 0: it is computed
+    at every step."""
+    kl_every: Annotated[PositiveInt, Unit("steps")] = 5
+    """How often a KL below `kl_small` is computed."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Schulman's estimator of that KL. k1 in the loss has no effect, because the mean of its
     gradient is 0."""
@@ -159,6 +165,10 @@ class TrainerSettings:
         if not 0 < self.decay_after < step:
             return self
         return replace(self, lr=self.lr * math.sqrt(self.decay_after / step))
+
+    def without_kl(self) -> TrainerSettings:
+        """The settings of a step whose KL is not computed."""
+        return replace(self, kl_coef=0.0)
 
     @property
     def step_norm(self) -> float | None:

@@ -84,7 +84,7 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     """Have step `n` trained, by `kept` where there is one; return its train.json."""
     log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     log.parent.mkdir(exist_ok=True)
-    inputs, settings = _inputs(ctx, n), _settings(ctx, n)
+    inputs, settings = _inputs(ctx, n), settings_of_step(ctx, n)
     began = time.monotonic()
     if kept is None or not _ask(ctx, n, kept, Request(inputs, settings, log)):
         _run_alone(ctx, n, inputs, settings, log)
@@ -156,18 +156,36 @@ def _command(ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings
     return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
 
 
-def _settings(ctx: Context, n: int) -> TrainerSettings:
-    """[trainer] for step n. The faster dtype is measured once per run: a machine that is briefly
-    busy must not change the arithmetic in the middle of a night."""
+def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
+    """[trainer] for step n: with the dtype that was measured, and without a KL where it is small.
+
+    The faster dtype is measured once per run: a machine that is briefly busy must not change the
+    arithmetic in the middle of a night.
+    """
     settings = ctx.trainer()
-    if settings.dtype != "auto":
-        return settings
-    for earlier in range(n - 1, 0, -1):  # a step without signal measured nothing
+    if settings.dtype == "auto" and (bits := _newest(ctx, n, "training_bits")) is not None:
+        settings = replace(settings, dtype="bf16" if bits == 16 else "fp32")
+    return settings if _computes_kl(ctx, n, settings) else settings.without_kl()
+
+
+def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
+    """Whether step n computes the KL: always, unless one of the last steps found it small."""
+    if settings.kl_small == 0 or settings.kl_coef == 0:
+        return True
+    kl = _newest(ctx, n, "kl", among=settings.kl_every - 1)
+    return kl is None or kl >= settings.kl_small
+
+
+def _newest(ctx: Context, n: int, figure: str, among: int | None = None) -> float | None:
+    """The trainer's figure in the newest step before n that has it, among so many steps (all of
+    them); a step without signal has none."""
+    oldest = 1 if among is None else max(1, n - among)
+    for earlier in range(n - 1, oldest - 1, -1):
         file = ctx.folder.step(earlier) / "train.json"
-        bits = read_json(file)["train"].get("training_bits") if file.is_file() else None
-        if bits is not None:
-            return replace(settings, dtype="bf16" if bits == 16 else "fp32")
-    return settings
+        value = read_json(file)["train"].get(figure) if file.is_file() else None
+        if value is not None:
+            return float(value)
+    return None
 
 
 def _tell_line(ctx: Context, line: str) -> None:
@@ -202,7 +220,7 @@ def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
 
 def _what_is_smaller(ctx: Context, n: int) -> str:
     """The settings that make step n's trainer smaller, with the token budget that fits."""
-    settings = _settings(ctx, n)
+    settings = settings_of_step(ctx, n)
     segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
     others = []
     if not settings.gradient_checkpointing:

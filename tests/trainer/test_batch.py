@@ -73,6 +73,26 @@ def test_turns_that_are_credited_one_by_one_give_their_tokens_their_own_advantag
         check_bundle([silent], SHA, SETTINGS, HERE)
 
 
+def test_without_a_kl_only_turns_with_an_advantage_are_scored() -> None:
+    turns = tuple(make_turns(random.Random(1), 3, prompt=(1, 2, 3)))
+    played = with_trajectory(group(), turns=turns)
+    others = [tuple(0.0 for _ in t.turns) for t in played.trajectories[1:]]
+    credited = replace(played, turn_advantages=((0.0, 0.5, 0.0), *others))
+    without, whole = (
+        collect([credited], TrainerSettings(kl_coef=0.0)),
+        collect([credited], SETTINGS),
+    )
+    (segment,) = without.segments
+    size = len(turns[1].completion_ids)
+    assert segment.ids == turns[1].prompt_ids + turns[1].completion_ids
+    assert [span.turn for span in segment.spans] == [1]
+    assert segment.sampler_logprobs == turns[1].logprobs
+    assert (segment.advantages, segment.n_trained) == ((0.5,) * size, size)
+    assert (without.total, without.n_tokens) == (whole.total, whole.n_tokens)
+    assert set(segment.shares) == {1.0}
+    assert without.has_signal
+
+
 def test_silent_groups_are_not_scored_but_count_in_n() -> None:
     loud, silent = group(0), group(1, (0.5, 0.5))
     batch = collect([loud, silent], SETTINGS)
@@ -89,6 +109,10 @@ def test_silent_groups_are_scored_for_the_kl_when_asked() -> None:
     batch = collect([group(0), group(1, (0.5, 0.5))], settings)
     assert {s.task_id for s in batch.segments} == {"t0", "t1"}
     assert batch.n_scored == batch.n_tokens
+    without = TrainerSettings(kl_on_silent_groups=True, kl_coef=0.0)
+    assert {s.task_id for s in collect([group(0), group(1, (0.5, 0.5))], without).segments} == {
+        "t0"
+    }
 
 
 def test_a_bundle_of_silent_groups_has_no_signal_even_then() -> None:

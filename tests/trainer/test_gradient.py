@@ -112,6 +112,38 @@ def test_loss_and_gradient_equal_the_plain_computation(
     assert_equal(gradient, plain_gradient)
 
 
+def test_turns_without_an_advantage_have_no_part_in_the_gradient_where_there_is_no_kl(
+    tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+) -> None:
+    """They are left out then; here they are scored all the same, beside a KL of weight 0."""
+    rng = random.Random(5)
+    groups = [
+        replace(
+            g,
+            turn_advantages=tuple(
+                tuple(rng.choice((0.0, a)) for _ in t.turns)
+                for t, a in zip(g.trajectories, g.advantages, strict=True)
+            ),
+        )
+        for g in groups
+    ]
+    policy, quiet = load(tiny_model, adapter), Lines(StringIO())
+    without = replace(SETTINGS, kl_coef=0.0)
+    found = []
+    for cut_by in (SETTINGS, without):
+        policy.model.zero_grad()
+        batch = collect(groups, cut_by)
+        batches = micro_batches(batch.segments, without, shared=policy.shares_prompts)
+        figures, _ = accumulate_gradient(policy, batch, batches, None, without, quiet)
+        assert figures.kl is None
+        gradient = {n: p.grad.clone() for n, p in policy.lora().items() if p.grad is not None}
+        found.append((batch, figures, gradient))
+    (all_of_it, figures, gradient), (part, same_figures, same_gradient) = found
+    assert part.n_scored < all_of_it.n_scored
+    assert figures.loss == pytest.approx(same_figures.loss, rel=1e-5)
+    assert_equal(gradient, same_gradient)
+
+
 def test_micro_batches_sum_to_one_big_batch(
     tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
 ) -> None:

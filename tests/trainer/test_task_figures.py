@@ -27,7 +27,9 @@ LINE = re.compile(
 )
 
 
-def told(model: Path, adapter: Path, kl_coef: float) -> tuple[list[re.Match[str]], float, float]:
+def told(
+    model: Path, adapter: Path, kl_coef: float
+) -> tuple[list[re.Match[str]], float, float | None]:
     """The tasks' lines, and policy loss and KL of the whole step."""
     rng, sha = random.Random(11), adapter_sha(adapter)
     rewards = [(0.0, 1.0, 0.5), (0.4, 0.4), (1.0, 0.1, 0.2, 0.9)]
