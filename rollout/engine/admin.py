@@ -1,4 +1,4 @@
-"""The administrative calls of a server's API: readiness, list of models, load, unload.
+"""The administrative calls of a server's API: readiness, list of models, load, unload, sleep.
 
 Synchronous, because it is used while no request is in flight. It reports what the server answers;
 `rollout.engine.server` and `.proof` decide whether that is right.
@@ -85,6 +85,27 @@ class Admin(AbstractContextManager["Admin"]):
         """Stop serving an adapter."""
         answer = self.post("/v1/unload_lora_adapter", {"lora_name": name})
         self._expect_ok(answer, f"unloading {name}")
+
+    def can_sleep(self) -> bool:
+        """Whether this server has the calls that put it to sleep and wake it."""
+        return self._is_sleeping().status_code != httpx.codes.NOT_FOUND
+
+    def sleep(self) -> None:
+        """Move the weights to host memory and drop the KV cache (vLLM's level 1)."""
+        self._expect_ok(self.post("/sleep?level=1", {}), "putting it to sleep")
+
+    def wake(self) -> None:
+        """Bring the weights back, if it sleeps."""
+        answer = self._is_sleeping()
+        self._expect_ok(answer, "asking whether it sleeps")
+        if answer.json()["is_sleeping"]:
+            self._expect_ok(self.post("/wake_up", {}), "waking it")
+
+    def _is_sleeping(self) -> httpx.Response:
+        try:
+            return self._http.get("/is_sleeping")
+        except httpx.TransportError as e:
+            raise Unavailable(f"{self.base_url}/is_sleeping: {type(e).__name__}: {e}") from e
 
     def _expect_ok(self, answer: httpx.Response, what: str) -> None:
         if answer.status_code != httpx.codes.OK:

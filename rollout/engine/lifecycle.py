@@ -1,9 +1,10 @@
 """How a new adapter reaches the server: one object for each way, and the choice between them.
 
 A restart always works and costs a start each step. A swap costs a fraction of a second, but needs
-a server that offers the calls for it, and memory for engine and trainer at the same time. Both are
-probed on the running server, and the reason is kept in words for the log and the journal. A new
-lifecycle is a class with these methods and one line `LIFECYCLES.register(…)`.
+a server that offers the calls for it, and memory for engine and trainer at the same time. A server
+on a GPU can also sleep meanwhile, if it was started for that. What a server offers is probed while
+it runs, and the reason is kept in words for the log and the journal. A new lifecycle is a class
+with these methods and one line `LIFECYCLES.register(…)`.
 """
 
 from __future__ import annotations
@@ -103,11 +104,38 @@ class Hotswap:
         """Nothing: the server goes on, and keeps its cache."""
 
 
-RESTART, HOTSWAP = Restart(), Hotswap()
+class Sleep(Hotswap):
+    """One server; while the trainer works, its weights lie in host memory. On a GPU only."""
+
+    name = "sleep"
+    keeps_memory = False
+    offers = "the server has /sleep"
+
+    def lacking(self, admin: Admin) -> str:
+        return super().lacking(admin) or (
+            "" if admin.can_sleep() else "this server answers 404 to /is_sleeping"
+        )
+
+    def bring(self, server: RunningServer) -> bool:
+        """False too where it does not wake: somebody may have taken the memory that it had."""
+        with server.admin() as admin:
+            try:
+                admin.wake()
+            except Unavailable:
+                return False
+        return super().bring(server)
+
+    def release(self, server: RunningServer) -> None:
+        with server.admin() as admin:
+            admin.sleep()
+
+
+RESTART, HOTSWAP, SLEEP = Restart(), Hotswap(), Sleep()
 
 LIFECYCLES: Registry[Lifecycle] = Registry("lifecycle")
 """The best first: `auto` takes the first that server and memory allow."""
 LIFECYCLES.register(HOTSWAP.name, HOTSWAP)
+LIFECYCLES.register(SLEEP.name, SLEEP)
 LIFECYCLES.register(RESTART.name, RESTART)
 
 CHOICES: ChainMap[str, Any] = ChainMap(

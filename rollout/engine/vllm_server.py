@@ -26,6 +26,7 @@ from rollout.engine import kernel_cache, preload, vllm_plugin
 from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
+from rollout.engine.lifecycle import SLEEP
 from rollout.engine.replica import Replica
 
 BASE_NAME = "base"
@@ -172,6 +173,9 @@ def command(
         *(_cpu_flags(settings) if is_cpu_build() else cuda),
         *_parallel_flags(settings),
     ]
+    if settings.lifecycle == SLEEP.name:
+        _require_gpu()
+        words.append("--enable-sleep-mode")
     if shape is not None:
         words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
         words += ["--max-loras", "1", "--max-cpu-loras", str(settings.max_adapters)]
@@ -180,6 +184,14 @@ def command(
     if adapters:
         words += ["--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
     return words
+
+
+def _require_gpu() -> None:
+    if is_cpu_build():
+        raise BadInput(
+            'engine.lifecycle: "sleep" is for a GPU: vLLM on a CPU cannot give its memory back; set'
+            ' it to "auto"'
+        )
 
 
 def _cpu_flags(settings: EngineSettings) -> list[str]:
@@ -226,6 +238,8 @@ def environment(
         SCRATCH_VARIABLE: str(scratch),
         "VLLM_RPC_BASE_PATH": str(scratch),
     }
+    if settings.lifecycle == SLEEP.name:
+        env["VLLM_SERVER_DEV_MODE"] = "1"  # adds /sleep, among other routes
     # With it each of the three processes compiles every module it imports: 85 s to start, not 40.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     if is_cpu_build():

@@ -1,4 +1,4 @@
-"""Which lifecycle is chosen and why, and one that is added from outside and served with.
+"""Which lifecycle is chosen and why, and a server that sleeps while the trainer works.
 
 The server here is a small program that answers the administrative calls; what vLLM does is for
 test_serve.
@@ -20,18 +20,21 @@ from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.lifecycle import LIFECYCLES, Hotswap, RunningServer, decide
+from rollout.engine.lifecycle import decide
 from rollout.engine.serve import ensure_engine, find_engine, release_memory, stop_engine
 from rollout.engine.server import Server
+from rollout.engine.target import Served
 from tests.conftest import TinyModel
 
 PLENTY, LITTLE = Available(20 * GIB, None), Available(2 * GIB, None)
 TRAINER = 4 * GIB
 
 
-def admin(can_swap: bool) -> Admin:
-    """The calls of a server that answers, with or without those that load adapters."""
-    return cast(Admin, SimpleNamespace(can_swap=lambda: can_swap))
+def admin(can_swap: bool, can_sleep: bool = False) -> Admin:
+    """The calls of a server that answers, with or without those that load adapters and those that
+    put it to sleep."""
+    calls = SimpleNamespace(can_swap=lambda: can_swap, can_sleep=lambda: can_sleep)
+    return cast(Admin, calls)
 
 
 @pytest.mark.parametrize(
@@ -78,24 +81,37 @@ def test_a_swap_that_is_demanded_of_a_server_without_it_is_unavailable() -> None
         decide("hotswap", admin(can_swap=False), available=PLENTY, trainer=TRAINER)
 
 
+def test_a_server_that_can_sleep_is_put_to_sleep_where_there_is_no_room() -> None:
+    little = Available(20 * GIB, GIB)
+    decision = decide("auto", admin(True, can_sleep=True), available=little, trainer=TRAINER)
+    assert decision.lifecycle.name == "sleep"
+    assert decision.reason.startswith("sleep: 1.0 GiB of GPU memory beside the engine")
+    with pytest.raises(Unavailable, match="404 to /is_sleeping"):
+        decide("sleep", admin(can_swap=True), available=PLENTY, trainer=TRAINER)
+
+
 def test_a_lifecycle_that_nobody_knows_is_bad_input_with_those_that_are_known() -> None:
-    with pytest.raises(BadInput, match="one of 'auto', 'hotswap', 'restart', found 'doze'"):
+    known = "one of 'auto', 'hotswap', 'sleep', 'restart', found 'doze'"
+    with pytest.raises(BadInput, match=known):
         EngineSettings(lifecycle="doze")
     with pytest.raises(BadInput, match=r"engine\.lifecycle: 'doze' is unknown; known: hotswap"):
         decide("doze", admin(can_swap=True), available=PLENTY, trainer=TRAINER)
 
 
-# -- one from outside --------------------------------------------------------------------------
+# -- a server that sleeps ----------------------------------------------------------------------
 
 SERVER = """
-import json, sys
+import json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 port, calls, *adapters = sys.argv[1:]
 roots = dict(a.split("=", 1) for a in adapters)
+sleeps = False
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/is_sleeping":
+            return self.answer(200, {"is_sleeping": sleeps})
         cards = [{"id": name, "root": root} for name, root in {"base": "", **roots}.items()]
         self.answer(200, {"data": cards})
 
@@ -103,6 +119,10 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with open(calls, "a") as f:
             f.write(self.path + "\\n")
+        global sleeps
+        if self.path == "/wake_up" and os.path.exists(calls + ".full"):
+            return self.answer(500, {})
+        sleeps = self.path.startswith("/sleep") or (sleeps and self.path != "/wake_up")
         if "lora_path" in body:
             roots[body["lora_name"]] = body["lora_path"]
         elif "lora_name" in body:
@@ -118,27 +138,9 @@ ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 """
 
 
-class Sleep(Hotswap):
-    """A lifecycle that is not ours: the server gives its memory back without ending."""
-
-    name = "sleep"
-    keeps_memory = False
-    offers = "the server can sleep"
-
-    def bring(self, server: RunningServer) -> bool:
-        with server.admin() as admin:
-            admin.post("/wake_up", {})
-        return super().bring(server)
-
-    def release(self, server: RunningServer) -> None:
-        with server.admin() as admin:
-            admin.post("/sleep", {})
-
-
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The small server in vLLM's place and `Sleep` among the lifecycles; the calls it got."""
-    LIFECYCLES.register(Sleep.name, Sleep())
+    """The small server in vLLM's place; the calls it got."""
     calls = tmp_path / "calls"
 
     def command(
@@ -151,26 +153,25 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(vllm_server, "memory_needed", lambda model, settings: 0)
     yield calls
     stop_engine(tmp_path / "run")
-    LIFECYCLES.remove(Sleep.name)
 
 
-def test_a_lifecycle_from_outside_serves_adapters_and_makes_room_for_the_trainer(
+def serve(tiny: TinyModel, run: Path, settings: EngineSettings, n: int) -> Served:
+    adapter, version = tiny.adapter(n), f"run-v{n}"
+    (served,) = ensure_engine(run, tiny.folder, settings, adapter, version, lambda line: None)
+    return served
+
+
+def test_a_server_that_sleeps_makes_room_for_the_trainer_and_serves_the_next_adapter(
     tiny: TinyModel, tmp_path: Path, calls: Path
 ) -> None:
     run, settings = tmp_path / "run", replace(EngineSettings(), lifecycle="sleep")
-
-    def ensure(n: int) -> Any:
-        adapter, version = tiny.adapter(n), f"run-v{n}"
-        (served,) = ensure_engine(run, tiny.folder, settings, adapter, version, lambda line: None)
-        return served
-
-    first = ensure(1)
+    first = serve(tiny, run, settings, 1)
     assert (first.lifecycle, first.reason) == ("sleep", "sleep: asked for")
     release_memory(run, settings)
     owned = find_engine(run)
     assert owned is not None, "it sleeps, and is still there"
     assert owned.pid == first.pid
-    second = ensure(2)
+    second = serve(tiny, run, settings, 2)
     assert second.pid == first.pid
     assert second.model_name == "run-v2"
     asked = [
@@ -178,6 +179,24 @@ def test_a_lifecycle_from_outside_serves_adapters_and_makes_room_for_the_trainer
         for call in calls.read_text(encoding="utf-8").split()
         if call != "/v1/load_lora_adapter"
     ]
-    assert asked == ["/sleep", "/wake_up", "/v1/unload_lora_adapter"]
+    assert asked == ["/sleep?level=1", "/wake_up", "/v1/unload_lora_adapter"]
     with Server(run, settings, lambda line: None).admin() as admin:
         assert set(admin.models() or {}) == {"base", "run-v2"}
+
+
+def test_a_server_that_does_not_wake_gives_way_to_a_new_one(
+    tiny: TinyModel, tmp_path: Path, calls: Path
+) -> None:
+    run, settings = tmp_path / "run", replace(EngineSettings(), lifecycle="sleep")
+    first = serve(tiny, run, settings, 1)
+    release_memory(run, settings)
+    calls.with_name("calls.full").touch()
+    second = serve(tiny, run, settings, 2)
+    assert second.pid != first.pid
+    assert second.model_name == "run-v2"
+
+
+def test_no_server_sleeps_on_a_cpu(tiny: TinyModel) -> None:
+    settings = replace(EngineSettings(), lifecycle="sleep")
+    with pytest.raises(BadInput, match=r'engine\.lifecycle: "sleep" is for a GPU.*"auto"'):
+        vllm_server.command(tiny.folder, settings, None, {}, 1)
