@@ -41,7 +41,7 @@ programs:
 
 setup: $(READY) ## make .venv with the pinned requirements (other targets run it if needed)
 
-run: programs $(READY) ## run a night: make run [STEPS=n] [MINUTES=45] [RUN=tonight] [PRESET=smol]
+run: programs $(READY) ## run a night: make run [STEPS=n] [MINUTES=27] [RUN=tonight] [PRESET=smol]
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
 	@$(BIN)/grpo doctor $(RUN) $(BARE)
@@ -105,7 +105,7 @@ second-model: programs $(READY) ## play two steps with SmolLM2 and with Gemma 3 
 bench-fieldkit: wheel ## measure fieldkit and the index's in turn; write docs/fieldkit/performance.md
 	@$(BIN)/python -m tests.fieldkit.compat.performance $(WHEEL) $(ARGS)
 
-chaos: programs $(READY) ## kill nights 240 times and check that nothing is lost (an hour)
+chaos: programs $(READY) ## kill nights 260 times and check that nothing is lost (over an hour)
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
