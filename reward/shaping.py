@@ -10,17 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import NonNegativeFloat, PositiveInt
 
+from fieldkit.errors import BadInput
 from fieldkit.eval.assertions import each_fact_once
 from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import StopReason, Turn
 from fieldkit.registry import Registry
 from fieldkit.settings import Choice, Follows, settings
 from fieldkit.training.advantages import Scale, group_advantages, group_size_warning
+from reward.schedule import check_points, value_at
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ _RATE_EPS = 1e-6  # rounding of sums of shares such as 1/3; no task has a millio
 
 REWARDS: Registry[RewardKind] = Registry("reward")
 """By the names that `reward.kind` may have."""
+
+
+SCHEDULED = ("turn_penalty", "pass_bonus", "false_claim_penalty")
+"""The keys whose values may change with the step."""
 
 
 @settings("reward")
@@ -64,6 +70,22 @@ class RewardSettings:
     charged for the turns it took, like one that stopped by itself."""
     max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
+    schedule: dict[str, list[list[float]]] = field(default_factory=dict)
+    """What the episodes of a step are paid by, where it changes with the step: the values of
+    turn_penalty, pass_bonus and false_claim_penalty at some steps, such as `{ turn_penalty = [[1,
+    0.0], [20, 0.4]] }`; between them the value changes evenly. Everything that is no training step,
+    such as an evaluation, is paid by the keys themselves."""
+
+    def __post_init__(self) -> None:
+        for key, points in self.schedule.items():
+            if key not in SCHEDULED:
+                raise BadInput(f"reward.schedule: {key!r} is none of {', '.join(SCHEDULED)}")
+            check_points(points, f"reward.schedule.{key}")
+
+    def at_step(self, step: int) -> RewardSettings:
+        """The settings that the episodes of this step, counted from 1, are paid by."""
+        values = {key: value_at(points, step) for key, points in self.schedule.items()}
+        return replace(self, schedule={}, **values)
 
 
 def paid_rate(grade: Grade, pay_implied: bool) -> float:

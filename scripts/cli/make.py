@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -224,6 +225,10 @@ def reward_explain(
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="Use this run's settings.")
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of this step's episodes, where reward.schedule changes it."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Print the reward's rules, corner cases included.
@@ -238,6 +243,8 @@ def reward_explain(
     from scripts.run.folder import open_run
 
     config = read_config(open_run(run).config) if run else RunConfig()
+    if step is not None:
+        config = replace(config, reward=config.reward.at_step(step))
     tables = _worth(config) if config.envs else [explain_table(config)]
     if json_:
         shown = [table.plain() for table in tables]

@@ -188,7 +188,9 @@ def explain_table(config: RunConfig) -> Table:
         (row.case, "" if row.reward is None else f"{row.reward:.3f}", row.note) for row in rows
     )
     title = f"Reward {paid.kind}, λ {paid.turn_penalty:g}, advantages by {scale}"
-    return Table(title, ("case", "reward", "what follows"), cells)
+    changes = " and ".join(paid.schedule)
+    notes = (f"reward.schedule changes {changes} by step: --step N shows what step N is paid by.",)
+    return Table(title, ("case", "reward", "what follows"), cells, notes if changes else ())
 
 
 # --- environments that give the reward ------------------------------------------------------------

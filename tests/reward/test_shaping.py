@@ -103,6 +103,23 @@ def test_explain_shows_what_completing_claiming_and_being_cut_off_are_worth() ->
     assert row("stops at once with nothing", asked).reward == pytest.approx(-0.2 / 12 - 0.3)
 
 
+def test_a_schedule_changes_what_the_episodes_of_a_step_are_paid_by() -> None:
+    settings = RewardSettings(
+        turn_penalty=0.4, pass_bonus=0.5, schedule={"turn_penalty": [[1, 0.0], [11, 0.4]]}
+    )
+    paid = [reward(grade(1, 1), 12, settings.at_step(n)) for n in (1, 6, 11, 30)]
+    assert paid == pytest.approx([1.5, 1.3, 1.1, 1.1])
+    assert reward(grade(1, 1), 12, settings) == pytest.approx(1.1)
+    assert RewardSettings(turn_penalty=0.4).at_step(3) == RewardSettings(turn_penalty=0.4)
+
+
+def test_a_schedule_of_another_key_or_without_points_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"reward\.schedule: 'kind' is none of turn_penalty, pass"):
+        RewardSettings(schedule={"kind": [[1, 0.0]]})
+    with pytest.raises(BadInput, match=r"reward\.schedule\.pass_bonus: give pairs"):
+        RewardSettings(schedule={"pass_bonus": []})
+
+
 def test_the_binary_reward_pays_only_for_a_pass() -> None:
     binary = RewardSettings(kind="binary")
     assert reward(grade(5, 5), 12, binary) == 1.0

@@ -47,6 +47,10 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
         ("[rollout]\ngroup_size = 4.5", "rollout.group_size: expected a whole number"),
         ("[rollout]\ngroup_size = true", "rollout.group_size: expected a whole number"),
         (
+            "[run]\nstop_when_flat = true\n[reward.schedule]\npass_bonus = [[1, 0.5]]",
+            "run.stop_when_flat compares the rewards of steps",
+        ),
+        (
             "[rollout]\ntemperature = 'hot'",
             "rollout.temperature: expected a finite number above 0 and of at most 2, found 'hot'",
         ),
