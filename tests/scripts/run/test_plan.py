@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.run.plan import (
+    BASE_TIMES,
     PAGE_SECONDS,
     Measured,
     expected_step_seconds,
@@ -140,7 +141,7 @@ def test_the_base_arm_is_played_in_the_time_that_the_last_step_leaves() -> None:
     def gone(seconds: float) -> Measured:
         return Measured((100.0,), seconds - 100, 0.0, start_eval_seconds=300.0)
 
-    least = 300 + PAGE_SECONDS
+    least = BASE_TIMES * 300 + PAGE_SECONDS
     assert has_time_for_base("auto", 45, gone(45 * 60 - least))
     assert not has_time_for_base("auto", 45, gone(45 * 60 - least + 1))
     assert has_time_for_base(5, 45, gone(1e6))
