@@ -22,7 +22,7 @@ INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cud
 	pyproject.toml scripts/setup/setup.sh
 
 .NOTPARALLEL: # prerequisites from left to right: programs, then packages
-.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-scale test-fieldkit test-compat coverage reference bench second-model bench-fieldkit wheel chaos price pictures check format system lock doctor clean
+.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-scale test-ray test-fieldkit test-compat coverage reference bench second-model bench-fieldkit wheel chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -93,6 +93,11 @@ test-scale: programs $(READY) ## measure a run of 10,000 tasks x 1,000 steps; te
 	@$(BIN)/grpo model
 	@$(BIN)/pytest -m scale $(ARGS)
 	@$(BIN)/python -m tests.scale
+
+test-ray: programs $(READY) ## install Ray beside the pinned packages; test nights on the nodes of a cluster
+	@$(BIN)/grpo model
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -r requirements/ray.txt
+	@$(BIN)/pytest -m ray $(ARGS)
 
 bench: programs $(READY) ## measure the loop against what one would run instead: make bench [ARGS=--short]
 	@$(BIN)/grpo model

@@ -1,4 +1,5 @@
-"""`make chaos`: 200 kills on the scripted engine, 20 on the real vLLM, and a night with one a step.
+"""`make chaos`: 200 kills on the scripted engine, 40 of nights with two servers and two trainer
+processes, 20 on the real vLLM, and a night with one a step.
 
 Runs whole nights on the two-layer model until all kills are done, checks each, and writes the
 results to docs/chaos.md. The cost of a kill comes from a last night of twenty steps, with one kill
@@ -13,7 +14,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,7 @@ from scripts.base.checkout import ROOT
 from tests.chaos.night import (
     ON_VLLM,
     SCRIPTED,
+    SEVERAL,
     OneAStep,
     Saboteur,
     Toll,
@@ -42,6 +44,7 @@ from tests.tiny_policy import make_tiny_policy, write_run
 
 STEPS = 6
 KILLS_A_NIGHT = 40
+SEVERAL_KILLS_A_NIGHT = 20
 REAL_KILLS_A_NIGHT = 10
 SCRIPTED_LONGEST, ON_VLLM_LONGEST = 12.0, 30.0
 """Most seconds from a loop's start to its random moment: vLLM needs 15 s to be up."""
@@ -61,12 +64,21 @@ class Price:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The arguments: kills on each engine, steps of the night with one kill each, and the seed."""
+    """The arguments: kills of each kind of night, steps of the night with one kill each, seed."""
 
     kills: int
+    several: int
     real: int
     steps: int
     seed: int
+
+
+KINDS = {
+    "scripted": "scripted",
+    "several": "scripted, two servers, two ranks",
+    "on_vllm": "vLLM",
+}
+"""The kinds of nights: fields of `Seen`, and how the page calls them."""
 
 
 @dataclass
@@ -75,9 +87,14 @@ class Seen:
 
     wanted: Wanted
     scripted: list[Toll] = field(default_factory=list)
+    several: list[Toll] = field(default_factory=list)
     on_vllm: list[Toll] = field(default_factory=list)
     price: Price | None = None
     over: bool = False
+
+    def by_kind(self) -> list[tuple[str, list[Toll]]]:
+        """The nights of each kind, by the name of the kind on the page."""
+        return [(title, getattr(self, name)) for name, title in KINDS.items()]
 
     def write(self, page: Path) -> None:
         """Write the page, and next to it its numbers."""
@@ -98,8 +115,7 @@ def broken_off(page: Path, wanted: Wanted) -> Seen:
     raw = read_json(numbers) if numbers.exists() else None
     if raw is None or raw["wanted"] != _plain(wanted) or raw["over"]:
         return Seen(wanted)
-    scripted, on_vllm = ([_toll(t) for t in raw[name]] for name in ("scripted", "on_vllm"))
-    return Seen(wanted, scripted, on_vllm)
+    return Seen(wanted, *([_toll(t) for t in raw[name]] for name in KINDS))
 
 
 def _toll(raw: dict[str, Any]) -> Toll:
@@ -108,6 +124,9 @@ def _toll(raw: dict[str, Any]) -> Toll:
 
 def main(
     kills: Annotated[int, typer.Option(help="Kills on the scripted engine.")] = 200,
+    several: Annotated[
+        int, typer.Option(help="Kills of nights with two servers and two trainer processes.")
+    ] = 40,
     real: Annotated[int, typer.Option(help="Kills on the real vLLM.")] = 20,
     steps: Annotated[int, typer.Option(help="Steps with one kill each; 0: none.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the moments and victims.")] = 0,
@@ -115,7 +134,7 @@ def main(
 ) -> None:
     """Kill nights until all kills are done, check them, and write the results."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so SIGTERM stops the engine too
-    seen = broken_off(out, Wanted(kills, real, steps, seed))
+    seen = broken_off(out, Wanted(kills, several, real, steps, seed))
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         here = Path(scratch)
         policy = make_tiny_policy(here / "policy")
@@ -123,11 +142,24 @@ def main(
         if sum(t.kills for t in seen.scripted) < kills:
             survive(calm, Saboteur(0, seed))
         for i, n in _nights(kills, KILLS_A_NIGHT, seen.scripted):
-            seen.scripted.append(_killed(here / f"scripted-{i}", policy, n, seed + i, calm))
+            night = _night(here / f"scripted-{i}", policy)
+            saboteur = Saboteur(n, seed + i, SCRIPTED, SCRIPTED_LONGEST)
+            seen.scripted.append(_killed(night, saboteur, calm))
             seen.write(out)
         _require_all_hit(SCRIPTED, seen.scripted, kills)
+        calm = _night(here / "calm-several", policy, several=True)
+        if sum(t.kills for t in seen.several) < several:
+            survive(calm, Saboteur(0, seed))
+        for i, n in _nights(several, SEVERAL_KILLS_A_NIGHT, seen.several):
+            night = _night(here / f"several-{i}", policy, several=True)
+            saboteur = Saboteur(n, seed + 500 + i, SEVERAL, SCRIPTED_LONGEST)
+            seen.several.append(_killed(night, saboteur, calm))
+            seen.write(out)
+        _require_all_hit(SEVERAL, seen.several, several)
         for i, n in _nights(real, REAL_KILLS_A_NIGHT, seen.on_vllm):
-            seen.on_vllm.append(_killed(here / f"real-{i}", policy, n, seed + 1000 + i, None))
+            night = _night(here / f"real-{i}", policy)
+            saboteur = Saboteur(n, seed + 1000 + i, ON_VLLM, ON_VLLM_LONGEST)
+            seen.on_vllm.append(_killed(night, saboteur, None))
             seen.write(out)
         _require_all_hit(ON_VLLM, seen.on_vllm, real)
         if steps:
@@ -154,23 +186,24 @@ def _nights(total: int, most: int, seen: Sequence[Toll]) -> Iterator[tuple[int, 
         yield len(seen), min(left, most)
 
 
-def _night(folder: Path, policy: tuple[Path, Path], steps: int = STEPS) -> Path:
+def _night(
+    folder: Path, policy: tuple[Path, Path], steps: int = STEPS, *, several: bool = False
+) -> Path:
+    """Write a run. several: with two servers and two trainer processes."""
     folder.mkdir()
-    engine: dict[str, object] = {"lifecycle": "hotswap"}
-    return write_run(folder / "night", *policy, run={"steps": steps}, engine=engine)
+    engine: dict[str, object] = {"lifecycle": "hotswap", "replicas": 1 + several}
+    trainer: dict[str, object] = {"processes": 1 + several}
+    return write_run(
+        folder / "night", *policy, run={"steps": steps}, engine=engine, trainer=trainer
+    )
 
 
-def _killed(
-    folder: Path, policy: tuple[Path, Path], kills: int, seed: int, calm: Path | None
-) -> Toll:
+def _killed(night: Path, saboteur: Saboteur, calm: Path | None) -> Toll:
     """Run and check one night with kills. calm: the night it must equal (scripted engine only)."""
-    night = _night(folder, policy)
-    scripted = calm is not None
-    victims, longest = (SCRIPTED, SCRIPTED_LONGEST) if scripted else (ON_VLLM, ON_VLLM_LONGEST)
-    saboteur = Saboteur(kills, seed, victims, longest)
-    toll = survive(night, saboteur, scripted=scripted, tell=_teller(folder.name))
+    tell = _teller(night.parent.name)
+    toll = survive(night, saboteur, scripted=calm is not None, tell=tell)
     _check(night, STEPS, calm)
-    _teller(folder.name)(f"over: {toll.kills} kills, {toll.seconds:.0f} s")
+    tell(f"over: {toll.kills} kills, {toll.seconds:.0f} s")
     return toll
 
 
@@ -224,29 +257,29 @@ def _page(seen: Seen) -> str:
         "Checked whenever a loop had ended: every file with its final name can be read, its hashes",
         f"match. Checked at the end: all {STEPS} steps, none trained twice, nothing left running;",
         "on the scripted engine every adapter equal to the byte to that of a night left in peace.",
+        "A rank is one of several trainer processes that take a step together.",
         "",
         "| engine | nights | kills | starts | minutes |",
         "| :-- | --: | --: | --: | --: |",
     ]
-    for name, tolls in (("scripted", seen.scripted), ("vLLM", seen.on_vllm)):
+    for name, tolls in seen.by_kind():
         kills, starts = sum(t.kills for t in tolls), sum(t.starts for t in tolls)
         minutes = sum(t.seconds for t in tolls) / 60
         lines.append(f"| {name} | {len(tolls)} | {kills} | {starts} | {minutes:.0f} |")
-    lines += _counted("victim", *((t.victims for t in ts) for ts in (seen.scripted, seen.on_vllm)))
-    lines += _counted("moment", *((t.moments for t in ts) for ts in (seen.scripted, seen.on_vllm)))
+    lines += _counted("victim", {n: [t.victims for t in ts] for n, ts in seen.by_kind()})
+    lines += _counted("moment", {n: [t.moments for t in ts] for n, ts in seen.by_kind()})
     return "\n".join(lines + (_price_lines(seen.price) if seen.price else [])) + "\n"
 
 
-def _counted(
-    title: str, scripted: Iterable[Counter[str]], on_vllm: Iterable[Counter[str]]
-) -> list[str]:
-    """A table of kills by `title` on both engines."""
-    one, other = (sum(counts, Counter[str]()) for counts in (scripted, on_vllm))
+def _counted(title: str, by_kind: Mapping[str, Iterable[Counter[str]]]) -> list[str]:
+    """A table of kills by `title` and kind of night."""
+    sums = {kind: sum(counts, Counter[str]()) for kind, counts in by_kind.items()}
+    names = [name for name, _ in sum(sums.values(), Counter[str]()).most_common()]
     return [
         "",
-        f"| {title} | scripted | vLLM |",
-        "| :-- | --: | --: |",
-        *(f"| {name} | {one[name]} | {other[name]} |" for name, _ in (one + other).most_common()),
+        f"| {' | '.join((title, *sums))} |",
+        f"| :-- |{' --: |' * len(sums)}",
+        *(f"| {' | '.join((name, *(f'{s[name]}' for s in sums.values())))} |" for name in names),
     ]
 
 

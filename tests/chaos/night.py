@@ -30,7 +30,7 @@ from fieldkit.codec import read_bundle, read_trajectories
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.training.adapter import adapter_sha
-from rollout.engine.replica import is_engine
+from rollout.engine.replica import Replica, is_engine
 from rollout.engine.serve import stop_engine
 from scripts.doctor.ownership import Family, families
 from scripts.run.folder import RunFolder
@@ -55,11 +55,15 @@ class Victim(StrEnum):
     ENGINE_CORE = "EngineCore"
     WORKER = "Worker"
     ALL = "everything at once"
+    ONE_SERVER = "one of two servers"
+    ONE_RANK = "one of two ranks"
 
 
-ON_VLLM = tuple(Victim)
-SCRIPTED = tuple(v for v in Victim if v not in (Victim.ENGINE_CORE, Victim.WORKER))
-"""The victims on the scripted engine, whose child does nothing; vLLM has all."""
+SCRIPTED = (Victim.LOOP, Victim.PHASE, Victim.TRAINER, Victim.API_SERVER, Victim.ALL)
+"""The victims on the scripted engine, whose child does nothing."""
+ON_VLLM = (*SCRIPTED, Victim.ENGINE_CORE, Victim.WORKER)
+SEVERAL = (*SCRIPTED, Victim.ONE_SERVER, Victim.ONE_RANK)
+"""In a night with two servers of the scripted engine and two trainer processes."""
 
 TITLES = {Victim.ENGINE_CORE: "VLLM::EngineCore", Victim.WORKER: "VLLM::Worker"}
 """Titles of vLLM's processes, which have none, and are not found, until they are up."""
@@ -322,9 +326,19 @@ def targets(folder: Path, loop: subprocess.Popen[Any]) -> dict[Victim, list[int]
         Victim.API_SERVER: [pid for name, pid in leaders.items() if is_engine(name)],
         **titled,
         Victim.ALL: [*alive],
+        Victim.ONE_SERVER: [leaders.get(Replica(1, 2).name)],
+        Victim.ONE_RANK: [pid for name, pid in members if name == "trainer" and _rank(pid) == "1"],
     }
     lives = {v: [p for p in pids if p in alive] for v, pids in found.items()}
     return {v: pids for v, pids in lives.items() if pids}
+
+
+def _rank(pid: int) -> str | None:
+    """Of a process that torchrun started; None for any other."""
+    try:
+        return psutil.Process(pid).environ().get("RANK")
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or a zombie
+        return None
 
 
 def _title(pid: int) -> str:
