@@ -57,12 +57,16 @@ def _with_flags_of_settings(command: T) -> T:
 @_with_flags_of_settings
 def main(
     bundle: Annotated[Path, typer.Option(help="trajectory_bundle.jsonl of one step.")],
-    adapter_init: Annotated[Path, typer.Option(help="The adapter that sampled it.")],
+    adapter_init: Annotated[Path, typer.Option(help="The adapter to train.")],
     out_dir: Annotated[Path, typer.Option(help=_OUT_HELP)],
     reference_adapter: Annotated[
         Path | None, typer.Option(help="What the KL holds to: step 0's adapter.")
     ] = None,
     model: Annotated[Path | None, typer.Option(help=_MODEL_HELP)] = None,
+    sampler_adapter: Annotated[
+        Path | None,
+        typer.Option(help="The adapter that sampled the bundle. Default: adapter-init."),
+    ] = None,
     optimizer_state: Annotated[
         Path | None, typer.Option(help="trainer_state/ of the step before.")
     ] = None,
@@ -93,6 +97,7 @@ def main(
                 model_dir=_model_dir(model, adapter_init),
                 state=optimizer_state,
                 out_dir=out_dir,
+                sampler=sampler_adapter,
             )
             launch = None
             if settings.launched and not is_rank():

@@ -93,9 +93,19 @@ class TrainingBatch:
 
 
 def check_bundle(
-    groups: Sequence[RolloutGroup], adapter_sha: str, settings: TrainerSettings, where: Path
+    groups: Sequence[RolloutGroup],
+    adapter_sha: str,
+    settings: TrainerSettings,
+    where: Path,
+    sampler_sha: str | None = None,
 ) -> None:
-    """Raise `BadInput` unless this adapter may be trained on the bundle with these settings."""
+    """Raise `BadInput` unless this adapter may be trained on the bundle with these settings.
+
+    sampler_sha: the adapter that has to have sampled it, where that is another one: every
+    objective weights by the policy over the sampler (`trainer.objective`), and so corrects for it.
+    """
+    role = "the initial adapter" if sampler_sha is None else "the adapter that should have"
+    expected = sampler_sha or adapter_sha
     if not groups:
         raise BadInput(f"{where}: the bundle is empty; run the rollout again")
     if len(steps := {g.step for g in groups}) > 1:
@@ -106,10 +116,10 @@ def check_bundle(
             name = f"{where}:{line}: task {group.task_id} k={trajectory.k}"
             _check_sampling(trajectory.sampling, settings.temperature, name)
             _check_ids(trajectory, name)
-            if trajectory.adapter_sha != adapter_sha and not settings.allow_off_policy:
+            if trajectory.adapter_sha != expected and not settings.allow_off_policy:
                 raise BadInput(
-                    f"{name}: sampled by adapter {trajectory.adapter_sha[:12]}, but the initial "
-                    f"adapter is {adapter_sha[:12]}; give the adapter that sampled it, or "
+                    f"{name}: sampled by adapter {trajectory.adapter_sha[:12]}, but {role} "
+                    f"is {expected[:12]}; give the adapter that sampled it, or "
                     "--allow-off-policy"
                 )
 

@@ -20,7 +20,8 @@ from trainer.settings import TrainerSettings
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The files of one step. reference: None only if β is 0. state: None starts a new state."""
+    """The files of one step. reference: None only if β is 0. state: None starts a new state.
+    sampler: the adapter that sampled the bundle; None: `adapter`."""
 
     bundle: Path
     adapter: Path
@@ -28,6 +29,7 @@ class StepInputs:
     model_dir: Path
     state: Path | None
     out_dir: Path
+    sampler: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
     adapter = check_adapter(inputs.adapter, inputs.model_dir)
     reference = _check_reference(inputs, adapter, settings)
     groups = read_bundle(inputs.bundle)
-    check_bundle(groups, adapter.sha, settings, inputs.bundle)
+    sampler = check_adapter(inputs.sampler, inputs.model_dir).sha if inputs.sampler else None
+    check_bundle(groups, adapter.sha, settings, inputs.bundle, sampler)
     batch = collect(groups, settings)
     check_lengths(batch.segments, settings)
     identity = {
@@ -56,6 +59,7 @@ def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
         "parent_sha": adapter.sha,
         "parent_optimizer_sha": state_sha(inputs.state) if inputs.state else None,
         "reference_sha": reference.sha if reference else None,
+        **({"sampler_sha": sampler} if sampler else {}),
         "bundle_sha": sha256_records(inputs.bundle),
         "settings": dataclasses.asdict(settings),
     }

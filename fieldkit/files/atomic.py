@@ -165,15 +165,18 @@ def locked(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """Append one line and fsync it. A torn last line of an earlier crash is closed off first.
+    """Append one line and fsync it. A torn last line of an earlier crash is cut off first.
 
-    Raises `ValueError` for a line that holds a newline.
+    Several processes may append to one file: each waits until the other's line is whole. Raises
+    `ValueError` for a line that holds a newline.
     """
     if "\n" in line:
         raise ValueError("a line holds no newline")
     path = Path(path)
     fresh = not path.exists()
     with naming(path), open(path, "ab+") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)  # until it is closed
+        f.seek(0, os.SEEK_END)
         if f.tell() > 0:
             f.seek(-1, os.SEEK_END)
             if f.read(1) != b"\n":

@@ -1,8 +1,9 @@
-"""Runs a child program: streams its lines, returns its exit code, and leaves no orphan.
+"""Runs child programs: streams their lines, returns their exit codes, and leaves no orphan.
 
-The loop starts phases, and the train phase starts the trainer, through `run_child`. A child gets
-its own process group, so that Ctrl-C at the terminal reaches only the loop. The kernel ends the
-child when its parent is gone, and the run's ledger names it while it lives.
+The loop starts phases, and the train phase starts the trainer, through `run_child`; two phases that
+run beside each other through `run_children`. A child gets its own process group, so that Ctrl-C at
+the terminal reaches only the loop. The kernel ends the child when its parent is gone, and the run's
+ledger names it while it lives.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.process.ledger import Ledger
 
 TICK_SECONDS = 0.5
-"""How often `on_tick` is called while a child says nothing."""
+"""How often `on_tick` is called while no child says anything."""
 
 GRACE_SECONDS = 15.0
 """How long a child may take to end in good order after SIGTERM."""
@@ -27,6 +29,27 @@ GRACE_SECONDS = 15.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _goes_on() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Program:
+    """A child program.
+
+    name: its entry in the ledger. on_line: gets every line of its stdout. log: its stderr goes to
+    the end of this file. stop_asked: when it turns true the child gets SIGTERM, and SIGKILL after
+    `GRACE_SECONDS`. on_end: gets its exit code, 128 + n where signal n ended it.
+    """
+
+    command: Sequence[str]
+    name: str
+    log: Path
+    on_line: Callable[[str], None]
+    stop_asked: Callable[[], bool] = _goes_on
+    on_end: Callable[[int], None] = lambda code: None
 
 
 def run_child(
@@ -37,61 +60,146 @@ def run_child(
     log: Path,
     on_line: Callable[[str], None],
     on_tick: Callable[[], None] = lambda: None,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_asked: Callable[[], bool] = _goes_on,
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> int:
-    """Run `command` to its end and return its exit code (128 + n where signal n ended it).
+    """Run one `Program` to its end and return its exit code; the rest as in `run_children`."""
+    program = Program(command, name, log, on_line, stop_asked)
+    (code,) = run_children([program], ledger=ledger, on_tick=on_tick, env=env, pass_fds=pass_fds)
+    return code
 
-    `ledger` knows it as `name` until then.
 
-    Every line of stdout goes to `on_line`; stderr goes to the end of `log`. When `stop_asked` turns
-    true the child gets SIGTERM, and SIGKILL after `GRACE_SECONDS`. Must be called from the main
-    thread: the kernel ties the child's life to the thread that started it.
+def run_children(
+    programs: Sequence[Program],
+    *,
+    ledger: Ledger,
+    on_tick: Callable[[], None] = lambda: None,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> list[int]:
+    """Run the programs at the same time, to the end of all; their exit codes, in their order.
+
+    One that fails does not end the others: `on_end` and `stop_asked` of the programs decide that.
+    Must be called from the main thread: the kernel ties a child's life to the thread that started
+    it.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    owned = ledger.announce(name, command, log)
-    with open(log, "ab") as err:
-        child = subprocess.Popen(
-            list(command),
-            env={**(os.environ if env is None else env), **ledger.marks(owned)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=err,
-            process_group=0,
-            pass_fds=tuple(pass_fds),
-            preexec_fn=_die_with(os.getpid()),
-        )
-    stop_at: float | None = None
-    assert child.stdout is not None
+    children: list[_Child] = []
     try:
-        ledger.started(owned, child.pid)
-        for lines in read_lines(child.stdout.fileno(), lambda: child.poll() is not None):
-            for line in lines:
-                on_line(line)
-            on_tick()
-            if stop_at is None and stop_asked():
-                child.send_signal(signal.SIGTERM)
-                stop_at = time.monotonic() + GRACE_SECONDS
-            if stop_at is not None and time.monotonic() > stop_at:
-                child.kill()
-        code = child.wait()
+        for program in programs:
+            children.append(child := _Child(program, ledger, env, pass_fds))
+            child.enter()
+        _stream(children, on_tick)
+        return [child.code for child in children]
     except BaseException:
-        _end(child)
+        for child in children:
+            child.process.terminate()
+        for child in children:
+            child.end_by(time.monotonic() + GRACE_SECONDS)
         raise
     finally:
-        child.stdout.close()
-        ledger.forget(name)
-    return code if code >= 0 else 128 - code
+        for child in children:
+            child.forget()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+class _Child:
+    """One program while it runs."""
+
+    def __init__(
+        self,
+        program: Program,
+        ledger: Ledger,
+        env: Mapping[str, str] | None,
+        pass_fds: Sequence[int],
+    ) -> None:
+        self.program, self._ledger = program, ledger
+        self.code = 0
+        self._stop_at: float | None = None
+        self._lines = _Lines()
+        program.log.parent.mkdir(parents=True, exist_ok=True)
+        self._owned = ledger.announce(program.name, program.command, program.log)
+        with open(program.log, "ab") as err:
+            self.process = subprocess.Popen(
+                list(program.command),
+                env={**(os.environ if env is None else env), **ledger.marks(self._owned)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                process_group=0,
+                pass_fds=tuple(pass_fds),
+                preexec_fn=_die_with(os.getpid()),
+            )
+
+    def enter(self) -> None:
+        """Write its pid into the ledger."""
+        self._ledger.started(self._owned, self.process.pid)
+
+    def fileno(self) -> int:
+        """Its stdout, to wait for."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def read(self) -> bool:
+        """Pass on the lines that have come; False at the end of its stdout."""
+        chunk = os.read(self.fileno(), _CHUNK_BYTES)
+        for line in self._lines.take(chunk):
+            self.program.on_line(line)
+        return bool(chunk)
+
+    def look(self) -> None:
+        """Stop it where that is asked."""
+        if self._stop_at is None and self.program.stop_asked():
+            self.process.send_signal(signal.SIGTERM)
+            self._stop_at = time.monotonic() + GRACE_SECONDS
+        if self._stop_at is not None and time.monotonic() > self._stop_at:
+            self.process.kill()
+
+    def finish(self) -> None:
+        """Pass on a last line without its newline, wait for the end, and tell its exit code."""
+        for line in self._lines.rest():
+            self.program.on_line(line)
+        code = self.process.wait()
+        self.code = code if code >= 0 else 128 - code
+        self.program.on_end(self.code)
+
+    def end_by(self, deadline: float) -> None:
+        """See it end, which it was told to, by this moment of the monotonic clock."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def forget(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._ledger.forget(self.program.name)
+
+
+def _stream(children: Sequence[_Child], on_tick: Callable[[], None]) -> None:
+    """Hear the children until all have ended."""
+    left = list(children)
+    with selectors.DefaultSelector() as selector:
+        for child in left:
+            selector.register(child, selectors.EVENT_READ)
+        while left:
+            # Asked before their output is: what a child wrote before its end is read.
+            over = [child for child in left if child.is_over]
+            heard = [key.fileobj for key, _ in selector.select(TICK_SECONDS)]
+            for child in tuple(left):
+                # Something that it started may hold the stdout of one that is over.
+                goes_on = child.read() if child in heard else child not in over
+                if not goes_on:
+                    selector.unregister(child)
+                    left.remove(child)
+                    child.finish()
+            on_tick()
+            for child in left:
+                child.look()
 
 
 def _die_with(parent: int) -> Callable[[], None]:
@@ -105,21 +213,37 @@ def _die_with(parent: int) -> Callable[[], None]:
     return arm
 
 
-def read_lines(fd: int, ended: Callable[[], bool]) -> Iterator[list[str]]:
-    """Lists of whole lines as they come from a pipe or socket, to its end; an empty list at least
-    every `TICK_SECONDS`. ended: whether who writes is gone, for a pipe that others keep open."""
-    rest = b""
+_CHUNK_BYTES = 65536
+
+
+class _Lines:
+    """Bytes as they come, as whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, chunk: bytes) -> list[str]:
+        """The lines that are whole now."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def rest(self) -> list[str]:
+        """A last line that has no newline, if there is one."""
+        return [self._rest.decode(errors="replace")] if self._rest else []
+
+
+def read_lines(fd: int) -> Iterator[list[str]]:
+    """Lists of whole lines as they come from a socket, to its end; an empty list at least every
+    `TICK_SECONDS`."""
+    lines = _Lines()
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         while True:
-            chunk: bytes | None = None
+            chunk = b""
             if selector.select(TICK_SECONDS):
-                chunk = os.read(fd, 65536)
+                chunk = os.read(fd, _CHUNK_BYTES)
                 if not chunk:
                     break
-            elif ended():
-                break  # while something it started still holds its stdout
-            *lines, rest = (rest + (chunk or b"")).split(b"\n")
-            yield [line.decode(errors="replace") for line in lines]
-    if rest:
-        yield [rest.decode(errors="replace")]
+            yield lines.take(chunk)
+    if rest := lines.rest():
+        yield rest

@@ -61,6 +61,8 @@ class Now:
     done: int = 0
     total: int = 0
     figures: dict[str, float] = field(default_factory=dict)
+    beside: str = ""
+    """How far the second of two phases is that run at the same time."""
 
     def take(self, event: Event) -> None:
         """Bring this up to date with an event."""
@@ -69,7 +71,11 @@ class Now:
             self.step = int(event.figures.get("step", self.step))
             self.steps = int(event.figures.get("steps", self.steps))
             self.left = event.figures.get("seconds_left")
-            self.what, self.done, self.total = "", 0, 0
+            self.what, self.done, self.total, self.beside = "", 0, 0, ""
+        elif event.kind is EventKind.PROGRESS and event.beside:
+            self.beside = f"{event.done}/{event.total} {event.text}"
+            own = {k: v for k, v in event.figures.items() if k != "tokens_per_s"}
+            self.figures |= own  # that speed is the first one's
         elif event.kind is EventKind.PROGRESS:
             self.what, self.done, self.total = event.text, event.done, event.total
             self.figures |= event.figures
@@ -227,6 +233,7 @@ def headline(now: Now) -> str:
 def how_far(now: Now) -> str:
     """What of the phase is done, and how long it has run."""
     counted = f"{now.done}/{now.total} {now.what}, " if now.total else ""
+    counted += f"{now.beside} beside it, " if now.beside else ""
     return counted + duration(time.monotonic() - now.began)
 
 

@@ -41,13 +41,15 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """One event. `figures` are numbers by name; `done` and `total` count for PROGRESS only."""
+    """One event. `figures` are numbers by name; `done` and `total` count for PROGRESS only. beside:
+    of the second of two phases that run at the same time."""
 
     kind: EventKind
     text: str
     done: int = 0
     total: int = 0
     figures: dict[str, float] = field(default_factory=dict)
+    beside: bool = False
 
 
 Tell = Callable[[Event], None]

@@ -20,7 +20,13 @@ from scripts.evidence.collect import TAGS, Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.milestones import SMOOTHING, Gain
 from scripts.evidence.played import BASE
-from scripts.evidence.step_figures import FIGURES, NOTHING, StepFigure, env_figures
+from scripts.evidence.step_figures import (
+    FIGURES,
+    NOTHING,
+    StepFigure,
+    env_figures,
+    overlap_figures,
+)
 from scripts.words import quantities
 from scripts.words.table import Table
 from scripts.words.visible import visible
@@ -49,7 +55,8 @@ def sums_table(f: Findings) -> Table | None:
 
 def numbers_table(f: Findings) -> Table | None:
     """The numbers behind the curves; None if no step was played."""
-    return _numbers(f, "", [figure for figure in FIGURES if figure.is_number])
+    shown = [figure for figure in FIGURES if figure.is_number]
+    return _numbers(f, "", [*shown, *overlap_figures(f.played)])
 
 
 def env_numbers_table(f: Findings) -> Table | None:

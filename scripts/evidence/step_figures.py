@@ -172,6 +172,10 @@ LARGEST_DRIFT = StepFigure(
     "Largest sampler − trainer", "its maximum", "|Δ|, nats a token", train("sampler_max_abs"),
     "train/sampler_trainer_maximum", -1, curve="", is_tracked=False,
 )  # fmt: skip
+POLICY_AGE = StepFigure(
+    "Age of the policy that played", "policy age", "steps", train("policy_age"),
+    "train/policy_age", digits=0, curve="",
+)  # fmt: skip
 CLIPPED = StepFigure(
     "Clipped share", "clipped", "% of tokens", train("clipped_share"), "train/clipped_share", -1,
     scale=100.0,
@@ -240,8 +244,13 @@ def env_figures(steps: Sequence[StepSummary]) -> list[StepFigure]:
 
 
 def figures_of(steps: Sequence[StepSummary]) -> list[StepFigure]:
-    """Every figure of these steps: `FIGURES`, and those of each environment."""
-    return [*FIGURES, *env_figures(steps)]
+    """Every figure of these steps: `FIGURES`, those of an overlap, and of each environment."""
+    return [*FIGURES, *overlap_figures(steps), *env_figures(steps)]
+
+
+def overlap_figures(steps: Sequence[StepSummary]) -> list[StepFigure]:
+    """The age of the policy that played, where one was older than the adapter it trained."""
+    return [POLICY_AGE] if by_step(steps, POLICY_AGE) else []
 
 
 def curves(steps: Sequence[StepSummary]) -> dict[str, list[StepFigure]]:

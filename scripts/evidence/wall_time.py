@@ -86,7 +86,7 @@ def wall_time(
 def _parts(clocked: Sequence[StepTimings], wall: float) -> tuple[Part, ...]:
     seconds: dict[str, float] = {}
     for t in clocked:
-        for name, value in t.seconds.items():
+        for name, value in t.seconds_of_wall.items():
             part = next((p for p, names in PARTS.items() if name in names), OTHER)
             seconds[part] = seconds.get(part, 0.0) + value
     longest_first = sorted(seconds, key=lambda p: (p == OTHER, -seconds[p]))

@@ -1,7 +1,8 @@
 """`grpo run`: the loop of grpo_loop.sh with a display, time limits and a summary at the end.
 
 Each phase is a separate process. The loop finds the next phase, starts it, shows its events, and
-stops between phases when asked. All state is in the run folder.
+stops between phases when asked. With run.overlap two run at the same time: a step is trained while
+the next one is played. All state is in the run folder.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import FieldkitError, Interrupted
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from rollout.sandbox.command import SandboxKind
-from scripts.base.children import run_child
+from scripts.base.children import Program, run_children
 from scripts.base.display import Both, Display, log_display
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
 from scripts.base.exit_codes import raise_code
@@ -31,7 +33,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
-from scripts.run.next_phase import FLAT, Phase, drive
+from scripts.run.next_phase import FLAT, Phase, drive, phase_beside
 from scripts.run.plan import Measured, seconds_allotted, seconds_left
 from scripts.run.reader import RunReader
 from scripts.run.state import (
@@ -121,6 +123,23 @@ def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
     return replace(config, run=replace(config.run, **given))
 
 
+@dataclass(eq=False)
+class _Running:
+    """A phase in a child process. failure: the text of its error. was_stopped: at the end of the
+    step, as the person asked."""
+
+    phase: Phase
+    log: Path
+    code: int = 0
+    failure: str = ""
+    was_stopped: bool = False
+
+    def raise_failure(self) -> None:
+        """Raise the error for its exit code."""
+        if not (self.was_stopped and self.code == Interrupted.exit_code):
+            raise_code(self.code, self.failure, f"the {self.phase.value} phase", self.log)
+
+
 class _Loop:
     """One loop over one run, under its lock."""
 
@@ -140,7 +159,7 @@ class _Loop:
         self.wish = wish
         self.lock_fd = lock_fd
         self.journal = Journal(folder.journal)
-        self.failure = ""
+        self.beside: Phase | None = None
         self.deadline = next_time(options.until, time.time()) if options.until else None
         self.has_forecast = False
         self.held = Held(folder)
@@ -162,6 +181,7 @@ class _Loop:
         files = read_files(self.folder, self.config, reader)
         steps = steps_planned(self.folder, self.config, files, self.deadline, reader)
         phase = phase_now(self.folder, self.config, files, steps, self.deadline, reader)
+        self.beside = phase_beside(phase, files, steps, self.config.run.overlap)
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures = {"step": float(max(0, step))}
         measured = read_measured(self.folder, files, reader)
@@ -183,7 +203,8 @@ class _Loop:
             page = self.folder.path / "report.html"
             self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")
         if phase not in (Phase.DONE, Phase.CONVERGED):
-            self.display.tell(Event(EventKind.PHASE, phase.value, figures=figures))
+            said = f"{phase}, {self.beside} beside it" if self.beside else phase.value
+            self.display.tell(Event(EventKind.PHASE, said, figures=figures))
         return phase
 
     def _allotted(self, measured: Measured) -> float | None:
@@ -198,17 +219,15 @@ class _Loop:
             self.has_forecast = True
 
     def do(self, phase: Phase) -> None:
-        """Run one phase to its end. Raises the error for its exit code."""
-        self.failure = ""
-        log = self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
-        code = run_child(
-            self._command(phase),
+        """Run one phase to its end, and the one that may run beside it. Raises the error of the
+        first that failed, by its exit code, when the other has come to its own end too."""
+        phases = [phase, *([self.beside] if self.beside and not self.wish.finish else [])]
+        children = [_Running(one, self._log(one)) for one in phases]
+        ended: list[_Running] = []
+        run_children(
+            [self._program(child, children, ended) for child in children],
             ledger=Ledger(self.folder.ledger),
-            name=phase.value,
-            log=log,
-            on_line=self._hear,
             on_tick=self._tick,
-            stop_asked=lambda: self.wish.now,
             env={
                 **os.environ,
                 LOCK_FD_VARIABLE: str(self.lock_fd),
@@ -220,9 +239,40 @@ class _Loop:
             self.journal.append(USED, bytes=most)
         if self.wish.now:
             raise Interrupted(self._resume_hint())
-        raise_code(code, self.failure, f"the {phase.value} phase", log)
+        for child in ended:
+            child.raise_failure()
         if PHASES[phase].shows_table:
             self._show_evaluation()
+
+    def _log(self, phase: Phase) -> Path:
+        return self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+
+    def _program(self, child: _Running, all_: Sequence[_Running], ended: list[_Running]) -> Program:
+        """The child program of one of the phases that run now; `ended` gets it at its end."""
+        first = all_[0]
+
+        def stop_asked() -> bool:
+            # "Finish the step" means the one that is trained; what plays beside it goes on later.
+            if child is not first and self.wish.finish and first in ended:
+                child.was_stopped = True
+            return self.wish.now or child.was_stopped
+
+        def on_end(code: int) -> None:
+            child.code = code
+            ended.append(child)
+            others = [other.phase.value for other in all_ if other not in ended]
+            if code != 0 and others and not self.wish.now:
+                told = f"the {child.phase} phase failed; the {others[0]} phase beside it"
+                self._note(f"{told} comes to its end first")
+
+        return Program(
+            self._command(child.phase),
+            child.phase.value,
+            child.log,
+            on_line=lambda line: self._hear(line, child, beside=child is not first),
+            stop_asked=stop_asked,
+            on_end=on_end,
+        )
 
     def _tick(self) -> None:
         self.display.tick()
@@ -254,15 +304,15 @@ class _Loop:
         words += [f"--{flag.replace('_', '-')}" for flag in given]
         return [*words, *play_flags(self.options.sandbox).split(), "--events"]
 
-    def _hear(self, line: str) -> None:
+    def _hear(self, line: str, child: _Running, *, beside: bool) -> None:
         event = read_event(line)
         if event is None:
             if line.strip():
                 self.display.tell(Event(EventKind.DETAIL, line))
         elif event.kind is EventKind.FAILED:
-            self.failure = event.text
+            child.failure = event.text
         elif event.kind is not EventKind.PHASE:  # `look` told it already, with the figures
-            self.display.tell(event)
+            self.display.tell(replace(event, beside=beside))
 
     def stop_engine(self) -> FieldkitError | None:
         """Stop the engine that the phases left running with what stays beside it, and the remains

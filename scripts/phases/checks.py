@@ -24,6 +24,7 @@ from fieldkit.training.adapter import (
     weight_bytes,
 )
 from rollout.draw.mix import check_mix
+from rollout.engine.lifecycle import AUTO, LIFECYCLES
 from rollout.engine.outside import look_at
 from rollout.envs.registry import environment_of
 from rollout.policies import SampledPolicy, WrittenSampler
@@ -52,6 +53,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     """Check tasks, model, adapter, disk, the servers in engine.urls and the sandbox; return the
     starting adapter."""
     require_trackers(ctx.config)
+    require_staying_engine(ctx)
     check_tasks(ctx)
     adapter = check_start_adapter(ctx)
     check_model(ctx)
@@ -94,6 +96,23 @@ def check_kept_apart(ctx: Context) -> None:
     final = ctx.final_file
     if final is not None and final != ctx.heldout_file:
         check_without_final(ctx.pool_file, final)
+
+
+def require_staying_engine(ctx: Context) -> None:
+    """Raise `BadInput` where run.overlap has an engine play while the trainer works, and
+    engine.lifecycle may end it meanwhile."""
+    engine = ctx.config.engine
+    if not ctx.config.run.overlap or not engine.replicas:
+        return  # those in engine.urls stay
+    name = engine.lifecycle
+    if name == AUTO or not LIFECYCLES.named(name).keeps_memory:
+        run = f"`grpo run {ctx.folder.typed}{ctx.config.flags} --set"
+        raise BadInput(
+            f"{ctx.folder.config}: run.overlap is 1, so the engine plays while the trainer works,"
+            f' and engine.lifecycle = "{name}" may end it for that; {run}'
+            f" engine.lifecycle=hotswap` keeps it beside the trainer. Where the memory does not"
+            f" suffice for both: {run} run.overlap=0`, before the first step"
+        )
 
 
 def check_prompts(ctx: Context) -> int:

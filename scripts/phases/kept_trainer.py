@@ -62,7 +62,7 @@ class KeptTrainer:
         """
         with contextlib.suppress(ConnectionError), self._connected() as connection:
             connection.sendall(request.encode())
-            for lines in read_lines(connection.fileno(), lambda: False):
+            for lines in read_lines(connection.fileno()):
                 for line in lines:
                     if (answer := _answer(line)) is not None:
                         return answer

@@ -10,23 +10,28 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
 from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, Signal, Task
+from fieldkit.training.adapter import adapter_sha
 from reward.group_signal import draw_of
 from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from scripts.base.events import alarm
-from scripts.phases.checks import check_kept_apart
+from scripts.phases.checks import check_kept_apart, require_staying_engine
 from scripts.phases.context import Context, Done
 from scripts.phases.make_player import player, renderer, serve, show
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
+from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
 
 
 def rollout(ctx: Context) -> Done:
-    """Sample the bundle of the step after the newest finished one; keep a finished bundle."""
+    """Sample the bundle of the step after the newest finished one; keep a finished bundle. With an
+    overlap, that of the step after it where it is there: it is played while that one is trained."""
     n = next_step(ctx)
+    if ctx.folder.has_bundle(n) and ctx.config.run.overlap:
+        n += 1
     if ctx.folder.has_bundle(n):
         return Done(f"step {n}: the bundle is there already")
     if not _checked_at_start(ctx):
@@ -57,13 +62,15 @@ def next_step(ctx: Context) -> int:
             f"step-000 (`grpo run {run}` does everything)"
         )
     refuse_change(ctx.folder, manifest, ctx.config)
+    require_staying_engine(ctx)
     return done
 
 
 def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
     settings = ctx.config.rollout
     chat = renderer(ctx)
-    servers = serve(ctx, ctx.folder.adapter(n - 1), ctx.folder.version(n - 1))
+    sampler = _sampler(ctx, n)
+    servers = serve(ctx, ctx.folder.adapter(sampler), ctx.folder.version(sampler))
     tasks = _draw(ctx, n)
 
     async def play() -> tuple[RolloutGroup, ...]:
@@ -84,6 +91,22 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
         return ctx.run_async(play())
 
 
+def _sampler(ctx: Context, n: int) -> int:
+    """The step whose adapter plays step `n`. Raises `BadInput` where an overlap needs an older one
+    that was changed: the newest is held against its hash when a phase begins (`run.verify`)."""
+    sampler = sampled_from(n, ctx.config.run.overlap)
+    if sampler == n - 1:
+        return sampler
+    said, folder = RunReader(ctx.folder).step(sampler).adapter_sha, ctx.folder.adapter(sampler)
+    if (found := adapter_sha(folder)) != said:
+        raise BadInput(
+            f"{folder}: its hash is {found[:12]}, but step {sampler} was trained to {said[:12]}: it"
+            f" was changed afterwards. Put it back, or remove {ctx.folder.step(sampler)} and the"
+            " steps after it, which are then made again"
+        )
+    return sampler
+
+
 def _draw(ctx: Context, n: int) -> list[Task]:
     """Step n's tasks, and behind them the spare ones."""
     settings = ctx.config.rollout
@@ -95,7 +118,7 @@ def _draw(ctx: Context, n: int) -> list[Task]:
         spare=settings.resample,
         group_size=settings.group_size,
         mix=ctx.config.data.mix,
-        sums=RunReader(ctx.folder).sums.draws,
+        sums=RunReader(ctx.folder).draws_before(n),
     )
     return DRAWS[settings.draw](drawing)
 

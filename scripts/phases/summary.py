@@ -28,11 +28,14 @@ def step_summary(
     timings: StepTimings,
     *,
     by_env: bool = False,
+    policy_age: int = 0,
 ) -> StepSummary:
     """The summary of a step whose bundle is `groups` and whose train.json is `trained`.
 
-    by_env: also by environment, as in a run with `several_envs`.
+    by_env: also by environment, as in a run with `several_envs`. policy_age: how many steps older
+    than the trained adapter the one is that played them.
     """
+    age = {"policy_age": float(policy_age)} if policy_age else {}
     envs = dict.fromkeys(g.env for g in groups) if by_env else {}
     trajectories = [t for g in groups for t in g.trajectories]
     return StepSummary(
@@ -48,7 +51,8 @@ def step_summary(
             key: float(value)
             for key, value in trained["train"].items()
             if isinstance(value, (int, float))
-        },
+        }
+        | age,
         seconds={k: round(v, 3) for k, v in {**timings.seconds, "wall": timings.wall}.items()},
         draws=tuple(map(draw_of, groups)),
         environments={

@@ -35,6 +35,7 @@ from scripts.phases.context import Context, Done
 from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import several_envs, step_summary
+from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
 from trainer.batch import collect
@@ -69,7 +70,8 @@ def train(ctx: Context) -> Done:
     kept = KeptTrainer(ctx.folder.path, _environment(ctx))
     with ctx.watch.part("reclaim"):
         held = kept.held
-        ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
+        if not ctx.config.run.overlap:  # else it plays meanwhile, and keeps its memory
+            ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
         alone = engine.keep_trainer and not ctx.config.trainer.launched
         stays = alone and stands_beside(find_engine(ctx.folder.path))
         if not stays:
@@ -100,6 +102,7 @@ def _environment(ctx: Context) -> dict[str, str]:
 
 def _inputs(ctx: Context, n: int) -> StepInputs:
     folder, state = ctx.folder, ctx.folder.trainer_state(n - 1)
+    sampler = sampled_from(n, ctx.config.run.overlap)
     return StepInputs(
         bundle=folder.bundle(n),
         adapter=folder.adapter(n - 1),
@@ -107,6 +110,7 @@ def _inputs(ctx: Context, n: int) -> StepInputs:
         model_dir=ctx.model_dir(),
         state=state if state.is_dir() else None,
         out_dir=folder.step(n),
+        sampler=folder.adapter(sampler) if sampler < n - 1 else None,
     )
 
 
@@ -151,6 +155,7 @@ def _command(ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings
         "--out-dir": inputs.out_dir,
         "--settings-json": file,
         "--optimizer-state": inputs.state,
+        "--sampler-adapter": inputs.sampler,
     }
     words = [word for flag, path in paths.items() if path for word in (flag, str(path))]
     return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
@@ -227,7 +232,7 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
         others.append("trainer.gradient_checkpointing = true")
     if settings.world_size > 1:
         others.append(f"trainer.processes = {settings.world_size // 2}")
-    if ctx.config.engine.lifecycle != "restart":
+    if ctx.config.engine.lifecycle != "restart" and not ctx.config.run.overlap:
         others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
     other = f"set {' or '.join(others)}" if others else "free memory"
     if not segments:
@@ -298,9 +303,13 @@ def _finish(ctx: Context, n: int, trained: dict[str, Any]) -> StepSummary:
         groups = read_bundle(ctx.folder.bundle(n))
     before = read_timings(ctx.folder.timings(n), n)
     timings = before.with_segment(ctx.watch.segment("train"))
+    overlap = ctx.config.run.overlap
+    if overlap:
+        timings = timings.after(read_timings(ctx.folder.timings(n - 1), n - 1))
     write_timings(ctx.folder.timings(n), timings)
     apart = several_envs(ctx.config, ctx.pool_file)
-    summary = step_summary(n, groups, trained, timings, by_env=apart)
+    age = n - 1 - sampled_from(n, overlap)
+    summary = step_summary(n, groups, trained, timings, by_env=apart, policy_age=age)
     write_text(ctx.folder.summary(n), encode(summary) + "\n")
     RunReader(ctx.folder).store_sums()
     return summary

@@ -84,6 +84,10 @@ class NightSettings:
     stop_when_flat: Annotated[bool, Change.LENGTH] = False
     """End the night before its last step once the mean reward has risen and, with 99 % confidence,
     rises no longer (`reward.plateau`)."""
+    overlap: Annotated[int, Ge(0), Le(1)] = 0
+    """1: the next step's episodes are played while a step is trained, by the adapter of one step
+    earlier; importance weights correct for that (docs/engines.md). It needs an engine that stays
+    while the trainer works. 0: the newest adapter plays, and playing and training take turns."""
     preflight: bool = True
     """Play a few groups before the night, and stop if their rewards have no signal."""
     seed: Annotated[int, Ge(0), Lt(2**31)] = 0

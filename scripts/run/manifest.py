@@ -207,6 +207,11 @@ def sandbox_kind(manifest: Mapping[str, Any]) -> str:
     return str(manifest.get("sandbox", "bwrap"))
 
 
+def overlap_of(manifest: Mapping[str, Any] | None) -> int:
+    """run.overlap of a run, whatever its run.toml says now; 0 where it was not started."""
+    return int((manifest or {}).get("config", {}).get("run", {}).get("overlap", 0))
+
+
 def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
     """RUN in a next command that plays, with the flag that a run without a sandbox needs.
 

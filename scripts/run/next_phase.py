@@ -48,10 +48,11 @@ class RunFiles:
     evaluated: arms with a finished evaluation: adapters by their hashes, the base model and the
         yardsticks by their names.
     yardsticks: those that its evaluation plays.
-    converged: the groups of the finished steps say that the pool carries no more signal, and it
-        does not grow.
+    converged: the groups that were played say that the pool carries no more signal, and it does
+        not grow.
     grows: they say so, and tasks of the reserve are to be added.
     flat: the reward has risen and rises no longer, and the night is to end for it.
+    second_bundle_ready: the step after the next one has its whole bundle too.
     """
 
     started: bool
@@ -61,6 +62,7 @@ class RunFiles:
     converged: bool
     grows: bool = False
     flat: bool = False
+    second_bundle_ready: bool = False
     yardsticks: tuple[str, ...] = field(default_factory=evaluated_yardsticks)
 
     @property
@@ -96,6 +98,28 @@ def next_phase(files: RunFiles, steps: int, eval_every: int, *, base: bool = Tru
     return Phase.CONVERGED if files.converged else Phase.ROLLOUT
 
 
+def sampled_from(step: int, overlap: int) -> int:
+    """The step whose adapter samples this step's bundle, from 1. overlap: run.overlap.
+
+    It depends on nothing else, so a bundle is the same whether the step before it is trained while
+    it is played, or before, or again after a kill.
+    """
+    return max(0, step - 1 - overlap)
+
+
+def phase_beside(phase: Phase, files: RunFiles, steps: int, overlap: int) -> Phase | None:
+    """The phase that may run at the same time as `phase`, or None.
+
+    With an overlap, the bundle of the next step is played while this one is trained, where it would
+    be played anyway: it is not there, it is within the planned steps, and what was played before
+    does not end the night or make the pool grow. Its adapter is there (`sampled_from`).
+    """
+    if not overlap or phase is not Phase.TRAIN or files.second_bundle_ready:
+        return None
+    ends = files.converged or files.grows or files.flat
+    return None if ends or files.newest + 2 > steps else Phase.ROLLOUT
+
+
 def due_arms(files: RunFiles, steps: int, eval_every: int, *, base: bool = True) -> tuple[str, ...]:
     """The arms to play now, cheapest first; none where everything due is there already."""
     wanted = [*files.yardsticks, *([BASE_ADAPTER] if base else []), files.adapters[0]]
@@ -122,10 +146,14 @@ def drive(
     """Ask, do, ask again, until an ending; return it, or the phase that was left undone.
 
     `stop_asked` is looked at between phases: a step whose bundle is there is still trained on, so
-    that "finish the step" holds, and nothing new is begun.
+    that "finish the step" holds, and nothing new is begun. Where bundles are played ahead (with an
+    overlap), a step that was just trained is the one that was to be finished.
     """
+    last = None
     while True:
         phase = look()
-        if phase in (Phase.DONE, Phase.CONVERGED) or (stop_asked() and phase is not Phase.TRAIN):
+        goes_on = not stop_asked() or (phase is Phase.TRAIN and last is not Phase.TRAIN)
+        if phase in (Phase.DONE, Phase.CONVERGED) or not goes_on:
             return phase
         do(phase)
+        last = phase

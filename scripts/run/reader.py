@@ -7,16 +7,18 @@ at a run opens each file once and sees one state of it. What the loop needs of a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
-from fieldkit.codec import decode, encode
+from fieldkit.codec import bundle_groups, decode, encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, write_text
-from fieldkit.records import StepSummary
+from fieldkit.records import Draw, StepSummary
+from reward.group_signal import draw_of
 from reward.pool_history import read_history
 from reward.solve_rate import DrawSums, Played
 from rollout.arm import BASE_ADAPTER, SUMMARY, key_of
@@ -171,6 +173,15 @@ class _Evaluations(Mapping[str, dict[str, Any]]):
         return len(self._all)
 
 
+@dataclass(frozen=True)
+class UnderWay:
+    """A step that is played and not finished: its draws, and the mean reward of its episodes."""
+
+    step: int
+    draws: tuple[Draw, ...]
+    mean_reward: float | None
+
+
 class RunReader:
     """One look at a run. What a property finds stays as it is for as long as the reader lives."""
 
@@ -232,6 +243,29 @@ class RunReader:
         """The sums of every finished step. Only the steps after those of sums.json are read."""
         settled = self._settled
         return settled if settled.steps == self.n_steps else self._plus(settled, self.n_steps - 1)
+
+    @cached_property
+    def under_way(self) -> UnderWay | None:
+        """What the bundle of the step after the finished ones holds; None where none is there.
+
+        All of it is in that step's step.json later, so what is decided from it does not depend on
+        whether the step is trained yet.
+        """
+        n = self.n_steps
+        if not self.folder.has_bundle(n):
+            return None
+        draws, rewards = [], []
+        for group in bundle_groups(self.folder.bundle(n)):
+            draws.append(draw_of(group))
+            rewards += [t.reward for t in group.trajectories]
+        return UnderWay(n, tuple(draws), statistics.fmean(rewards) if rewards else None)
+
+    def draws_before(self, step: int) -> DrawSums:
+        """What the steps before `step` drew. Of them all but one are finished at least, and that
+        one has its bundle: with an overlap the next step is drawn before it is trained."""
+        ahead = self.under_way if step > self.n_steps else None
+        found = self.sums.draws
+        return found if ahead is None else found.plus(ahead.step, ahead.draws)
 
     def store_sums(self) -> None:
         """Write sums.json: of all finished steps but the newest, whose evaluation may follow."""

@@ -54,9 +54,11 @@ def pool_tasks(
     return tuple(tasks.values())
 
 
-def pool_now(reader: RunReader, config: RunConfig) -> PoolState:
-    """The state of the run's pool after its finished steps."""
-    settings, sums = config.rollout, reader.sums.draws
+def pool_now(reader: RunReader, config: RunConfig, before: int | None = None) -> PoolState:
+    """The state of the run's pool after its finished steps. before: the step to be drawn, where
+    that is after one that is played and not trained yet."""
+    settings = config.rollout
+    sums = reader.sums.draws if before is None else reader.draws_before(before)
     one_place = Drawing(
         settings.run_seed,
         sums.step + 1,

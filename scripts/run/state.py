@@ -16,13 +16,14 @@ from fieldkit.files.journal import Entry
 from fieldkit.records import Signal
 from reward.plateau import rise
 from reward.pool_history import read_history
+from reward.solve_rate import Played
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import bound_changes, check_host, played_yardsticks, refuse_change
 from scripts.run.next_phase import Phase, RunFiles, is_over, next_phase
 from scripts.run.plan import Measured, has_time_for_base, planned_steps, scaled_eval_seconds
-from scripts.run.reader import RunReader, Sums
+from scripts.run.reader import RunReader, Sums, UnderWay
 from scripts.run.run_pool import next_tasks, pool_now
 from scripts.words.quantities import counted
 
@@ -42,7 +43,9 @@ def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = 
         refuse_change(folder, manifest, config)
     elif bound_changes(manifest, config):
         return _nothing_yet()
-    is_done = _is_converged(reader, config)
+    # With an overlap, a bundle that is there is followed by the next before it is trained.
+    ahead = reader.under_way if config.run.overlap else None
+    is_done = _is_converged(reader, config, ahead)
     grows = is_done and config.run.on_converged != "stop" and bool(next_tasks(reader, config))
     return RunFiles(
         started=True,
@@ -51,7 +54,8 @@ def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = 
         evaluated=reader.evaluations.keys(),
         converged=is_done and not grows,
         grows=grows,
-        flat=config.run.stop_when_flat and is_flat(reader),
+        flat=config.run.stop_when_flat and is_flat(reader, ahead),
+        second_bundle_ready=folder.has_bundle(n_done + 1),
         yardsticks=played_yardsticks(manifest),
     )
 
@@ -149,9 +153,11 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
     )
 
 
-def is_flat(reader: RunReader) -> bool:
-    """Whether the reward has risen and rises no longer. Reads every step.json."""
-    found = rise([s.mean_reward for s in reader.steps if s.mean_reward is not None])
+def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:
+    """Whether the reward has risen and rises no longer. Reads every step.json. ahead: a step that
+    is played and not trained yet, to count too."""
+    rewards = [s.mean_reward for s in (*reader.steps, *([ahead] if ahead else ()))]
+    found = rise([reward for reward in rewards if reward is not None])
     return found is not None and found.over
 
 
@@ -174,17 +180,21 @@ def _nothing_yet() -> RunFiles:
     return RunFiles(False, (), False, frozenset(), False)
 
 
-def _is_converged(reader: RunReader, config: RunConfig) -> bool:
+def _is_converged(reader: RunReader, config: RunConfig, ahead: UnderWay | None) -> bool:
     """Whether the pool teaches too little to go on. A newest step of which half the groups differ
-    in their work is evidence enough against, and no pool is read."""
-    newest = reader.n_steps - 1
+    in their work is evidence enough against, and no pool is read. ahead: as for `is_flat`."""
+    newest = reader.n_steps - 1 if ahead is None else ahead.step
     if newest == 0:
         return False
-    drawn = read_history([reader.step(newest)], reader.folder.bundle).drawn
+    drawn: Sequence[Played] = (
+        read_history([reader.step(newest)], reader.folder.bundle).drawn
+        if ahead is None
+        else ahead.draws
+    )
     learnable = sum(d.signal is Signal.LEARNABLE for d in drawn)
     if 2 * learnable >= len(drawn):
         return False
-    return pool_now(reader, config).converged
+    return pool_now(reader, config, newest + 1).converged
 
 
 def _eval_seconds(reader: RunReader, files: RunFiles) -> float:

@@ -2,18 +2,19 @@
 
 A phase's clock starts when its process does, so that starting Python is seen too. The wall is
 measured on its own, from the first phase's start to the last one's end, so that the parts can be
-held against it: what no part claims shows as the difference. Somebody may set the machine's clock
+held against it: what no part claims shows as the difference. A rollout may run beside the training
+of the step before: the wall of a step begins where that of the step before it ended, so that the
+walls of all steps add up to the night. Somebody may set the machine's clock
 meanwhile: how long a phase took is measured on the clock that nobody can set.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -88,25 +89,37 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class StepTimings:
-    """A step's segments, in the order in which they ended."""
+    """A step's segments, in the order in which they ended. since: Unix seconds; what lies before is
+    in the wall of the step before. 0: nothing does."""
 
     step: int
     segments: tuple[Segment, ...] = field(default_factory=tuple)
+    since: float = 0.0
 
     def with_segment(self, segment: Segment) -> StepTimings:
         """These timings with one more segment; a phase that ran again replaces its earlier one."""
         others = tuple(s for s in self.segments if s.phase != segment.phase)
-        return StepTimings(self.step, (*others, segment))
+        return replace(self, segments=(*others, segment))
+
+    def after(self, before: StepTimings) -> StepTimings:
+        """These timings of a step whose rollout ran beside the training of the step `before`."""
+        if not self.segments:
+            return self
+        first = self.segments[0]
+        ends = [s.ended for s in before.segments if s.loop and s.loop == first.loop]
+        since = max(ends, default=0.0)
+        return replace(self, since=since if since > first.began else 0.0)
 
     @property
     def wall(self) -> float:
         """Seconds of everything that belongs to the step, its evaluation included."""
-        return _wall(self.segments)
+        return _wall(self.segments, self.since)
 
     @property
     def training_wall(self) -> float:
         """Seconds of rollout and training: what one more step costs."""
-        return _wall(tuple(s for s in self.segments if not s.phase.startswith(EVAL)))
+        trained = tuple(s for s in self.segments if not s.phase.startswith(EVAL))
+        return _wall(trained, self.since)
 
     @property
     def eval_wall(self) -> float:
@@ -121,11 +134,21 @@ class StepTimings:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by part, over all phases, and those that passed between the phases of a loop."""
-        between = _between(self.segments)
+        return self._parts(0.0)
+
+    @property
+    def seconds_of_wall(self) -> dict[str, float]:
+        """The same without what is in the wall of the step before: of a rollout that ran beside its
+        training, each part is counted by the share of the rollout that came after."""
+        return self._parts(self.since)
+
+    def _parts(self, since: float) -> dict[str, float]:
+        between = _between(self.segments, self.since)
         out = {BETWEEN: between} if between else {}
-        for segment in self.segments:
+        for i, segment in enumerate(self.segments):
+            share = 1.0 if i or not segment.wall else 1 - _before(segment, since) / segment.wall
             for name, value in segment.seconds.items():
-                out[name] = out.get(name, 0.0) + value
+                out[name] = out.get(name, 0.0) + share * value
         return out
 
 
@@ -134,23 +157,31 @@ def eval_segment(arm: str) -> str:
     return f"{EVAL} {arm}"
 
 
-def _wall(segments: tuple[Segment, ...]) -> float:
-    """Seconds from the first segment's start to the last one's end.
+def _wall(segments: tuple[Segment, ...], since: float) -> float:
+    """Seconds from the first segment's start, or from `since`, to the last one's end.
 
     Where the segments belong to different loops (a night that was stopped and resumed, phases typed
     by hand) the time between them does not count, and the segments' own walls are added up.
     """
-    return sum(s.wall for s in segments) + _between(segments)
+    before = _before(segments[0], since) if segments else 0.0
+    return sum(s.wall for s in segments) - before + _between(segments, since)
 
 
-def _between(segments: tuple[Segment, ...]) -> float:
+def _before(first: Segment, since: float) -> float:
+    """Seconds of a step's first segment that lie before `since`."""
+    return min(max(0.0, since - first.began), first.wall)
+
+
+def _between(segments: tuple[Segment, ...], since: float) -> float:
     """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
     the loop looked at what is next, and another was started. Only the clock on the wall sees both
     processes; where it was set back, nothing is counted."""
     loops = {s.loop for s in segments}
     if len(loops) != 1 or "" in loops:
         return 0.0
-    return sum(max(0.0, b.began - a.ended) for a, b in itertools.pairwise(segments))
+    ends = [max(s.ended, since) if i == 0 else s.ended for i, s in enumerate(segments)]
+    begins = [s.began for s in segments[1:]]
+    return sum(max(0.0, begin - end) for end, begin in zip(ends, begins, strict=False))
 
 
 def process_began() -> float:
@@ -179,7 +210,10 @@ def read_timings(path: Path, step: int) -> StepTimings:
         found = [from_plain(Segment, s, f"{path}: segments.{i}") for i, s in enumerate(segments)]
     except BadInput as e:
         raise BadInput(f"{e}; {_HELP}") from None
-    return StepTimings(step, tuple(found))
+    since = value.get("since", 0.0)
+    if not isinstance(since, int | float):
+        raise BadInput(f"{path}: since is not a number; {_HELP}")
+    return StepTimings(step, tuple(found), float(since))
 
 
 def write_timings(path: Path, timings: StepTimings) -> None:
@@ -191,4 +225,6 @@ def write_timings(path: Path, timings: StepTimings) -> None:
         "seconds": {k: round(v, 3) for k, v in timings.seconds.items()},
         "segments": [asdict(s) for s in timings.segments],
     }
+    if timings.since:
+        value["since"] = timings.since
     write_json(path, value)

@@ -6,6 +6,10 @@ and train.json hold the hashes of a step's result; the journal holds those of th
 of evaluation transcripts. The bundle of a finished step is checked only if its step must be trained
 again. A loop hashes an evaluation once, and again where its size or time has changed, and it reads
 each line of the journal once; a phase that was typed looks at everything.
+
+Two phases that run beside each other look in turn, under checked.lock. What the other one is
+writing is not there, or whole: bundles, adapters and markers appear by rename, a marker after the
+files that it names.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from typing import Any
 
 from fieldkit.codec import bundle_groups, decode, encode
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import fsync_dir, read_json, sha256_text, write_text
+from fieldkit.files.atomic import fsync_dir, locked, read_json, sha256_text, write_text
 from fieldkit.files.journal import Entry, Journal, Mark
 from fieldkit.files.sharded import sha256_records, shards_of, stored
 from fieldkit.training.adapter import adapter_sha
 from scripts.base.events import Tell, note
 from scripts.run.folder import RunFolder
+from scripts.run.manifest import overlap_of, read_manifest
+from scripts.run.next_phase import sampled_from
 from scripts.run.timings import LOOP_VARIABLE
 from trainer.checkpoint import MARKER_FILE, state_sha
 
@@ -45,15 +51,23 @@ def put_aside_changes(folder: RunFolder, tell: Tell) -> None:
     Raises `BadInput` if the starting adapter changed, because no phase can make it again, and as
     `require_weights`.
     """
-    n_done = folder.finished_steps()
-    if n_done == 0:
+    if folder.finished_steps() == 0:
         return
     require_weights(folder)
     _require_start(folder)
+    with locked(folder.checked.with_suffix(".lock")):
+        _put_aside_all(folder, tell)
+
+
+def _put_aside_all(folder: RunFolder, tell: Tell) -> None:
+    n_done, overlap = folder.finished_steps(), overlap_of(read_manifest(folder))
     known = _read_known(folder, n_done)
-    changes = [*_evals(folder, known), *_step(folder, n_done, known.hashes)]
+    changes = [*_evals(folder, known), *_step(folder, n_done, known.hashes, overlap)]
+    if overlap:
+        ahead = known.hashes.get(folder.relative(folder.bundle(n_done + 1)))
+        changes += _bundle(folder, n_done + 1, ahead, overlap)
     if n_done > 1:
-        changes += _step(folder, n_done - 1, known.hashes)
+        changes += _step(folder, n_done - 1, known.hashes, overlap)
     _keep_known(folder, known)
     for change in changes:
         _put_aside(folder, change)
@@ -92,7 +106,9 @@ def _require_start(folder: RunFolder) -> None:
         )
 
 
-def _step(folder: RunFolder, n: int, journalled: Mapping[str, str]) -> Iterator[Change]:
+def _step(
+    folder: RunFolder, n: int, journalled: Mapping[str, str], overlap: int
+) -> Iterator[Change]:
     """Changes of step `n`, whose result may be finished, half or not there yet."""
     said = _said(folder, n)
     result = (
@@ -106,15 +122,24 @@ def _step(folder: RunFolder, n: int, journalled: Mapping[str, str]) -> Iterator[
         yield Change(wrong[0], all_of_it)
     elif folder.summary(n).exists():
         return
-    bundle = folder.bundle(n)
+    sha = said.get("bundle_sha") or journalled.get(folder.relative(folder.bundle(n)))
+    yield from _bundle(folder, n, sha, overlap, all_of_it)
+
+
+def _bundle(
+    folder: RunFolder, n: int, sha: str | None, overlap: int, result: tuple[Path, ...] = ()
+) -> Iterator[Change]:
+    """A change of step `n`'s bundle. sha: as journalled; None where it is not known. result: what
+    was trained on it."""
+    bundle, sampler = folder.bundle(n), sampled_from(n, overlap)
     if stored(bundle) is None:
         return
-    sha = said.get("bundle_sha") or journalled.get(folder.relative(bundle))
     if sha is not None and _hash(sha256_records, bundle) != sha:
-        yield Change(bundle, (*all_of_it, bundle))
-    elif _sampled_by(bundle) not in (None, read_json(folder.summary(n - 1))["adapter_sha"]):
+        yield Change(bundle, (*result, bundle))
+    elif _sampled_by(bundle) not in (None, read_json(folder.summary(sampler))["adapter_sha"]):
         # Trained again, a step need not come to the same bytes: on a GPU it does not.
-        yield Change(bundle, (*all_of_it, bundle), f"not sampled by the adapter of step {n - 1}")
+        why = f"not sampled by the adapter of step {sampler}"
+        yield Change(bundle, (*result, bundle), why)
 
 
 def _sampled_by(bundle: Path) -> str | None:

@@ -16,6 +16,7 @@ from fieldkit.files.journal import Entry
 from scripts.run.next_phase import Phase
 
 _CLOCK_SLACK_SECONDS = 2.0  # between the clock of the journal and a process's age
+_AT_ONCE = 2  # phases
 
 
 class State(StrEnum):
@@ -35,7 +36,7 @@ class State(StrEnum):
 class Activity:
     """The state, and the last phase with its Unix time and the pid that wrote it.
 
-    why: the reason of a stop.
+    why: the reason of a stop. beside: the phase that runs beside that one.
     """
 
     state: State
@@ -43,6 +44,12 @@ class Activity:
     since: float = 0.0
     pid: int | None = None
     why: str = ""
+    beside: str = ""
+
+    @property
+    def phases(self) -> str:
+        """The phase, or both, in words."""
+        return f"{self.phase}, {self.beside} beside it" if self.beside else self.phase
 
 
 def activity(
@@ -50,11 +57,14 @@ def activity(
 ) -> Activity:
     """Derive the state. loop: pid of the lock's holder. is_alive: whether an entry's writer is."""
     between = State.IDLE if loop is None else State.BETWEEN
+    if working := _at_work(entries, is_alive):
+        first, *others = working
+        beside = str(others[0].data.get("phase", "")) if others else ""
+        phase = str(first.data.get("phase", ""))
+        return Activity(State.WORKING, phase, first.time, first.pid, beside=beside)
     for e in reversed(entries):
         phase = str(e.data.get("phase", ""))
         if e.event == "phase_start":
-            if is_alive(e):
-                return Activity(State.WORKING, phase, e.time, e.pid)
             return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")
         if e.event == "phase_end":
             code = e.data.get("exit")
@@ -71,6 +81,22 @@ def activity(
         if e.event == "loop_start":
             return Activity(between, "", e.time)
     return Activity(State.FRESH)
+
+
+def _at_work(entries: Sequence[Entry], is_alive: Callable[[Entry], bool]) -> list[Entry]:
+    """The starts of the phases that run now, oldest first. They are two at most: a rollout may run
+    beside a training."""
+    found, ended, starts = [], set[int](), 0
+    for e in reversed(entries):
+        if e.event in ("loop_start", "loop_end") or starts == _AT_ONCE:
+            break
+        if e.event == "phase_end":
+            ended.add(e.pid)
+        elif e.event == "phase_start":
+            starts += 1
+            if e.pid not in ended and is_alive(e):
+                found.append(e)
+    return found[::-1]
 
 
 def lives(entry: Entry) -> bool:

@@ -96,7 +96,7 @@ def _header(sight: Sight) -> Panel:
     title = [sight.name]
     if sight.planned is not None:
         title.append(f"step {sight.step}/{sight.planned}")
-    title.append(doing.phase if doing.state is State.WORKING else doing.state.value)
+    title.append(doing.phases if doing.state is State.WORKING else doing.state.value)
     return Panel(
         Group(*body),
         title=Text(" · ".join(title), style=STATE_STYLE.get(doing.state, "yellow")),
@@ -121,7 +121,7 @@ def _now(sight: Sight) -> Text:
     parts = []
     if doing.state is State.WORKING:
         # The clock may have been set back since the phase began.
-        parts.append(f"{doing.phase} for {duration(max(0.0, sight.at - doing.since))}")
+        parts.append(f"{doing.phases} for {duration(max(0.0, sight.at - doing.since))}")
     if sight.left is not None:
         end = clock(sight.at + sight.left)
         parts.append(f"about {roughly(sight.left)} left, until {end}")

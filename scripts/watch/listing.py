@@ -63,7 +63,7 @@ def _state(folder: RunFolder, steps: int) -> str:
     doing = activity(Journal(folder.journal).read(), holder(folder.lock), lives)
     if doing.state is State.FRESH and steps:
         return "its journal is not here"
-    return doing.phase if doing.state is State.WORKING else doing.state.value
+    return doing.phases if doing.state is State.WORKING else doing.state.value
 
 
 def _verdict(folder: RunFolder) -> str:

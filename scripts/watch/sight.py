@@ -278,7 +278,11 @@ class Watcher:
         if doing.phase != Phase.TRAIN:
             return doing.since
         segments = read_timings(self.folder.timings(n), n).segments
-        return min([doing.since, *(s.began for s in segments)])
+        began = min([doing.since, *(s.began for s in segments)])
+        if not self._config.run.overlap:
+            return began
+        before = read_timings(self.folder.timings(n - 1), n - 1).segments  # it played beside them
+        return max([began, *(s.ended for s in before)])
 
     def _eval_partial(self) -> Path | None:
         """The partial file of the unfinished evaluation: the newest without a summary."""
@@ -299,6 +303,7 @@ class Watcher:
         n = len(steps)
         if doing.phase == Phase.ROLLOUT:
             total = config.rollout.tasks_per_step * config.rollout.group_size
+            n += bool(config.run.overlap and self.folder.has_bundle(n))
             there = self.folder.has_bundle(n)
             done = total if there else self._partial(self.folder.partial(n)).n
             return Progress(done, total, "episodes")
@@ -336,9 +341,10 @@ class Watcher:
         n = len(steps)
         if eval_partial is not None and (last := self._partial(eval_partial).last):
             return Episode(last, f"{_player(last.adapter_sha, steps)}, held-out set")
-        if last := self._partial(self.folder.partial(n)).last:
-            return Episode(last, f"step {n}")
-        for k in (n, n - 1):
+        for k in (n + 1, n):  # the later one is played while step n is trained
+            if last := self._partial(self.folder.partial(k)).last:
+                return Episode(last, f"step {k}")
+        for k in (n + 1, n, n - 1):
             bundle = self.folder.bundle(k)
             read = partial(_last_of, bundle)
             if last := self._read(stored(bundle) or bundle, read, None):

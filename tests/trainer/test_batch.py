@@ -178,3 +178,9 @@ def test_a_trained_token_is_named_by_task_turn_and_place() -> None:
         assert segment.where(first).endswith("turn 1 token 0")
     with pytest.raises(IndexError):
         segment.where(segment.n_trained)
+
+
+def test_a_bundle_of_an_older_adapter_is_taken_where_that_one_is_expected_and_no_other() -> None:
+    check_bundle([group()], "b" * 64, SETTINGS, HERE, SHA)
+    with pytest.raises(BadInput, match="but the adapter that should have is cccc"):
+        check_bundle([group()], SHA, SETTINGS, HERE, "c" * 64)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import LEDGER_VARIABLE, environment
-from scripts.base.children import run_child
+from scripts.base.children import Program, run_child, run_children
 
 
 def run(code: str, folder: Path, log: Path, **more: Any) -> int:
@@ -91,3 +92,65 @@ def test_the_ledger_names_a_child_while_it_lives_and_no_longer(tmp_path: Path) -
     assert pid is not None
     assert (parent, path) == (os.getpid(), str(ledger.path))
     assert ledger.entries() == []
+
+
+# --- two at the same time -------------------------------------------------------------------------
+
+
+def test_two_children_run_at_the_same_time_and_both_are_heard(tmp_path: Path) -> None:
+    """Each waits for what the other writes, so that one after the other would never end."""
+    code = """
+import pathlib, sys, time
+mine, other = map(pathlib.Path, sys.argv[1:])
+mine.touch()
+while not other.exists():
+    time.sleep(0.01)
+print(mine.name)
+sys.exit(3 if mine.name == "a" else 0)
+"""
+    heard: dict[str, list[str]] = {"a": [], "b": []}
+    ended: list[tuple[str, int]] = []
+
+    def program(name: str, other: str) -> Program:
+        return Program(
+            python(code, str(tmp_path / name), str(tmp_path / other)),
+            name,
+            tmp_path / "log",
+            on_line=heard[name].append,
+            on_end=lambda exit_code: ended.append((name, exit_code)),
+        )
+
+    ledger = Ledger(tmp_path / LEDGER_FILE)
+    assert run_children([program("a", "b"), program("b", "a")], ledger=ledger) == [3, 0]
+    assert heard == {"a": ["a"], "b": ["b"]}
+    assert sorted(ended) == [("a", 3), ("b", 0)]
+    assert ledger.entries() == []
+
+
+def test_one_of_two_children_is_stopped_when_the_other_has_ended(tmp_path: Path) -> None:
+    over: list[int] = []
+    quick = Program(python(""), "quick", tmp_path / "log", print, on_end=over.append)
+    waits = Program(
+        python("import signal; signal.pause()"),
+        "waits",
+        tmp_path / "log",
+        print,
+        stop_asked=lambda: bool(over),
+    )
+    codes = run_children([quick, waits], ledger=Ledger(tmp_path / LEDGER_FILE))
+    assert codes == [0, 128 + signal.SIGTERM]
+
+
+def test_an_error_of_the_parent_leaves_neither_of_two_children(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def fail(line: str) -> None:
+        seen.append(int(line))
+        if len(seen) == 2:
+            raise RuntimeError("the display broke")
+
+    code = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    both = [Program(python(code), name, tmp_path / "log", fail) for name in ("a", "b")]
+    with pytest.raises(RuntimeError, match="the display broke"):
+        run_children(both, ledger=Ledger(tmp_path / LEDGER_FILE))
+    assert not any(map(psutil.pid_exists, seen))

@@ -9,7 +9,16 @@ import pytest
 
 from rollout.arm import BASE_ADAPTER
 from rollout.yardsticks import evaluated_yardsticks
-from scripts.run.next_phase import Phase, RunFiles, drive, due_arms, is_over, next_phase
+from scripts.run.next_phase import (
+    Phase,
+    RunFiles,
+    drive,
+    due_arms,
+    is_over,
+    next_phase,
+    phase_beside,
+    sampled_from,
+)
 
 YARDSTICKS = frozenset({*evaluated_yardsticks(), BASE_ADAPTER})
 START = "sha-0"
@@ -224,3 +233,68 @@ def test_a_wish_to_stop_leaves_a_pool_as_it_is() -> None:
     done: list[Phase] = []
     assert drive(lambda: Phase.GROW, done.append, lambda: True) is Phase.GROW
     assert done == []
+
+
+# --- with an overlap ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("step", "before", "one_earlier"), [(1, 0, 0), (2, 1, 0), (7, 6, 5)])
+def test_a_bundle_is_sampled_by_the_adapter_of_a_step_that_its_number_gives(
+    step: int, before: int, one_earlier: int
+) -> None:
+    assert sampled_from(step, 0) == before
+    assert sampled_from(step, 1) == one_earlier
+
+
+def test_the_next_bundle_is_played_beside_the_training_of_one_that_is_there() -> None:
+    here = files(3, bundle=True)
+    assert phase_beside(Phase.TRAIN, here, 9, 1) is Phase.ROLLOUT
+    assert phase_beside(Phase.TRAIN, here, 9, 0) is None
+    assert phase_beside(Phase.EVAL, here, 9, 1) is None
+    assert phase_beside(Phase.ROLLOUT, files(3), 9, 1) is None
+
+
+@pytest.mark.parametrize(
+    "what", [{"second_bundle_ready": True}, {"converged": True}, {"grows": True}, {"flat": True}]
+)
+def test_nothing_is_played_ahead_that_is_there_or_may_not_follow(what: dict[str, bool]) -> None:
+    here = replace(files(3, bundle=True), **what)  # type: ignore[arg-type]
+    assert phase_beside(Phase.TRAIN, here, 9, 1) is None
+
+
+def test_nothing_is_played_beyond_the_last_step() -> None:
+    assert phase_beside(Phase.TRAIN, files(3, bundle=True), 5, 1) is Phase.ROLLOUT
+    assert phase_beside(Phase.TRAIN, files(3, bundle=True), 4, 1) is None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("eval_every", [0, 1, 2])
+def test_a_night_with_an_overlap_plays_and_trains_every_step_once(
+    steps: int, eval_every: int
+) -> None:
+    """And what plays beside a training finds the adapter that it needs."""
+    bundles, here = set[int](), files(0)
+    played, trained = list[int](), list[int]()
+
+    def play() -> None:
+        step = here.newest + 1 + ((here.newest + 1) in bundles)
+        assert sampled_from(step, 1) <= here.newest
+        played.append(step)
+        bundles.add(step)
+
+    while (phase := next_phase(here, steps, eval_every)) is not Phase.DONE:
+        if phase is Phase.ROLLOUT or phase_beside(phase, here, steps, 1):
+            play()
+        if phase is Phase.TRAIN:
+            trained.append(here.newest + 1)
+        due = due_arms(here, steps, eval_every) if phase is Phase.EVAL else ()
+        evaluated = frozenset({*here.evaluated, *due})
+        here = files(len(trained), bundle=len(trained) + 1 in bundles, evaluated=evaluated)
+        here = replace(here, second_bundle_ready=len(trained) + 2 in bundles)
+    assert played == trained == list(range(1, steps + 1))
+
+
+def test_asked_to_finish_the_step_no_bundle_that_was_played_ahead_is_trained_on() -> None:
+    done: list[Phase] = []
+    assert drive(lambda: Phase.TRAIN, done.append, lambda: bool(done)) is Phase.TRAIN
+    assert done == [Phase.TRAIN]

@@ -102,3 +102,50 @@ def test_the_stopwatch_counts_a_part_that_failed_too() -> None:
         raise RuntimeError
     watch.add("rollout", 3.0)
     assert watch.seconds["rollout"] >= 3.0
+
+
+# --- a rollout beside the training of the step before ---------------------------------------------
+
+
+def test_the_walls_of_steps_that_overlap_add_up_to_the_night() -> None:
+    first = StepTimings(1, (segment("rollout", 0, 10), segment("train", 11, 31)))
+    second = StepTimings(2, (segment("rollout", 11, 25), segment("train", 32, 52)))
+    third = StepTimings(3, (segment("rollout", 33, 63), segment("train", 64, 84)))
+    second = second.after(first)
+    third = third.after(second)
+    assert (first.wall, second.wall, third.wall) == (31, 21, 32)
+    assert first.wall + second.wall + third.wall == 84
+
+
+def test_an_evaluation_between_two_steps_that_overlap_is_in_one_wall_only() -> None:
+    first = StepTimings(1, (segment("rollout", 0, 10), segment("train", 10, 30)))
+    first = first.with_segment(segment("eval sha", 30, 90))
+    second = StepTimings(2, (segment("rollout", 10, 25), segment("train", 91, 111))).after(first)
+    assert first.wall + second.wall == 111
+    assert second.training_wall == 21
+
+
+def test_a_rollout_of_another_loop_is_beside_nothing() -> None:
+    first = StepTimings(1, (segment("rollout", 0, 10), segment("train", 40, 60, "2")))
+    second = StepTimings(2, (segment("rollout", 10, 25), segment("train", 61, 81, "2")))
+    assert second.after(first).wall == 15 + 20
+
+
+def test_parts_of_a_step_are_as_long_as_they_were_and_count_for_the_wall_what_came_after() -> None:
+    first = StepTimings(1, (segment("rollout", 0, 10), segment("train", 10, 30)))
+    phases = (segment("rollout", 10, 40, rollout=30.0), segment("train", 41, 51, gradient=10.0))
+    second = StepTimings(2, phases).after(first)
+    assert second.seconds == {"between": 1, "rollout": 30, "gradient": 10}
+    assert second.seconds_of_wall == pytest.approx({"between": 1, "rollout": 10, "gradient": 10})
+    assert sum(second.seconds_of_wall.values()) == pytest.approx(second.wall)
+
+
+def test_an_overlap_is_read_as_it_was_written_and_a_step_without_one_has_no_key(
+    tmp_path: Path,
+) -> None:
+    first = StepTimings(1, (segment("rollout", 0, 10), segment("train", 10, 30)))
+    second = StepTimings(2, (segment("rollout", 10, 25), segment("train", 31, 51))).after(first)
+    for timings in (first, second):
+        write_timings(tmp_path / "timings.json", timings)
+        assert read_timings(tmp_path / "timings.json", timings.step) == timings
+        assert ('"since"' in (tmp_path / "timings.json").read_text()) == (timings is second)

@@ -77,3 +77,25 @@ def test_a_process_that_ended_does_not_live() -> None:
     assert not lives(entry("phase_start", pid=child.pid, at=at)), "a zombie"
     child.wait()
     assert not lives(entry("phase_start", pid=child.pid, at=at))
+
+
+# --- a rollout beside a training ------------------------------------------------------------------
+
+BOTH = (entry("phase_start", 5, phase="train"), entry("phase_start", 6, 101.0, phase="rollout"))
+
+
+def test_two_phases_that_run_at_the_same_time_are_both_named() -> None:
+    now = what(*BOTH)
+    assert now == Activity(State.WORKING, "train", 100.0, 5, beside="rollout")
+    assert now.phases == "train, rollout beside it"
+
+
+@pytest.mark.parametrize(("over", "left"), [(5, "rollout"), (6, "train")])
+def test_when_one_of_two_phases_has_ended_the_other_is_at_work(over: int, left: str) -> None:
+    now = what(*BOTH, entry("phase_end", over, phase="either", exit=5, error="why"))
+    assert (now.state, now.phases) == (State.WORKING, left)
+
+
+def test_when_both_have_ended_the_loop_is_between_phases() -> None:
+    ends = [entry("phase_end", pid, phase="either", exit=0) for pid in (6, 5)]
+    assert what(*BOTH, *ends, alive=False).state is State.BETWEEN
