@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,19 @@ from scripts.run.folder import RunFolder
 from tests.chaos.night import GRPO_RUN, SITE
 
 WORLD = SITE.parent / "world"
+
+
+@contextmanager
+def as_from_a_terminal() -> Iterator[None]:
+    """Programs that are started in the block hear SIGINT and SIGHUP. Tests may be started in the
+    background, where the shell has both ignored."""
+    heard = (signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Night:

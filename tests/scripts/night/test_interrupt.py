@@ -24,7 +24,7 @@ from scripts.base.checkout import ROOT
 from scripts.run.config import read_config
 from scripts.run.lock import holder, is_held
 from tests.chaos.night import GRPO_RUN, alive, require_readable, trained_twice
-from tests.scripts.night.running import Night
+from tests.scripts.night.running import Night, as_from_a_terminal
 from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
@@ -93,13 +93,9 @@ def night(evening: Path, tmp_path: Path) -> Iterator[Foreground]:
 
 
 @pytest.fixture(autouse=True)
-def as_from_a_terminal() -> Iterator[None]:
-    """Tests may be started in the background, where the shell has SIGINT and SIGHUP ignored."""
-    heard = (signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in heard}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def in_a_terminal() -> Iterator[None]:
+    with as_from_a_terminal():
+        yield
 
 
 def one_step_only(night: Foreground) -> None:

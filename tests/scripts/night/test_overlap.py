@@ -40,7 +40,7 @@ from scripts.run.reader import RunReader
 from scripts.run.timings import Stopwatch
 from scripts.run.verify import put_aside_changes
 from tests.chaos.night import Saboteur, alive, require_readable, survive, trained_twice
-from tests.scripts.night.running import Night
+from tests.scripts.night.running import Night, as_from_a_terminal
 from tests.tiny_policy import write_run
 
 pytestmark = pytest.mark.timeout(1200)
@@ -221,7 +221,7 @@ def test_where_one_of_two_phases_fails_the_other_comes_to_its_end_and_the_comman
 def test_asked_to_finish_the_step_is_trained_and_what_plays_beside_it_goes_on_later(
     calm: Night, night: Night
 ) -> None:
-    with night.running() as loop:
+    with as_from_a_terminal(), night.running() as loop:
         night.until(loop, lambda: pair(night))
         loop.send_signal(signal.SIGINT)
         assert loop.wait() == INTERRUPTED, night.said
