@@ -155,7 +155,7 @@ def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
 
 def mean_difference(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Estimate:
     """Mean of second − first over the same tasks, with a bootstrap interval (tasks resampled)."""
-    return mean(_differences(first, second), seed=seed)
+    return ratio_difference(first, second, [1.0] * len(first), seed=seed)
 
 
 def ratio_difference(
@@ -167,7 +167,9 @@ def ratio_difference(
     resamples: int = RESAMPLES,
 ) -> Estimate:
     """(Σ second − Σ first) / Σ totals over the same tasks, with a task-clustered interval."""
-    return ratio(_differences(first, second), totals, seed=seed, resamples=resamples)
+    _check_pairs(first, second)
+    _check_pairs(first, totals)
+    return _ratio((tuple(second), tuple(first)), tuple(totals), seed, resamples)
 
 
 def ratio(
@@ -189,31 +191,33 @@ def ratio(
     which agrees with it. Answers are remembered: several tables of a page show the same interval.
     """
     _check_pairs(parts, totals)
-    return _ratio(tuple(parts), tuple(totals), seed, resamples)
+    return _ratio((tuple(parts),), tuple(totals), seed, resamples)
+
+
+Values = tuple[float, ...]
 
 
 @lru_cache(maxsize=1024)
-def _ratio(
-    parts: tuple[float, ...], totals: tuple[float, ...], seed: int, resamples: int
-) -> Estimate:
+def _ratio(parts: tuple[Values, ...], totals: Values, seed: int, resamples: int) -> Estimate:
+    """parts: one of each task, and perhaps what is to be taken from it."""
     import numpy as np
 
-    parts_n, totals_n = np.asarray(parts, dtype=float), np.asarray(totals, dtype=float)
-    if not (np.isfinite(parts_n).all() and np.isfinite(totals_n).all()):
+    if not all(math.isfinite(v) for values in (*parts, totals) for v in values):
         raise ValueError("a value is not a finite number")
-    if (totals_n <= 0).any():
+    if min(totals) <= 0:
         raise ValueError("every task needs a total above 0; leave out the tasks that have none")
-    n = len(parts_n)
-    value = float(parts_n.sum() / totals_n.sum())
+    n = len(totals)
+    value = (math.fsum(parts[0]) - sum(map(math.fsum, parts[1:]))) / math.fsum(totals)
     if n == 1:
         return Estimate(value, None)
-    weights_rn = _resampled(n, resamples, seed)
-    # Every resample has n tasks, so equal totals (all means have them) need no second product.
-    equal = bool((totals_n == totals_n[0]).all())
-    totals_r = n * totals_n[0] if equal else weights_rn @ totals_n
-    values_r = (weights_rn @ parts_n) / totals_r
+    # Every resample has n tasks, so equal totals (all means have them) need no product.
+    equal = len(set(totals)) == 1
+    totals_r = n * totals[0] if equal else _resampled_sums(totals, seed, resamples)
+    parts_r = _resampled_sums(parts[0], seed, resamples)
+    for values in parts[1:]:
+        parts_r = parts_r - _resampled_sums(values, seed, resamples)
     tail = _expanded_tail(n)
-    low, high = np.quantile(values_r, [tail, 1 - tail])
+    low, high = np.quantile(parts_r / totals_r, [tail, 1 - tail])
     return Estimate(value, Interval(float(low), float(high)))
 
 
@@ -269,6 +273,15 @@ def _resampled(n: int, resamples: int, seed: int) -> Any:
     )
 
 
+@lru_cache(maxsize=256)
+def _resampled_sums(values: Values, seed: int, resamples: int) -> Any:
+    """The sum of the drawn tasks' values in each resample. An arm is compared with many others, and
+    sums of differences are differences of sums."""
+    import numpy as np
+
+    return _resampled(len(values), resamples, seed) @ np.asarray(values, dtype=float)
+
+
 def _expanded_tail(n: int) -> float:
     """The share to cut off at each end so that a mean's interval is as wide as Student's t."""
     from scipy.stats import norm
@@ -276,11 +289,6 @@ def _expanded_tail(n: int) -> float:
 
     reach = math.sqrt(n / (n - 1)) * student.ppf((1 + LEVEL) / 2, n - 1)
     return float(norm.sf(reach))
-
-
-def _differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    _check_pairs(first, second)
-    return [b - a for a, b in zip(first, second, strict=True)]
 
 
 def _check_pairs(first: Sequence[object], second: Sequence[object]) -> None:

@@ -117,7 +117,7 @@ def _draw(
     present = [line for line in lines if by_step(steps, line)]
     if not present:
         return None
-    picture, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
+    picture, axes = drawing.make_small(HEIGHT)
     for line in present:
         _line(axes, steps, line, COLOURS[line.colour], line.line or "rollouts")
     first = lines[0]
@@ -182,7 +182,7 @@ def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
     """Groups of each step by signal, stacked."""
     if not any(s.groups for s in steps):
         return None
-    figure, axes = drawing.make_figure(drawing.SMALL_WIDTH, HEIGHT)
+    figure, axes = drawing.make_small(HEIGHT)
     numbers = [s.step for s in steps]
     counts = [[s.groups.get(signal.value, 0) for s in steps] for signal in SIGNAL_COLOURS]
     if len(steps) > FEW_STEPS:  # hundreds of bars are unreadable and slow to draw
@@ -192,7 +192,7 @@ def _draw_groups(steps: Sequence[StepSummary]) -> Drawn | None:
     else:
         _bars(axes, numbers, counts)
     _finish(axes, None, legend=False)
-    figure.legend(loc="outside upper center", ncols=3, labelcolor=MUTED)
+    figure.legend(loc="upper center", ncols=3, labelcolor=MUTED, borderaxespad=0.0)
     return Drawn(GROUPS, "a step", drawing.as_svg(figure, "Groups by signal by step"))
 
 

@@ -29,7 +29,7 @@ def draw_seed_curves(arms: Mapping[str, Sequence[Sequence[StepSummary]]]) -> lis
 
 
 def _curve(figure: StepFigure, arms: Mapping[str, Sequence[Sequence[StepSummary]]]) -> Markup:
-    drawn, axes = drawing.make_figure(drawing.SMALL_WIDTH, _HEIGHT)
+    drawn, axes = drawing.make_small(_HEIGHT)
     for i, (name, nights) in enumerate(arms.items()):
         colour = _COLOURS[i % len(_COLOURS)]
         dash = _DASHES[i // len(_COLOURS) % len(_DASHES)]
