@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import NonNegativeFloat, PositiveInt
 
@@ -84,7 +84,7 @@ class RewardSettings:
 
     def at_step(self, step: int) -> RewardSettings:
         """The settings that the episodes of this step, counted from 1, are paid by."""
-        values = {key: value_at(points, step) for key, points in self.schedule.items()}
+        values: Any = {key: value_at(points, step) for key, points in self.schedule.items()}
         return replace(self, schedule={}, **values)
 
 

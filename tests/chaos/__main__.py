@@ -115,7 +115,8 @@ def broken_off(page: Path, wanted: Wanted) -> Seen:
     raw = read_json(numbers) if numbers.exists() else None
     if raw is None or raw["wanted"] != _plain(wanted) or raw["over"]:
         return Seen(wanted)
-    return Seen(wanted, *([_toll(t) for t in raw[name]] for name in KINDS))
+    scripted, several, on_vllm = ([_toll(t) for t in raw[name]] for name in KINDS)
+    return Seen(wanted, scripted, several, on_vllm)
 
 
 def _toll(raw: dict[str, Any]) -> Toll:
