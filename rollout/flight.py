@@ -218,6 +218,11 @@ def _ran_out_of_time(trajectory: Trajectory, task: Task) -> bool:
     )
 
 
+def allow_episodes(at_once: int) -> None:
+    """Have this process open as many files as so many episodes need. Raises `Shortage`."""
+    allow_open_files(_FILES_BESIDE + _FILES_AN_EPISODE * at_once)
+
+
 async def fly(
     attempts: Sequence[Attempt],
     player: Player,
@@ -239,7 +244,7 @@ async def fly(
     tally = _Tally(len(attempts), on_progress, player.clock)
     tally.keep(done[a.key] for a in attempts if a.key in done)
     at_once = player.settings.concurrency or max(1, len(attempts))
-    allow_open_files(_FILES_BESIDE + _FILES_AN_EPISODE * at_once)
+    allow_episodes(at_once)
     seats = asyncio.Semaphore(at_once)
     pulse = _Pulse()
 

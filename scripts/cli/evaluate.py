@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, KeyFrom, Sandbox, Set, Temperature
+from scripts.cli.arguments import (
+    Engine,
+    Json,
+    KeyFrom,
+    Sandbox,
+    Set,
+    Temperature,
+    write_engine,
+)
 from scripts.cli.bugs import reporting_bugs
 from scripts.cli.phases import Events, do_phase
 from scripts.phases.registry import PHASES, STEP
@@ -73,6 +81,7 @@ def eval_(
     ] = "smol",
     set_: Set = None,
     json_: Json = False,
+    engine: Engine = None,
     sandbox: Sandbox = "bwrap",
     events: Events = False,
 ) -> None:
@@ -94,9 +103,10 @@ def eval_(
         own |= {"--set": set_ or None, "--json": json_ or None}
         _refuse(own, _ARM_ONLY)
         numbers = {} if step is None else {STEP: step}
+        write_engine(run, engine)
         do_phase(PHASES["eval"], run, sandbox, events, [], numbers)
         return
-    _refuse({"--step": step}, _RUN_ONLY)
+    _refuse({"--step": step, "--engine": engine}, _RUN_ONLY)
     if (adapter is None) == (endpoint is None):
         raise BadInput(
             "name one: a run, --adapter DIR or --endpoint URL; `grpo eval --help` has an example"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli.arguments import OnConverged, Run, Sandbox, Set
+from scripts.cli.arguments import Engine, OnConverged, Run, Sandbox, Set, write_engine
 from scripts.cli.bugs import reporting_bugs
 from scripts.cli.new import new
 from scripts.phases.registry import PHASES, SKIP_PREFLIGHT
@@ -41,6 +41,7 @@ def run_(
         bool, typer.Option("--keep-engine", help="Leave the engine running at the end.")
     ] = False,
     set_: Set = None,
+    engine: Engine = None,
     sandbox: Sandbox = "bwrap",
 ) -> None:
     """Run a night: start, evaluate, roll out, train, until done. Resume where it stopped.
@@ -53,6 +54,7 @@ def run_(
 
     folder = open_run(run)
     assign(folder, set_ or ())
+    write_engine(run, engine)
     options = LoopOptions(
         steps, minutes, eval_every, until, on_converged, skip_preflight, keep_engine, sandbox
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import FieldkitError
-from scripts.cli.arguments import Json, Run, Sandbox
+from scripts.cli.arguments import Engine, Json, Run, Sandbox, write_engine
 from scripts.cli.bugs import reporting_bugs
 from scripts.phases.registry import PHASES, PhaseEntry
 
@@ -30,7 +30,10 @@ Events = Annotated[bool, typer.Option("--events", hidden=True)]
 def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
     """Add the command that runs `phase`."""
 
-    def command(run: str, sandbox: SandboxKind, events: bool, **given: Any) -> None:
+    def command(
+        run: str, engine: str | None, sandbox: SandboxKind, events: bool, **given: Any
+    ) -> None:
+        write_engine(run, engine)
         flags = [name for name in phase.flags if given[name]]
         numbers = {name: given[name] for name in phase.numbers if given[name] is not None}
         do_phase(phase, run, sandbox, events, flags, numbers)
@@ -46,6 +49,7 @@ def add_phase(commands: typer.Typer, phase: PhaseEntry) -> None:
             Parameter(name, option, default=None, annotation=_number(help))
             for name, help in phase.numbers.items()
         ),
+        Parameter("engine", option, default=None, annotation=Engine),
         Parameter("sandbox", option, default="bwrap", annotation=Sandbox),
         Parameter("events", option, default=False, annotation=Events),
     ]

@@ -20,6 +20,7 @@ from rollout.sandbox.command import SandboxKind
 from scripts.base.signals import Wish
 from scripts.doctor.checkup import Finding, examine, finding
 from scripts.phases.checks import (
+    check_cluster,
     check_disk,
     check_model,
     check_prompts,
@@ -54,6 +55,9 @@ def examine_run(folder: RunFolder) -> list[Finding]:
     }
     if config.engine.urls:
         checks["outside servers"] = _outside
+    if config.cluster.used:  # neither engine nor trainer is on this machine
+        del checks["port"], checks["forecast"]
+        checks["cluster"] = check_cluster
     extra = [tracker for tracker in wanted_trackers(config) if tracker.module]
     checks |= {tracker.module: partial(_installed, tracker) for tracker in extra}
     return [

@@ -1,4 +1,4 @@
-"""Checks a run's tasks, model, adapter, disk, outside servers and sandbox before it starts.
+"""Checks a run's tasks, model, adapter, disk, outside servers, nodes and sandbox before it starts.
 
 Each check raises a `FieldkitError` that says what is wrong, where, and the next command. The only
 side effect is the download of a hub model. Phases rely on these checks; only the adapter is checked
@@ -50,7 +50,7 @@ _TRAINED_BYTES = 4
 
 
 def check_run(ctx: Context) -> AdapterInfo:
-    """Check tasks, model, adapter, disk, the servers in engine.urls and the sandbox; return the
+    """Check tasks, model, adapter, disk, servers and nodes elsewhere, and the sandbox; return the
     starting adapter."""
     require_trackers(ctx.config)
     require_staying_engine(ctx)
@@ -60,8 +60,18 @@ def check_run(ctx: Context) -> AdapterInfo:
     check_prompts(ctx)
     check_disk(ctx, adapter)
     look_at(ctx.config.engine)
+    if ctx.config.cluster.used:
+        check_cluster(ctx)
     probe(ctx.config.sandbox)
     return adapter
+
+
+def check_cluster(ctx: Context) -> str:
+    """Check that the nodes of the run's cluster are alike and see its files; what was found."""
+    from rollout.cluster.node_check import check_nodes
+
+    config = ctx.config
+    return check_nodes(config.cluster, config.sandbox, ctx.folder.path, ctx.model_dir())
 
 
 def check_tasks(ctx: Context) -> tuple[int, int]:

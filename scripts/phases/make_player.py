@@ -15,13 +15,14 @@ from fieldkit.records import Task
 from reward.reward import Reward
 from rollout.arm import BASE_ADAPTER
 from rollout.engine.router import samplers
-from rollout.engine.serve import ensure_engine, find_servers
+from rollout.engine.serve import MakeServer, ensure_engine, find_servers
+from rollout.engine.server import Server
 from rollout.engine.target import Served
 from rollout.envs.base import Site, World
 from rollout.envs.registry import make_world
 from rollout.flight import OnProgress, RolloutProgress
 from rollout.player import Player
-from rollout.policies import sampled_for
+from rollout.policies import WrittenSampler, sampled, sampled_for
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.events import alarm, note, progress
@@ -51,6 +52,7 @@ def serve(
                 version,
                 ctx.say,
                 keep=keep,
+                make=_make_server(ctx),
             )
         )
     for served in servers:
@@ -71,6 +73,15 @@ def serve(
     return servers
 
 
+def _make_server(ctx: Context) -> MakeServer:
+    """What makes the run's own servers: on this machine, or on nodes of its cluster."""
+    if not ctx.config.cluster.used:
+        return Server
+    from rollout.cluster.node_server import NodeServer
+
+    return functools.partial(NodeServer, cluster=ctx.config.cluster)
+
+
 def renderer(ctx: Context) -> ChatRenderer:
     """The model's tokenizer. Its import takes seconds, which count as start-up."""
     with ctx.watch.part("startup"):
@@ -79,14 +90,24 @@ def renderer(ctx: Context) -> ChatRenderer:
 
 @asynccontextmanager
 async def player(
-    ctx: Context, servers: Sequence[Served], chat: ChatRenderer, settings: EpisodeSettings
+    ctx: Context,
+    servers: Sequence[Served],
+    chat: ChatRenderer,
+    settings: EpisodeSettings,
+    *,
+    step: int | None = None,
 ) -> AsyncIterator[Player]:
-    """A player of the served adapter under `settings`; use it inside an event loop."""
+    """A player of the served adapter under `settings`; use it inside an event loop. step: whose
+    episodes it plays; None outside of training."""
 
     def on_change(text: str) -> None:
         alarm(ctx.tell, text)
         ctx.journal.append("servers", text=text)
 
+    if ctx.config.cluster.used:
+        async with _player_on_nodes(ctx, servers, chat, settings, step, on_change) as on_nodes:
+            yield on_nodes
+        return
     async with samplers(servers, (chat.eot_id,), on_change) as sampler_of:
         yield Player(
             policy=sampled_for(sampler_of, chat),
@@ -94,7 +115,34 @@ async def player(
             settings=settings,
             adapter_sha=servers[0].adapter_sha or BASE_ADAPTER,
             policy_version=servers[0].version,
-            reward=reward(ctx),
+            reward=reward(ctx, step),
+        )
+
+
+@asynccontextmanager
+async def _player_on_nodes(
+    ctx: Context,
+    servers: Sequence[Served],
+    chat: ChatRenderer,
+    settings: EpisodeSettings,
+    step: int | None,
+    on_change: Callable[[str], None],
+) -> AsyncIterator[Player]:
+    """The same player, whose attempts are played by workers on nodes of the run's cluster."""
+    from rollout.cluster.crew import RemotePlayer, crew
+    from scripts.phases.player_there import player_there
+
+    paid = reward(ctx, step)
+    there = functools.partial(player_there, ctx.config, ctx.model_dir(), servers, settings, paid)
+    async with crew(ctx.config.cluster, there, servers, on_change) as workers:
+        yield RemotePlayer(
+            policy=sampled(WrittenSampler(lambda *_: "", chat), chat),  # reads stored ones only
+            worlds=worlds(ctx),
+            settings=settings,
+            adapter_sha=servers[0].adapter_sha or BASE_ADAPTER,
+            policy_version=servers[0].version,
+            reward=paid,
+            crew=workers,
         )
 
 
@@ -114,10 +162,10 @@ def worlds(ctx: Context, form: str | None = None) -> Callable[[Task], World]:
     return functools.partial(make_world, site=site)
 
 
-def reward(ctx: Context) -> Reward:
-    """This run's reward, and how its groups become advantages."""
-    how = ctx.config.advantages
-    return Reward(ctx.config.reward, how.scale, how.credit)
+def reward(ctx: Context, step: int | None = None) -> Reward:
+    """This run's reward, and how its groups become advantages. step: as `player`'s."""
+    paid, how = ctx.config.reward, ctx.config.advantages
+    return Reward(paid if step is None else paid.at_step(step), how.scale, how.credit)
 
 
 def show(ctx: Context, what: str = "episodes") -> OnProgress:

@@ -72,7 +72,8 @@ def train(ctx: Context) -> Done:
         held = kept.held
         if not ctx.config.run.overlap:  # else it plays meanwhile, and keeps its memory
             ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
-        alone = engine.keep_trainer and not ctx.config.trainer.launched
+        elsewhere = ctx.config.trainer.launched or ctx.config.cluster.used
+        alone = engine.keep_trainer and not elsewhere
         stays = alone and stands_beside(find_engine(ctx.folder.path))
         if not stays:
             kept.stop()
@@ -96,7 +97,9 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
 
 
 def _environment(ctx: Context) -> dict[str, str]:
-    """The trainer's, however it is run."""
+    """The trainer's, however it is run on this machine; a node has one of its own."""
+    if ctx.config.cluster.used:
+        return dict(os.environ)
     return waiting_asleep(preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)))
 
 
@@ -158,7 +161,17 @@ def _command(ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings
         "--sampler-adapter": inputs.sampler,
     }
     words = [word for flag, path in paths.items() if path for word in (flag, str(path))]
-    return [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
+    trainer = [sys.executable, "-P", "-m", "trainer", *words, "--progress-json"]
+    return [*_placed(ctx), *trainer]
+
+
+def _placed(ctx: Context) -> list[str]:
+    """The words that have a command run on a node of the run's cluster; none on one box."""
+    if not ctx.config.cluster.used:
+        return []
+    from rollout.cluster.run_there import prefix
+
+    return prefix(ctx.config.cluster, "trainer_needs", "the trainer")
 
 
 def settings_of_step(ctx: Context, n: int) -> TrainerSettings:

@@ -35,6 +35,7 @@ from fieldkit.training.advantages import Scale
 from reward.credit import CREDITS
 from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
+from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.engine_settings import EngineSettings
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
@@ -228,6 +229,7 @@ class RunConfig:
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     envs: dict[str, EnvSettings] = field(default_factory=dict)
     """Environments of one's own, by the name that tasks give: `[envs.NAME]`."""
@@ -245,8 +247,10 @@ class RunConfig:
     def plain(self) -> dict[str, Any]:
         """The resolved form: every key with its value, JSON-ready."""
         resolved = dict(plain(self))
-        if not self.envs:
-            del resolved["envs"]  # as in runs of before there were any
+        if not self.envs:  # a run that does not use it is as it was before there was any
+            del resolved["envs"]
+        if not self.cluster.used:
+            del resolved["cluster"]
         return resolved
 
 
@@ -273,6 +277,11 @@ def config_of(tables: Mapping[str, Any], where: str) -> RunConfig:
     """Parsed tables as a `RunConfig`. Raises `BadInput` that begins with `where`."""
     named = {name: table for name, table in tables.items() if name != "envs"}
     config = read_tables(RunConfig, named, where)
+    if config.run.stop_when_flat and config.reward.schedule:
+        raise BadInput(
+            f"{where}: run.stop_when_flat compares the rewards of steps, and reward.schedule"
+            " changes what is paid for the same work; leave out one of them"
+        )
     return replace(config, envs=_read_envs(where, tables.get("envs", {})))
 
 

@@ -1,0 +1,62 @@
+"""The player of a rollout worker on a node of a cluster: the phase's, made again there.
+
+The node has the same checkout. Its processes mean nothing in the run's ledger, which has the pids
+of another machine, so what a world starts there is in a ledger of its own and ends with the worker.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from reward.reward import Reward
+from rollout.arm import BASE_ADAPTER
+from rollout.engine.router import samplers
+from rollout.engine.target import Served
+from rollout.envs.base import Site
+from rollout.envs.configured import register_environments
+from rollout.envs.registry import make_world
+from rollout.player import Player
+from rollout.policies import sampled_for
+from rollout.settings import EpisodeSettings
+from scripts.base.checkout import ROOT
+from scripts.run.config import RunConfig
+from scripts.run.template import chat_renderer, tool_form
+
+
+@asynccontextmanager
+async def player_there(
+    config: RunConfig,
+    model_dir: Path,
+    servers: Sequence[Served],
+    settings: EpisodeSettings,
+    paid: Reward,
+    on_line: Callable[[str], None],
+) -> AsyncIterator[Player]:
+    """A player of the served adapter on this node; use it inside an event loop. on_line hears what
+    a person should read."""
+    register_environments(config.envs, ROOT)
+    chat = chat_renderer(config.model, model_dir)
+    reached = [replace(served, pid=None) for served in servers]  # no process of this machine
+    with tempfile.TemporaryDirectory(prefix="grpo-") as scratch:
+        site = Site(
+            config.sandbox,
+            Path(scratch),
+            config.rollout.protocol,
+            tool_form(config.model, model_dir),
+            pay_implied=config.reward.pay_implied,
+            say=on_line,
+        )
+        async with samplers(reached, (chat.eot_id,), on_line) as sampler_of:
+            yield Player(
+                policy=sampled_for(sampler_of, chat),
+                worlds=partial(make_world, site=site),
+                settings=settings,
+                adapter_sha=servers[0].adapter_sha or BASE_ADAPTER,
+                policy_version=servers[0].version,
+                reward=paid,
+            )

@@ -1,0 +1,248 @@
+"""A step whose attempts are played on nodes: the bundle of one box, to the byte, whatever becomes
+of a node.
+
+Servers are the scripted engine; the cluster is Ray's own, on this machine. Whole nights on a
+cluster are in tests/scripts/night/test_on_nodes.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import Unavailable
+from fieldkit.process.ledger import Ledger
+from rollout.bundle import roll_out
+from rollout.cluster.cluster_settings import ClusterSettings
+from rollout.cluster.crew import RemotePlayer, crew
+from rollout.cluster.node_server import NodeServer
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.serve import (
+    MakeServer,
+    ensure_engine,
+    find_servers,
+    release_memory,
+    stop_engine,
+)
+from rollout.engine.server import Server
+from rollout.engine.target import Served
+from rollout.flight import OnProgress, RolloutProgress, ignore_progress
+from rollout.player import Player
+from rollout.policies import WrittenSampler, sampled
+from rollout.transcript import ChatRenderer
+from tests.chaos.night import SITE, alive
+from tests.rollout.cluster.nodes import Nodes, at_work, local_nodes, wait_for, workers
+from tests.rollout.cluster.played_there import LIMITS, still_player
+from tests.rollout.scripted import SHAPED, worlds
+from tests.tiny_policy import tiny_task
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+Policy = tuple[Path, Path]
+TASKS = [tiny_task(n) for n in range(4)]
+K = 4
+SETTINGS = EngineSettings(
+    dtype="float32", kv_cache_gib=0.1, max_model_len=512, lifecycle="hotswap", start_seconds=300
+)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with local_nodes() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def two_nodes(nodes: Nodes) -> Iterator[None]:
+    """Two that can play; both are gone afterwards."""
+    nodes.add("a", play=1.0)
+    nodes.add("b", play=1.0)
+    yield
+    nodes.remove_all()
+    wait_for(lambda: not workers(), "no worker is left")
+
+
+def ensure(
+    folder: Path, policy: Policy, cluster: ClusterSettings | None, said: list[str], **changes: Any
+) -> tuple[Served, ...]:
+    """The run's servers: on the head of a cluster, or on this machine."""
+    model, adapter = policy
+    settings = replace(SETTINGS, **changes)
+    make: MakeServer = Server if cluster is None else partial(NodeServer, cluster=cluster)
+    return ensure_engine(folder, model, settings, adapter, "run-v0", said.append, make=make)
+
+
+@pytest.fixture(scope="module")
+def calm(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+    """The bundle of one box."""
+    folder = tmp_path_factory.mktemp("one-box")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SITE))
+        servers = ensure(folder / "run", policy, None, [])
+
+    async def step() -> bytes:
+        async with still_player(servers, policy[0], print) as player:
+            return await rolled_out(player, folder)
+
+    yield asyncio.run(step())
+    stop_engine(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def run(
+    nodes: Nodes, policy: Policy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, tuple[Served, ...]]]:
+    """A run with one server on the head."""
+    folder = tmp_path_factory.mktemp("cluster") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SITE))
+        yield folder, ensure(folder, policy, nodes.settings(), [])
+    stop_engine(folder)
+    wait_for(lambda: not at_work(), "nothing of it is on a node")
+    assert alive(folder) == []
+
+
+async def rolled_out(player: Player, at: Path, on_progress: OnProgress = ignore_progress) -> bytes:
+    at.mkdir(exist_ok=True)
+    bundle = at / "trajectory_bundle.jsonl"
+    await roll_out(
+        1,
+        TASKS,
+        player=player,
+        run_seed=0,
+        group_size=K,
+        partial=at / "trajectories.partial.jsonl",
+        bundle=bundle,
+        on_progress=on_progress,
+    )
+    return bundle.read_bytes()
+
+
+def play(
+    cluster: ClusterSettings,
+    servers: Sequence[Served],
+    model_dir: Path,
+    at: Path,
+    said: list[str],
+    on_progress: OnProgress = ignore_progress,
+) -> bytes:
+    """The bundle of one step, played on the cluster's nodes."""
+    chat = ChatRenderer(model_dir)
+    there = partial(still_player, servers, model_dir)
+
+    async def step() -> bytes:
+        async with crew(cluster, there, servers, said.append) as workers:
+            player = RemotePlayer(
+                policy=sampled(WrittenSampler(lambda *_: "", chat), chat),
+                worlds=worlds(at),
+                settings=LIMITS,
+                adapter_sha=servers[0].adapter_sha or "",
+                policy_version=servers[0].version,
+                reward=SHAPED,
+                clock=lambda: 0.0,
+                crew=workers,
+            )
+            return await rolled_out(player, at, on_progress)
+
+    return asyncio.run(step())
+
+
+def once(after: int, do: Callable[[], object]) -> OnProgress:
+    """Does it when so many attempts are finished."""
+    done: list[bool] = []
+
+    def on_progress(progress: RolloutProgress) -> None:
+        if progress.finished >= after and not done:
+            done.append(True)
+            do()
+
+    return on_progress
+
+
+Run = tuple[Path, tuple[Served, ...]]
+
+
+def test_a_server_on_a_node_is_in_the_ledger_and_is_found_again(
+    nodes: Nodes, run: Run, policy: Policy
+) -> None:
+    folder, (server,) = run
+    (entry,) = Ledger(folder / "ledger.json").entries()
+    assert (entry.name, entry.pid) == ("engine", server.pid)
+    assert entry.info["node"]
+    assert server.proof is not None
+    said: list[str] = []
+    (again,) = ensure(folder, policy, nodes.settings(), said)
+    assert again.pid == server.pid
+    assert said == []
+    release_memory(folder, SETTINGS)
+    assert len(find_servers(folder)) == 1, "it stays while the trainer works"
+
+
+def test_nodes_play_the_bundle_of_one_box(
+    nodes: Nodes, run: Run, policy: Policy, calm: bytes, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    assert play(nodes.settings(), run[1], policy[0], tmp_path, said) == calm
+    assert said == []
+
+
+def test_a_node_that_is_removed_costs_the_step_nothing(
+    nodes: Nodes, run: Run, policy: Policy, calm: bytes, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    remove = once(3, lambda: nodes.remove("a"))
+    assert play(nodes.settings(), run[1], policy[0], tmp_path, said, remove) == calm
+    (line,) = said
+    assert line.startswith("the rollout worker on node ")
+    assert " is lost, 1 left: " in line
+
+
+def test_where_all_nodes_are_removed_what_was_finished_is_kept_and_played_once(
+    nodes: Nodes, run: Run, policy: Policy, calm: bytes, tmp_path: Path
+) -> None:
+    with pytest.raises(Unavailable, match=r"every rollout worker .* is lost; .* are finished"):
+        play(nodes.settings(), run[1], policy[0], tmp_path, [], once(3, nodes.remove_all))
+    kept = (tmp_path / "trajectories.partial.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(kept) >= 3
+    nodes.add("c", play=1.0)
+    first: list[RolloutProgress] = []
+    assert play(nodes.settings(), run[1], policy[0], tmp_path, [], first.append) == calm
+    assert first[0].kept == len(kept)
+
+
+def test_more_workers_than_have_room_are_left_out(
+    nodes: Nodes,
+    run: Run,
+    policy: Policy,
+    calm: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollout.cluster.crew._OTHERS_SECONDS", 5.0)
+    assert play(nodes.settings(workers=3), run[1], policy[0], tmp_path, []) == calm
+
+
+def test_the_end_of_the_engines_process_ends_the_phase_at_once(
+    nodes: Nodes, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SITE))
+    folder = tmp_path / "run"
+    servers = ensure(folder, policy, nodes.settings(), [])
+    stop = once(1, lambda: stop_engine(folder))
+    with pytest.raises(Unavailable, match="the processes of all servers have ended"):
+        play(nodes.settings(), servers, policy[0], tmp_path / "step", [], stop)
+
+
+def test_a_server_that_finds_no_room_says_what_it_needs(
+    nodes: Nodes, policy: Policy, tmp_path: Path
+) -> None:
+    settings = nodes.settings(engine_needs={"GPU": 4.0})
+    with pytest.raises(Unavailable, match=r"can hold the engine: cluster\.engine_needs asks for"):
+        ensure(tmp_path / "run", policy, settings, [])
+    assert Ledger(tmp_path / "run" / "ledger.json").entries() == []

@@ -1,0 +1,87 @@
+"""What is said where no cluster can be joined or no node has room; Ray itself is not needed."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import BadInput, Unavailable
+from rollout.cluster.cluster_settings import ClusterSettings
+from rollout.cluster.ray_cluster import joined, no_room_now, nodes, options, require_room
+
+
+def cluster(*resources: dict[str, float]) -> Any:
+    """What Ray would tell of such nodes, and of one that is gone."""
+    told = [
+        {
+            "NodeID": str(i),
+            "Alive": True,
+            "NodeManagerHostname": f"box-{i}",
+            "NodeManagerAddress": f"10.0.0.{i}",
+            "Resources": {**found, "node:10.0.0.1": 1.0, "memory": 2.5e9},
+        }
+        for i, found in enumerate(resources)
+    ]
+    gone = {**told[0], "NodeID": "gone", "Alive": False, "Resources": {"GPU": 8.0}}
+    return types.SimpleNamespace(nodes=lambda: [*told, gone])
+
+
+def join(address: str) -> None:
+    with joined(ClusterSettings(kind="ray", address=address)):
+        raise AssertionError("nobody is there")
+
+
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BadInput, match=r"Ray is not installed: .*-r requirements/ray\.txt"):
+        join("auto")
+
+
+def test_an_address_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=rf'"{address}", and no Ray cluster answers there'):
+            join(address)
+
+
+def test_the_address_in_the_environment_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
+    monkeypatch.setenv("RAY_ADDRESS", "nobody.invalid:6379")
+    with pytest.raises(Unavailable, match=r"nobody\.invalid:6379.*`ray start --head` starts one"):
+        join("auto")
+
+
+def test_only_living_nodes_count() -> None:
+    assert [n.name for n in nodes(cluster({"CPU": 2.0}, {"CPU": 4.0}))] == ["box-0", "box-1"]
+
+
+def test_what_no_node_could_ever_hold_is_an_error_at_once() -> None:
+    two = cluster({"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0})
+    require_room(two, {"CPU": 3.0, "GPU": 1.0}, "the trainer", "trainer_needs")
+    with pytest.raises(Unavailable) as caught:
+        require_room(two, {"GPU": 2.0}, "the trainer", "trainer_needs")
+    assert str(caught.value) == (
+        "no node of the Ray cluster can hold the trainer: cluster.trainer_needs asks for 2 GPU, and"
+        " the nodes have box-0 2 CPU, 2.5e+09 memory; box-1 4 CPU, 1 GPU, 2.5e+09 memory; add a"
+        " node with `ray start --address=HOST:PORT`, or set cluster.trainer_needs"
+    )
+
+
+def test_what_found_no_room_in_time_says_what_to_look_at() -> None:
+    error = no_room_now({"GPU": 1.0}, "the engine", "engine_needs", 120)
+    assert "within 120 s (cluster.engine_needs: 1 GPU): `ray status` shows" in str(error)
+
+
+def test_needs_become_rays_options() -> None:
+    assert options({"CPU": 2.0, "memory": 1e9, "big": 1.0}) == {
+        "num_cpus": 2.0,
+        "num_gpus": 0,
+        "memory": 1e9,
+        "resources": {"big": 1.0},
+    }
