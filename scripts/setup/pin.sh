@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Resolve requirements/*.in into pinned files without addresses. Four files come out:
+# Resolve requirements/*.in into pinned files without addresses. Five files come out:
 #   cpu.txt              everything for a machine without a GPU, torch included
 #   torch-cuda-libs.txt  what the index's own torch loads besides; a "+cpu" build needs none of it
 #   cuda.txt             everything for an NVIDIA GPU (resolved here, never installed here)
 #   openenv.txt          the servers of docs/openenv, in .venv-openenv
+#   ray.txt              what a Ray cluster needs besides cpu.txt (`make test-ray`, docs/SCALE.md)
 # A pin that still fits stays; `make lock UPGRADE=1` takes the newest of everything.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -38,4 +39,8 @@ cp "$work/cuda.txt" requirements/cuda.txt
 
 $UV pip compile requirements/openenv.in "${FLAGS[@]}" -o "$work/openenv.txt" > /dev/null
 cp "$work/openenv.txt" requirements/openenv.txt
+
+# Beside the packages of cpu.txt: none of them may change, and none is named twice.
+$UV pip compile requirements/ray.in -c requirements/cpu.txt "${FLAGS[@]}" -o "$work/ray.txt" > /dev/null
+comm -23 <(sort "$work/ray.txt") <(sort requirements/cpu.txt) > requirements/ray.txt
 wc -l requirements/*.txt
