@@ -2,9 +2,9 @@
 
 Plays the same short night on the two-layer model by turns with and without an overlap. The scripted
 engine waits after each answer, idle, as a server on another machine does. Choose how long, and how
-many passes a training takes, so that a rollout takes about as long as a training. Prints for each
-night the seconds from the first rollout's start to the last training's end, and those of all
-rollouts and all trainings in it.
+many passes a training takes, so that a rollout takes about as long as a training, which has one
+core. Prints for each night the seconds from the first rollout's start to the last training's end,
+and those of all rollouts and all trainings in it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _play(
         engine={"lifecycle": "hotswap"},
         eval={"base": "never", "tasks_at_training_temperature": 0},
     )
-    night = Night(folder, GRPO_TEST_SLOWER=str(slower))
+    night = Night(folder, GRPO_TEST_SLOWER=str(slower), OMP_NUM_THREADS="1")
     if (code := night.run()) != 0:
         raise SystemExit(f"the night ended with {code}:\n{night.said}")
     reader = RunReader(night.folder)
