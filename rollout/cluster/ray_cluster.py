@@ -48,7 +48,7 @@ def joined(cluster: ClusterSettings) -> Iterator[Any]:
     except ImportError as e:
         raise BadInput(
             'cluster.kind is "ray", and Ray is not installed: `.venv/bin/uv pip install --python'
-            " .venv/bin/python -r requirements/ray.txt` installs it, on every node"
+            " .venv/bin/python --no-deps -r requirements/ray.txt` installs it, on every node"
         ) from e
     _require_answer(cluster.address)
     ours = signal.getsignal(signal.SIGTERM)
