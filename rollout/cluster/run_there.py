@@ -157,7 +157,8 @@ def _followed(ray: Any, actor: Any, ending: _Ending) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return line.replace("error: ", "error, ")  # whoever reads our error looks for the last of these
 
 
 def main() -> int:
