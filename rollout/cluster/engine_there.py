@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fieldkit.files.json_text import parse_json
 from rollout.engine import kernel_cache, vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
@@ -52,7 +53,7 @@ def serve(spec: dict[str, Any], host: str, port: int) -> None:
 
 def main(words: Sequence[str]) -> None:
     spec, host, port = words
-    serve(json.loads(spec), host, int(port))
+    serve(parse_json(spec, "the server's settings"), host, int(port))
 
 
 if __name__ == "__main__":

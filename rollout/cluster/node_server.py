@@ -8,7 +8,6 @@ its node has to see.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import select
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
+from fieldkit.files.json_text import parse_json
 from fieldkit.gate.patience import Patience
 from fieldkit.process.owned import wait_ended
 from rollout.cluster import engine_there
@@ -130,7 +130,7 @@ class NodeServer(Server):
             if chunk := os.read(reading, 4096):
                 text += chunk
             elif text:
-                place = json.loads(text)
+                place = parse_json(text, "the server's place")
                 self.note(host=place["host"], port=place["port"], node=place["node"])
                 self.say(f"on node {place['node']}")
                 return

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import FieldkitError, Unavailable
+from fieldkit.files.json_text import parse_json
 from rollout.cluster.cluster_settings import ClusterSettings, Needs, told_needs
 from rollout.cluster.node_process import OUT, Heard, NodeProcess, Place
 from rollout.cluster.ray_cluster import joined, no_room_now, options, require_room
@@ -66,7 +67,7 @@ def run(words: argparse.Namespace, command: Sequence[str]) -> int:
     """Run it to its end; its exit code. Raises as `joined` and `require_room`, and `Unavailable`
     for a node that cannot start it or is lost."""
     cluster = ClusterSettings(kind="ray", address=words.address, room_seconds=words.room_seconds)
-    needs: Needs = json.loads(words.needs)
+    needs: Needs = parse_json(words.needs, "--needs")
     ending = _Ending()
     with joined(cluster) as ray:
         require_room(ray, needs, words.what, words.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +249,7 @@ def test_how_a_run_trains_or_how_fast_it_serves_is_no_reason_to_refuse(
 
 
 def test_what_is_no_condition_is_named_as_run_toml_names_it() -> None:
-    config = RunConfig().plain()
+    config = asdict(RunConfig())
     for dotted in NO_CONDITION:
         table, _, key = dotted.partition(".")
         assert key in config[table], dotted
