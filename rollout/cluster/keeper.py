@@ -12,18 +12,18 @@ import contextlib
 import ctypes
 import os
 import select
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
 from fieldkit.errors import Unavailable
+from fieldkit.process.parent import ended_with
 from rollout.engine.leftovers import SCRATCH_VARIABLE, Leftovers, new_scratch
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _GRACE_SECONDS = 10.0
 """How long the command may take to end after SIGTERM."""
 _REST_SECONDS = 3.0
@@ -47,7 +47,7 @@ def keep(command: Sequence[str]) -> int:
             list(command),
             stdin=subprocess.DEVNULL,
             env={**os.environ, SCRATCH_VARIABLE: str(scratch)},
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=ended_with(os.getpid()),
         )
         ended = os.pidfd_open(child.pid)
         poller = select.poll()
@@ -80,17 +80,6 @@ def _end_rest() -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(rest, timeout=_REST_SECONDS)
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """Have the kernel send SIGTERM to the command when this process is killed."""
-
-    def arm() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return arm
 
 
 def main(status: int, command: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ ledger names it while it lives.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
@@ -19,16 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.process.ledger import Ledger
+from fieldkit.process.parent import ended_with
 
 TICK_SECONDS = 0.5
 """How often `on_tick` is called while no child says anything."""
 
 GRACE_SECONDS = 15.0
 """How long a child may take to end in good order after SIGTERM."""
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _goes_on() -> bool:
@@ -127,7 +123,7 @@ class _Child:
                 stderr=err,
                 process_group=0,
                 pass_fds=tuple(pass_fds),
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=ended_with(os.getpid()),
             )
 
     def enter(self) -> None:
@@ -200,17 +196,6 @@ def _stream(children: Sequence[_Child], on_tick: Callable[[], None]) -> None:
             on_tick()
             for child in left:
                 child.look()
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """Have the kernel send SIGTERM to the child when the thread that started it ends."""
-
-    def arm() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it ended between fork and prctl
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return arm
 
 
 _CHUNK_BYTES = 65536

@@ -9,7 +9,6 @@ to stderr. On a signal the stack of a hanging call is written to the descriptor 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Any
 
 from fieldkit.errors import FieldkitError
 from fieldkit.files.json_text import parse_json
+from fieldkit.process.parent import end_with_parent
 from rollout.envs.user_code import place_of
 from scripts.environments.contract import Finding, Level, broken_promises, schemas_of
 from scripts.environments.endpoint import play_model
@@ -30,14 +30,13 @@ from scripts.environments.tryout import run_trials
 STACK = signal.SIGUSR1
 """The signal that asks for the stack."""
 IMPORT_SECONDS = 60.0
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
     """Read the order, check the environment, report."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it may hang for ever
+    end_with_parent()  # it may hang for ever
     faulthandler.register(STACK, file=int(sys.argv[1]), all_threads=False)
     order = Order(**parse_json(sys.stdin.read(), "the order"))
 

@@ -14,7 +14,6 @@ every number of ranks.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from fieldkit.errors import BadInput
+from fieldkit.process.parent import end_with_parent
 from trainer.settings import cuda_devices
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"  # in the environment of every process that torchrun starts
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _PATIENCE = timedelta(hours=1)
 """How long a rank waits for another. A dead one is noticed at once, so this is for one that hangs;
@@ -137,7 +136,7 @@ def this_rank() -> Rank:
             " give the trainer --processes"
         )
     # torchrun's own end by SIGKILL would leave its ranks waiting for one another.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     number, size, beside = (
         int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
