@@ -26,11 +26,10 @@ _MODULE = "rollout.cluster.engine_there"  # as the main program its __name__ is 
 
 def command(target: Target, settings: EngineSettings) -> list[str]:
     """The words of this program, but for host and port. `settings`: of the server."""
-    shape = target.shape
     spec = {
         "model": str(target.model_dir),
         "settings": asdict(settings),
-        "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
+        "lora": target.shape and target.shape.note,
         "adapters": {name: str(path) for name, path in target.paths.items()},
     }
     return [sys.executable, "-P", "-m", _MODULE, json.dumps(spec)]
@@ -39,8 +38,7 @@ def command(target: Target, settings: EngineSettings) -> list[str]:
 def serve(spec: dict[str, Any], host: str, port: int) -> None:
     """Replace this process by the server."""
     settings = EngineSettings(**spec["settings"])
-    lora = spec["lora"]
-    shape = lora and LoraShape(lora["rank"], tuple(lora["targets"]))
+    shape = LoraShape.of_note(spec["lora"])
     adapters = {name: Path(path) for name, path in spec["adapters"].items()}
     words = vllm_server.command(Path(spec["model"]), settings, shape, adapters, port, host)
     scratch = Path(os.environ[SCRATCH_VARIABLE])

@@ -79,29 +79,14 @@ class NodeServer(Server):
     def _launch(self) -> None:
         self.say("starting vLLM on a node of the cluster")
         began = time.monotonic()
-        target, shape, name = self.target, self.target.shape, self.replica.name
-        asked = self.settings.port
-        port = asked and asked + self.replica.index
-        scratch = new_scratch()
         self._place, tell = os.pipe()
         words = prefix(self._cluster, "engine_needs", f"the {self.replica.told}")
-        words[-1:] = ["--tell", str(tell), "--port", str(port), "--"]
-        self.ledger.launch(
-            name,
-            [*words, *engine_there.command(target, self.settings)],
-            env={**os.environ, API_KEY_VARIABLE: secrets.token_urlsafe(24)},
-            cwd=scratch,
-            log=self.run_dir / "log" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.log",
-            info={
-                "host": "",
-                "port": 0,
-                "scratch": str(scratch),
-                "fingerprint": self._fingerprint(),
-                "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
-                "loaded": {name: a.sha for name, a in target.adapters.items()},
-                "trainer_bytes": 0,
-                **self.replica.note,
-            },
+        words[-1:] = ["--tell", str(tell), "--port", str(self._port_asked), "--"]
+        self._enter(
+            [*words, *engine_there.command(self.target, self.settings)],
+            {**os.environ, API_KEY_VARIABLE: secrets.token_urlsafe(24)},
+            new_scratch(),
+            {"host": "", "port": 0, "trainer_bytes": 0},
             pass_fds=(tell,),
         )
         os.close(tell)

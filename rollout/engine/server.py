@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,8 @@ class Server:
 
     def can_hold_target(self) -> bool:
         """Whether it was started for adapters of the target's rank and layers."""
-        lora = self.owned.info["lora"]
-        shape = lora and LoraShape(lora["rank"], tuple(lora["targets"]))
-        return bool(shape) and all(shape.covers(a) for a in self.target.adapters.values())
+        shape = LoraShape.of_note(self.owned.info["lora"])
+        return shape is not None and all(map(shape.covers, self.target.adapters.values()))
 
     def load_target(self) -> None:
         """Load what is missing of the target, then unload the rest."""
@@ -177,30 +176,51 @@ class Server:
         self.say("starting vLLM")
         began = time.monotonic()
         self._require_memory()
-        asked = self.settings.port
-        port = free_port(asked and asked + self.replica.index)
+        port = free_port(self._port_asked)
         scratch = new_scratch()
         self._with_kernels(lambda: kernel_cache.fill(scratch / KERNELS))
-        target, shape = self.target, self.target.shape
-        name, key = self.replica.name, secrets.token_urlsafe(24)
+        target, key = self.target, secrets.token_urlsafe(24)
+        self._enter(
+            vllm_server.command(target.model_dir, self.settings, target.shape, target.paths, port),
+            vllm_server.environment(self.settings, key, scratch, self.replica),
+            scratch,
+            {"port": port, "trainer_bytes": trainer_bytes(self.settings)},
+        )
+        self._began = began
+
+    @property
+    def _port_asked(self) -> int:
+        """Its TCP port; 0 takes a free one."""
+        return self.settings.port and self.settings.port + self.replica.index
+
+    def _enter(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        scratch: Path,
+        info: Mapping[str, Any],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start its process and enter it into the ledger, with `info` and what it was started
+        for."""
+        target, name = self.target, self.replica.name
         self.ledger.launch(
             name,
-            vllm_server.command(target.model_dir, self.settings, shape, target.paths, port),
-            env=vllm_server.environment(self.settings, key, scratch, self.replica),
+            command,
+            env=env,
             # Not the caller's folder: `python -m` would import from it.
             cwd=scratch,
             log=self.run_dir / "log" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.log",
             info={
-                "port": port,
+                **info,
                 "scratch": str(scratch),
                 "fingerprint": self._fingerprint(),
-                "lora": shape and {"rank": shape.rank, "targets": list(shape.targets)},
+                "lora": target.shape and target.shape.note,
                 "loaded": {name: a.sha for name, a in target.adapters.items()},
-                "trainer_bytes": trainer_bytes(self.settings),
                 **self.replica.note,
             },
+            pass_fds=pass_fds,
         )
-        self._began = began
 
     def finish(self) -> None:
         """Wait until the server is ready, if `begin` launched one."""

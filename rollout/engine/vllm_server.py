@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json
@@ -83,6 +83,16 @@ class LoraShape:
         if served is None:
             raise BadInput(f"{adapters[0].path}: rank {rank}: vLLM serves at most {_RANKS[-1]}")
         return cls(served, tuple(sorted({t for a in adapters for t in a.target_modules})))
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """JSON-ready, for the ledger and for another process; `of_note` reads it."""
+        return {"rank": self.rank, "targets": list(self.targets)}
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any] | None) -> LoraShape | None:
+        """None for None: a server without adapters."""
+        return None if note is None else cls(note["rank"], tuple(note["targets"]))
 
     def covers(self, adapter: AdapterInfo) -> bool:
         """Whether a server of this shape can serve `adapter`."""
