@@ -318,7 +318,7 @@ def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
 def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
     """Server and trainer increasingly disagree about the probabilities of the same tokens. Not
     looked at where an older policy plays: the difference is then also that of two policies."""
-    if any(s.train.get("policy_age") for s in steps):
+    if step_figures.overlap_figures(steps):
         return None
     change = _first_and_last(steps, step_figures.DRIFT)
     if change is None or change[1] < DRIFT or change[1] < DRIFT_GROWTH * change[0]:

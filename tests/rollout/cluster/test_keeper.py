@@ -13,13 +13,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
-"""A process that does not end at SIGTERM."""
+STUBBORN = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True);"
+    " signal.pause()"
+)
+"""A process that does not end at SIGTERM; it says when that is so."""
 
 PARENT = f"""
-import os, pathlib, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session=True)
-time.sleep(0.5)  # until it ignores the signal
+import os, pathlib, subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-c", {STUBBORN!r}], start_new_session=True, stdout=subprocess.PIPE
+)
+child.stdout.readline()
 pathlib.Path(sys.argv[1]).write_text(f"{{child.pid}} {{os.environ['TMPDIR']}}")
 """
 
