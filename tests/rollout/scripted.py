@@ -17,9 +17,11 @@ from fieldkit.errors import Unavailable
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Sampling, StopReason, Task
 from reward.reward import Reward
+from rollout.bundle import roll_out
 from rollout.engine.client import Completion, Sampler
 from rollout.envs.base import Site, World
 from rollout.envs.registry import make_world
+from rollout.flight import OnProgress, RolloutProgress, ignore_progress
 from rollout.player import Player
 from rollout.policies import sampled
 from rollout.sandbox.base import SandboxSettings, probe
@@ -168,3 +170,38 @@ def player(tmp_path: Path, script: Script | Sampler, **changes: Any) -> Player:
         clock=lambda: 0.0,
     )
     return replace(whole, **changes)
+
+
+async def rolled_out(
+    player: Player,
+    tasks: Sequence[Task],
+    group_size: int,
+    at: Path,
+    on_progress: OnProgress = ignore_progress,
+) -> bytes:
+    """The bundle of step 1, played in the folder `at`."""
+    at.mkdir(exist_ok=True)
+    bundle = at / "trajectory_bundle.jsonl"
+    await roll_out(
+        1,
+        tasks,
+        player=player,
+        run_seed=0,
+        group_size=group_size,
+        partial=at / "trajectories.partial.jsonl",
+        bundle=bundle,
+        on_progress=on_progress,
+    )
+    return bundle.read_bytes()
+
+
+def once(reached: Callable[[RolloutProgress], bool], do: Callable[[], object]) -> OnProgress:
+    """Does it when the phase is so far."""
+    done: list[bool] = []
+
+    def on_progress(progress: RolloutProgress) -> None:
+        if reached(progress) and not done:
+            done.append(True)
+            do()
+
+    return on_progress

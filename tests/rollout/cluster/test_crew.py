@@ -18,7 +18,6 @@ import pytest
 
 from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger
-from rollout.bundle import roll_out
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.cluster.crew import RemotePlayer, crew
 from rollout.cluster.node_server import NodeServer
@@ -33,13 +32,13 @@ from rollout.engine.serve import (
 from rollout.engine.server import Server
 from rollout.engine.target import Served
 from rollout.flight import OnProgress, RolloutProgress, ignore_progress
-from rollout.player import Player
 from rollout.policies import WrittenSampler, sampled
 from rollout.transcript import ChatRenderer
 from tests.chaos.night import SITE, alive
+from tests.rollout import scripted
 from tests.rollout.cluster.nodes import Nodes, at_work, local_nodes, wait_for, workers
 from tests.rollout.cluster.played_there import LIMITS, still_player
-from tests.rollout.scripted import SHAPED, worlds
+from tests.rollout.scripted import SHAPED, rolled_out, worlds
 from tests.tiny_policy import tiny_task
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -88,7 +87,7 @@ def calm(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[b
 
     async def step() -> bytes:
         async with still_player(servers, policy[0], print) as player:
-            return await rolled_out(player, folder)
+            return await rolled_out(player, TASKS, K, folder)
 
     yield asyncio.run(step())
     stop_engine(folder / "run")
@@ -106,22 +105,6 @@ def run(
     stop_engine(folder)
     wait_for(lambda: not at_work(), "nothing of it is on a node")
     assert alive(folder) == []
-
-
-async def rolled_out(player: Player, at: Path, on_progress: OnProgress = ignore_progress) -> bytes:
-    at.mkdir(exist_ok=True)
-    bundle = at / "trajectory_bundle.jsonl"
-    await roll_out(
-        1,
-        TASKS,
-        player=player,
-        run_seed=0,
-        group_size=K,
-        partial=at / "trajectories.partial.jsonl",
-        bundle=bundle,
-        on_progress=on_progress,
-    )
-    return bundle.read_bytes()
 
 
 def play(
@@ -148,21 +131,14 @@ def play(
                 clock=lambda: 0.0,
                 crew=workers,
             )
-            return await rolled_out(player, at, on_progress)
+            return await rolled_out(player, TASKS, K, at, on_progress)
 
     return asyncio.run(step())
 
 
 def once(after: int, do: Callable[[], object]) -> OnProgress:
     """Does it when so many attempts are finished."""
-    done: list[bool] = []
-
-    def on_progress(progress: RolloutProgress) -> None:
-        if progress.finished >= after and not done:
-            done.append(True)
-            do()
-
-    return on_progress
+    return scripted.once(lambda progress: progress.finished >= after, do)
 
 
 Run = tuple[Path, tuple[Served, ...]]

@@ -23,21 +23,21 @@ import pytest
 from fieldkit.codec import read_bundle
 from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger
-from rollout.bundle import roll_out
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.port import HOST, free_port
 from rollout.engine.replica import ENGINE
 from rollout.engine.router import samplers
 from rollout.engine.serve import ensure_engine, find_servers, release_memory, stop_engine
 from rollout.engine.target import Served
-from rollout.flight import OnProgress, RolloutProgress, ignore_progress
+from rollout.flight import OnProgress, ignore_progress
 from rollout.player import Player
 from rollout.policies import sampled_for
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from tests.chaos.night import SITE
+from tests.rollout import scripted
 from tests.rollout.engine.strangers import KEY, Proxy, Stranger, stranger
-from tests.rollout.scripted import SHAPED, worlds
+from tests.rollout.scripted import SHAPED, rolled_out, worlds
 from tests.tiny_model import make_adapter
 from tests.tiny_policy import tiny_task
 
@@ -83,9 +83,8 @@ class Fleet:
     ) -> bytes:
         """The bundle of one step. Its clock stands still, so that it can be compared."""
         at.mkdir(exist_ok=True)
-        bundle = at / "trajectory_bundle.jsonl"
 
-        async def step() -> None:
+        async def step() -> bytes:
             async with samplers(servers, (self.chat.eot_id,), self.lost.append) as sampler_of:
                 player = Player(
                     policy=sampled_for(sampler_of, self.chat),
@@ -96,19 +95,9 @@ class Fleet:
                     reward=SHAPED,
                     clock=lambda: 0.0,
                 )
-                await roll_out(
-                    1,
-                    TASKS,
-                    player=player,
-                    run_seed=0,
-                    group_size=K,
-                    partial=at / "trajectories.partial.jsonl",
-                    bundle=bundle,
-                    on_progress=on_progress,
-                )
+                return await rolled_out(player, TASKS, K, at, on_progress)
 
-        asyncio.run(step())
-        return bundle.read_bytes()
+        return asyncio.run(step())
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +123,7 @@ def none_lost_yet(fleet: Fleet) -> None:
 
 def once(after: int, do: Callable[[], object]) -> OnProgress:
     """Does it when so many turns are taken."""
-    done: list[bool] = []
-
-    def on_progress(progress: RolloutProgress) -> None:
-        if progress.turns >= after and not done:
-            done.append(True)
-            do()
-
-    return on_progress
+    return scripted.once(lambda progress: progress.turns >= after, do)
 
 
 def kill(*servers: Served) -> Callable[[], None]:
