@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.codec import read_bundle
+from fieldkit.codec import read_bundle, read_trajectories
 from fieldkit.records import RolloutGroup
 from reward.group_signal import draw_of
 from reward.pool_history import read_history
+from rollout.arm import TRAJECTORIES
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from rollout.engine.serve import stop_engine
@@ -26,6 +27,7 @@ from tests.tiny_policy import write_run
 pytestmark = pytest.mark.timeout(1200)
 
 STEPS, BATCH, SPARE = 3, 2, 3
+TURNS = 2  # of a training episode; evaluations have more
 
 
 @pytest.fixture(scope="module", params=list(DRAWS))
@@ -38,7 +40,8 @@ def night(
         tmp_path_factory.mktemp("drawn") / "night",
         *policy,
         run={"steps": STEPS},
-        rollout={"draw": request.param, "tasks_per_step": BATCH, "resample": SPARE},
+        rollout={"draw": request.param, "tasks_per_step": BATCH, "resample": SPARE}
+        | {"max_turns": TURNS + 1, "training_turns": TURNS},
         engine={"lifecycle": "hotswap"},
     )
     night = Night(folder)
@@ -85,3 +88,14 @@ def test_a_step_that_is_played_again_plays_the_same_tasks(night: Night) -> None:
     assert [(g.task_id, g.left_out) for g in played(night, STEPS)] == [
         (g.task_id, g.left_out) for g in before
     ]
+
+
+def test_training_episodes_end_after_their_own_limit_and_evaluations_after_theirs(
+    night: Night,
+) -> None:
+    steps = [t for n in range(1, STEPS + 1) for g in played(night, n) for t in g.trajectories]
+    assert max(len(t.turns) for t in steps) == TURNS
+    arms = night.folder.evals.glob(f"*/{TRAJECTORIES}")
+    evaluated = [t for arm in arms for t in read_trajectories(arm)]
+    limit = read_config(night.folder.config).rollout.max_turns
+    assert max(len(t.turns) for t in evaluated) == limit > TURNS
