@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -33,29 +34,28 @@ from tests.trainer.gains.rules import GOALS, Rule, goal_weights, shaped
 from tests.trainer.gains.turn_gradients import GroupGradients, Row, group_gradients
 from trainer.scoring.policy import load_policy, serving_dtype, training_dtype
 
+_CLAIM = shaped(turn_penalty=0.2, bonus=0.5, claim=0.25)
+_ONCE = shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True).reward
+
 RULES: Mapping[str, Rule] = {
     "default night: turn, λ 0.5": shaped("turn"),
     "episode, λ 0.5": shaped("episode"),
-    "rloo, λ 0.5": shaped("rloo"),
     "state, λ 0.5": shaped(),
+    "state, λ 0.5, bonus 1": shaped(bonus=1.0),
     "state, λ 0.2": shaped(turn_penalty=0.2),
-    "state, λ 0": shaped(turn_penalty=0.0),
-    "state, λ 0.2, once": shaped(turn_penalty=0.2, once=True),
-    "state, λ 0.2, bonus 0.5": shaped(turn_penalty=0.2, bonus=0.5),
     "state, λ 0.2, bonus 1": shaped(turn_penalty=0.2, bonus=1.0),
-    "state, λ 0.2, bonus 0.5, claim 0.25": shaped(turn_penalty=0.2, bonus=0.5, claim=0.25),
-    "… and once": shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True),
-    "… unlikely half": shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True, unlikely=0.5),
-    "… unlikely none": shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True, unlikely=0.0),
-    "… negative half": shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True, negative=0.5),
-    "… negative none": shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True, negative=0.0),
-    "turn, λ 0.2, bonus 0.5": shaped("turn", 0.2, bonus=0.5),
+    "state, λ 0.2, bonus 0.5, claim 0.25": _CLAIM,
+    "… facts paid once": replace(_CLAIM, reward=_ONCE),
+    "… unlikely tokens half": replace(_CLAIM, unlikely=0.5),
+    "… unlikely tokens none": replace(_CLAIM, unlikely=0.0),
+    "… negative turns half": replace(_CLAIM, negative=0.5),
+    "… negative turns none": replace(_CLAIM, negative=0.0),
+    "state, λ 0": shaped(turn_penalty=0.0),
     "state, binary": shaped(kind="binary"),
     "episode, binary": shaped("episode", kind="binary"),
-    "rloo, binary": shaped("rloo", kind="binary"),
-    "state, binary, unlikely none": shaped(kind="binary", unlikely=0.0),
-    "episode, binary, negative none": shaped("episode", kind="binary", negative=0.0),
 }
+"""The first one is what the others are compared with. "rloo" is left out: its direction is that of
+"episode"."""
 
 Weigh = Callable[[Sequence[Trajectory], Sequence[Row]], list[float]]
 

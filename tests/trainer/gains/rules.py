@@ -59,8 +59,6 @@ def shaped(
     bonus: float = 0.0,
     claim: float = 0.0,
     once: bool = False,
-    unlikely: float = 1.0,
-    negative: float = 1.0,
     kind: str = "shaped",
 ) -> Rule:
     """A rule by the settings that differ from those of the default night."""
@@ -71,7 +69,7 @@ def shaped(
         false_claim_penalty=claim,
         pay_implied=not once,
     )
-    return Rule(Reward(settings, "mean", credit), unlikely, negative)
+    return Rule(Reward(settings, "mean", credit))
 
 
 Outcome = Callable[[Trajectory], float]

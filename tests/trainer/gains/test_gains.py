@@ -95,9 +95,9 @@ def test_a_turn_is_compared_with_what_the_others_reached_from_its_state() -> Non
 def test_a_rule_can_leave_out_unlikely_tokens_that_are_pushed_down() -> None:
     group = [attempt(0, (1.0,), True), attempt(1, (0.0,), False)]
     rows = [Row(k, 0, unlikely) for k in (0, 1) for unlikely in (False, True)]
-    weights = shaped("rloo", 0.0, unlikely=0.0).weights(group, rows)
+    weights = replace(shaped("rloo", 0.0), unlikely=0.0).weights(group, rows)
     assert weights == [1.0, 1.0, -1.0, 0.0]
-    assert shaped("rloo", 0.0, negative=0.5).weights(group, rows) == [1.0, 1.0, -0.5, -0.5]
+    assert replace(shaped("rloo", 0.0), negative=0.5).weights(group, rows) == [1.0, 1.0, -0.5, -0.5]
 
 
 def test_the_mean_over_pairs_leaves_out_a_bundle_with_itself() -> None:
