@@ -59,6 +59,7 @@ WHOLE = {
     "fieldkit/training/test_trl_advantages.py": "TRL's own advantages",
     "trainer/test_trl_losses.py": "TRL's own losses",
     "trainer/test_command_line.py": "`python -m trainer`",
+    "trainer/gains": "what a step gains, by rule",
     "test_committed_runs.py": "the records of every committed run",
     "test_docs.py": "the documents",
     "test_house.py": "docs/HOUSE.md",
