@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.codec import read_bundle, read_trajectories
+from fieldkit.codec import read_bundle
 from fieldkit.records import RolloutGroup
 from reward.group_signal import draw_of
 from reward.pool_history import read_history
-from rollout.arm import TRAJECTORIES
+from rollout.arm import TRAJECTORIES, eval_key
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from rollout.engine.serve import stop_engine
@@ -90,12 +90,13 @@ def test_a_step_that_is_played_again_plays_the_same_tasks(night: Night) -> None:
     ]
 
 
-def test_training_episodes_end_after_their_own_limit_and_evaluations_after_theirs(
+def test_training_episodes_have_their_own_limit_of_turns_and_evaluations_the_run_s(
     night: Night,
 ) -> None:
-    steps = [t for n in range(1, STEPS + 1) for g in played(night, n) for t in g.trajectories]
-    assert max(len(t.turns) for t in steps) == TURNS
-    arms = night.folder.evals.glob(f"*/{TRAJECTORIES}")
-    evaluated = [t for arm in arms for t in read_trajectories(arm)]
-    limit = read_config(night.folder.config).rollout.max_turns
-    assert max(len(t.turns) for t in evaluated) == limit > TURNS
+    trained = [t for n in range(1, STEPS + 1) for g in played(night, n) for t in g.trajectories]
+    assert max(len(t.turns) for t in trained) == TURNS
+    config, newest = read_config(night.folder.config), RunReader(night.folder).adapters[-1]
+    heldout = read_tasks(from_checkout(config.data.heldout))
+    limits = config.rollout.at(config.eval.temperature)
+    assert limits.max_turns == TURNS + 1
+    assert (night.folder.evals / eval_key(newest, heldout, limits) / TRAJECTORIES).is_file()
