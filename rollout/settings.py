@@ -7,7 +7,7 @@ with a top-p it would train on a distribution that was never sampled from.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Annotated
 
 from annotated_types import Ge, Le
@@ -71,10 +71,6 @@ class RolloutSettings(EpisodeSettings):
     """B, the tasks of a step."""
     group_size: Annotated[int, Ge(2), Le(1000)] = 4
     """K, the episodes of each task. Their mean reward is the baseline, so K is at least 2."""
-    training_turns: NonNegativeInt = 0
-    """Turns an episode of training may take, where fewer than `max_turns` will do: while nothing
-    stops by itself, a step's time grows with them. Evaluations have `max_turns`, and a turn costs
-    the same in both. 0: `max_turns`."""
     draw: Annotated[str, Choice(DRAWS)] = "uniform"
     """Which tasks a step plays."""
     resample: NonNegativeInt = 0
@@ -83,16 +79,3 @@ class RolloutSettings(EpisodeSettings):
     sampling)."""
     run_seed: Annotated[int, Follows("run.seed")] = 0
     """The seed from which every task order and sampling seed of a run derives."""
-
-    def __post_init__(self) -> None:
-        EpisodeSettings.__post_init__(self)
-        if self.training_turns > self.max_turns:
-            raise BadInput(
-                f"rollout.training_turns: {self.training_turns} is more than rollout.max_turns,"
-                f" {self.max_turns}, which every episode has"
-            )
-
-    @property
-    def training(self) -> RolloutSettings:
-        """With the limits of an episode that is trained on."""
-        return replace(self, max_turns=self.training_turns or self.max_turns)

@@ -48,7 +48,7 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
     chat = renderer(ctx)
     servers = serve(ctx, adapter, ctx.folder.version(n))
 
-    settings, pool = ctx.config.rollout.training, ctx.pool()
+    settings, pool = ctx.config.rollout, ctx.pool()
     wanted = min(PREFLIGHT_TASKS, len(pool))
     drawing = Drawing(settings.run_seed, 1, pool, wanted, mix=ctx.config.data.mix)
 

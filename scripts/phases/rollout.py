@@ -67,7 +67,7 @@ def next_step(ctx: Context) -> int:
 
 
 def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
-    settings = ctx.config.rollout.training
+    settings = ctx.config.rollout
     chat = renderer(ctx)
     sampler = _sampler(ctx, n)
     servers = serve(ctx, ctx.folder.adapter(sampler), ctx.folder.version(sampler))

@@ -16,7 +16,6 @@ from rollout.settings import RolloutSettings
         ({"temperature": 0.0}, "rollout.temperature"),
         ({"temperature": float("nan")}, "rollout.temperature"),
         ({"max_turns": 0}, "rollout.max_turns"),
-        ({"training_turns": 13}, "rollout.training_turns: 13 is more than rollout.max_turns, 12"),
         ({"max_new_tokens": 0}, "rollout.max_new_tokens"),
         ({"episode_seconds": float("inf")}, "rollout.episode_seconds"),
         ({"max_model_len": 96}, "rollout.max_model_len: 96 must be 97 or more"),
@@ -35,8 +34,3 @@ def test_sampling_is_neutral_but_for_the_temperature() -> None:
     sampling = RolloutSettings(temperature=0.7, max_new_tokens=50).sampling
     assert (sampling.temperature, sampling.max_tokens) == (0.7, 50)
     assert (sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 0, 0.0)
-
-
-def test_training_may_have_fewer_turns_and_has_as_many_by_default() -> None:
-    assert RolloutSettings(max_turns=12, training_turns=6).training.max_turns == 6
-    assert RolloutSettings(max_turns=12).training.max_turns == 12

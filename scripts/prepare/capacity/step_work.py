@@ -108,8 +108,7 @@ def named(steps: Sequence[int]) -> str:
 def work_of(reader: RunReader, n: int) -> StepWork:
     """The work of step `n`, which has trained. Raises `BadInput`."""
     rollout = manifest_of(reader)["config"]["rollout"]
-    turns = rollout.get("training_turns") or rollout["max_turns"]
-    limit = turns * rollout["max_new_tokens"]
+    limit = rollout["max_turns"] * rollout["max_new_tokens"]
     work = summary_work(reader.step(n), rollout["group_size"], limit, str(reader.folder.summary(n)))
     if not reader.folder.has_bundle(n):
         held_out = _held_out(reader)

@@ -13,7 +13,6 @@ from fieldkit.codec import read_bundle
 from fieldkit.records import RolloutGroup
 from reward.group_signal import draw_of
 from reward.pool_history import read_history
-from rollout.arm import TRAJECTORIES, eval_key
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
 from rollout.engine.serve import stop_engine
@@ -27,7 +26,6 @@ from tests.tiny_policy import write_run
 pytestmark = pytest.mark.timeout(1200)
 
 STEPS, BATCH, SPARE = 3, 2, 3
-TURNS = 2  # of a training episode; evaluations have more
 
 
 @pytest.fixture(scope="module", params=list(DRAWS))
@@ -40,8 +38,7 @@ def night(
         tmp_path_factory.mktemp("drawn") / "night",
         *policy,
         run={"steps": STEPS},
-        rollout={"draw": request.param, "tasks_per_step": BATCH, "resample": SPARE}
-        | {"max_turns": TURNS + 1, "training_turns": TURNS},
+        rollout={"draw": request.param, "tasks_per_step": BATCH, "resample": SPARE},
         engine={"lifecycle": "hotswap"},
     )
     night = Night(folder)
@@ -88,15 +85,3 @@ def test_a_step_that_is_played_again_plays_the_same_tasks(night: Night) -> None:
     assert [(g.task_id, g.left_out) for g in played(night, STEPS)] == [
         (g.task_id, g.left_out) for g in before
     ]
-
-
-def test_training_episodes_have_their_own_limit_of_turns_and_evaluations_the_run_s(
-    night: Night,
-) -> None:
-    trained = [t for n in range(1, STEPS + 1) for g in played(night, n) for t in g.trajectories]
-    assert max(len(t.turns) for t in trained) == TURNS
-    config, newest = read_config(night.folder.config), RunReader(night.folder).adapters[-1]
-    heldout = read_tasks(from_checkout(config.data.heldout))
-    limits = config.rollout.at(config.eval.temperature)
-    assert limits.max_turns == TURNS + 1
-    assert (night.folder.evals / eval_key(newest, heldout, limits) / TRAJECTORIES).is_file()
