@@ -6,10 +6,10 @@ below RUN/evals. Its groups are dealt into bundles. Of each bundle and rule the 
 taken as the trainer takes it, and a goal's gradient from other bundles: their product is what a
 step of the given length gains, to first order and without bias. So rules are compared on the same
 episodes, without a night. Importance weights, which are 1 up to rounding here, and the KL are left
-out. With `--goals` the goals are outcomes of another arm of the same adapter
-on other tasks, which may have been played at another temperature, such as that of evaluations.
-Gradients are kept, and the same command goes on from them; `--share 0/2` and `--share 1/2` take
-them in two processes. Needs two megabytes a turn and part.
+out. With `--goals` the goals are outcomes of another arm of the same adapter on other tasks, which
+may have been played at another temperature, such as that of evaluations. Gradients are
+kept, and the same command goes on from them; `--share 0/2` and `--share 1/2` take them in two
+processes. Needs two megabytes a turn and part.
 """
 
 from __future__ import annotations

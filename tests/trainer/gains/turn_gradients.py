@@ -7,14 +7,16 @@ Tokens that the policy finds unlikely are kept apart from the others of their tu
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fieldkit.files.atomic import write_bytes
 from fieldkit.records import RolloutGroup, Signal, Trajectory
 from trainer.batch import collect
 from trainer.scoring.micro_batch import tensors
@@ -49,10 +51,10 @@ class GroupGradients:
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        beside = path.with_suffix(".partial")
         rows = [(row.k, row.turn, row.unlikely) for row in self.rows]
-        torch.save((self.task_id, rows, self.directions_RP, self.lengths_R), beside)
-        beside.rename(path)
+        data = io.BytesIO()
+        torch.save((self.task_id, rows, self.directions_RP, self.lengths_R), data)
+        write_bytes(path, data.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> GroupGradients:
@@ -64,31 +66,20 @@ def group_gradients(
     policy: Policy, trajectories: Sequence[Trajectory], temperature: float
 ) -> GroupGradients:
     """The gradients of all turns of a group's episodes at the policy that is loaded."""
-    found = [
-        (Row(t.k, turn, unlikely), gradient_P)
-        for t in trajectories
-        for turn, unlikely, gradient_P in _of_episode(policy, t, temperature)
-    ]
+    found = list(_by_row(policy, trajectories, temperature))
     lengths_R = torch.stack([g.norm() for _, g in found])
     directions = [g / length for (_, g), length in zip(found, lengths_R, strict=True)]
     rows = tuple(row for row, _ in found)
     return GroupGradients(trajectories[0].task_id, rows, torch.stack(directions).half(), lengths_R)
 
 
-def _of_episode(
-    policy: Policy, trajectory: Trajectory, temperature: float
-) -> Iterator[tuple[int, bool, Tensor]]:
+def _by_row(
+    policy: Policy, trajectories: Sequence[Trajectory], temperature: float
+) -> Iterator[tuple[Row, Tensor]]:
     parameters = list(policy.lora().values())
-    alone = RolloutGroup(
-        1,
-        "",
-        trajectory.task_id,
-        (replace(trajectory, k=0),),  # a group counts its episodes from 0
-        (1.0,),
-        Signal.LEARNABLE,
-    )
-    settings = TrainerSettings(temperature=temperature)
-    for segment in collect([alone], settings).segments:
+    task_id, ones = trajectories[0].task_id, (1.0,) * len(trajectories)
+    group = RolloutGroup(1, "", task_id, tuple(trajectories), ones, Signal.LEARNABLE)
+    for segment in collect([group], TrainerSettings(temperature=temperature)).segments:
         micro = tensors([segment], policy.device, shared=policy.shares_prompts)
         logprobs_n, _ = policy.logprobs(micro, temperature)
         unlikely_n = logprobs_n.detach() < math.log(UNLIKELY)
@@ -103,4 +94,5 @@ def _of_episode(
                     gradients = torch.autograd.grad(
                         logprobs_n[chosen_n].sum(), parameters, retain_graph=True
                     )
-                    yield span.turn, unlikely, torch.cat([g.flatten() for g in gradients])
+                    row = Row(segment.k, span.turn, unlikely)
+                    yield row, torch.cat([g.flatten() for g in gradients])
