@@ -66,7 +66,8 @@ def joined(cluster: ClusterSettings) -> Iterator[Any]:
 
 def _require_answer(address: str) -> None:
     """Raise `Unavailable` where nobody listens: Ray itself tries for a minute, and then aborts."""
-    address = os.environ.get("RAY_ADDRESS", address) if address == AUTO else address
+    if address == AUTO:
+        address = os.environ.get("RAY_ADDRESS") or _last_started()
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -74,6 +75,16 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
     except OSError as e:
         raise _no_cluster(address, str(e)) from e
+
+
+def _last_started() -> str:
+    """What Ray takes "auto" for on this machine. It remembers a cluster that has ended, too."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        return canonicalize_bootstrap_address(AUTO) or AUTO
+    except (OSError, ValueError) as e:
+        raise _no_cluster(AUTO, " ".join(str(e).split())) from e
 
 
 def _no_cluster(address: str, why: str) -> Unavailable:

@@ -1,10 +1,12 @@
-"""What is said where no cluster can be joined or no node has room; Ray itself is not needed."""
+"""What is said where no cluster can be joined or no node has room. Ray is needed where marked."""
 
 from __future__ import annotations
 
 import socket
 import sys
+import time
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,13 @@ def join(address: str) -> None:
         raise AssertionError("nobody is there")
 
 
+def only_what_ray_remembers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """No address in the environment, and no cluster of another test."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+
+
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(BadInput, match=r"Ray is not installed: .*-r requirements/ray\.txt"):
@@ -54,6 +63,31 @@ def test_the_address_in_the_environment_is_tried_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     monkeypatch.setenv("RAY_ADDRESS", "nobody.invalid:6379")
     with pytest.raises(Unavailable, match=r"nobody\.invalid:6379.*`ray start --head` starts one"):
+        join("auto")
+
+
+@pytest.mark.ray
+def test_a_cluster_that_ray_remembers_and_that_has_ended_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only_what_ray_remembers(monkeypatch, tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{port}")
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match=rf':{port}", and no Ray cluster answers there'):
+            join("auto")
+    assert time.monotonic() - began < 30  # Ray alone tries for over a minute
+
+
+@pytest.mark.ray
+def test_no_cluster_at_all_is_an_error_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only_what_ray_remembers(monkeypatch, tmp_path)
+    with pytest.raises(Unavailable, match="Could not find any running Ray instance"):
         join("auto")
 
 
