@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
+from scripts.base.checkout import ROOT
 from scripts.prepare.presets import new_run, presets
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
@@ -16,7 +17,20 @@ from scripts.run.folder import RunFolder
 def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
     folder = RunFolder(tmp_path / "night")
     new_run(folder, preset)
-    assert read_config(folder.config).rollout.group_size == 4
+    config = read_config(folder.config)
+    assert config.rollout.group_size > 1  # a group of one has nothing to compare
+    assert all((ROOT / file).is_file() for file in (config.data.pool, config.data.heldout))
+
+
+def test_the_long_night_pays_as_the_default_one_until_the_habit_is_gone(tmp_path: Path) -> None:
+    for preset in ("smol", "smol-long"):
+        new_run(RunFolder(tmp_path / preset), preset)
+    short, long = (read_config(RunFolder(tmp_path / p).config) for p in ("smol", "smol-long"))
+    assert (long.model, long.trainer.lr) == (short.model, short.trainer.lr)
+    assert long.reward.at_step(18) == short.reward.at_step(18)
+    assert long.reward.at_step(22) == long.reward.at_step(long.run.steps)
+    then = long.reward.at_step(22)
+    assert (then.turn_penalty, then.pass_bonus) == (0.2, 1.0)
 
 
 def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
@@ -36,7 +50,7 @@ def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     new_run(folder, "smol")
     with pytest.raises(BadInput, match="exists already"):
         new_run(folder, "smol")
-    with pytest.raises(BadInput, match="known: smol, spark"):
+    with pytest.raises(BadInput, match="known: smol, smol-long, spark"):
         new_run(RunFolder(tmp_path / "other"), "huge")
 
 
