@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 def sft(
     out: Annotated[Path, typer.Argument(help="Folder to write the adapter to.")],
     demos: Annotated[int | None, typer.Option(min=8, help="Number of demonstrations.")] = None,
+    stops: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Share of these demonstrations whose last turn says that the task is done.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of demonstrations and training.")] = None,
     from_: Annotated[
         str | None,
@@ -74,6 +82,8 @@ def sft(
 
     Example: grpo sft adapters/mine --demos 800
 
+    Example: grpo sft adapters/stops --stops 1
+
     Example: grpo sft adapters/next --from tonight
 
     Example: grpo sft adapters/sql-warm --oracle data/sql/demonstrations.jsonl --preset sql
@@ -93,6 +103,10 @@ def sft(
         target_modules=tuple(lora or settings.target_modules),
         seed=settings.seed if seed is None else seed,
     )
+    if stops is not None:
+        if fresh or oracle is not None or from_ is not None:
+            raise BadInput("--stops: not with --fresh, --oracle or --from, which have their ends")
+        settings = replace(settings, demo=replace(settings.demo, stop_share=stops))
     if set_ and (oracle is None or run is not None):
         raise BadInput("--set: only with --oracle, whose preset it changes")
     if run is not None and oracle is None:

@@ -224,16 +224,17 @@ def warm_start(
     """
     require_free(out)
     work = _work_folder(out)
-    kept = work / f"demos-{model_dir.name}-{settings.demos}-seed{settings.seed}.jsonl"
+    stops = settings.demo.stop_share
+    kept = work / f"demos-{model_dir.name}-{settings.demos}-{stops:g}-seed{settings.seed}.jsonl"
     if kept.is_file():
         demos = list(read_trajectories(kept))
     else:
         demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
         _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
-    stops = sum(d.turns[-1].text == STOP for d in demos)
     made = command(settings, out, f"--demos {settings.demos}", model)
-    _record(out, made, settings, model_dir, kept, stops, metrics)
+    stopped = sum(d.turns[-1].text == STOP for d in demos)
+    _record(out, made, settings, model_dir, kept, stopped, metrics)
     return metrics
 
 
@@ -316,5 +317,7 @@ def command(settings: SftSettings, out: Path, flags: str, model: str | None) -> 
     base = "" if model is None else f" --model {model}"
     layers = "".join(f" --lora {m}" for m in settings.target_modules)
     layers = "" if settings.target_modules == SftSettings().target_modules else layers
-    made = f"grpo sft {folder} {flags}{base} --seed {settings.seed}{layers}"
+    ends = f" --stops {settings.demo.stop_share:g}"
+    ends = "" if settings.demo == DemoSettings() else ends
+    made = f"grpo sft {folder} {flags}{ends}{base} --seed {settings.seed}{layers}"
     return f"{made} && grpo prove {folder}{base}"

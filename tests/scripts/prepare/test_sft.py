@@ -15,6 +15,8 @@ from fieldkit.files.atomic import read_json, sha256_text
 from fieldkit.records import Trajectory
 from fieldkit.training.adapter import check_adapter
 from fieldkit.training.canary_record import read_canary
+from rollout.envs.shell_protocol import STOP
+from rollout.synth.demonstrate import DemoSettings
 from rollout.synth.splits import demonstration_plans
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
@@ -100,7 +102,7 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     said = read_json(out / "sft.json")
     assert said["settings"] == plain(SETTINGS)
     assert said["command"] == f"grpo sft {out} --demos 16 --seed 1 && grpo prove {out}"
-    assert (tmp_path / "warm.work" / f"demos-{model.name}-16-seed1.jsonl").is_file()
+    assert (tmp_path / "warm.work" / f"demos-{model.name}-16-0.06-seed1.jsonl").is_file()
 
     prove(out, model, avoid.tasks[0], "float32")
     assert read_canary(out / "canary.json").adapter_sha == info.sha
@@ -125,6 +127,18 @@ def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_name
     assert said["command"] == command(defaults, COMMITTED, f"--demos {defaults.demos}", None)
     assert said["command"].startswith("grpo sft adapters/smol-warm ")
     assert 0.04 <= said["demos_that_stop"] / defaults.demos <= 0.06
+
+
+def test_demonstrations_can_all_end_with_a_stop_after_the_same_work(
+    demos: list[Trajectory], model: Path, avoid: Avoided, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, demo=DemoSettings(stop_share=1.0))
+    stopping = play_demonstrations(settings, model, avoid, tmp_path, silent)
+    assert {d.turns[-1].text for d in stopping} == {STOP}
+    assert sum(d.turns[-1].text == STOP for d in demos) < len(demos) / 2
+    for ours, theirs in zip(stopping, demos, strict=True):
+        assert [t.text for t in ours.turns[:-1]] == [t.text for t in theirs.turns[:-1]]
+    assert " --stops 1 " in command(settings, tmp_path, "--demos 16", None)
 
 
 @pytest.mark.parametrize("model", [None, "gemma3-270m"])
