@@ -73,8 +73,8 @@ class RewardSettings:
     schedule: dict[str, list[list[float]]] = field(default_factory=dict)
     """What the episodes of a step are paid by, where it changes with the step: the values of
     turn_penalty, pass_bonus and false_claim_penalty at some steps, such as `{ turn_penalty = [[1,
-    0.0], [20, 0.4]] }`; between them the value changes evenly. Everything that is no training step,
-    such as an evaluation, is paid by the keys themselves."""
+    0.0], [20, 0.4]] }`; between them the value changes evenly. A preflight is paid as the step that
+    comes next, and what is no training, such as an evaluation, by the keys themselves."""
 
     def __post_init__(self) -> None:
         for key, points in self.schedule.items():

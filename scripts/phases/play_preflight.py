@@ -43,7 +43,8 @@ def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
 
 
 def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
-    """Play a few groups with step `n`'s adapter, show their rewards, and store the figures."""
+    """Play a few groups with step `n`'s adapter, paid as the step after it; show their rewards, and
+    store the figures."""
     ctx.about_to_play()
     chat = renderer(ctx)
     servers = serve(ctx, adapter, ctx.folder.version(n))
@@ -53,7 +54,7 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
     drawing = Drawing(settings.run_seed, 1, pool, wanted, mix=ctx.config.data.mix)
 
     async def play() -> Preflight:
-        async with player(ctx, servers, chat, settings) as p:
+        async with player(ctx, servers, chat, settings, step=n + 1) as p:
             return await preflight(
                 DRAWS[settings.draw](drawing),
                 player=p,

@@ -111,6 +111,19 @@ def test_a_preflight_without_signal_refuses_the_night_and_says_what_to_do(
     assert folder.finished_steps() == 0
 
 
+def test_a_preflight_is_paid_as_the_step_that_comes_next(
+    evening: Callable[..., RunFolder],
+) -> None:
+    folder = evening(**MUTE)
+    with folder.config.open("a") as config:
+        config.write("[reward]\nturn_penalty = 0.0\n[reward.schedule]\nturn_penalty = [[1, 1.0]]\n")
+    grpo("preflight", folder)
+    rows = json.loads(folder.preflight.read_text())["rows"]
+    rewards = [reward for row in rows for reward in row["rewards"]]
+    assert rewards
+    assert max(rewards) < 0, "nobody stops early, so the price of turns is more than can be earned"
+
+
 def test_a_night_is_started_without_a_preflight_where_the_person_says_so(
     evening: Callable[..., RunFolder],
 ) -> None:
