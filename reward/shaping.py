@@ -45,7 +45,7 @@ REWARDS: Registry[RewardKind] = Registry("reward")
 """By the names that `reward.kind` may have."""
 
 
-SCHEDULED = ("turn_penalty", "pass_bonus", "false_claim_penalty")
+SCHEDULED = ("turn_penalty", "pass_bonus", "finish_bonus", "false_claim_penalty")
 """The keys whose values may change with the step."""
 
 
@@ -63,6 +63,9 @@ class RewardSettings:
     pass_bonus: NonNegativeFloat = 0.0
     """Added if every assertion holds at the end. The turn that completes the work is credited with
     it, and a turn that undoes the work loses it."""
+    finish_bonus: NonNegativeFloat = 0.0
+    """Added if every assertion holds at the end and the episode ended by itself; its last turn is
+    credited with it. So work that is done pays whole only once the policy says so."""
     false_claim_penalty: NonNegativeFloat = 0.0
     """The cost of saying "done" while an assertion does not hold; charged to that turn."""
     charge_cut_off: bool = False
@@ -72,9 +75,9 @@ class RewardSettings:
     """Turns that count as a full episode; the rollout's limit."""
     schedule: dict[str, list[list[float]]] = field(default_factory=dict)
     """What the episodes of a step are paid by, where it changes with the step: the values of
-    turn_penalty, pass_bonus and false_claim_penalty at some steps, such as `{ turn_penalty = [[1,
-    0.0], [20, 0.4]] }`; between them the value changes evenly. A preflight is paid as the step that
-    comes next, and what is no training, such as an evaluation, by the keys themselves."""
+    turn_penalty, a bonus or false_claim_penalty at some steps, such as `{ turn_penalty = [[1, 0.0],
+    [20, 0.4]] }`; between them the value changes evenly. A preflight is paid as the step that comes
+    next, and what is no training, such as an evaluation, by the keys themselves."""
 
     def __post_init__(self) -> None:
         for key, points in self.schedule.items():
@@ -131,14 +134,14 @@ def reward(
     stop: StopReason = StopReason.MAX_TURNS,
 ) -> float:
     """The reward of one episode. For "shaped" it is rate − λ·turns/max_turns; for every kind the
-    bonus for a pass and the cost of a false claim are added. stop: how it ended. n_turns: all turns
+    bonuses and the cost of a false claim are added. stop: how it ended. n_turns: all turns
     taken, including the one that says "done". Raises `ValueError` if it is outside 0..max_turns
     (the episode was played under other limits), and for a reward that is not a finite number.
     """
     if not 0 <= n_turns <= settings.max_turns:
         raise ValueError(f"{n_turns} turns, but an episode has 0 to {settings.max_turns}")
     value = _of_kind(grade, _charged_turns(n_turns, settings, stop), settings)
-    value += settings.pass_bonus * grade.passed + _claim(grade, settings, stop)
+    value += settings.pass_bonus * grade.passed + _of_end(grade, settings, stop)
     if not math.isfinite(value):
         raise ValueError(f"the reward of {n_turns} turns is {value}, not a finite number")
     return value
@@ -148,9 +151,9 @@ def earned_by_turns(
     turns: Sequence[Turn], grade: Grade, settings: RewardSettings, stop: StopReason
 ) -> tuple[float, ...]:
     """What each turn of an episode earned by itself. This is the part that the kind of reward
-    gives; plus, at the turn that completes the work, the bonus, which a turn that undoes the work
-    loses; and at the last turn the cost of a false claim and of turns that a cut-off episode is
-    charged for without having taken them."""
+    gives; plus, at the turn that completes the work, the bonus for a pass, which a turn that undoes
+    the work loses; and at the last turn what ending there is worth, and the cost of turns that a
+    cut-off episode is charged for without having taken them."""
     earned = list(REWARDS[settings.kind].of_turns(turns, settings))
     if not earned:
         return ()
@@ -158,7 +161,7 @@ def earned_by_turns(
         whole = _whole(turns, paid_rate(grade, settings.pay_implied))
         for i, (before, after) in enumerate(itertools.pairwise(whole)):
             earned[i] += settings.pass_bonus * (after - before)
-    earned[-1] += _claim(grade, settings, stop)
+    earned[-1] += _of_end(grade, settings, stop)
     charged = _charged_turns(len(turns), settings, stop)
     if charged != len(turns):
         earned[-1] += _of_kind(grade, charged, settings) - _of_kind(grade, len(turns), settings)
@@ -183,10 +186,11 @@ def _charged_turns(n_turns: int, settings: RewardSettings, stop: StopReason) -> 
     return settings.max_turns if settings.charge_cut_off and stop in CUT_OFF else n_turns
 
 
-def _claim(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
-    """The cost of a false claim, as a number ≤ 0."""
-    claimed = stop is StopReason.TASK_COMPLETE and not grade.passed
-    return -settings.false_claim_penalty if claimed else 0.0
+def _of_end(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
+    """What ending there is worth: the bonus for finished work, or the cost of a false claim."""
+    if grade.passed:
+        return settings.finish_bonus if stop.by_itself else 0.0
+    return -settings.false_claim_penalty if stop is StopReason.TASK_COMPLETE else 0.0
 
 
 @dataclass(frozen=True)
@@ -227,15 +231,15 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
     def earn(passed: int, total: int, turns: int, stop: StopReason = StopReason.MAX_TURNS) -> float:
         return reward(_grade(passed, total), turns, settings, stop)
 
-    quick, slow = earn(1, 1, short), earn(1, 1, last)
-    almost = earn(4, 5, short)
     done = StopReason.TASK_COMPLETE
+    quick, slow = earn(1, 1, short, done), earn(1, 1, last)
+    almost, whole = earn(4, 5, short), earn(5, 5, short)
     quit_early, worked = earn(1, 4, 1, done), earn(2, 5, last)
     nothing, useless = earn(0, 1, 1, done), earn(0, 1, last)
     unsaid, cut_off = earn(1, 4, short), earn(1, 4, 1, StopReason.CONTEXT_FULL)
     claimed = earn(1, 4, short, done)
     return [
-        ExplainRow(f"passes in {short} turns", quick, "the behaviour that is wanted"),
+        ExplainRow(f"passes in {short} turns and says so", quick, "the behaviour that is wanted"),
         ExplainRow(
             f"passes in {last} turns", slow, f"dragging it out costs {_number(quick - slow)}"
         ),
@@ -247,7 +251,7 @@ def _episode_rows(settings: RewardSettings) -> list[ExplainRow]:
         ExplainRow(
             f"four of five assertions in {short} turns, without a claim",
             almost,
-            f"the fifth is worth {_number(quick - almost)}, {_number(settings.pass_bonus)} of it"
+            f"the fifth is worth {_number(whole - almost)}, {_number(settings.pass_bonus)} of it"
             " the bonus for a pass",
         ),
         ExplainRow(

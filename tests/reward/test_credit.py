@@ -146,6 +146,34 @@ def test_a_false_claim_is_charged_to_the_turn_that_makes_it() -> None:
     assert earned(costs, ended(0.5, 0.5, passed=2, total=2, stop=DONE)) == (0.5, 0.5)
 
 
+def test_the_finish_bonus_falls_due_at_the_turn_that_ends_finished_work() -> None:
+    finish = RewardSettings(turn_penalty=0, finish_bonus=0.5)
+    assert earned(finish, ended(1, 0, passed=2, total=2, stop=DONE)) == (1, 0.5)
+    assert earned(finish, ended(1, 0, passed=2, total=2, stop=CONTEXT_FULL)) == (1, 0)
+    assert earned(finish, ended(0.5, 0, passed=1, total=2, stop=DONE)) == (0.5, 0)
+
+
+def test_by_state_the_finish_bonus_prefers_a_stop_where_the_work_is_done_and_work_where_not() -> (
+    None
+):
+    """Two attempts finish the first half. One stops there; the other goes on, finishes and stops;
+    a third finishes and checks until its turns are used up. By hand, rewards to go: in the state
+    0.5, 0 for the stop and 1.5 for the work; in the state 1, 1 for the stop and 0 for the check."""
+    rule = Reward(RewardSettings(turn_penalty=0, finish_bonus=1.0), scale="mean", credit="state")
+    group = [
+        ended(0.5, 0, passed=1, total=2, stop=DONE),
+        ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE, k=1),
+        ended(0.5, 0.5, 0, passed=2, total=2, stop=StopReason.MAX_TURNS, k=2),
+    ]
+    group = [
+        replace(t, reward=rule.of_episode(t.grade, len(t.turns), t.stop_reason)) for t in group
+    ]
+    quits, finishes, checks = rule.of_turns(group)
+    assert finishes[2] == pytest.approx(0.5)
+    assert checks[2] == pytest.approx(-0.5)
+    assert quits[1] < 0 < finishes[1]
+
+
 def test_the_turns_that_a_cut_off_episode_is_charged_fall_due_at_its_last() -> None:
     """λ = 0.6 over 6 turns: 0.1 a turn, and four that were never taken."""
     full = RewardSettings(turn_penalty=0.6, max_turns=6, charge_cut_off=True)
@@ -157,7 +185,12 @@ def test_the_turns_that_a_cut_off_episode_is_charged_fall_due_at_its_last() -> N
 def test_what_turns_earn_accounts_for_the_whole_reward(credit: str) -> None:
     """Every option at once: the reward is what the turns earned, where nothing held before them."""
     settings = RewardSettings(
-        turn_penalty=0.6, max_turns=6, pass_bonus=0.5, false_claim_penalty=0.3, charge_cut_off=True
+        turn_penalty=0.6,
+        max_turns=6,
+        pass_bonus=0.5,
+        finish_bonus=0.25,
+        false_claim_penalty=0.3,
+        charge_cut_off=True,
     )
     group = [
         ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE),
@@ -168,8 +201,8 @@ def test_what_turns_earn_accounts_for_the_whole_reward(credit: str) -> None:
     group = [
         replace(t, reward=rule.of_episode(t.grade, len(t.turns), t.stop_reason)) for t in group
     ]
-    assert [t.reward for t in group] == pytest.approx([1.2, 0.0, -0.1])
-    assert [sum(earned(settings, t)) for t in group] == pytest.approx([1.2, 0.0, -0.1])
+    assert [t.reward for t in group] == pytest.approx([1.45, 0.0, -0.1])
+    assert [sum(earned(settings, t)) for t in group] == pytest.approx([1.45, 0.0, -0.1])
     true, false, _ = rule.of_turns(group)
     assert true[2] > false[1], "a stop with the work done against one with it undone"
 

@@ -71,6 +71,14 @@ def test_a_pass_earns_its_bonus_whatever_the_kind_and_however_it_ended(kind: str
     assert reward(grade(0, 0), 4, bonus) == reward(grade(0, 0), 4, plain), "no assertion, no pass"
 
 
+@pytest.mark.parametrize("stop", list(StopReason))
+def test_the_finish_bonus_is_for_finished_work_that_ended_by_itself(stop: StopReason) -> None:
+    plain, bonus = RewardSettings(), RewardSettings(finish_bonus=0.5)
+    more = reward(grade(4, 4), 4, bonus, stop) - reward(grade(4, 4), 4, plain, stop)
+    assert more == pytest.approx(0.5 if stop in (DONE, StopReason.ENV_DONE) else 0)
+    assert reward(grade(3, 4), 4, bonus, stop) == reward(grade(3, 4), 4, plain, stop)
+
+
 def test_a_false_claim_costs_and_a_true_one_and_silence_do_not() -> None:
     costs = RewardSettings(false_claim_penalty=0.3)
     price = 0.2 * 4 / 12
@@ -96,6 +104,9 @@ def test_explain_shows_what_completing_claiming_and_being_cut_off_are_worth() ->
     assert row("context was full", today).reward == pytest.approx(0.25 - 0.2 / 12)
     asked = explain(RewardSettings(pass_bonus=0.5, false_claim_penalty=0.3, charge_cut_off=True))
     assert "worth 0.700, 0.500 of it" in row("four of five", asked).note
+    finished = explain(RewardSettings(finish_bonus=1.0))
+    assert row("passes in 12", finished).note == "dragging it out costs 1.133"
+    assert "worth 0.200, 0.000 of it" in row("four of five", finished).note
     assert "costs 0.300" in row("says that it is done", asked).note
     assert row("says that it is done", asked).reward == pytest.approx(0.25 - 0.2 / 3 - 0.3)
     assert "12 turns" in row("context was full", asked).note
@@ -143,6 +154,7 @@ def test_more_turns_than_the_settings_allow_is_an_error() -> None:
         ({"turn_penalty": float("nan")}, "reward.turn_penalty"),
         ({"max_turns": 0}, "reward.max_turns"),
         ({"pass_bonus": -1}, "reward.pass_bonus"),
+        ({"finish_bonus": -1}, "reward.finish_bonus"),
         ({"false_claim_penalty": float("inf")}, "reward.false_claim_penalty"),
     ],
 )
