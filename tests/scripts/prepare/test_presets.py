@@ -22,15 +22,12 @@ def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
     assert all((ROOT / file).is_file() for file in (config.data.pool, config.data.heldout))
 
 
-def test_the_long_night_pays_as_the_default_one_until_the_habit_is_gone(tmp_path: Path) -> None:
+def test_the_long_night_pays_finished_work_that_ends_by_itself(tmp_path: Path) -> None:
     for preset in ("smol", "smol-long"):
         new_run(RunFolder(tmp_path / preset), preset)
     short, long = (read_config(RunFolder(tmp_path / p).config) for p in ("smol", "smol-long"))
     assert (long.model, long.trainer.lr) == (short.model, short.trainer.lr)
-    assert long.reward.at_step(18) == short.reward.at_step(18)
-    assert long.reward.at_step(22) == long.reward.at_step(long.run.steps)
-    then = long.reward.at_step(22)
-    assert (then.turn_penalty, then.pass_bonus) == (0.2, 1.0)
+    assert (long.reward.finish_bonus, short.reward.finish_bonus) == (1.0, 0.0)
 
 
 def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:

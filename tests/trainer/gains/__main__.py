@@ -45,6 +45,7 @@ RULES: Mapping[str, Rule] = {
     "state, λ 0.5, bonus 1": shaped(bonus=1.0),
     "state, λ 0.2": shaped(turn_penalty=0.2),
     "state, λ 0.2, bonus 1": shaped(turn_penalty=0.2, bonus=1.0),
+    "state, λ 0.2, finish bonus 1": shaped(turn_penalty=0.2, finish=1.0),
     "state, λ 0.2, bonus 0.5, claim 0.25": _CLAIM,
     "… facts paid once": replace(_CLAIM, reward=_ONCE),
     "… unlikely tokens half": replace(_CLAIM, unlikely=0.5),

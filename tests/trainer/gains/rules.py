@@ -57,6 +57,7 @@ def shaped(
     turn_penalty: float = 0.5,
     *,
     bonus: float = 0.0,
+    finish: float = 0.0,
     claim: float = 0.0,
     once: bool = False,
     kind: str = "shaped",
@@ -66,6 +67,7 @@ def shaped(
         kind=kind,
         turn_penalty=turn_penalty,
         pass_bonus=bonus,
+        finish_bonus=finish,
         false_claim_penalty=claim,
         pay_implied=not once,
     )
