@@ -22,14 +22,6 @@ def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
     assert all((ROOT / file).is_file() for file in (config.data.pool, config.data.heldout))
 
 
-def test_the_long_night_pays_finished_work_that_ends_by_itself(tmp_path: Path) -> None:
-    for preset in ("smol", "smol-long"):
-        new_run(RunFolder(tmp_path / preset), preset)
-    short, long = (read_config(RunFolder(tmp_path / p).config) for p in ("smol", "smol-long"))
-    assert (long.model, long.trainer.lr) == (short.model, short.trainer.lr)
-    assert (long.reward.finish_bonus, short.reward.finish_bonus) == (1.0, 0.0)
-
-
 def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "night")
     new_run(folder, "spark")
@@ -47,7 +39,7 @@ def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     new_run(folder, "smol")
     with pytest.raises(BadInput, match="exists already"):
         new_run(folder, "smol")
-    with pytest.raises(BadInput, match="known: smol, smol-long, spark"):
+    with pytest.raises(BadInput, match="known: smol, spark"):
         new_run(RunFolder(tmp_path / "other"), "huge")
 
 
