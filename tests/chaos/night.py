@@ -89,12 +89,15 @@ class Saboteur:
     kills: how many in all. longest: most seconds from a loop's start, or from the last kill, to a
     random moment. A victim that is not alive at its random moment is tried again at further random
     moments, so that short-lived processes (trainers) are hit too, and not always at their start.
+    While it is waited for, boundaries are hit too until half of the kills are done, because a short
+    night may end before it lives.
     """
 
     def __init__(
         self, kills: int, seed: int, victims: Sequence[Victim] = SCRIPTED, longest: float = 12.0
     ) -> None:
         self.left = kills
+        self.half = kills // 2
         self.rng = random.Random(seed)
         self.longest = longest
         self.victims = dict.fromkeys(victims, 0)
@@ -115,9 +118,10 @@ class Saboteur:
         self.now = seconds
         if self.left == 0:
             return ""
-        if self.due is None:
-            return next((b for b in fresh if b not in self.boundaries), "")
-        if seconds < self.due:
+        if self.due is None or (self.missed and self.left > self.half):
+            if boundary := next((b for b in fresh if b not in self.boundaries), ""):
+                return boundary
+        if self.due is None or seconds < self.due:
             return ""
         self.due = seconds + self.rng.uniform(0.0, LOOK_AGAIN_SECONDS)
         return RANDOM

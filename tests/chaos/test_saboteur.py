@@ -73,6 +73,16 @@ def test_every_kind_of_boundary_is_hit_once() -> None:
     assert sorted(hit) == sorted(BOUNDARIES)
 
 
+def test_while_a_missed_victim_is_waited_for_boundaries_are_hit() -> None:
+    saboteur = Saboteur(3, seed=0, victims=[Victim.TRAINER, Victim.LOOP])
+    saboteur.missed = True
+    assert looked_at(saboteur, lambda _: ()) is None
+    assert saboteur.moment([BOUNDARIES[0]], 60.0) == BOUNDARIES[0]
+    assert strike(saboteur, BOUNDARIES[0], [Victim.LOOP]) is Victim.LOOP
+    assert saboteur.missed
+    assert looked_at(saboteur, lambda _: [Victim.TRAINER]) is not None
+
+
 def test_no_kill_comes_after_the_last() -> None:
     saboteur = Saboteur(1, seed=0)
     strike(saboteur, RANDOM, ALWAYS)
