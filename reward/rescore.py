@@ -126,7 +126,7 @@ def rescore(trajectory: Trajectory, reward: Reward, parse: Parse | None = None) 
         seconds_saved=sum(t.seconds for t in after_stop),
         commands_skipped=skipped,
         stored_reward=trajectory.reward,
-        reward=reward.of_episode(trajectory.grade, turns, stop),
+        reward=reward.of_episode(trajectory.grade, trajectory.turns[:turns], stop),
     )
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Signal, StopReason, Trajectory
+from fieldkit.records import Signal, StopReason, Trajectory, Turn
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import CREDITS, states_of
 from reward.group_signal import group_signal
-from reward.shaping import RewardSettings, earned_by_turns, reward
+from reward.shaping import RewardSettings, earned_by_turns, overtime, reward
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,14 @@ class Reward:
     credit: str = "turn"
     """A name in `reward.credit.CREDITS`."""
 
-    def of_episode(self, grade: Grade, n_turns: int, stop: StopReason) -> float:
+    def of_episode(self, grade: Grade, turns: Sequence[Turn], stop: StopReason) -> float:
         """The reward of one episode that ended by `stop`. For a grade with reward parts it is their
         weighted sum (0 if none applies, see `of_group`); for one with assertions it is
         `reward.shaping.reward`, whose errors it raises."""
         if grade.rewards:
             return grade.reward or 0.0
-        return reward(grade, n_turns, self.settings, stop)
+        n_overtime = sum(overtime(turns, grade, self.settings))
+        return reward(grade, len(turns), self.settings, stop, n_overtime)
 
     def of_group(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
         """An advantage for each of a group's K episodes, from their rewards. An episode to which no

@@ -65,7 +65,9 @@ class RewardSettings:
     it, and a turn that undoes the work loses it."""
     finish_bonus: NonNegativeFloat = 0.0
     """Added if every assertion holds at the end and the episode ended by itself; its last turn is
-    credited with it. So work that is done pays whole only once the policy says so."""
+    credited with it. Each turn that begins with the work done and does not end it costs
+    1/`max_turns` of it, where the environment reports progress. So finished work pays whole if the
+    policy says so at once, and turns that still work cost nothing more."""
     false_claim_penalty: NonNegativeFloat = 0.0
     """The cost of saying "done" while an assertion does not hold; charged to that turn."""
     charge_cut_off: bool = False
@@ -132,16 +134,19 @@ def reward(
     n_turns: int,
     settings: RewardSettings,
     stop: StopReason = StopReason.MAX_TURNS,
+    n_overtime: int = 0,
 ) -> float:
     """The reward of one episode. For "shaped" it is rate − λ·turns/max_turns; for every kind the
     bonuses and the cost of a false claim are added. stop: how it ended. n_turns: all turns
-    taken, including the one that says "done". Raises `ValueError` if it is outside 0..max_turns
-    (the episode was played under other limits), and for a reward that is not a finite number.
+    taken, including the one that says "done". n_overtime: how many of them are `overtime`. Raises
+    `ValueError` if n_turns is outside 0..max_turns (the episode was played under other limits), and
+    for a reward that is not a finite number.
     """
     if not 0 <= n_turns <= settings.max_turns:
         raise ValueError(f"{n_turns} turns, but an episode has 0 to {settings.max_turns}")
     value = _of_kind(grade, _charged_turns(n_turns, settings, stop), settings)
     value += settings.pass_bonus * grade.passed + _of_end(grade, settings, stop)
+    value -= _overtime_price(grade, settings, stop) * n_overtime
     if not math.isfinite(value):
         raise ValueError(f"the reward of {n_turns} turns is {value}, not a finite number")
     return value
@@ -152,8 +157,9 @@ def earned_by_turns(
 ) -> tuple[float, ...]:
     """What each turn of an episode earned by itself. This is the part that the kind of reward
     gives; plus, at the turn that completes the work, the bonus for a pass, which a turn that undoes
-    the work loses; and at the last turn what ending there is worth, and the cost of turns that a
-    cut-off episode is charged for without having taken them."""
+    the work loses; at a turn of `overtime` what it takes of the finish bonus; and at the last turn
+    what ending there is worth, and the cost of turns that a cut-off episode is charged for without
+    having taken them."""
     earned = list(REWARDS[settings.kind].of_turns(turns, settings))
     if not earned:
         return ()
@@ -161,11 +167,22 @@ def earned_by_turns(
         whole = _whole(turns, paid_rate(grade, settings.pay_implied))
         for i, (before, after) in enumerate(itertools.pairwise(whole)):
             earned[i] += settings.pass_bonus * (after - before)
+    if price := _overtime_price(grade, settings, stop):
+        for i, late in enumerate(overtime(turns, grade, settings)):
+            earned[i] -= price * late
     earned[-1] += _of_end(grade, settings, stop)
     charged = _charged_turns(len(turns), settings, stop)
     if charged != len(turns):
         earned[-1] += _of_kind(grade, charged, settings) - _of_kind(grade, len(turns), settings)
     return tuple(earned)
+
+
+def overtime(turns: Sequence[Turn], grade: Grade, settings: RewardSettings) -> tuple[bool, ...]:
+    """Whether each turn but the last began with every assertion holding; the last turn ends the
+    episode. Without reported progress no turn did."""
+    if all(turn.reward is None for turn in turns):
+        return (False,) * len(turns)
+    return (*_whole(turns, paid_rate(grade, settings.pay_implied))[: len(turns) - 1], False)
 
 
 def _whole(turns: Sequence[Turn], rate: float) -> list[bool]:
@@ -191,6 +208,12 @@ def _of_end(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
     if grade.passed:
         return settings.finish_bonus if stop.by_itself else 0.0
     return -settings.false_claim_penalty if stop is StopReason.TASK_COMPLETE else 0.0
+
+
+def _overtime_price(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
+    """What a turn of `overtime` takes of the finish bonus, where that is paid."""
+    paid = grade.passed and stop.by_itself
+    return settings.finish_bonus / settings.max_turns if paid else 0.0
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Player:
             turns=tuple(turns),
             stop_reason=stop,
             grade=grade,
-            reward=self._paid(task.task_id, k, grade, len(turns), stop),
+            reward=self._paid(task.task_id, k, grade, turns, stop),
             metrics={
                 **_metrics(turns, steps),
                 "sampling_seconds": sampling_seconds,
@@ -132,15 +132,16 @@ class Player:
         """The episode with another grade and the reward for it. Raises `ValueError` for a reward
         that is not finite."""
         t = trajectory
-        reward = self._paid(t.task_id, t.k, grade, len(t.turns), t.stop_reason)
+        reward = self._paid(t.task_id, t.k, grade, t.turns, t.stop_reason)
         return replace(t, grade=grade, reward=reward)
 
-    def _paid(self, task_id: str, k: int, grade: Grade, n_turns: int, stop: StopReason) -> float:
-        # An oracle may take more turns than a policy is allowed; it is charged for the most allowed
-        # turns.
-        n_turns = min(n_turns, self.settings.max_turns)
+    def _paid(
+        self, task_id: str, k: int, grade: Grade, turns: Sequence[Turn], stop: StopReason
+    ) -> float:
+        # An oracle may take more turns than a policy may, and is charged for the most allowed.
+        turns = turns[-self.settings.max_turns :]
         try:
-            return self.reward.of_episode(grade, n_turns, stop)
+            return self.reward.of_episode(grade, turns, stop)
         except ValueError as e:
             raise ValueError(f"task {task_id}, k = {k}: {e}") from e
 

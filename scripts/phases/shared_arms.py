@@ -40,7 +40,7 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
             continue
         pay = reward(ctx).of_episode
         trajectories = [
-            replace(t, reward=pay(t.grade, len(t.turns), t.stop_reason)) for t in found.trajectories
+            replace(t, reward=pay(t.grade, t.turns, t.stop_reason)) for t in found.trajectories
         ]
         summary = summarise(
             trajectories,

@@ -118,10 +118,10 @@ class Saboteur:
         self.now = seconds
         if self.left == 0:
             return ""
-        if self.due is None or (self.missed and self.left > self.half):
-            if boundary := next((b for b in fresh if b not in self.boundaries), ""):
-                return boundary
-        if self.due is None or seconds < self.due:
+        boundary = next((b for b in fresh if b not in self.boundaries), "")
+        if self.due is None or (boundary and self.missed and self.left > self.half):
+            return boundary
+        if seconds < self.due:
             return ""
         self.due = seconds + self.rng.uniform(0.0, LOOK_AGAIN_SECONDS)
         return RANDOM

@@ -118,7 +118,7 @@ def ended(
 
 def paid_by(rule: Reward, group: Sequence[Trajectory]) -> list[Trajectory]:
     """The group with the rewards that the rule gives its episodes."""
-    return [replace(t, reward=rule.of_episode(t.grade, len(t.turns), t.stop_reason)) for t in group]
+    return [replace(t, reward=rule.of_episode(t.grade, t.turns, t.stop_reason)) for t in group]
 
 
 BONUS = RewardSettings(turn_penalty=0, pass_bonus=0.5)
@@ -158,6 +158,37 @@ def test_the_finish_bonus_falls_due_at_the_turn_that_ends_finished_work() -> Non
     assert earned(finish, ended(0.5, 0, passed=1, total=2, stop=DONE)) == (0.5, 0)
 
 
+def test_each_turn_that_begins_with_the_work_done_and_does_not_end_it_pays_for_itself() -> None:
+    """A bonus of 0.6 over 6 turns, 0.1 a turn. The second attempt spoils the work and mends it:
+    turns 2 and 4 (from 1) begin with it done, 3 does not."""
+    finish = RewardSettings(turn_penalty=0, finish_bonus=0.6, max_turns=6)
+    checks = ended(1, 0, 0, 0, passed=2, total=2, stop=DONE)
+    assert earned(finish, checks) == pytest.approx((1, -0.1, -0.1, 0.6))
+    mends = ended(1, -0.5, 0.5, 0, 0, passed=2, total=2, stop=DONE)
+    assert earned(finish, mends) == pytest.approx((1, -0.6, 0.5, -0.1, 0.6))
+    never = ended(1, 0, 0, passed=2, total=2, stop=StopReason.MAX_TURNS)
+    assert earned(finish, never) == (1, 0, 0), "what is not paid is not taken from"
+    unseen = ended(None, None, None, passed=2, total=2, stop=DONE)
+    assert earned(finish, unseen) == (0, 0, 0.6), "nobody saw when the work was done"
+
+
+def test_by_state_the_sooner_stop_is_preferred_where_the_work_is_done_and_only_there() -> None:
+    """Rewards to go in the state 1: 0.6 for the stop at once; 0.5 and then 0.6 for the other."""
+    rule = Reward(
+        RewardSettings(turn_penalty=0, finish_bonus=0.6, max_turns=6), scale="mean", credit="state"
+    )
+    group = [
+        ended(0.5, 0, 0.5, 0, passed=2, total=2, stop=DONE),
+        ended(0.5, 0.5, 0, 0, passed=2, total=2, stop=DONE, k=1),
+    ]
+    slow_work, slow_stop = rule.of_turns(paid_by(rule, group))
+    third = 0.1 / 3
+    assert slow_work[3] == pytest.approx(third)
+    assert slow_stop[2:] == pytest.approx((-2 * third, third))
+    assert slow_work[1:3] == pytest.approx((third, third))
+    assert slow_stop[1] == pytest.approx(-2 * third), "its later check, not its work"
+
+
 def test_by_state_the_finish_bonus_prefers_a_stop_where_the_work_is_done_and_work_where_not() -> (
     None
 ):
@@ -190,7 +221,7 @@ def test_what_turns_earn_accounts_for_the_whole_reward(credit: str) -> None:
         turn_penalty=0.6,
         max_turns=6,
         pass_bonus=0.5,
-        finish_bonus=0.25,
+        finish_bonus=0.3,
         false_claim_penalty=0.3,
         charge_cut_off=True,
     )
@@ -198,12 +229,13 @@ def test_what_turns_earn_accounts_for_the_whole_reward(credit: str) -> None:
         ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE),
         ended(0.5, 0, passed=1, total=2, stop=DONE, k=1),
         ended(0, 0.5, passed=1, total=2, stop=CONTEXT_FULL, k=2),
+        ended(1, 0, 0, passed=2, total=2, stop=DONE, k=3),  # one turn too many
     ]
     rule = Reward(settings, scale="mean", credit=credit)
     group = paid_by(rule, group)
-    assert [t.reward for t in group] == pytest.approx([1.45, 0.0, -0.1])
-    assert [sum(earned(settings, t)) for t in group] == pytest.approx([1.45, 0.0, -0.1])
-    true, false, _ = rule.of_turns(group)
+    assert [t.reward for t in group] == pytest.approx([1.5, 0.0, -0.1, 1.45])
+    assert [sum(earned(settings, t)) for t in group] == pytest.approx([1.5, 0.0, -0.1, 1.45])
+    true, false, *_ = rule.of_turns(group)
     assert true[2] > false[1], "a stop with the work done against one with it undone"
 
 

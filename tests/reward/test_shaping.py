@@ -79,6 +79,16 @@ def test_the_finish_bonus_is_for_finished_work_that_ended_by_itself(stop: StopRe
     assert reward(grade(3, 4), 4, bonus, stop) == reward(grade(3, 4), 4, plain, stop)
 
 
+def test_turns_after_the_work_is_done_take_their_share_of_the_finish_bonus() -> None:
+    """A bonus of 0.6 over 12 turns: 0.05 for each of two."""
+    bonus = RewardSettings(finish_bonus=0.6)
+    at_once, later = (reward(grade(2, 2), 5, bonus, DONE, n_overtime=n) for n in (0, 2))
+    assert at_once - later == pytest.approx(0.1)
+    unpaid = (grade(2, 2), LAST_TURN), (grade(1, 2), DONE)
+    for g, stop in unpaid:
+        assert reward(g, 5, bonus, stop, n_overtime=2) == reward(g, 5, bonus, stop)
+
+
 def test_a_false_claim_costs_and_a_true_one_and_silence_do_not() -> None:
     costs = RewardSettings(false_claim_penalty=0.3)
     price = 0.2 * 4 / 12
@@ -211,7 +221,8 @@ def test_a_reward_from_outside_pays_episodes_and_explains_itself() -> None:
     REWARDS.register("quick", RewardKind("early passes", quick_passes))
     try:
         paid = Reward(RewardSettings(kind="quick"), credit="turn")
-        assert paid.of_episode(grade(1, 1), 3, StopReason.MAX_TURNS) == 0.25
+        three = trajectory(["ls"] * 3, 1, 1, 0.0).turns
+        assert paid.of_episode(grade(1, 1), three, StopReason.MAX_TURNS) == 0.25
         stored = [trajectory(["ls"], 1, 1, 0.5), trajectory(["ls", "ls"], 0, 1, 0.0, k=1)]
         first, second = paid.of_turns(stored)
         assert first[0] > 0 > second[0] == second[1]

@@ -15,7 +15,7 @@ from typing import Any
 
 from fieldkit.errors import Unavailable
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Sampling, StopReason, Task
+from fieldkit.records import Sampling, StopReason, Task, Turn
 from reward.reward import Reward
 from rollout.bundle import roll_out
 from rollout.engine.client import Completion, Sampler
@@ -134,8 +134,8 @@ class Paid(Reward):
 
     pay: Callable[[Grade, int], float] = lambda grade, n_turns: 0.0
 
-    def of_episode(self, grade: Grade, n_turns: int, stop: StopReason) -> float:
-        return self.pay(grade, n_turns)
+    def of_episode(self, grade: Grade, turns: Sequence[Turn], stop: StopReason) -> float:
+        return self.pay(grade, len(turns))
 
 
 SHAPED = Paid(pay=lambda grade, n_turns: grade.rate - 0.2 * n_turns / 12)

@@ -42,7 +42,7 @@ class Rule:
 
     def _advantages(self, group: Sequence[Trajectory]) -> Weights:
         paid = [
-            replace(t, reward=self.reward.of_episode(t.grade, len(t.turns), t.stop_reason))
+            replace(t, reward=self.reward.of_episode(t.grade, t.turns, t.stop_reason))
             for t in group
         ]
         return {
