@@ -335,16 +335,24 @@ def _quitting_note(quit_early: float, worked: float) -> str:
 def _price_rows(settings: RewardSettings) -> list[ExplainRow]:
     """What one turn costs, in the currency of assertions."""
     price = reward(_grade(0, 1), 0, settings) - reward(_grade(0, 1), 1, settings)
-    if price == 0:
-        return [ExplainRow("one more turn", 0.0, "turns are free: nothing here teaches to stop")]
+    overtime_price = _overtime_price(_grade(1, 1), settings, StopReason.TASK_COMPLETE)
     worth = 1 / 5  # the documents' tasks have 780 assertions in 158 tasks: about five each
-    return [
-        ExplainRow(
-            "one more turn",
-            -price,
-            f"one assertion of five is worth the price of {worth / price:.0f} turns",
+    note = "turns are free: nothing here teaches to stop"
+    if price:
+        note = f"one assertion of five is worth the price of {worth / price:.0f} turns"
+    elif overtime_price:
+        note = "free while the work is undone"
+    rows = [ExplainRow("one more turn", -price if price else 0.0, note)]
+    if overtime_price:
+        rows.append(
+            ExplainRow(
+                "one more turn after the work is done, before saying so",
+                -price - overtime_price,
+                f"{_number(overtime_price)} of it is taken from the finish bonus, where the"
+                " environment reports progress",
+            )
         )
-    ]
+    return rows
 
 
 def _group_rows(settings: RewardSettings, group_size: int, scale: Scale) -> list[ExplainRow]:

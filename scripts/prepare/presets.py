@@ -22,7 +22,7 @@ SHIPPED = Path(__file__).with_name("presets")
 
 def presets(where: Path = SHIPPED) -> dict[str, Path]:
     """The preset files of a folder by their names."""
-    return {file.stem: file for file in sorted(where.glob("*.toml"))}
+    return dict(sorted((file.stem, file) for file in where.glob("*.toml")))
 
 
 EVALUATED = ("development.jsonl", "final.jsonl")

@@ -116,6 +116,11 @@ def test_explain_shows_what_completing_claiming_and_being_cut_off_are_worth() ->
     assert "worth 0.700, 0.500 of it" in row("four of five", asked).note
     finished = explain(RewardSettings(finish_bonus=1.0))
     assert row("passes in 12", finished).note == "dragging it out costs 1.133"
+    assert row("one more turn after", finished).reward == pytest.approx(-0.2 / 12 - 1 / 12)
+    assert "0.083 of it is taken" in row("one more turn after", finished).note
+    assert not [r for r in today if "after the work" in r.case]
+    only = explain(RewardSettings(turn_penalty=0, finish_bonus=1.0))
+    assert row("one more turn", only).note == "free while the work is undone"
     assert "worth 0.200, 0.000 of it" in row("four of five", finished).note
     assert "costs 0.300" in row("says that it is done", asked).note
     assert row("says that it is done", asked).reward == pytest.approx(0.25 - 0.2 / 3 - 0.3)

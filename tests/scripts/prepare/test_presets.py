@@ -18,8 +18,20 @@ def test_a_preset_is_a_sound_run(tmp_path: Path, preset: str) -> None:
     folder = RunFolder(tmp_path / "night")
     new_run(folder, preset)
     config = read_config(folder.config)
-    assert config.rollout.group_size == 4
+    assert config.rollout.group_size > 1  # a group of one has nothing to compare
     assert all((ROOT / file).is_file() for file in (config.data.pool, config.data.heldout))
+
+
+def test_the_long_night_is_evaluated_as_the_default_one(tmp_path: Path) -> None:
+    """So `grpo compare` takes both, and the warm start's arm is played once."""
+    for preset in ("smol", "smol-long"):
+        new_run(RunFolder(tmp_path / preset), preset)
+    short, long = (read_config(RunFolder(tmp_path / p).config) for p in ("smol", "smol-long"))
+    assert long.model == short.model
+    assert long.data.heldout == short.data.heldout
+    limits = [c.rollout.at(c.eval.temperature).sampling for c in (short, long)]
+    assert limits[0] == limits[1]
+    assert long.rollout.max_turns == short.rollout.max_turns
 
 
 def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
@@ -39,7 +51,7 @@ def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     new_run(folder, "smol")
     with pytest.raises(BadInput, match="exists already"):
         new_run(folder, "smol")
-    with pytest.raises(BadInput, match="known: smol, spark"):
+    with pytest.raises(BadInput, match="known: smol, smol-long, spark"):
         new_run(RunFolder(tmp_path / "other"), "huge")
 
 
