@@ -29,7 +29,7 @@ and `grpo run {run} --set model.adapter={adapter}` starts from it"""
 def new(
     run: Run,
     preset: Annotated[
-        str, typer.Option(help="smol, smol-long, spark, or another file of scripts/prepare/presets.")
+        str, typer.Option(help="smol, smol-long, spark, or another of scripts/prepare/presets.")
     ] = "smol",
     env: Annotated[
         str | None,
