@@ -7,7 +7,7 @@ are in `reward.shaping`, the credit rules in `reward.credit`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Signal, StopReason, Trajectory, Turn
@@ -32,8 +32,13 @@ class Reward:
         `reward.shaping.reward`, whose errors it raises."""
         if grade.rewards:
             return grade.reward or 0.0
-        n_overtime = sum(overtime(turns, grade, self.settings))
+        n_overtime = overtime(turns, grade, self.settings)
         return reward(grade, len(turns), self.settings, stop, n_overtime)
+
+    def paid(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with the reward of `of_episode`, whose errors it raises."""
+        t = trajectory
+        return replace(t, reward=self.of_episode(t.grade, t.turns, t.stop_reason))
 
     def of_group(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
         """An advantage for each of a group's K episodes, from their rewards. An episode to which no

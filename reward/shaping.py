@@ -138,7 +138,7 @@ def reward(
 ) -> float:
     """The reward of one episode. For "shaped" it is rate − λ·turns/max_turns; for every kind the
     bonuses and the cost of a false claim are added. stop: how it ended. n_turns: all turns
-    taken, including the one that says "done". n_overtime: how many of them are `overtime`. Raises
+    taken, including the one that says "done". n_overtime: as `overtime` counts them. Raises
     `ValueError` if n_turns is outside 0..max_turns (the episode was played under other limits), and
     for a reward that is not a finite number.
     """
@@ -157,19 +157,18 @@ def earned_by_turns(
 ) -> tuple[float, ...]:
     """What each turn of an episode earned by itself. This is the part that the kind of reward
     gives; plus, at the turn that completes the work, the bonus for a pass, which a turn that undoes
-    the work loses; at a turn of `overtime` what it takes of the finish bonus; and at the last turn
+    the work loses; at a turn of overtime what it takes of the finish bonus; and at the last turn
     what ending there is worth, and the cost of turns that a cut-off episode is charged for without
     having taken them."""
     earned = list(REWARDS[settings.kind].of_turns(turns, settings))
     if not earned:
         return ()
-    if settings.pass_bonus:
-        whole = _whole(turns, paid_rate(grade, settings.pay_implied))
-        for i, (before, after) in enumerate(itertools.pairwise(whole)):
-            earned[i] += settings.pass_bonus * (after - before)
-    if price := _overtime_price(grade, settings, stop):
-        for i, late in enumerate(overtime(turns, grade, settings)):
-            earned[i] -= price * late
+    whole = _whole(turns, grade, settings)
+    for i, (before, after) in enumerate(itertools.pairwise(whole)):
+        earned[i] += settings.pass_bonus * (after - before)
+    price = _overtime_price(grade, settings, stop)
+    for i, late in enumerate(whole[:-2]):
+        earned[i] -= price * late
     earned[-1] += _of_end(grade, settings, stop)
     charged = _charged_turns(len(turns), settings, stop)
     if charged != len(turns):
@@ -177,19 +176,19 @@ def earned_by_turns(
     return tuple(earned)
 
 
-def overtime(turns: Sequence[Turn], grade: Grade, settings: RewardSettings) -> tuple[bool, ...]:
-    """Whether each turn but the last began with every assertion holding; the last turn ends the
-    episode. Without reported progress no turn did."""
+def overtime(turns: Sequence[Turn], grade: Grade, settings: RewardSettings) -> int:
+    """How many turns began with every assertion holding and did not end the episode; 0 without
+    reported progress."""
+    return sum(_whole(turns, grade, settings)[:-2])
+
+
+def _whole(turns: Sequence[Turn], grade: Grade, settings: RewardSettings) -> list[bool]:
+    """Whether every assertion was seen to hold before each turn and at the end. Counts the progress
+    of the turns backwards from the share that held at the end. Without reported progress nothing
+    was seen."""
     if all(turn.reward is None for turn in turns):
-        return (False,) * len(turns)
-    return (*_whole(turns, paid_rate(grade, settings.pay_implied))[: len(turns) - 1], False)
-
-
-def _whole(turns: Sequence[Turn], rate: float) -> list[bool]:
-    """Whether every assertion held before each turn and at the end. Counts the progress of the
-    turns backwards from `rate`, the share that held at the end. Without reported progress no turn
-    counts as a change."""
-    rates = [rate]
+        return [False] * (len(turns) + 1)
+    rates = [paid_rate(grade, settings.pay_implied)]
     for turn in reversed(turns):
         rates.append(rates[-1] - (turn.reward or 0.0))
     return [r > 1 - _RATE_EPS for r in reversed(rates)]
@@ -206,14 +205,17 @@ def _charged_turns(n_turns: int, settings: RewardSettings, stop: StopReason) -> 
 def _of_end(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
     """What ending there is worth: the bonus for finished work, or the cost of a false claim."""
     if grade.passed:
-        return settings.finish_bonus if stop.by_itself else 0.0
+        return _finish_bonus(grade, settings, stop)
     return -settings.false_claim_penalty if stop is StopReason.TASK_COMPLETE else 0.0
 
 
 def _overtime_price(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
-    """What a turn of `overtime` takes of the finish bonus, where that is paid."""
-    paid = grade.passed and stop.by_itself
-    return settings.finish_bonus / settings.max_turns if paid else 0.0
+    """What a turn of overtime takes of the finish bonus, where that is paid."""
+    return _finish_bonus(grade, settings, stop) / settings.max_turns
+
+
+def _finish_bonus(grade: Grade, settings: RewardSettings, stop: StopReason) -> float:
+    return settings.finish_bonus if grade.passed and stop.by_itself else 0.0
 
 
 @dataclass(frozen=True)

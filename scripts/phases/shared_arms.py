@@ -10,7 +10,6 @@ machine), the arm is played here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,7 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
         found = _played_alike(mine, run, other.parent)
         if found is None:
             continue
-        pay = reward(ctx).of_episode
-        trajectories = [
-            replace(t, reward=pay(t.grade, t.turns, t.stop_reason)) for t in found.trajectories
-        ]
+        trajectories = [*map(reward(ctx).paid, found.trajectories)]
         summary = summarise(
             trajectories,
             arm=arm,

@@ -116,11 +116,6 @@ def ended(
     return replace(played(*progress, k=k), grade=grade(passed, total), stop_reason=stop)
 
 
-def paid_by(rule: Reward, group: Sequence[Trajectory]) -> list[Trajectory]:
-    """The group with the rewards that the rule gives its episodes."""
-    return [replace(t, reward=rule.of_episode(t.grade, t.turns, t.stop_reason)) for t in group]
-
-
 BONUS = RewardSettings(turn_penalty=0, pass_bonus=0.5)
 DONE, CONTEXT_FULL = StopReason.TASK_COMPLETE, StopReason.CONTEXT_FULL
 
@@ -181,7 +176,7 @@ def test_by_state_the_sooner_stop_is_preferred_where_the_work_is_done_and_only_t
         ended(0.5, 0, 0.5, 0, passed=2, total=2, stop=DONE),
         ended(0.5, 0.5, 0, 0, passed=2, total=2, stop=DONE, k=1),
     ]
-    slow_work, slow_stop = rule.of_turns(paid_by(rule, group))
+    slow_work, slow_stop = rule.of_turns([*map(rule.paid, group)])
     third = 0.1 / 3
     assert slow_work[3] == pytest.approx(third)
     assert slow_stop[2:] == pytest.approx((-2 * third, third))
@@ -201,7 +196,7 @@ def test_by_state_the_finish_bonus_prefers_a_stop_where_the_work_is_done_and_wor
         ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE, k=1),
         ended(0.5, 0.5, 0, passed=2, total=2, stop=StopReason.MAX_TURNS, k=2),
     ]
-    quits, finishes, checks = rule.of_turns(paid_by(rule, group))
+    quits, finishes, checks = rule.of_turns([*map(rule.paid, group)])
     assert finishes[2] == pytest.approx(0.5)
     assert checks[2] == pytest.approx(-0.5)
     assert quits[1] < 0 < finishes[1]
@@ -232,7 +227,7 @@ def test_what_turns_earn_accounts_for_the_whole_reward(credit: str) -> None:
         ended(1, 0, 0, passed=2, total=2, stop=DONE, k=3),  # one turn too many
     ]
     rule = Reward(settings, scale="mean", credit=credit)
-    group = paid_by(rule, group)
+    group = [*map(rule.paid, group)]
     assert [t.reward for t in group] == pytest.approx([1.5, 0.0, -0.1, 1.45])
     assert [sum(earned(settings, t)) for t in group] == pytest.approx([1.5, 0.0, -0.1, 1.45])
     true, false, *_ = rule.of_turns(group)
@@ -248,7 +243,7 @@ def test_by_state_a_false_claim_is_worse_than_going_on_from_the_same_state() -> 
     rule = Reward(settings, scale="mean", credit="state")
     claims = ended(0.5, 0, passed=1, total=2, stop=DONE)
     works = ended(0.5, 0.5, 0, passed=2, total=2, stop=DONE, k=1)
-    first, second = rule.of_turns(paid_by(rule, [claims, works]))
+    first, second = rule.of_turns([rule.paid(claims), rule.paid(works)])
     assert first == pytest.approx((-0.65, -0.65))
     assert second == pytest.approx((0.65, 0.65, 0))
 

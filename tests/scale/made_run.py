@@ -152,8 +152,8 @@ def _template(rng: random.Random, n_turns: int) -> Trajectory:
 def _played(
     template: Trajectory, task: Task, k: int, adapter: str, reward: Reward, seed: int
 ) -> Trajectory:
-    paid = reward.of_episode(template.grade, template.turns, template.stop_reason)
-    return replace(template, task_id=task.task_id, k=k, seed=seed, adapter_sha=adapter, reward=paid)
+    paid = reward.paid(template)
+    return replace(paid, task_id=task.task_id, k=k, seed=seed, adapter_sha=adapter)
 
 
 def adapter_of(n: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fieldkit.records import StopReason, Trajectory
 from reward.credit import states_of
@@ -41,10 +41,7 @@ class Rule:
         return advantage * self.negative * (self.unlikely if row.unlikely else 1.0)
 
     def _advantages(self, group: Sequence[Trajectory]) -> Weights:
-        paid = [
-            replace(t, reward=self.reward.of_episode(t.grade, t.turns, t.stop_reason))
-            for t in group
-        ]
+        paid = [*map(self.reward.paid, group)]
         return {
             (t.k, turn): advantage
             for t, turns in zip(paid, self.reward.of_turns(paid), strict=True)
