@@ -97,7 +97,6 @@ class Saboteur:
         self, kills: int, seed: int, victims: Sequence[Victim] = SCRIPTED, longest: float = 12.0
     ) -> None:
         self.left = kills
-        self.half = kills // 2
         self.rng = random.Random(seed)
         self.longest = longest
         self.victims = dict.fromkeys(victims, 0)
@@ -119,12 +118,16 @@ class Saboteur:
         if self.left == 0:
             return ""
         boundary = next((b for b in fresh if b not in self.boundaries), "")
-        if self.due is None or (boundary and self.missed and self.left > self.half):
+        if self.due is None or (boundary and self.missed and self._first_half):
             return boundary
         if seconds < self.due:
             return ""
         self.due = seconds + self.rng.uniform(0.0, LOOK_AGAIN_SECONDS)
         return RANDOM
+
+    @property
+    def _first_half(self) -> bool:
+        return sum(self.victims.values()) < self.left
 
     def victim(self, moment: str, living: Collection[Victim]) -> Victim | None:
         """The victim hit least so far; None if it is not alive yet."""
