@@ -20,8 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.gate.memory import Reclaim
-from fieldkit.process.owned import Owned, boot_id, environment
+from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import Owned, boot_id, environment, terminate
 from fieldkit.process.shared_memory import remove_shared, shared_files
+
+BESIDE = "beside"
+"""In the ledger's notes on a process: the name of the server with which it ends."""
 
 SCRATCH_VARIABLE = "TMPDIR"
 """The environment variable with the scratch folder of a server and its children."""
@@ -70,6 +74,24 @@ def _is_scratch(folder: Path) -> bool:
         private = stat.S_IMODE(status.st_mode) == stat.S_IRWXU
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and private
     return False
+
+
+def end_with_leftovers(ledger: Ledger, owned: Owned, grace_seconds: float) -> int:
+    """End a process and its children, remove its scratch folder and its entry.
+
+    Returns the number of processes. Raises `Unavailable` for one that survives SIGKILL.
+    """
+    ended = terminate(owned, grace_seconds)
+    Leftovers.of((), owned.info).remove()
+    ledger.forget(owned.name)
+    return len(ended)
+
+
+def end_beside(ledger: Ledger, name: str, grace_seconds: float) -> None:
+    """End every process that stays beside this server (`BESIDE`), as `end_with_leftovers` does."""
+    for other in ledger.entries():
+        if other.info.get(BESIDE) == name:
+            end_with_leftovers(ledger, other, grace_seconds)
 
 
 def held_note(pids: Iterable[int]) -> dict[str, Any]:

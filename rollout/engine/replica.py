@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from fieldkit.process.owned import Owned
 
 ENGINE = "engine"
 """The name of the first one's entry in the ledger; the others are engine-2, engine-3, …"""
@@ -77,3 +81,8 @@ def _part(of: Sequence[int], index: int, parts: int) -> Sequence[int]:
 def is_engine(name: str) -> bool:
     """Whether an entry of this name in a ledger is a server's."""
     return _NAME.fullmatch(name) is not None
+
+
+def entries_of(run_dir: Path) -> list[Owned]:
+    """The entries of servers in the run's ledger."""
+    return [e for e in Ledger(run_dir / LEDGER_FILE).entries() if is_engine(e.name)]

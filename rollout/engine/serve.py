@@ -24,8 +24,8 @@ from rollout.engine.admin import Admin
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
 from rollout.engine.outside import api_keys, outside_servers
-from rollout.engine.replica import Replica
-from rollout.engine.server import Progress, Server, api_key, entries_of, silent, url
+from rollout.engine.replica import Replica, entries_of
+from rollout.engine.server import Progress, Server, api_key, silent, url
 from rollout.engine.target import Served, Target, check_target
 from rollout.engine.vllm_server import servers_on_a_gpu
 

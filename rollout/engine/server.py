@@ -24,16 +24,13 @@ from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import trainer_bytes
-from rollout.engine.leftovers import Leftovers, held_note, new_scratch, to_come_back
+from rollout.engine.leftovers import Leftovers, end_beside, held_note, new_scratch, to_come_back
 from rollout.engine.lifecycle import LIFECYCLES, Lifecycle, decide
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Proof, prove
-from rollout.engine.replica import Replica, is_engine
+from rollout.engine.replica import Replica
 from rollout.engine.target import Served, Target
 from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, KERNELS, LoraShape
-
-BESIDE = "beside"
-"""In the notes of another entry: the name of the one with which its process ends."""
 
 _READY_POLL_SECONDS = 0.5  # between two polls; the server's death ends the wait at once
 _READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
@@ -362,11 +359,9 @@ class Server:
     def stop(self) -> int:
         """End the server and its children, remove its leftovers, and wait for the memory.
 
-        What stays beside it (`BESIDE`) ends first. Returns the number of the server's processes.
+        What stays beside it ends first. Returns the number of the server's processes.
         """
-        for other in self.ledger.entries():
-            if other.info.get(BESIDE) == self.replica.name:
-                end_with_leftovers(self.ledger, other, self.settings.stop_seconds)
+        end_beside(self.ledger, self.replica.name, self.settings.stop_seconds)
         owned = self.ledger.get(self.replica.name)
         if owned is None:
             return 0
@@ -385,22 +380,6 @@ class Server:
             what="waiting for the engine's memory to come back",
         )
         return len(pids)
-
-
-def entries_of(run_dir: Path) -> list[Owned]:
-    """The entries of servers in the run's ledger."""
-    return [e for e in Ledger(run_dir / LEDGER_FILE).entries() if is_engine(e.name)]
-
-
-def end_with_leftovers(ledger: Ledger, owned: Owned, grace_seconds: float) -> int:
-    """End a process and its children, remove its scratch folder and its entry.
-
-    Returns the number of processes. Raises `Unavailable` for one that survives SIGKILL.
-    """
-    ended = terminate(owned, grace_seconds)
-    Leftovers.of((), owned.info).remove()
-    ledger.forget(owned.name)
-    return len(ended)
 
 
 def url(owned: Owned) -> str:

@@ -23,9 +23,8 @@ from fieldkit.files.json_text import parse_json
 from fieldkit.gate import memory
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, is_running
-from rollout.engine.leftovers import new_scratch
+from rollout.engine.leftovers import BESIDE, end_with_leftovers, new_scratch
 from rollout.engine.replica import ENGINE
-from rollout.engine.server import BESIDE, end_with_leftovers
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
 
