@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from fieldkit.client.address import proxied
 from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.json_text import parse_json
 
@@ -48,12 +49,7 @@ class ChatTimeout(ChatError):
 
 @dataclass
 class _Endpoint:
-    """What both clients are given, and what they make of it.
-
-    base_url: up to and with the version, as in "http://localhost:8000/v1". timeout: seconds for one
-    try. max_retries: further tries after the first. backoff: seconds before the second try; it
-    doubles from try to try.
-    """
+    """What both clients are given, which `ChatClient` describes, and what they make of it."""
 
     base_url: str
     model: str
@@ -154,7 +150,7 @@ class ChatClient(_Endpoint):
         import httpx
 
         try:
-            return self._client().get(f"{self.base_url}/models").status_code == httpx.codes.OK
+            return self._sent("GET", f"{self.base_url}/models").status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
 
@@ -167,7 +163,7 @@ class ChatClient(_Endpoint):
 
         url = f"{self.base_url}/models"
         try:
-            got = self._client().get(url)
+            got = self._sent("GET", url)
         except httpx.TransportError as e:
             raise ChatTimeout(f"{url}: no answer ({e!r})") from None
         answer = self._read(got, self.max_retries, url)
@@ -189,28 +185,44 @@ class ChatClient(_Endpoint):
         extra: further keys of the request, such as `response_format` or `seed`. Raises
         `ChatHTTPError`, `ChatTimeout` or `ChatError`, and `BadInput` for a negative `max_retries`.
         """
-        import httpx
-
         payload = self._payload(messages, max_tokens, temperature, extra)
-        got: httpx.Response | httpx.TransportError
         attempt = 0
-        while True:
-            try:
-                got = self._client().post(self._url, json=payload)
-            except httpx.TransportError as e:
-                got = e
-            answer = self._read(got, attempt)
-            if isinstance(answer, dict):
-                return answer
+        while not isinstance(answer := self._read(self._tried(payload), attempt), dict):
             time.sleep(answer)
             attempt += 1
+        return answer
+
+    def _tried(self, payload: Mapping[str, Any]) -> httpx.Response | httpx.TransportError:
+        import httpx
+
+        try:
+            return self._sent("POST", self._url, json=payload)
+        except httpx.TransportError as e:
+            return e
+
+    def _sent(self, method: str, url: str, **content: Any) -> httpx.Response:
+        """The whole answer. Raises `httpx.HTTPError`, and that too where the answer takes longer
+        than `timeout`: httpx limits each read, and a body may come in any number of them."""
+        import httpx
+
+        deadline = time.monotonic() + self.timeout
+        pieces = []
+        with self._client().stream(method, url, **content) as got:
+            for piece in got.iter_raw():
+                pieces.append(piece)
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout(f"the answer is not whole after {self.timeout:g} s")
+        whole = b"".join(pieces)
+        return httpx.Response(got.status_code, headers=got.headers, content=whole)
 
     def _client(self) -> httpx.Client:
         import httpx
 
         headers = self._headers
         if self._http is None:
-            self._http = httpx.Client(headers=headers, timeout=self.timeout)
+            self._http = httpx.Client(
+                headers=headers, timeout=self.timeout, trust_env=proxied(self.base_url)
+            )
         return self._http
 
 
@@ -245,21 +257,23 @@ class AsyncChatClient(_Endpoint):
         **extra: Any,
     ) -> dict[str, Any]:
         """As `ChatClient.chat`."""
-        import httpx
-
         payload = self._payload(messages, max_tokens, temperature, extra)
-        got: httpx.Response | httpx.TransportError
         attempt = 0
-        while True:
-            try:
-                got = await self._client().post(self._url, json=payload)
-            except httpx.TransportError as e:
-                got = e
-            answer = self._read(got, attempt)
-            if isinstance(answer, dict):
-                return answer
+        while not isinstance(answer := self._read(await self._tried(payload), attempt), dict):
             await asyncio.sleep(answer)
             attempt += 1
+        return answer
+
+    async def _tried(self, payload: Mapping[str, Any]) -> httpx.Response | httpx.TransportError:
+        import httpx
+
+        try:
+            async with asyncio.timeout(self.timeout):  # httpx limits each read
+                return await self._client().post(self._url, json=payload)
+        except TimeoutError:
+            return httpx.ReadTimeout(f"the answer is not whole after {self.timeout:g} s")
+        except httpx.TransportError as e:
+            return e
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -268,7 +282,12 @@ class AsyncChatClient(_Endpoint):
         if self._http is None:
             # A request must not time out because it waits for a connection of the client's own.
             limits = httpx.Limits(max_connections=None)
-            self._http = httpx.AsyncClient(headers=headers, timeout=self.timeout, limits=limits)
+            self._http = httpx.AsyncClient(
+                headers=headers,
+                timeout=self.timeout,
+                limits=limits,
+                trust_env=proxied(self.base_url),
+            )
         return self._http
 
 

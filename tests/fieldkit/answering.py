@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+DRIP_SECONDS = 0.05
 
 
 @dataclass
@@ -31,9 +34,12 @@ def answering(
     models: int | Sequence[int] = 200,
     listed: str = "{}",
     retry_after: str | None = None,
+    drips: int = 0,
 ) -> Iterator[Endpoint]:
     """Serves `answers` (status, body) in order, the last one again and again; at /models, `listed`
-    with the status `models`, or with each of them. retry_after: that header, with every answer."""
+    with the status `models`, or with each of them. retry_after: that header, with every answer.
+    drips: spaces that come before an answer's text, one every `DRIP_SECONDS`."""
+    over = threading.Event()
     statuses = [models] if isinstance(models, int) else list(models)
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,11 +57,15 @@ def answering(
 
         def _send(self, status: int, text: str) -> None:
             self.send_response(status)
-            self.send_header("Content-Length", str(len(text.encode())))
+            self.send_header("Content-Length", str(drips + len(text.encode())))
             if retry_after is not None:
                 self.send_header("Retry-After", retry_after)
             self.end_headers()
-            self.wfile.write(text.encode())
+            with contextlib.suppress(ConnectionError):  # it hangs up
+                for _ in range(drips):
+                    self.wfile.write(b" ")
+                    over.wait(DRIP_SECONDS)
+                self.wfile.write(text.encode())
 
         def log_message(self, format: str, *args: object) -> None:
             """Keeps the test's output quiet."""
@@ -67,6 +77,7 @@ def answering(
     try:
         yield endpoint
     finally:
+        over.set()
         server.shutdown()
         server.server_close()
         thread.join()

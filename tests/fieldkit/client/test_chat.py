@@ -15,9 +15,11 @@ from fieldkit.client import (
     wait_for_warm,
 )
 from fieldkit.errors import BadInput
-from tests.fieldkit.answering import Endpoint, answering, said
+from tests.fieldkit.answering import DRIP_SECONDS, Endpoint, answering, said
 
 HELLO = [{"role": "user", "content": "hello"}]
+DRIPS = int(60 / DRIP_SECONDS)  # a minute
+NOT_WHOLE = r"no answer .*not whole after 0\.3 s"
 
 
 def client(endpoint: Endpoint, retries: int = 2) -> ChatClient:
@@ -157,3 +159,36 @@ def test_the_models_of_an_endpoint() -> None:
         chat.models()
     with ChatClient(nobody(), "m") as chat, pytest.raises(ChatTimeout, match="/models: no answer"):
         chat.models()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_one_try() -> None:
+    with (
+        answering([said("hi")], listed='{"data": []}', drips=DRIPS) as endpoint,
+        ChatClient(endpoint.base_url, "m", timeout=0.3, max_retries=0) as chat,
+    ):
+        with pytest.raises(ChatTimeout, match=NOT_WHOLE):
+            chat.chat(HELLO)
+        with pytest.raises(ChatTimeout, match=NOT_WHOLE):
+            chat.models()
+        assert not chat.health()
+
+
+async def test_an_answer_that_comes_byte_by_byte_ends_the_try_in_an_event_loop_too() -> None:
+    with answering([said("hi")], drips=DRIPS) as endpoint:
+        async with AsyncChatClient(endpoint.base_url, "m", timeout=0.3, max_retries=0) as chat:
+            with pytest.raises(ChatTimeout, match=NOT_WHOLE):
+                await chat.chat(HELLO)
+
+
+async def test_a_server_on_this_machine_is_not_asked_through_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, nobody())
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with answering([said("hi")]) as endpoint:
+        with ChatClient(endpoint.base_url, "m", max_retries=0) as chat:
+            assert chat.chat(HELLO)["choices"]
+        async with AsyncChatClient(endpoint.base_url, "m", max_retries=0) as other:
+            assert (await other.chat(HELLO))["choices"]
