@@ -135,7 +135,11 @@ def whole_dir(path: str | Path) -> Iterator[Path]:
             aside = path.with_name(f"{path.name}{TMP_MARK}old-{os.getpid()}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
-            os.rename(tmp, path)
+            try:
+                os.rename(tmp, path)
+            except OSError:
+                os.rename(aside, path)  # aside is a temporary, which a sweep removes
+                raise
             shutil.rmtree(aside)
         else:
             os.rename(tmp, path)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from annotated_types import Ge, Le
 from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from fieldkit.client.address import host_of
 from fieldkit.errors import BadInput
 from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
 from rollout.engine.lifecycle import AUTO, CHOICES
@@ -106,10 +107,8 @@ class EngineSettings:
 
 def _is_address(url: str) -> bool:
     """Whether it is a scheme, a host and perhaps a port, and nothing else."""
-    try:
-        parts = urlsplit(url)
-        ends_well = parts.port is None or parts.port > 0
-    except ValueError:
+    if not host_of(url):
         return False
+    parts = urlsplit(url)
     bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
-    return ends_well and bare and parts.scheme in ("http", "https") and bool(parts.hostname)
+    return bare and parts.scheme in ("http", "https")

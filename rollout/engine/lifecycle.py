@@ -126,8 +126,12 @@ class Sleep(Hotswap):
         return super().bring(server)
 
     def release(self, server: RunningServer) -> None:
-        with server.admin() as admin:
-            admin.sleep()
+        """Ends a server that does not fall asleep: it may be dead, and may hold memory."""
+        try:
+            with server.admin() as admin:
+                admin.sleep()
+        except Unavailable:
+            server.stop()
 
 
 RESTART, HOTSWAP, SLEEP = Restart(), Hotswap(), Sleep()

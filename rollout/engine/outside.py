@@ -261,7 +261,8 @@ def _await_cards(url: str, key: str, seconds: float) -> list[dict[str, Any]]:
     with Admin(url, key, _LOOK_SECONDS) as admin:
         while True:
             try:
-                return admin.cards()
+                cards = admin.cards()
+                break
             except Unavailable as e:
                 if patience.over():
                     raise Unavailable(
@@ -269,6 +270,12 @@ def _await_cards(url: str, key: str, seconds: float) -> list[dict[str, Any]]:
                         "key is"
                     ) from e
             time.sleep(_POLL_SECONDS)
+    if not all(isinstance(card, dict) and "id" in card for card in cards):
+        raise Unavailable(
+            f"{url}/v1/models: {cards!s:.80} is no list of models, so it is no vLLM; engine.urls"
+            " has its address"
+        )
+    return cards
 
 
 def _base_name(url: str, cards: Sequence[dict[str, Any]], settings: EngineSettings) -> str:

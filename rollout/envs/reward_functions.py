@@ -110,9 +110,14 @@ def checked(value: Any, what: str) -> float | None:
     """Return a value that is a valid reward, else raise `BadInput` that begins with `what`."""
     if value is None:
         return None
-    if not hasattr(value, "__float__"):
+    try:
+        number = float(value) if hasattr(value, "__float__") else None
+    except OverflowError:
+        number = math.inf  # a whole number above every float
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+        number = None
+    if number is None:
         raise BadInput(f"{what}: gave {value!r:.80} ({type(value).__name__}), expected a number")
-    number = float(value)
     if not math.isfinite(number):
         raise BadInput(f"{what}: gave {number}, which is not a reward")
     return number

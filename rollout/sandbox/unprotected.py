@@ -34,8 +34,9 @@ _REMOVE_SECONDS = 60.0  # for a workspace of any size to be removed
 
 
 class UnprotectedSandbox:
-    """A workspace folder below `scratch`, and commands in it; one an episode.
+    """A workspace in a folder of its own below `scratch`, and commands in it; one an episode.
 
+    The workspace is HOME, and a command may remove or move it: then it is there again, empty.
     A command's process group ends with it. A daemon that left the group survives, because no
     namespace holds it. It has the marks of the phase that started it, so it can be found.
     """
@@ -51,21 +52,22 @@ class UnprotectedSandbox:
         """The path of the workspace, between `open` and `close`."""
         if self._folder is None:
             raise RuntimeError("the sandbox is not open")
-        return self._folder
+        return self._folder / "workspace"
 
     async def open(self, files: Mapping[str, bytes]) -> None:
         """Make a workspace that holds `files`."""
         await self.close()
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="workspace-", dir=self._scratch)).resolve()
+        self._restore()
         for path, content in files.items():
-            file = self._folder / path
+            file = self.workspace / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
 
     async def run(self, command: str) -> CommandResult:
         """Run `command` with bash in the workspace. Raises `Unavailable` if it cannot start."""
-        self.workspace.chmod(stat.S_IRWXU)
+        self._restore()
         refused = refuse(command)
         if refused is not None:
             return refused
@@ -80,7 +82,10 @@ class UnprotectedSandbox:
             child = Child(argv, output, env=env, cwd=home)
         except OSError as e:
             raise Unavailable(f"a command could not be started: {e}") from e
-        return await self._finish(child, output)
+        try:
+            return await self._finish(child, output)
+        finally:
+            self._restore()
 
     async def close(self) -> None:
         """Remove the workspace, whatever its depth and permissions. May be called again."""
@@ -97,6 +102,14 @@ class UnprotectedSandbox:
                 child.close()
         if await asyncio.to_thread(folder.exists):
             raise Unavailable(f"{folder} could not be removed; remove it by hand")
+
+    def _restore(self) -> None:
+        """Have the workspace be a folder of ours that can be entered, whatever was done to it."""
+        for folder in (self.workspace.parent, self.workspace):
+            if folder.is_symlink() or not folder.is_dir():
+                folder.unlink(missing_ok=True)
+                folder.mkdir(parents=True)
+            folder.chmod(stat.S_IRWXU)
 
     async def _finish(self, child: Child, output: BoundedOutput) -> CommandResult:
         try:

@@ -16,12 +16,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
+from fieldkit.client.address import host_of, proxied
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
 
@@ -36,7 +36,6 @@ _TOLD = 1000  # characters of an environment's own error
 
 CAPACITY = "CAPACITY_REACHED"
 _OF_THE_ACTION = ("VALIDATION_ERROR", "EXECUTION_ERROR")
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ActionRefused(Exception):
@@ -80,7 +79,7 @@ def addresses(url: str) -> tuple[str, str]:
     text = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
     scheme, _, rest = text.partition("://")
     forms = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
-    if scheme not in forms or not rest:
+    if scheme not in forms or not host_of(text):
         raise BadInput(f'url = "{url}": an OpenEnv server has an address like http://HOST:PORT')
     socket = forms[scheme]
     return f"{socket.replace('ws', 'http')}://{rest}", f"{socket}://{rest}"
@@ -91,7 +90,7 @@ async def fetch_schema(url: str, limits: Limits) -> Mapping[str, Any]:
     `BadInput` if the program there is not an OpenEnv server."""
     where = f"{addresses(url)[0]}/schema"
     try:
-        async with httpx.AsyncClient(timeout=limits.call_seconds, trust_env=_proxied(url)) as http:
+        async with httpx.AsyncClient(timeout=limits.call_seconds, trust_env=proxied(where)) as http:
             answer = await http.get(where)
     except httpx.RequestError as e:
         raise Unavailable(f"{where}: no answer ({e!r}); is the server running?") from e
@@ -104,11 +103,6 @@ async def fetch_schema(url: str, limits: Limits) -> Mapping[str, Any]:
     raise BadInput(
         f"{where} is no OpenEnv server's: status {answer.status_code}, {answer.text[:_SHOWN]!r}"
     )
-
-
-def _proxied(url: str) -> bool:
-    """Whether the proxy in the environment variables applies to this address."""
-    return urlsplit(addresses(url)[0]).hostname not in _LOOPBACK
 
 
 class Session:
@@ -136,7 +130,7 @@ class Session:
                 ping_interval=None,
                 close_timeout=_CLOSE_SECONDS,
                 max_size=limits.max_bytes,
-                proxy=True if _proxied(url) else None,
+                proxy=True if proxied(where) else None,
             )
         except InvalidURI as e:
             raise BadInput(f'url = "{url}": {e}') from e

@@ -49,7 +49,7 @@ class Seats:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give_back()
-            else:
+            elif turn in self._waiting:  # a seat freed since has passed it over and dropped it
                 self._waiting.remove(turn)
             raise
 

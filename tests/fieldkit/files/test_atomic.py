@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -89,6 +90,25 @@ def test_a_folder_that_failed_half_way_leaves_the_old_one(tmp_path: Path) -> Non
         _write_half(target)
     assert (target / "one").read_text() == "old"
     assert _names(tmp_path) == ["adapter"]
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one_and_a_sweep_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename = tmp_path / "adapter", os.rename
+    with whole_dir(target) as folder:
+        (folder / "one").write_text("old")
+
+    def fails(source: Path, to: Path) -> None:
+        if (source / "one").read_text() == "new":
+            raise OSError(5, "Input/output error")
+        rename(source, to)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(OSError, match="Input/output error"), whole_dir(target) as folder:
+        (folder / "one").write_text("new")
+    assert sweep_temporaries(tmp_path) == []
+    assert (target / "one").read_text() == "old"
 
 
 def test_a_replaced_folder_keeps_nothing_of_the_old_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -12,6 +13,8 @@ import sys
 import pytest
 
 from fieldkit.process.parent import end_with_parent
+
+PR_GET_PDEATHSIG = 2  # linux/prctl.h
 
 PROGRAM = """
 import os, subprocess, sys
@@ -48,6 +51,17 @@ def test_a_child_for_which_that_was_asked_ends_with_a_killed_parent(by: str, end
         os.close(child)
 
 
+def signal_at_its_parents_end() -> int:
+    """The signal that the kernel will send this process; 0 for none."""
+    number = ctypes.c_int(-1)
+    assert ctypes.CDLL(None).prctl(PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0) == 0
+    return number.value
+
+
 def test_it_can_be_taken_back() -> None:
     end_with_parent(signal.SIGTERM)
-    end_with_parent(0)
+    try:
+        assert signal_at_its_parents_end() == signal.SIGTERM
+    finally:
+        end_with_parent(0)
+    assert signal_at_its_parents_end() == 0

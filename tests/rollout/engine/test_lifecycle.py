@@ -6,6 +6,9 @@ test_serve.
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +24,7 @@ from rollout.engine import vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import decide
+from rollout.engine.replica import entries_of
 from rollout.engine.serve import ensure_engine, find_engine, release_memory, stop_engine
 from rollout.engine.server import Server
 from rollout.engine.target import Served
@@ -28,6 +32,7 @@ from tests.conftest import TinyModel
 
 PLENTY, LITTLE = Available(20 * GIB, None), Available(2 * GIB, None)
 TRAINER = 4 * GIB
+GENEROUS = 60.0  # seconds for a killed process to be gone
 
 
 def admin(can_swap: bool, can_sleep: bool = False) -> Admin:
@@ -194,6 +199,20 @@ def test_a_server_that_does_not_wake_gives_way_to_a_new_one(
     second = serve(tiny, run, settings, 2)
     assert second.pid != first.pid
     assert second.model_name == "run-v2"
+
+
+def test_a_server_that_died_makes_room_too(tiny: TinyModel, tmp_path: Path, calls: Path) -> None:
+    run, settings = tmp_path / "run", replace(EngineSettings(), lifecycle="sleep")
+    first = serve(tiny, run, settings, 1)
+    assert first.pid is not None
+    server = os.pidfd_open(first.pid)
+    signal.pidfd_send_signal(server, signal.SIGKILL)
+    assert select.select([server], [], [], GENEROUS)[0]
+    os.close(server)
+    for _ in range(2):
+        release_memory(run, settings)
+    assert entries_of(run) == []
+    assert serve(tiny, run, settings, 2).model_name == "run-v2"
 
 
 def test_no_server_sleeps_on_a_cpu(tiny: TinyModel) -> None:

@@ -21,6 +21,7 @@ from rollout.engine.proof import Verdict
 from rollout.engine.serve import ensure_engine, find_servers, stop_engine
 from rollout.engine.target import Served
 from tests.conftest import SharedEngine
+from tests.fieldkit.answering import answering, said
 from tests.rollout.engine.strangers import KEY, Stranger, stranger
 from tests.tiny_model import make_adapter
 
@@ -232,6 +233,14 @@ def test_a_path_that_it_does_not_see_is_named_with_the_setting(
 def test_a_shared_folder_that_is_not_there_is_bad_input(run: Run, policy: Policy) -> None:
     with pytest.raises(BadInput, match=r"engine.shared: /not/there: no such folder"):
         run.ensure(policy[1], "run-v1", shared="/not/there")
+
+
+@pytest.mark.parametrize("data", ["[{}]", '["x"]', '[{"id": "a"}, null]', "5"])
+def test_a_server_that_lists_no_models_is_no_vllm(data: str) -> None:
+    with answering([said("")], listed=f'{{"data": {data}}}') as endpoint:
+        url = endpoint.base_url.removesuffix("/v1")
+        with pytest.raises(Unavailable, match=rf"^{url}/v1/models: .*no list of models"):
+            look_at(EngineSettings(replicas=0, urls=[url]))
 
 
 # -- keys ------------------------------------------------------------------------------------------

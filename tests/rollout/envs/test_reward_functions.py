@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import RolloutGroup, Task, Trajectory
@@ -17,7 +19,7 @@ from rollout.envs.base import Site
 from rollout.envs.configured import environment_hashes, register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import make_world
-from rollout.envs.reward_functions import completion_of
+from rollout.envs.reward_functions import checked, completion_of
 from rollout.flight import PartialFile
 from rollout.group import play_groups
 from rollout.player import Player
@@ -157,3 +159,25 @@ def test_the_functions_are_part_of_the_environments_code(tmp_path: Path) -> None
 
     assert sha(settings(shortest=1.0)) == sha(settings(shortest=0.5))  # a weight is a setting
     assert sha(settings(shortest=1.0)) != sha(settings())
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("1", r"gave '1' \(str\), expected a number"),
+        (np.array([1.0, 2.0]), r"gave array\(\[1\., 2\.\]\) \(ndarray\), expected a number"),
+        (torch.ones(2), r"gave tensor\(\[1\., 1\.\]\) \(Tensor\), expected a number"),
+        (float("nan"), "gave nan, which is not a reward"),
+        (10**5000, "gave inf, which is not a reward"),
+    ],
+    ids=["text", "array", "tensor", "nan", "huge"],
+)
+def test_a_value_that_is_not_one_finite_number_is_bad_input(value: Any, says: str) -> None:
+    with pytest.raises(BadInput, match=f"^envs.a: get_reward: {says}"):
+        checked(value, "envs.a: get_reward")
+
+
+@pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.array(1.0), torch.tensor(1)])
+def test_a_number_of_any_library_is_a_reward(value: Any) -> None:
+    assert checked(value, "envs.a") == 1.0
+    assert checked(None, "envs.a") is None

@@ -370,6 +370,34 @@ async def test_a_policy_cannot_lock_the_sandbox_out(opened: Opened) -> None:
     assert (await sandbox.run("echo in")).output == "in\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf ~",
+        'mv "$PWD" ../gone',
+        "rmdir ~; touch ~",
+        "rmdir ~; ln -s OUTSIDE ~",
+        'rm -rf "${PWD%/*}"',
+        'rm -rf "${PWD%/*/*}"',
+        'rm -rf "${PWD%/*}"; ln -s OUTSIDE "${PWD%/*}"',
+        "chmod 000 . ..",
+    ],
+)
+async def test_an_unprotected_workspace_that_a_command_ends_is_there_again_empty(
+    opened: Opened, command: str, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o750)
+    sandbox = await opened({}, kind="none")
+    await sandbox.run(command.replace("OUTSIDE", str(outside)))
+    assert list(sandbox.workspace.iterdir()) == []
+    assert (await sandbox.run("ls -A; echo in > new; cat ~/new")).output == "in\n"
+    await sandbox.close()
+    assert list(tmp_path.glob("scratch/*")) == []
+    assert list(outside.iterdir()) == []
+    assert outside.stat().st_mode & 0o777 == 0o750
+
+
 # --- what is left ---------------------------------------------------------------------------------
 
 

@@ -193,3 +193,12 @@ def test_an_address_may_be_written_in_four_ways() -> None:
     assert addresses("a:1") == ("http://a:1", "ws://a:1")
     with pytest.raises(BadInput, match="http://HOST:PORT"):
         addresses("ftp://a:1")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:80a", "http://a:99999", "http://a:0", "http://[::1", "ws://:80", ""]
+)
+async def test_what_is_no_address_is_bad_input_before_anybody_connects(url: str) -> None:
+    for ask in (fetch_schema, Session.opened):
+        with pytest.raises(BadInput, match=r'^url = ".*": .* an address like http://HOST:PORT'):
+            await ask(url, QUICK)

@@ -193,6 +193,19 @@ async def test_seats_are_taken_in_order_and_one_that_leaves_the_queue_takes_none
     assert seats.taken == 1
 
 
+async def test_one_who_is_cancelled_while_a_seat_is_freed_ends_as_cancelled() -> None:
+    seats = Seats(1)
+    await seats.take()
+    first, second = (asyncio.create_task(seats.take()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    seats.give_back()  # before the first one runs again
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait_for(second, 1)
+    assert seats.taken == 1
+
+
 async def test_a_seat_that_was_given_to_one_who_is_cancelled_goes_to_the_next() -> None:
     seats = Seats(1)
     await seats.take()
