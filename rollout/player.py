@@ -150,28 +150,34 @@ class Player:
         one.
 
         It counts if adapter, sampling, every seed, the opening prompt and the turn limit are the
-        same. The reward is computed again from the stored grade.
+        same. Where only a world knows its opening, the prompt is not compared: the run is bound to
+        its tasks and to the environment's code. The reward is computed again from the stored grade.
         """
         if not self._would_have_played(trajectory, task, seeds):
             return None
         return self.graded_again(trajectory, trajectory.grade)
 
     def _would_have_played(self, t: Trajectory, task: Task, seeds: TurnSeeds) -> bool:
-        opening = environment_of(task).opening
-        if opening is None or not t.turns:
+        if not t.turns:
             return False
-        policy = self.policy(task, self.settings)
-        policy.begin(task, opening(task))
         at_limit = len(t.turns) == self.settings.max_turns
         return (
             t.adapter_sha == self.adapter_sha
             and t.sampling == self.settings.sampling
             and t.seed == seeds(EPISODE_TURN)
             and all(turn.seed == seeds(i) for i, turn in enumerate(t.turns))
-            and t.turns[0].prompt_ids == policy.prompt_ids
             and len(t.turns) <= self.settings.max_turns
             and (at_limit or t.stop_reason is not StopReason.MAX_TURNS)
+            and self._begins_so(t, task)
         )
+
+    def _begins_so(self, t: Trajectory, task: Task) -> bool:
+        opening = environment_of(task).opening
+        if opening is None:
+            return True
+        policy = self.policy(task, self.settings)
+        policy.begin(task, opening(task))
+        return t.turns[0].prompt_ids == policy.prompt_ids
 
 
 def _metrics(turns: Sequence[Turn], steps: Sequence[Step]) -> dict[str, float]:

@@ -6,7 +6,8 @@ recorded or how it is rewarded; `rollout.player` plays every policy by the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -253,12 +254,14 @@ class WrittenSampler:
         """The next reply, cut at the token limit of a turn as by an engine."""
         from rollout.engine.client import Completion
 
-        whole = self._renderer.encode_reply(self._write(seed, prompt_ids))
+        # In a thread, because an environment's author may have written the code behind it.
+        text = await asyncio.to_thread(self._write, seed, prompt_ids)
+        whole = self._renderer.encode_reply(text)
         ids = whole[: sampling.max_tokens]
         return Completion(ids, (0.0,) * len(ids), "stop" if ids == whole else "length")
 
 
-def reciting(replies: Sequence[str], renderer: ChatRenderer, limits: EpisodeSettings) -> Policy:
+def reciting(replies: Iterable[str], renderer: ChatRenderer, limits: EpisodeSettings) -> Policy:
     """Gives the replies in order, with the ids that a model would have read and sampled."""
     left = iter(replies)
     return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
@@ -266,18 +269,19 @@ def reciting(replies: Sequence[str], renderer: ChatRenderer, limits: EpisodeSett
 
 class RecitedPolicy:
     """Gives the replies in order, whatever the observations. It has no limits, and no ids to train
-    on."""
+    on. The replies are asked for one by one, in a thread, as `WrittenSampler` does."""
 
     prompt_ids: tuple[int, ...] = ()
 
-    def __init__(self, replies: Sequence[str]) -> None:
-        self._left = list(replies)
+    def __init__(self, replies: Iterable[str]) -> None:
+        self._left = iter(replies)
 
     def begin(self, task: Task, opening: Opening) -> None:
         """The opening has no effect."""
 
     async def reply(self, seed: int) -> Said | None:
-        return Said(Reply(self._left.pop(0))) if self._left else None
+        text = await asyncio.to_thread(next, self._left, None)
+        return None if text is None else Said(Reply(text))
 
     def hear(self, observation: Sequence[Message], n_turns: int, world_seconds: float) -> None:
         """An answer has no effect."""

@@ -8,7 +8,7 @@ model. A world's `Environment` knows the replies for them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,12 @@ def oracle_replies(task: Task) -> Sequence[str]:
     return oracle(task)
 
 
+def oracle_when_asked(task: Task) -> Iterator[str]:
+    """The same, asked of the environment with the first reply, because its author's code may take
+    its time."""
+    yield from oracle_replies(task)
+
+
 def has_oracle(task: Task) -> bool:
     """Whether there are replies that are known to solve the task."""
     from rollout.envs.base import MissingOracle
@@ -88,7 +94,7 @@ YARDSTICKS: Registry[Yardstick] = Registry("yardstick")
 """By the names of their arms, in the order of tables. In their records the name takes the place of
 the adapter's hash."""
 YARDSTICKS.register(DO_NOTHING, Yardstick(lambda task, *_: RecitedPolicy(())))
-YARDSTICKS.register(ORACLE, Yardstick(lambda task, *_: RecitedPolicy(oracle_replies(task))))
+YARDSTICKS.register(ORACLE, Yardstick(lambda task, *_: RecitedPolicy(oracle_when_asked(task))))
 YARDSTICKS.register(RANDOM, Yardstick(_random, evaluated=False))
 
 

@@ -64,8 +64,7 @@ ENV_STYLES.register(
 ENV_STYLES.register(
     "verifiers",
     EnvStyle(
-        "a verifiers (v0) package or file with `load_environment`, in a virtual environment of its"
-        " own",
+        "a verifiers package or file, v0 or v1, in a virtual environment of its own",
         "rollout.envs.foreign.verifiers_world:verifiers_environment",
         "rollout.envs.foreign.verifiers_world:verifiers_identity",
     ),

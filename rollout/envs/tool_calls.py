@@ -5,8 +5,8 @@ tools, the text form describes them in the system message. A form only reads tex
 whether a tool exists and what it does.
 
 The forms of chat templates are read as TRL reads them, by the same parser of transformers, so that
-what is a call there is a call here. Where vLLM's parsers differ is listed in
-tests/rollout/envs/test_tool_calls.py.
+what is a call there is a call here, except for numbers that are not finite, which are no JSON.
+Where vLLM's parsers differ is listed in tests/rollout/envs/test_tool_calls.py.
 """
 
 from __future__ import annotations
@@ -198,8 +198,23 @@ def _read_parsed(
         if not isinstance(found, dict) or not isinstance(found.get("name"), str):
             return ()
         arguments = found.get("arguments")
-        calls.append(ToolCall(found["name"], {} if arguments is None else arguments))
+        try:
+            name, kept = _storable([found["name"], {} if arguments is None else arguments])
+        except BadInput:
+            return ()
+        calls.append(ToolCall(name, kept))
     return tuple(calls)
+
+
+def _storable(value: Any) -> Any:
+    """What JSON can hold of a value that was read from it: "?" for half of a surrogate pair, which
+    the readers take. Raises `BadInput` for a number that is not finite, which they take too."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as e:
+        raise BadInput(f"no JSON: {e}") from None
+    whole = text.encode(errors="replace").decode()
+    return value if whole == text else parse_json(whole, "")
 
 
 def _write_hermes(call: ToolCall) -> str:
@@ -244,7 +259,7 @@ def _read_text(text: str, tools: Sequence[Schema], whole: bool = True) -> tuple[
 def _of_line(tool: Schema, as_text: bool, rest: str) -> ToolCall | None:
     if rest.startswith("{"):
         try:
-            read = parse_json(rest, "")
+            read = _storable(parse_json(rest, ""))
         except BadInput:
             read = None
         if isinstance(read, dict):
@@ -264,7 +279,7 @@ def _value(text: str, kind: object) -> Any:
     if kind == "string":
         return text
     try:
-        return parse_json(text, "")
+        return _storable(parse_json(text, ""))
     except BadInput:
         return text
 

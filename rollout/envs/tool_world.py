@@ -8,8 +8,8 @@ their results go through the chat template. A reply that calls no tool ends the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade, RewardPart
@@ -18,6 +18,8 @@ from rollout.envs.base import Message, Opening, Reply, Site, Step
 from rollout.envs.env_settings import graded
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall, ToolForm, name_of, taken_as
 from rollout.seeds import world_seed
+
+_T = TypeVar("_T")
 
 MOST_CHARACTERS = 65_536
 """Of one tool's answer; the rest is left out, because it would not fit into a context."""
@@ -125,8 +127,7 @@ class ToolWorld:
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.ENV_DONE)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
         answered = [await self._answer(c) for c in calls if c.name not in self._together]
-        together = [self._answer(c) for c in calls if c.name in self._together]
-        answered += await asyncio.gather(*together)
+        answered += await _all_or_none([self._answer(c) for c in calls if c.name in self._together])
         answers = [message for message, _ in answered]
         self._completion += answers
         return Step(
@@ -154,7 +155,7 @@ class ToolWorld:
         except ToolFailure as e:
             # As in TRL, so that a policy trained there sees the same here.
             answer, failed = str({"error": str(e)}), True
-        return {"role": "tool", "name": call.name, "content": shortened(answer)}, failed
+        return {"role": "tool", "name": call.name, "content": as_shown(answer)}, failed
 
     async def grade(self) -> Grade:
         parts = await self._toolbox.rewards(self._prompt, self._completion, self._row)
@@ -162,6 +163,17 @@ class ToolWorld:
 
     async def close(self) -> None:
         await self._toolbox.close()
+
+
+async def _all_or_none(calls: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """The results of all calls, which run concurrently. The first failure ends the others, which
+    would go on in an environment that is given up, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def messages_of(prompt: Any, where: str) -> list[Message]:
@@ -226,7 +238,9 @@ def as_user(answers: Sequence[Message]) -> Message:
     return {"role": "user", "content": "\n".join(f"{a['name']}: {a['content']}" for a in answers)}
 
 
-def shortened(text: str) -> str:
-    """An answer cut to `MOST_CHARACTERS`."""
+def as_shown(text: str) -> str:
+    """An answer as a policy may see it: cut to `MOST_CHARACTERS`, with "?" for half of a surrogate
+    pair, which neither a tokenizer nor a file takes."""
+    text = text.encode(errors="replace").decode()
     left_out = len(text) - MOST_CHARACTERS
     return text if left_out <= 0 else f"{text[:MOST_CHARACTERS]}\n[{left_out} characters left out]"

@@ -27,7 +27,7 @@ from rollout.envs.tool_calls import Schema, ToolCall, name_of
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
 from rollout.envs.tool_yardsticks import random_replies
 from rollout.envs.user_code import identity, load, place_of
-from rollout.generators import DrawingFrom, drawing_from
+from rollout.generators import DrawingFrom, generators, seed_generators
 
 OWN_PART = "reward"
 """The name of the part that holds the result of `get_reward()`."""
@@ -257,6 +257,7 @@ class TrlToolbox:
     def __init__(self, code: TrlCode) -> None:
         self._code = code
         self._instance: Instance | None = None
+        self._rewarded = False
 
     @property
     def _own(self) -> Instance:
@@ -271,15 +272,25 @@ class TrlToolbox:
     @property
     def done(self) -> bool:
         ends = self._code.settings.ends
-        return bool(ends) and bool(getattr(self._own.thing, ends))
+        if not ends:
+            return False
+        try:
+            return bool(getattr(self._own.thing, ends))
+        except AttributeError as e:
+            raise BadInput(
+                f"{self._code.where}.ends: {_place(type(self._own.thing))}: {e}; name an attribute"
+                " that is true when the episode is over"
+            ) from e
 
     async def reset(self, row: Mapping[str, Any], seed: int) -> str | None:
         await self.close()
-        self._instance = await self._code.take()
+        self._instance, self._rewarded = await self._code.take(), False
         if self._instance.thing is None:
             return None
         reset = self._instance.thing.reset
-        said = await self._ask("reset", functools.partial(_seeded, seed, reset, row), {})
+        async with generators() as let_go:
+            seeded = functools.partial(_seeded, seed, reset, row, let_go)
+            said = await self._ask("reset", seeded, {})
         if said is not None and not isinstance(said, str):
             raise BadInput(
                 f"{self._code.where}: {_place(reset)}: reset gave {type(said).__name__}, expected"
@@ -319,13 +330,19 @@ class TrlToolbox:
         if own is not None:
             value = checked(await self._ask(OWN, own, {}), f"{where}: {OWN}")
             parts.append(RewardPart(OWN_PART, value, settings.rewards.get(OWN, 1.0)))
+        self._rewarded = True
         return parts
 
     async def close(self) -> None:
-        """Give the instance back for the next episode; an instance that hangs is abandoned."""
+        """Give the instance back for the next episode. One whose episode has no rewards is
+        abandoned: something of it may hang, or may still run."""
         instance, self._instance = self._instance, None
-        if instance is not None and not instance.thread.hung:
+        if instance is None:
+            return
+        if self._rewarded:
             self._code.idle.append(instance)
+        else:
+            instance.thread.end()
 
     def _tool(self, name: str) -> Callable[..., Any] | None:
         if name not in {s["function"]["name"] for s in self._code.schemas}:
@@ -341,11 +358,14 @@ class TrlToolbox:
         return await asked(method, arguments, seconds, what, self._own.thread)
 
 
-def _seeded(seed: int, reset: Callable[..., Any], row: Mapping[str, Any]) -> Any:
+def _seeded(
+    seed: int, reset: Callable[..., Any], row: Mapping[str, Any], let_go: Callable[[], None]
+) -> Any:
+    """Reset with seeded generators, which the caller has. A coroutine lets them go."""
     if inspect.iscoroutinefunction(reset):
-        return DrawingFrom(seed, reset(**row))
-    with drawing_from(seed):
-        return reset(**row)
+        return DrawingFrom(seed, reset(**row), let_go)
+    seed_generators(seed)
+    return reset(**row)
 
 
 def _text(result: Any, what: str) -> str:

@@ -25,7 +25,7 @@ from rollout.player import Player
 from rollout.policies import reciting
 from rollout.synth.demonstrate import WRITTEN
 from rollout.tasks import read_tasks
-from rollout.yardsticks import ORACLE, oracle_replies
+from rollout.yardsticks import ORACLE, oracle_when_asked
 from scripts.base.display import Progress
 from scripts.prepare.best_episodes import Chosen
 from scripts.run.config import RunConfig
@@ -68,7 +68,7 @@ def _play(
     renderer = chat_renderer(config.model, model_dir)
     site = Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM)
     player = Player(
-        policy=lambda task, limits: reciting(oracle_replies(task), renderer, limits),
+        policy=lambda task, limits: reciting(oracle_when_asked(task), renderer, limits),
         worlds=functools.partial(make_world, site=site),
         settings=replace(config.rollout, concurrency=IN_FLIGHT),
         adapter_sha=ORACLE,

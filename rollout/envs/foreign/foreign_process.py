@@ -1,16 +1,19 @@
 """A program in another virtual environment that answers requests over a socket, one JSON line each.
 
 It runs worlds whose frameworks pin other versions of our packages. The program gets the socket and
-nothing else of this process, and ends when the socket closes, so no kill of this process leaves it
-behind. Its output goes to a file, whose last line is quoted when it dies. Nothing here depends on a
-framework.
+nothing else of this process. It and what it started end when the socket closes, so no kill of this
+process leaves anything behind. Its output goes to a file, whose last line is quoted when it dies.
+Nothing here depends on a framework.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -39,10 +42,14 @@ class ForeignProcess:
 
     def __init__(self, python: Path, program: Path, log: Path) -> None:
         self._log = log
+        self._logged = log.stat().st_size if log.exists() else 0
         self._program = program.stem
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
+        # Two locks, because a program that reads nothing blocks whoever sends, and only ending it
+        # helps then.
         self._lock = threading.Lock()
-        self._asked = 0
+        self._sending = threading.Lock()
+        self._ids = itertools.count(1)
         self._over: str | None = None
         self._channel, theirs = socket.socketpair()
         environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
@@ -79,22 +86,25 @@ class ForeignProcess:
 
         Raises `Unavailable` if the program fails, has died, or takes longer than `seconds` (it is
         then ended, because a program that hangs blocks every request), and `BadInput` if it refuses
-        for good.
+        for good, or the request holds a number that is not finite.
         """
+        asked = next(self._ids)
+        try:
+            line = json.dumps({"id": asked, "do": do, "with": arguments}, allow_nan=False)
+        except ValueError as e:
+            raise BadInput(f"{self._program}: {do!r} cannot be asked: {e}") from None
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         with self._lock:
             if self._over is not None:
                 raise Unavailable(self._over)
-            self._asked += 1
-            asked = self._asked
             self._waiting[asked] = (loop, answer)
-        line = json.dumps({"id": asked, "do": do, "with": arguments}, allow_nan=False)
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.to_thread(self._send, line.encode() + b"\n")
                 return _checked(await answer)
         except TimeoutError:
+            answer.cancel()
             self._end(f"{self._program}: no answer to {do!r} in {seconds:g} s")
             raise Unavailable(str(self._over)) from None
         finally:
@@ -108,7 +118,7 @@ class ForeignProcess:
         self._channel.close()
 
     def _send(self, line: bytes) -> None:
-        with self._lock:
+        with self._sending:
             try:
                 self._channel.sendall(line)
             except OSError:
@@ -122,13 +132,17 @@ class ForeignProcess:
                         self._end(f"{self._program}: an answer exceeds {MOST_LINE_BYTES} bytes")
                         return
                     self._deliver(parse_json(line.decode(), self._program))
+            except ConnectionResetError:
+                pass  # it died before it had read all that was sent
             except (OSError, UnicodeDecodeError, BadInput) as e:
                 self._end(f"{self._program}: its answer cannot be read ({e})")
                 return
         self._end(f"{self._program}: it died{self._last_word()}")
 
     def _last_word(self) -> str:
-        said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        """Of this program; an earlier one may have written to the same file."""
+        written = self._log.read_bytes()[self._logged :]
+        said = written.decode(errors="replace").strip().splitlines()
         return f": {said[-1]} (all of it: {self._log})" if said else ""
 
     def _deliver(self, answer: Mapping[str, Any]) -> None:
@@ -141,8 +155,8 @@ class ForeignProcess:
             if self._over is None:
                 self._over = why
             waiting = list(self._waiting.values())
-        if self._process.poll() is None:
-            self._process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it is a group of its own, and may be gone
+            os.killpg(self._process.pid, signal.SIGKILL)
         for loop, future in waiting:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_fail, future, why)

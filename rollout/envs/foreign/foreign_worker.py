@@ -3,26 +3,32 @@
 A worker loads this file from beside itself, because it is started with `-I`, which leaves its own
 folder off the path; so this file imports only the standard library. The worker reads one JSON
 request a line from the socket whose descriptor is its first argument, and answers each with one
-line: `{"id": …, "ok": …}`, or `{"id": …, "error": {"kind", "text", "where"}}`. It ends when the
-other end of the socket is closed, for whatever reason.
+line: `{"id": …, "ok": …}`, or `{"id": …, "error": {"kind", "text", "where"}}`. It ends, with all
+that it started, when the other end of the socket is closed, for whatever reason.
 
 Requests are the methods of `Worker`: `load`, `rows`, `begin`, `reply`, `end`, `close`.
 """
 
 import asyncio
+import ctypes
 import importlib.util
 import json
 import os
 import random
+import select
+import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from types import ModuleType
 from typing import Any
 
 CLOSE_SECONDS = 5.0
 """How long episodes may take to end what they have started, once the other side is gone."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Refused(Exception):
@@ -216,15 +222,34 @@ async def serve(worker: Worker, channel: socket.socket) -> None:
         with channel.makefile("rb") as lines:
             for line in lines:
                 loop.call_soon_threadsafe(start, line)
-        # The other side is gone, and an environment that hangs must not outlive it.
-        threading.Timer(CLOSE_SECONDS, os._exit, (0,)).start()
+        # The other side is gone, and `_guard` waits no longer than CLOSE_SECONDS.
         asyncio.run_coroutine_threadsafe(worker.close_all(), loop).result()
-        os._exit(0)
+        os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=read, daemon=True).start()
     await loop.create_future()
 
 
+def _guard(channel: socket.socket) -> None:
+    """Start a process that ends this one's group `CLOSE_SECONDS` after the other side is gone.
+
+    No thread can do that: a tool may hold the interpreter's lock for ever (a regular expression).
+    """
+    worker = os.getpid()
+    if os.fork():
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() == worker:  # else it ended before the kernel was asked
+        gone = select.poll()
+        gone.register(channel, select.POLLRDHUP)
+        gone.poll()
+        time.sleep(CLOSE_SECONDS)
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
 def run(worker: Worker) -> None:
     """Serve on the socket of the first argument."""
-    asyncio.run(serve(worker, socket.socket(fileno=int(sys.argv[1]))))
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    _guard(channel)
+    asyncio.run(serve(worker, channel))

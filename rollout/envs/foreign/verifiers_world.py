@@ -26,7 +26,7 @@ from rollout.envs.env_settings import EnvSettings, graded
 from rollout.envs.foreign.foreign_process import ForeignProcess
 from rollout.envs.reward_functions import checked
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
-from rollout.envs.tool_world import as_user, opening, row_of, shortened
+from rollout.envs.tool_world import as_shown, as_user, opening, row_of
 from rollout.envs.tool_yardsticks import ToolsAsShown
 from rollout.envs.user_code import installed_packages
 from rollout.seeds import world_seed
@@ -72,8 +72,14 @@ class VerifiersProgram:
         self._use = str(root / Path(settings.use).expanduser()) if is_file else settings.use
         self.settings = settings
         self._process: ForeignProcess | None = None
-        self._loaded: asyncio.Task[Mapping[str, Any]] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._facts: Mapping[str, Any] | None = None
         self._episodes = itertools.count(1)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program runs."""
+        return self._process is not None and self._process.alive
 
     def new_episode(self) -> int:
         """A number for an episode."""
@@ -86,14 +92,18 @@ class VerifiersProgram:
             scratch.mkdir(parents=True, exist_ok=True)
             log = scratch / f"{self.where}.log"
             self._process = ForeignProcess(self._python, _worker(self._python), log)
-            asked = self._process.ask(
-                "load", _LOAD_SECONDS, use=self._use, config=self.settings.config
-            )
-            self._loaded = asyncio.ensure_future(asked)
-        assert self._loaded is not None
-        if self._loaded.done():
-            return self._loaded.result()
-        return await asyncio.shield(self._loaded)
+            self._facts = self._loading = None
+        if self._facts is None:
+            if self._loading is None or self._loading.done():  # a failed load is tried again
+                self._loading = asyncio.ensure_future(self._load(self._process))
+            # Shielded, because other episodes wait for it too.
+            await asyncio.shield(self._loading)
+        assert self._facts is not None
+        return self._facts
+
+    async def _load(self, process: ForeignProcess) -> None:
+        config = self.settings.config
+        self._facts = await process.ask("load", _LOAD_SECONDS, use=self._use, config=config)
 
     async def ask(self, do: str, scratch: Path, **arguments: Any) -> Any:
         """One request to the loaded program. Raises as `ForeignProcess.ask`."""
@@ -183,8 +193,7 @@ class VerifiersWorld:
 
     async def close(self) -> None:
         episode, self._episode = self._episode, None
-        if episode is not None:
-            # A program that died or hangs has no episode left to close.
+        if episode is not None and self._program.alive:  # a new program has no such episode
             with contextlib.suppress(Unavailable):
                 await self._program.ask("close", self._site.scratch, episode=episode)
 
@@ -193,7 +202,7 @@ class VerifiersWorld:
 
     def _told(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Messages as the chat template takes them; calls of earlier replies are written out."""
-        return tuple({"role": m["role"], "content": shortened(self._written(m))} for m in messages)
+        return tuple({"role": m["role"], "content": as_shown(self._written(m))} for m in messages)
 
     def _written(self, message: Message) -> str:
         asked = [_call(c) for c in message.get("tool_calls", ())]

@@ -105,13 +105,17 @@ def test_an_episode_of_a_world_from_outside_is_taken_over_where_it_still_counts(
     assert one.take_over(played, guessing_task(5), seeds) is None
 
 
-def test_where_only_a_world_knows_its_opening_an_episode_is_played_again(tmp_path: Path) -> None:
+def test_where_only_a_world_knows_its_opening_an_episode_counts_by_all_else(
+    tmp_path: Path,
+) -> None:
     one = player(tmp_path, bisect, settings=LIMITS)
     seeds = partial(eval_seed, TASKS[0].task_id, 0)
     played = asyncio.run(one.play(TASKS[0], 0, seeds))
     ENVIRONMENTS.remove(NAME)
     ENVIRONMENTS.register(NAME, Environment(make=GuessingWorld))
-    assert one.take_over(played, TASKS[0], seeds) is None
+    assert one.take_over(played, TASKS[0], seeds) == played
+    other = partial(eval_seed, TASKS[0].task_id, 1)
+    assert one.take_over(played, TASKS[0], other) is None
 
 
 def test_the_world_is_closed_whatever_happens(tmp_path: Path) -> None:

@@ -279,6 +279,21 @@ def test_arguments_that_are_no_object_are_left_to_the_tool() -> None:
     assert call == ToolCall("add", [1])
 
 
+def test_a_number_that_is_not_finite_is_no_json_and_makes_the_reply_plain_text() -> None:
+    for number in ("NaN", "-Infinity", "1e999"):
+        call = f'{{"name": "add", "arguments": {{"amount": {number}}}}}'
+        assert TOOL_FORMS["hermes"].read(hermes(call), TOOLS) == ()
+        assert ours("text", f'add {{"amount": {number}}}') == []
+        # As text, so that the tool's own error reaches the policy.
+        assert ours("text", f"add: {number}") == [("add", f'{{"amount": "{number}"}}')]
+
+
+def test_half_of_a_surrogate_pair_becomes_what_a_file_can_hold() -> None:
+    call = '{"name": "say", "arguments": {"text": "\\ud800!"}}'
+    assert TOOL_FORMS["hermes"].read(hermes(call), TOOLS) == (ToolCall("say", {"text": "?!"}),)
+    assert ours("text", 'say {"text": "\\ud800!"}') == [("say", '{"text": "?!"}')]
+
+
 # --- the text form --------------------------------------------------------------------------------
 
 

@@ -47,8 +47,13 @@ def task(target: int = 3, **info: Any) -> Task:
 def play(
     replies: Sequence[str], played: Task | None = None, tmp_path: Path = HERE, form: str = "text"
 ) -> Trajectory:
+    player = _player(replies, tmp_path, form)
+    return asyncio.run(player.play(played or task(), 0, lambda turn: turn + 1))
+
+
+def _player(replies: Sequence[str], tmp_path: Path = HERE, form: str = "text") -> Player:
     site = Site(SandboxSettings(), tmp_path, tool_form=form)
-    player = Player(
+    return Player(
         policy=lambda *_: RecitedPolicy(replies),
         worlds=lambda t: make_world(t, site),
         settings=EpisodeSettings(max_turns=8),
@@ -57,7 +62,6 @@ def play(
         reward=Reward(),
         clock=lambda: 0.0,
     )
-    return asyncio.run(player.play(played or task(), 0, lambda turn: turn + 1))
 
 
 def opening(played: Task | None = None, form: str = "text") -> Opening:
@@ -195,6 +199,25 @@ def test_a_fallback_that_can_take_no_reply_is_refused(tool: str, said: str) -> N
     register(replace(COUNTER, fallback=tool))
     with pytest.raises(BadInput, match=said):
         play(["add: 1"])
+
+
+def test_an_attribute_that_is_not_there_ends_nothing_and_is_named() -> None:
+    register(replace(COUNTER, ends="ovr"))
+    with pytest.raises(BadInput, match=r"envs.counter.ends: .*counter.py:\d+: .*'ovr'; name an"):
+        play(["add: 1", "Done."])
+
+
+def test_half_of_a_surrogate_pair_is_shown_as_what_a_tokenizer_takes(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(
+        "class Half:\n"
+        "    def reset(self, **row): ...\n"
+        "    def look(self) -> str:\n"
+        '        """Look."""\n'
+        "        return '\\ud800!'\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="half.py:Half", passes="reward >= 1"), tmp_path)
+    assert play(["look:", "Done."]).turns[0].observation == "?!"
 
 
 def test_the_environment_ends_the_episode_where_it_is_asked_to() -> None:
@@ -357,6 +380,65 @@ def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_
     register(EnvSettings(use="slow.py:Slow", passes="reward >= 1", call_seconds=0.2), tmp_path)
     with pytest.raises(Unavailable, match=r"the tool wait: no answer in 0.2 s \(call_seconds\)"):
         play(["wait:"])
+
+
+def test_an_instance_in_which_something_may_still_run_is_not_used_again(tmp_path: Path) -> None:
+    (tmp_path / "adds.py").write_text(
+        "import asyncio\n"
+        "class Adds:\n"
+        "    made = 0\n"
+        "    def __init__(self): Adds.made += 1\n"
+        "    def reset(self, **row): self.sum = 0\n"
+        "    async def later(self) -> str:\n"
+        '        """Add one, later."""\n'
+        "        await asyncio.sleep(0.05)\n"
+        "        self.sum += 1\n"
+        "    async def leave(self) -> str:\n"
+        '        """The first instance breaks."""\n'
+        "        if Adds.made == 1: raise SystemExit(1)\n"
+        "        await asyncio.sleep(0.2)\n"
+        "    def get_reward(self): return self.sum\n"
+    )
+    register(EnvSettings(use="adds.py:Adds", passes="reward >= 1"), tmp_path)
+    assert play(["later:\nleave:", "Done."]).reward == 1.0
+
+
+def test_resets_take_turns_and_waiting_for_ones_turn_costs_no_time(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "class Slow:\n"
+        "    def reset(self, **row): time.sleep(0.2)\n"
+        "    def look(self) -> str:\n"
+        '        """Look."""\n'
+        "    def get_reward(self): return 1.0\n"
+    )
+    # Ten resets take two seconds, and each of them much less than one.
+    register(EnvSettings(use="slow.py:Slow", passes="reward >= 1", call_seconds=1.5), tmp_path)
+    played = asyncio.run(_at_once(10))
+    assert [one.reward for one in played] == [1.0] * 10
+
+
+def test_a_reset_that_hangs_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(
+        "import threading\n"
+        "class Hangs:\n"
+        "    def reset(self, target, **row):\n"
+        "        if target == 0: threading.Event().wait()\n"
+        "    def look(self) -> str:\n"
+        '        """Look."""\n'
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="hangs.py:Hangs", passes="reward >= 1", call_seconds=0.5), tmp_path)
+    hung, *others = asyncio.run(_at_once(4))
+    assert "reset: no answer in 0.5 s" in str(hung)
+    assert [one.reward for one in others] == [1.0] * 3
+
+
+async def _at_once(n: int) -> list[Any]:
+    """Episodes of tasks 0 to n - 1, or what they raised."""
+    player = _player(["Done."])
+    playing = (player.play(task(i), 0, lambda turn: turn + 1) for i in range(n))
+    return list(await asyncio.gather(*playing, return_exceptions=True))
 
 
 def test_256_episodes_at_once_and_a_slow_tool_stalls_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rollout.envs.foreign import foreign_process
 from rollout.envs.foreign.foreign_process import ForeignProcess
 
 PROGRAM = """
-import json, os, socket, sys, threading, time
+import json, os, socket, subprocess, sys, threading, time
 
 channel = socket.socket(fileno=int(sys.argv[1]))
 lines = channel.makefile("rb")
@@ -40,7 +41,10 @@ for line in lines:
         say(id=n, error={"kind": "failed", "text": "KeyError: 'x'", "where": "env.py:7"})
     elif do == "refuse":
         say(id=n, error={"kind": "refused", "text": "only text can be played", "where": ""})
+    elif do == "start":
+        say(id=n, ok=subprocess.Popen(["sleep", "3600"]).pid)
     elif do == "hang":
+        print("it hangs", flush=True)
         time.sleep(3600)
     elif do == "flood":
         while True:
@@ -131,6 +135,49 @@ def test_a_hang_ends_the_program_and_every_request_that_waits(process: ForeignPr
         ask(process, "double", x=1)
 
 
+def test_what_it_started_ends_with_it(process: ForeignProcess) -> None:
+    child = psutil.Process(ask(process, "start"))
+    with pytest.raises(Unavailable, match="no answer to 'hang'"):
+        ask(process, "hang", 0.3)
+    _wait_until_gone(child)
+
+
+def test_a_program_that_reads_nothing_holds_up_nobody_beyond_the_limit(
+    process: ForeignProcess, tmp_path: Path
+) -> None:
+    async def many() -> list[Any]:
+        hang = asyncio.create_task(process.ask("hang", 1.0))
+        while "it hangs" not in (tmp_path / "log.txt").read_text(encoding="utf-8"):
+            await asyncio.sleep(0.01)
+        # Far more than the socket takes, so that whoever sends is held up.
+        rows = (process.ask("double", 20, x="x" * 2**20) for _ in range(8))
+        return list(await asyncio.gather(hang, *rows, return_exceptions=True))
+
+    found = asyncio.run(many())
+    assert [str(e) for e in found] == ["some_worker: no answer to 'hang' in 1 s"] * 9
+
+
+def test_a_request_that_is_no_json_is_refused_before_it_is_sent(process: ForeignProcess) -> None:
+    with pytest.raises(BadInput, match="some_worker: 'double' cannot be asked: Out of range"):
+        ask(process, "double", x=float("nan"))
+    assert ask(process, "double", x=1) == 2
+
+
+def test_the_last_word_of_an_earlier_program_is_not_taken_for_its_own(
+    program: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("ValueError: of an earlier program\n", encoding="utf-8")
+    program.write_text("raise SystemExit", encoding="utf-8")
+    process = ForeignProcess(Path(sys.executable), program, log)
+    try:
+        with pytest.raises(Unavailable) as e:
+            ask(process, "double", x=1)
+    finally:
+        process.close()
+    assert str(e.value) == "some_worker: it died"
+
+
 def test_its_last_word_is_quoted_when_it_dies(process: ForeignProcess, tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as e:
         ask(process, "die")
@@ -175,7 +222,13 @@ def test_a_program_does_not_outlive_a_killed_owner(program: Path, tmp_path: Path
     done = subprocess.run(
         [sys.executable, "-c", owner], capture_output=True, cwd=tmp_path, check=False
     )
-    pid = json.loads(done.stdout)
     with contextlib.suppress(psutil.NoSuchProcess):  # it had ended before anybody looked
-        psutil.Process(pid).wait(20)
-    assert not psutil.pid_exists(pid)
+        _wait_until_gone(psutil.Process(json.loads(done.stdout)))
+
+
+def _wait_until_gone(process: psutil.Process) -> None:
+    """It may stay as a zombie for as long as nobody asks for its exit code."""
+    deadline = time.monotonic() + 20
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from fieldkit.records import StopReason, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Environment, Reply, Site
 from rollout.envs.env_settings import EnvSettings
+from rollout.envs.foreign import foreign_worker, verifiers_world
 from rollout.envs.foreign.verifiers_world import (
     VerifiersProgram,
+    VerifiersWorld,
     dataset_rows,
     verifiers_environment,
 )
@@ -295,6 +298,81 @@ def test_the_game_of_the_three_styles_pays_hints_and_the_right_number(tmp_path: 
     wrong = told.count("Higher.")
     assert found.reward == pytest.approx((found.turns[-1].observation != "Higher.") - 0.1 * wrong)
     assert found.grade.passed == (wrong <= 4)
+
+
+SCRIPTED = f"""
+import sys
+sys.path.insert(0, {str(Path(foreign_worker.__file__).parent)!r})
+import foreign_worker
+
+class Scripted(foreign_worker.Worker):
+    async def load(self, use, config):
+        print("loads", flush=True)
+        if config:
+            raise ValueError("the network is down")
+        return {{}}
+
+    async def begin(self, episode, row, seed):
+        return {{"ask": {{"messages": [{{"role": "user", "content": "Go."}}], "tools": []}}}}
+
+foreign_worker.run(Scripted())
+"""
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiersProgram]:
+    """A program without verifiers; with a config it cannot be loaded."""
+    yield from _scripted(tmp_path, monkeypatch, {})
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiersProgram]:
+    yield from _scripted(tmp_path, monkeypatch, {"offline": True})
+
+
+def _scripted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> Iterator[VerifiersProgram]:
+    (tmp_path / "worker.py").write_text(SCRIPTED, encoding="utf-8")
+    monkeypatch.setattr(verifiers_world, "_worker", lambda python: tmp_path / "worker.py")
+    settings = EnvSettings(
+        use="x", style="verifiers", passes="right == 1", python=sys.executable, config=config
+    )
+    program = VerifiersProgram("theirs", settings, Path("/"))
+    yield program
+    program.close()
+
+
+def loads(tmp_path: Path) -> int:
+    return (tmp_path / "envs.theirs.log").read_text(encoding="utf-8").count("loads\n")
+
+
+async def test_an_episode_whose_program_died_is_closed_without_a_new_one(
+    scripted: VerifiersProgram, tmp_path: Path
+) -> None:
+    world = VerifiersWorld(Site(SandboxSettings(), tmp_path, tool_form="text"), scripted)
+    await world.reset(asked("Go."), 0)
+    scripted.close()
+    await world.close()
+    assert not scripted.alive
+    assert loads(tmp_path) == 1
+
+
+async def test_an_environment_that_could_not_be_loaded_is_loaded_again(
+    offline: VerifiersProgram, tmp_path: Path
+) -> None:
+    for n in (1, 2):
+        with pytest.raises(Unavailable, match="the network is down"):
+            await offline.ask("begin", tmp_path, episode=n, row={}, seed=0)
+        assert loads(tmp_path) == n
+
+
+async def test_episodes_that_begin_at_once_load_it_once(
+    scripted: VerifiersProgram, tmp_path: Path
+) -> None:
+    begun = (scripted.ask("begin", tmp_path, episode=n, row={}, seed=0) for n in range(4))
+    await asyncio.gather(*begun)
+    assert loads(tmp_path) == 1
 
 
 def test_settings_that_cannot_work_name_their_key_and_the_command() -> None:

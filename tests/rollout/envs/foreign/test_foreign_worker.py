@@ -1,0 +1,69 @@
+"""The worker's end: with its owner, whatever its tools do, and with all that it started."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollout.envs.foreign import foreign_worker
+from scripts.base.checkout import ROOT
+
+WORKER = f"""
+import asyncio, os, re, subprocess, sys
+sys.path.insert(0, {str(Path(foreign_worker.__file__).parent)!r})
+import foreign_worker
+
+foreign_worker.CLOSE_SECONDS = 0.2
+
+class Theirs(foreign_worker.Worker):
+    async def load(self, use, config):
+        self.child = subprocess.Popen(["sleep", "3600"])
+        return {{"child": self.child.pid}}
+
+    async def reply(self, episode, **reply):
+        print("playing", flush=True)
+        if reply["text"] == "regex":  # which holds the interpreter's lock
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        await asyncio.sleep(3600)
+
+foreign_worker.run(Theirs())
+"""
+
+OWNER = """
+import asyncio, json, os, signal, sys
+from pathlib import Path
+from rollout.envs.foreign.foreign_process import ForeignProcess
+
+async def main(text):
+    log = Path("log.txt")
+    process = ForeignProcess(Path(sys.executable), Path("worker.py").resolve(), log)
+    child = (await process.ask("load", 20, use="", config={}))["child"]
+    asyncio.ensure_future(process.ask("reply", 3600, episode=0, text=text))
+    while "playing" not in log.read_text():
+        await asyncio.sleep(0.01)
+    print(json.dumps([process.pid, child]), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("tool", ["waits", "regex"])
+def test_a_killed_owner_takes_along_the_worker_and_what_it_started(
+    tool: str, tmp_path: Path
+) -> None:
+    (tmp_path / "worker.py").write_text(textwrap.dedent(WORKER))
+    done = subprocess.run(
+        [sys.executable, "-c", OWNER, tool],
+        capture_output=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    left = [psutil.Process(pid) for pid in json.loads(done.stdout) if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(left, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
