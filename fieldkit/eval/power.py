@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 LEVEL = 0.05
-"""Two-sided size of the test: what its p-value has to stay below."""
+"""Usual two-sided size of the test: what its p-value has to stay below. Where several tests are
+corrected together (Holm), the size of one is smaller."""
 
 POWER = 0.8
 """Usual share of experiments that should find an effect that is there (Cohen 1988)."""
@@ -21,8 +22,8 @@ MOST_TASKS = 20_000
 """Where the search for a number of tasks ends."""
 
 
-def mcnemar_power(n: int, gained: float, lost: float) -> float:
-    """Probability that n pairs give p < `LEVEL`, when a pair is gained or lost with these rates.
+def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> float:
+    """Probability that n pairs give p < `level`, when a pair is gained or lost with these rates.
 
     gained, lost: probabilities that only the second, or only the first, arm succeeds on a task;
     both ≥ 0 and together at most 1. The number of discordant pairs is Binomial(n, gained + lost);
@@ -38,7 +39,7 @@ def mcnemar_power(n: int, gained: float, lost: float) -> float:
     discordant = np.arange(n + 1)
     weight = binom.pmf(discordant, n, min(1.0, gained + lost))
     # At most this many of the rarer kind: a tail of half the level on either side.
-    bound = _largest_rejected(n)
+    bound = _largest_rejected(n, level)
     share = gained / (gained + lost)
     below = binom.cdf(bound, discordant, share)
     above = binom.sf(discordant - bound - 1, discordant, share)
@@ -46,20 +47,20 @@ def mcnemar_power(n: int, gained: float, lost: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _largest_rejected(n: int) -> Any:
-    """For 0..n discordant pairs: the largest count of the rarer kind with p < LEVEL, −1 if none."""
+def _largest_rejected(n: int, level: float) -> Any:
+    """For 0..n discordant pairs: the largest count of the rarer kind with p < level, −1 if none."""
     import numpy as np
     from scipy.stats import binom
 
     discordant = np.arange(n + 1)
-    guess = binom.ppf(LEVEL / 2, discordant, 0.5).astype(int)
+    guess = binom.ppf(level / 2, discordant, 0.5).astype(int)
     guess = np.minimum(guess, (discordant - 1) // 2)
     p_value = 2 * binom.cdf(guess, discordant, 0.5)
-    return np.where(p_value < LEVEL, guess, guess - 1).clip(min=-1)
+    return np.where(p_value < level, guess, guess - 1).clip(min=-1)
 
 
 @lru_cache(maxsize=256)
-def tasks_needed(gained: float, lost: float) -> int | None:
+def tasks_needed(gained: float, lost: float, level: float = LEVEL) -> int | None:
     """How many pairs it takes for the test to find a change of these rates with power `POWER`.
 
     None where the two rates are equal (there is nothing to find) or `MOST_TASKS` are too few. The
@@ -69,19 +70,19 @@ def tasks_needed(gained: float, lost: float) -> int | None:
     if math.isclose(gained, lost):
         return None
     low, high = 1, 8
-    while mcnemar_power(high, gained, lost) < POWER:
+    while mcnemar_power(high, gained, lost, level) < POWER:
         if high == MOST_TASKS:
             return None
         low, high = high, min(2 * high, MOST_TASKS)
     while high - low > 1:
         middle = (low + high) // 2
-        reached = mcnemar_power(middle, gained, lost) >= POWER
+        reached = mcnemar_power(middle, gained, lost, level) >= POWER
         low, high = (low, middle) if reached else (middle, high)
     return high
 
 
 @lru_cache(maxsize=256)
-def detectable_change(n: int, discordant: float) -> float | None:
+def detectable_change(n: int, discordant: float, level: float = LEVEL) -> float | None:
     """The smallest gained − lost that n pairs find with power `POWER`.
 
     discordant: gained + lost, held fixed, in (0, 1]. None where even a change all in one direction
@@ -91,7 +92,7 @@ def detectable_change(n: int, discordant: float) -> float | None:
 
     def missing(change: float) -> float:
         gained, lost = (discordant + change) / 2, (discordant - change) / 2
-        return mcnemar_power(n, gained, max(0.0, lost)) - POWER
+        return mcnemar_power(n, gained, max(0.0, lost), level) - POWER
 
     if not 0 < discordant <= 1 or missing(discordant) < 0:
         return None

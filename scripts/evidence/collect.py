@@ -119,6 +119,12 @@ class Evidence:
         raise BadInput(f"arm {name!r} is not compared with {self.reference!r}")
 
     @property
+    def caution(self) -> tuple[str, ...]:
+        """Why the figures prove less than those of ordinary held-out tasks; else empty."""
+        doubtful = self.played_on is TaskSet.DEVELOPMENT or self.opened_before
+        return about_tasks(self.played_on, self.opened_before) if doubtful else ()
+
+    @property
     def about_tasks(self) -> tuple[str, ...]:
         """What a reader of the figures has to know of the tasks."""
         about = about_tasks(self.played_on, self.opened_before)

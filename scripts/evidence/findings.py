@@ -137,12 +137,13 @@ class Findings:
         e = self.evidence
         if e is None or e.newest is None:
             return None
-        return judge(
+        found = judge(
             e.arm(e.reference),
             e.arm(e.newest),
             e.against_reference(e.newest),
             Training(len(self.played), trends(self.played), self.sampled),
         )
+        return replace(found, headline=" ".join((found.headline, *e.caution)))
 
     @cached_property
     def milestones(self) -> Milestones:

@@ -9,7 +9,7 @@ a few held-out tasks at the training temperature. Nothing is judged here.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.errors import BadInput
@@ -117,24 +117,26 @@ def read_sampled(folder: RunFolder, adapters: Container[str]) -> dict[str, Playe
 def sampled(arms: Mapping[str, PlayedArm], start: str, newest: str) -> Sampled | None:
     """Compare two adapters by their hashes; None if `newest` has no arm among `arms`.
 
-    The starting adapter counts only if it played the same tasks under the same settings.
+    The starting adapter counts only if it played the same tasks under the same settings. The first
+    attempts are compared, as everywhere: further ones at a task are not independent.
     """
     after = arms.get(newest)
     if after is None:
         return None
-    mine = after.summary
-    found = Sampled(mine.temperature, mine.n_tasks, _ended(after.trajectories))
+    mine, now = after.summary, after.first_attempts
+    found = Sampled(mine.temperature, len(now), _ended(now.values()))
     before = arms.get(start)
     if before is None or (before.summary.tasks_sha, before.summary.settings_sha) != (
         mine.tasks_sha,
         mine.settings_sha,
     ):
         return found
-    was, now = ([_stopped(t) for t in arm.trajectories] for arm in (before, after))
-    return replace(found, before=_ended(before.trajectories), stopped=paired_proportions(was, now))
+    was = before.first_attempts
+    stopped = paired_proportions([_stopped(was[t]) for t in now], [_stopped(now[t]) for t in now])
+    return replace(found, before=_ended(was.values()), stopped=stopped)
 
 
-def _ended(played: Sequence[Trajectory]) -> Ended:
+def _ended(played: Collection[Trajectory]) -> Ended:
     return Ended(sum(map(_stopped, played)), sum(t.grade.passed for t in played))
 
 

@@ -24,7 +24,6 @@ from scripts.evidence.step_figures import (
     environments,
     in_env,
 )
-from scripts.words.quantities import counted
 
 SMOOTHING = 3
 """Steps in the trailing mean: one step of 32 episodes is noisy."""
@@ -41,7 +40,7 @@ class Gain:
     first: float
     last: float
     most_by_step: int | None
-    """First step from which at least `MOST` of the change stays; None without a change."""
+    """First step by which at least `MOST` of the change was there; None without a change."""
     last_third: float
     """Change over the last third of the steps."""
 
@@ -122,16 +121,11 @@ def _trailing(values: Sequence[float], i: int) -> float:
 
 
 def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
-    """The first step from which the share of the change never again falls below `MOST`."""
     change = smooth[-1] - smooth[0]
     if change == 0:
         return None
-    step = None
-    for number, value in zip(reversed(numbers), reversed(smooth), strict=True):
-        if (value - smooth[0]) / change < MOST:
-            break
-        step = number
-    return step
+    both = zip(numbers, smooth, strict=True)
+    return next(n for n, value in both if (value - smooth[0]) / change >= MOST)
 
 
 def _sentences(found: Milestones, first_step: int | None) -> list[str]:
@@ -153,9 +147,7 @@ def _dated(found: Milestones, of: StepFigure, change: str, *, down: bool = False
     gain = next((g for g in found.gains if g.figure == _name(of)), None)
     if gain is None or gain.most_by_step is None or (gain.last < gain.first) != down:
         return []
-    rest = found.n_steps - gain.most_by_step
-    bought = f"; the {counted(rest, 'step')} after it bought the last tenth" if rest > 0 else ""
-    return [f"Nine tenths of the {change} were there by step {gain.most_by_step}{bought}."]
+    return [f"Nine tenths of the {change} were there by step {gain.most_by_step}."]
 
 
 def _reached(what: str, step: int | None) -> str:

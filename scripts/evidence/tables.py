@@ -15,7 +15,7 @@ from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.evidence.collect import Evidence, SplitRow
 from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import NOTHING
-from scripts.evidence.verdict import proven
+from scripts.evidence.verdict import proven, room
 from scripts.words import quantities
 from scripts.words.table import Table
 
@@ -33,6 +33,7 @@ WALL_NOTE = (
     " than serving the base, so turns and tokens compare better. The reward is as the run pays it;"
     " its spread is the standard deviation over the tasks."
 )
+EACH_ALONE_NOTE = "p is of each test by itself; the verdict corrects those that it rests on."
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
 
 
@@ -220,7 +221,8 @@ def paired_table(evidence: Evidence) -> Table | None:
     before there is such an arm."""
     if not evidence.paired:
         return None
-    return differences_table(f"Each arm against the {evidence.reference}", evidence.paired)
+    title = f"Each arm against the {evidence.reference}"
+    return differences_table(title, evidence.paired, (EACH_ALONE_NOTE,))
 
 
 def differences_table(
@@ -256,15 +258,16 @@ def late_table(evidence: Evidence) -> Table | None:
         "What the last steps bought",
         ("since", *_PAIRED_COLUMNS[1:]),
         tuple((p.reference, *_paired_cells(p)[1:]) for p in evidence.late),
-        tuple(late_sentence(p) for p in evidence.late),
+        (*map(late_sentence, evidence.late), EACH_ALONE_NOTE),
     )
 
 
 def late_sentence(p: PairedRow) -> str:
-    """Whether the run could have stopped at `p.reference`, judged by the held-out tasks."""
+    """What came after `p.reference`, judged by the held-out tasks."""
     changes = moved(p)
     if not changes:
-        return f"It could have stopped at {p.reference}: nothing after it can be told from luck."
+        left_open = f"; {room(p)}" if room(p) else ""
+        return f"After {p.reference} nothing can be told from luck{left_open}."
     return f"After {p.reference}: {', '.join(changes)}; the rest can be luck."
 
 

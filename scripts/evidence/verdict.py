@@ -258,7 +258,7 @@ class _Case:
         return (
             *self._sampled_sentence(),
             *self._trend_sentence(),
-            *_room_sentence(work, self.paired),
+            *_room_sentence(work, self.paired, _level(self.tests)),
             f"Each p is corrected for the {len(self.tests)} tests that the verdict makes (Holm).",
         )
 
@@ -336,18 +336,27 @@ def _reward_moved(t: Trend) -> str:
 _FIGURE_WORDS = {STOPS.key: _stops_moved, REWARD.key: _reward_moved}
 
 
-def _room_sentence(work: Work, paired: PairedRow) -> tuple[str, ...]:
+def _level(tests: Mapping[str, FamilyTest]) -> float:
+    """What the p of the tasks passed, by itself, has to stay below: Holm's level for it, given the
+    tests that show more."""
+    passed = tests[PASSES].p_value
+    shown = sum(t.adjusted < SIGNIFICANT and t.p_value < passed for t in tests.values())
+    return SIGNIFICANT / (len(tests) - shown)
+
+
+def _room_sentence(work: Work, paired: PairedRow, level: float) -> tuple[str, ...]:
     left_open = room(paired)
     if work is not Work.NOT_DISTINGUISHABLE or not left_open:
         return ()
-    return (f"These {paired.n_tasks} tasks cannot tell more: {left_open}.{_sight(paired)}",)
+    return (f"These {paired.n_tasks} tasks cannot tell more: {left_open}.{_sight(paired, level)}",)
 
 
-def _sight(paired: PairedRow) -> str:
-    """The change that these tasks can detect, and how many tasks would detect the change seen."""
+def _sight(paired: PairedRow, level: float) -> str:
+    """The change that these tasks can detect at this level, and how many tasks would detect the one
+    that was seen."""
     test = paired.passed.test
     differing = test.first_only + test.second_only
-    smallest = detectable_change(test.n, differing / test.n) if differing else None
+    smallest = detectable_change(test.n, differing / test.n, level) if differing else None
     if smallest is None:
         return ""
     told = (
@@ -357,7 +366,7 @@ def _sight(paired: PairedRow) -> str:
     seen = abs(paired.passed.difference.value)
     if test.first_only == test.second_only:
         return f"{told}."
-    needed = tasks_needed(test.second_only / test.n, test.first_only / test.n)
+    needed = tasks_needed(test.second_only / test.n, test.first_only / test.n, level)
     tasks = f"about {needed:,}" if needed else f"more than {MOST_TASKS:,}"
     return f"{told}; one of {100 * seen:.1f} takes {tasks} tasks."
 

@@ -57,6 +57,16 @@ def test_five_discordant_pairs_are_never_enough_and_six_one_sided_ones_are() -> 
     assert tasks_needed(1.0, 0.0) == 6
 
 
+def test_at_a_smaller_level_more_pairs_have_to_differ() -> None:
+    # n pairs in one direction have p = 2 / 2^n: six are 0.031, seven 0.016, eight 0.008.
+    assert [mcnemar_power(n, 1.0, 0.0, 0.01) for n in (7, 8)] == [0.0, pytest.approx(1.0)]
+    assert tasks_needed(1.0, 0.0, 0.01) == 8
+    wide, narrow = detectable_change(158, 0.2, 0.01), detectable_change(158, 0.2)
+    assert wide is not None
+    assert narrow is not None
+    assert wide > narrow
+
+
 def test_without_an_effect_the_test_finds_one_less_often_than_its_level() -> None:
     assert mcnemar_power(158, 0.1, 0.1) < 0.05
     assert tasks_needed(0.1, 0.1) is None

@@ -54,6 +54,19 @@ def test_both_adapters_are_compared_on_the_tasks_that_both_played(tmp_path: Path
     assert found.sampled.stopped.test.second_only == 11
 
 
+def test_several_attempts_at_a_task_count_once(tmp_path: Path) -> None:
+    night, on = make_night(tmp_path), tasks(HELD_OUT)[:16]
+    for sha, stops in (("sha-0", 1), ("sha-8", 12)):
+        played = [t for k in range(3) for t in arm(sha, on, passes=4, turns=6, stops=stops, k=k)]
+        evals = night.folder.training_evals
+        write_eval(evals, played, on, arm=f"{sha} at T = 1", settings=TRAINING, samples=3)
+    found = read_findings(night.folder, night.config).sampled
+    assert found is not None
+    assert (found.n_tasks, found.before, found.after) == (16, Ended(1, 4), Ended(12, 4))
+    assert found.stopped is not None
+    assert (found.stopped.test.n, found.stopped.test.second_only) == (16, 11)
+
+
 def test_arms_at_the_training_temperature_stand_in_no_other_table(tmp_path: Path) -> None:
     night = make_night(tmp_path)
     before = read_findings(night.folder, night.config)

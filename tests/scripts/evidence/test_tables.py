@@ -77,6 +77,8 @@ def test_tables_of_the_development_tasks_say_so(tmp_path: Path) -> None:
     assert "Development tasks (24, T = 0.2)" in markdown(found)
     assert "Settings are chosen on the development tasks" in markdown(found)
     assert title not in markdown(found)
+    assert found.verdict is not None
+    assert found.verdict.headline.endswith("so these figures prove nothing.")
     assert plain_page(found)["played_on"] == "development"
     # A copy without its episodes is shown from evidence.json.
     write_files(found)
@@ -144,7 +146,7 @@ def test_every_comparing_table_has_intervals(found: Findings) -> None:
 
 def test_the_page_says_that_the_last_steps_bought_only_turns(found: Findings) -> None:
     table = next(t for t in text_tables(found) if t.title == "What the last steps bought")
-    assert table.notes == ("After step 1: turns down; the rest can be luck.",)
+    assert table.notes[0] == "After step 1: turns down; the rest can be luck."
 
 
 def test_the_markdown_page_opens_with_the_verdict(found: Findings) -> None:

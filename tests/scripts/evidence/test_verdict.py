@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.eval.matched import Arm, MatchedArms, TaskOutcome
+from fieldkit.eval.power import detectable_change
 from fieldkit.eval.stats import holm, paired_proportions
 from scripts.evidence.learning import Ended, Sampled, Training, trends
 from scripts.evidence.verdict import PASSES, STOPPED, Habit, Learning, Verdict, Work, judge
@@ -210,3 +211,13 @@ def test_what_cannot_be_told_says_how_many_tasks_would_tell() -> None:
         in (found.details[-2])
     )
     assert "one of 3.3 takes about 987 tasks" in found.details[-2]
+
+
+def test_the_smallest_change_that_is_found_knows_that_tests_are_corrected_together() -> None:
+    before = arm("warm start", set(range(20)), set(), 2, 12, 60)
+    after = arm("step 9", set(range(7, 25)), set(), 2, 4, 60)  # no stop, so nothing is shown yet
+    change, alone = (detectable_change(60, 12 / 60, level) for level in (0.05 / 2, 0.05))
+    assert change is not None
+    assert alone is not None
+    assert f"{100 * alone:.1f} points" != f"{100 * change:.1f} points"
+    assert f"a change of {100 * change:.1f} points is found" in verdict(before, after).details[-2]
