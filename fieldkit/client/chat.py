@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from fieldkit.client.address import proxied
+from fieldkit.client.address import host_of, proxied
 from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.json_text import parse_json
 
@@ -61,6 +61,10 @@ class _Endpoint:
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
+        if not host_of(self.base_url):
+            raise BadInput(
+                f"base_url {self.base_url!r} names no server; it is like http://localhost:8000/v1"
+            )
 
     @property
     def _url(self) -> str:

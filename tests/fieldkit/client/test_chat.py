@@ -192,3 +192,12 @@ async def test_a_server_on_this_machine_is_not_asked_through_a_proxy(
             assert chat.chat(HELLO)["choices"]
         async with AsyncChatClient(endpoint.base_url, "m", max_retries=0) as other:
             assert (await other.chat(HELLO))["choices"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:80a/v1", "http://:80/v1", "localhost:8000"])
+@pytest.mark.parametrize("client", [ChatClient, AsyncChatClient])
+def test_what_is_no_address_is_refused_with_one_that_is(
+    client: type[ChatClient] | type[AsyncChatClient], url: str
+) -> None:
+    with pytest.raises(BadInput, match="names no server; it is like http://localhost:8000/v1"):
+        client(url, "model")
