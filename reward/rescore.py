@@ -10,12 +10,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fieldkit.records import Action, ActionKind, RolloutGroup, Signal, StopReason, Trajectory
 from fieldkit.training.advantages import EQUAL_WITHIN
-from reward.group_signal import group_signal
 from reward.reward import Reward
 
 Parse = Callable[[str], Action]
@@ -149,13 +148,11 @@ def _fate(trajectory: Trajectory, parse: Parse | None) -> tuple[Fate, int]:
 
 
 def _rescore_group(group: RolloutGroup, reward: Reward, parse: Parse | None) -> RescoredGroup:
-    again = tuple(rescore(t, reward, parse) for t in group.trajectories)
+    at_step = replace(reward, settings=reward.settings.at_step(group.step))
+    again = tuple(rescore(t, at_step, parse) for t in group.trajectories)
     known = all(r.fate in (Fate.SAME, Fate.STOPS_EARLIER) for r in again)
-    signal = (
-        group_signal([r.reward for r in again], [t.grade for t in group.trajectories])
-        if known
-        else None
-    )
+    pairs = zip(group.trajectories, again, strict=True)
+    signal = at_step.signal([replace(t, reward=r.reward) for t, r in pairs]) if known else None
     return RescoredGroup(group.step, group.task_id, again, group.signal, signal)
 
 
@@ -185,6 +182,7 @@ def summarise(rescored: Sequence[Rescored], groups: Sequence[RescoredGroup] = ()
 def replay_groups(
     groups: Iterable[RolloutGroup], reward: Reward, parse: Parse | None = None
 ) -> tuple[tuple[RescoredGroup, ...], ReplaySummary]:
-    """Every group of a run's bundles scored again, and the counts."""
+    """Every group of a run's bundles scored again, by the reward's values at its step, and the
+    counts."""
     again = tuple(_rescore_group(g, reward, parse) for g in groups)
     return again, summarise([r for g in again for r in g.trajectories], again)

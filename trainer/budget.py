@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
-from fieldkit.gate.memory import GIB, available, gpu_names
+from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
 from trainer.scoring.micro_batch import tokens
-from trainer.settings import CHUNK_ELEMENTS, TrainerSettings
+from trainer.settings import CHUNK_ELEMENTS, TrainerSettings, cuda_devices
 
 if TYPE_CHECKING:
     from trainer.scoring.micro_batch import Micro
@@ -39,6 +39,14 @@ _ALLOCATOR = 1.5
 _DEFAULT_TARGETS = ("q_proj", "v_proj")
 
 
+def item_bytes_of(settings: TrainerSettings) -> int:
+    """Bytes of one weight of the base as the trainer loads it on this machine; the larger size
+    where it measures both dtypes."""
+    if settings.dtype == "auto":
+        return 2 if settings.serving_dtype == "bfloat16" and cuda_devices() else 4
+    return 2 if settings.dtype == "bf16" else 4
+
+
 def require_memory(
     model_dir: Path,
     batches: Sequence[Micro],
@@ -52,7 +60,8 @@ def require_memory(
     beside: int = 1,
     shards: int = 1,
 ) -> None:
-    """Raise `Shortage` unless weights and the largest micro-batch fit, naming a budget that does.
+    """Raise `Shortage` unless weights fit with the largest micro-batch, naming a budget that does,
+    and with the canary's copy of the base.
 
     item_bytes: of one weight of the base as it will be loaded (2 or 4). shared: as `micro_batches`
     got it. loaded: this process holds the base already. beside: processes that load as much on this
@@ -76,7 +85,8 @@ def require_memory(
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
     largest = max((tokens(batch, shared) for batch in batches), default=0)
-    needed = fixed + largest * per_token
+    copy = _copy_bytes(model_dir, settings, item_bytes)
+    needed = fixed + max(largest * per_token, copy)
     if needed <= room:
         return
     fits = max(0, (room - fixed) // per_token)
@@ -87,12 +97,18 @@ def require_memory(
         else f"the longest segment alone has {longest} tokens and {fits} fit: set "
         "gradient_checkpointing, or roll out with fewer turns"
     )
+    what = f"a micro-batch of {largest} tokens"
+    if fixed + copy > room:  # whatever the micro-batch
+        what = "the canary's copy of the base in the server's dtype"
+        remedy = (
+            "free memory; training in that dtype needs no copy: dtype bf16 for a server in bfloat16"
+        )
     each = ""
     if gpu is None and beside > 1:
         each = f" for each of {beside} processes"
         remedy += f"; or set processes to less than {beside}"
     raise Shortage(
-        f"a micro-batch of {largest} tokens needs about {needed / GIB:.1f} GiB, "
+        f"{what} needs about {needed / GIB:.1f} GiB, "
         f"{room / GIB:.1f} GiB are available{each}; {remedy}"
     )
 
@@ -133,11 +149,12 @@ def smaller_budget(
     batches: of the whole bundle, as one process cuts it.
     """
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
-    room = available().host // settings.world_size
+    spare = available().host // settings.world_size - fixed
+    too_little = spare < _copy_bytes(model_dir, settings, item_bytes)
     return Budget(
         largest=max(tokens(batch, shared) for batch in batches),
         longest=max(s.n_inputs for b in batches for s in b),
-        fits=max(0, (room - fixed) // per_token),
+        fits=0 if too_little else max(0, spare // per_token),
     )
 
 
@@ -151,23 +168,32 @@ def forecast(
     tcmalloc: bool = False,
 ) -> int:
     """Bytes that a step holds at most, on each device or on the host: base + LoRA + program +
-    micro-batch.
+    the larger of micro-batch and copy.
 
     base: parameters x `item_bytes`. LoRA: its parameters x `_LORA_BYTES`. program: interpreter,
     libraries and chunks of logits. micro-batch: its tokens x `activation_bytes`, and x `_ALLOCATOR`
     without tcmalloc. It has `tokens_per_microbatch` tokens, or those of a segment that is longer:
-    longest_segment, of the longest one that a bundle can have; 0 for what is usual. The canary's
-    float32 copy of the base is left out: it takes the place of the activations. Without a GPU every
-    process of the step holds all of it, and torchrun's own holds a program more. A sharded base
-    counts whole there, because every process loads it whole.
+    longest_segment, of the longest one that a bundle can have; 0 for what is usual. copy: the
+    base's in the server's dtype, where that is another one; the canary makes it after the last
+    micro-batch. Its float32 copy for the noise is left out: it is made only where it fits. Without
+    a GPU every process of the step holds all of it, and torchrun's own holds a program more. A
+    sharded base counts whole there, because every process loads it whole.
     """
     allocator = 1.0 if tcmalloc else _ALLOCATOR
-    shards = settings.shards if gpu_names() else 1
+    shards = settings.shards if cuda_devices() else 1
     fixed, per_token = _needs(model_dir, settings, item_bytes, adapter, allocator, shards=shards)
-    one = fixed + max(settings.microbatch_tokens, longest_segment) * per_token
-    if gpu_names():
+    of_tokens = max(settings.microbatch_tokens, longest_segment) * per_token
+    one = fixed + max(of_tokens, _copy_bytes(model_dir, settings, item_bytes))
+    if cuda_devices():
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)
+
+
+def _copy_bytes(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> int:
+    """Bytes of the copy of the base that `Policy.converted` makes for the canary. Two dtypes of one
+    size do not meet: `check_dtype`."""
+    served = 4 if settings.serving_dtype == "float32" else 2  # "auto" is never float32
+    return 0 if served == item_bytes else weight_bytes(model_dir, served)
 
 
 def _needs(

@@ -35,17 +35,17 @@ class BundleFigures:
     policy_loss, kl_loss: the two terms of L without β; kl_loss is 0 where the KL is in the reward.
     kl: mean k3 per scored token (what a curve should show, since it does not shrink when groups
     fall silent); None without a reference. clipped_share: of scored tokens whose importance weight
-    was cut. sampler_*: |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's
-    entropy at T, in nats. ratio_clipped_share: of scored tokens that the objective's band held
-    back.
+    was cut. mean_weight: of those weights. Both are None where the objective uses no such weights.
+    sampler_*: |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's entropy
+    at T, in nats. ratio_clipped_share: of scored tokens that the objective's band held back.
     """
 
     loss: float
     policy_loss: float
     kl_loss: float
     kl: float | None
-    clipped_share: float
-    mean_weight: float
+    clipped_share: float | None
+    mean_weight: float | None
     sampler_mean_abs: float
     sampler_max_abs: float
     entropy: float
@@ -125,7 +125,11 @@ def accumulate_gradient(
     if old is None:
         tasks.tell_shared(rank)
     figures = _Sums.of_all(rank.gather(sums)).figures(batch.n_scored, settings.kl_coef)
-    return (figures if references is not None else replace(figures, kl=None)), scored
+    if references is None:
+        figures = replace(figures, kl=None)
+    if not OBJECTIVES[settings.objective].caps_weights:
+        figures = replace(figures, clipped_share=None, mean_weight=None)
+    return figures, scored
 
 
 class _Sums:

@@ -78,7 +78,7 @@ def _check_reference(
             )
         return None
     reference = check_adapter(inputs.reference, inputs.model_dir)
-    for key in ("rank", "alpha", "target_modules"):
+    for key in ("rank", "alpha", "target_modules", "use_rslora"):
         mine, theirs = getattr(adapter, key), getattr(reference, key)
         if mine != theirs:
             raise BadInput(

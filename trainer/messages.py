@@ -79,13 +79,15 @@ def report_result(result: dict[str, Any], progress: Progress) -> None:
 
 def _trained(figures: dict[str, Any], seconds: dict[str, float]) -> list[str]:
     held, kl = figures.get("ratio_clipped_share"), figures.get("kl")
+    clipped = figures.get("clipped_share")
     return [
         f"policy_loss={figures['policy_loss']:.4f} "
         + ("" if kl is None else f"kl_loss={figures['kl_loss']:.5f} kl={kl:.5f} ")
         + f"grad_norm={figures['grad_norm']:.3f} (before clipping)",
         f"sampler-trainer mean|Δlogprob|={figures['sampler_mean_abs']:.2e} "
-        f"max={figures['sampler_max_abs']:.2e} clipped={figures['clipped_share']:.2%} "
-        f"entropy={figures['entropy']:.3f} nats"
+        f"max={figures['sampler_max_abs']:.2e} "
+        + ("" if clipped is None else f"clipped={clipped:.2%} ")
+        + f"entropy={figures['entropy']:.3f} nats"
         + ("" if held is None else f"; held back by the objective={held:.2%}"),
         f"weight_delta_l2={figures['delta_l2']:.4f} max|Δ|={figures['delta_max_abs']:.6f}; "
         f"as served l2={figures['delta_served_l2']:.4f}, "

@@ -80,6 +80,9 @@ class ObjectiveKind:
     """How the paper averages them."""
     band: Band = EVERYTHING
     """The paper's band, if the objective clips a ratio."""
+    caps_weights: bool = True
+    """Whether it multiplies by importance weights that trainer.tis_cap bounds, whose mean and share
+    of capped tokens are then reported."""
 
     @property
     def clips(self) -> bool:
@@ -196,5 +199,6 @@ OBJECTIVES.register(
         " to 5; a mean over tokens (the mask of arXiv:2510.18855)",
         normalisation="token",
         band=published_band(objectives.masked_importance_sampling),
+        caps_weights=False,
     ),
 )

@@ -41,8 +41,9 @@ def take_passes(
 
     They are those of the first pass, before any step, under the policy that sampled the bundle.
     Only ratio_clipped_share is the last pass's, in which the policy has moved furthest; an
-    objective that clips no ratio has none. There is no kl without a reference. Raises `BadInput`
-    for a gradient that is not finite, beginning with `where`.
+    objective that clips no ratio has none. There is no kl without a reference, and no clipped_share
+    and mean_weight where `tis_cap` bounds nothing. Raises `BadInput` for a gradient that is not
+    finite, beginning with `where`.
     """
     figures: dict[str, float] = {}
     old: list[Tensor] | None = None

@@ -143,7 +143,7 @@ class TrainerSettings:
     @property
     def microbatch_tokens(self) -> int:
         """`tokens_per_microbatch`, or the default of this machine's device."""
-        return self.tokens_per_microbatch or (GPU_TOKENS if gpu_names() else CPU_TOKENS)
+        return self.tokens_per_microbatch or (GPU_TOKENS if cuda_devices() else CPU_TOKENS)
 
     @property
     def world_size(self) -> int:

@@ -26,6 +26,7 @@ GIB = 1024**3
 _LONGEST_LOOK_SECONDS = 5.0  # a look takes milliseconds; more was a standstill
 _POLL_SECONDS = 0.2  # the kernel offers no event for "memory became free"
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,34 @@ def total_host() -> int:
 
 
 def _cgroup_available() -> int | None:
-    """What the cgroup (v2) of a container still allows; None where it sets no limit.
+    """What this process's cgroup (v2) and those above it still allow; None where none sets a limit.
 
-    Pages of files that the kernel would drop first do not count as used.
+    A container is often the uppermost one that it sees; a service or a batch job is below others.
     """
+    own = _own_cgroup()
+    allowed = map(_allowed_by, (_CGROUP / part for part in (own, *own.parents)))
+    return min((a for a in allowed if a is not None), default=None)
+
+
+def _own_cgroup() -> Path:
+    """This process's cgroup below the uppermost one that is mounted; that one itself where there is
+    no version 2, or where it is outside of what is mounted."""
     try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-        stat = dict(s.split() for s in (_CGROUP / "memory.stat").read_text().splitlines())
+        lines = _OWN_CGROUP.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return Path()
+    paths = (line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+    own = Path(next(paths, ""))
+    return Path() if ".." in own.parts else own
+
+
+def _allowed_by(cgroup: Path) -> int | None:
+    """What one cgroup still allows. Pages of files that the kernel would drop first do not count as
+    used."""
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(s.split() for s in (cgroup / "memory.stat").read_text().splitlines())
     except FileNotFoundError:
         return None
     if limit == "max":

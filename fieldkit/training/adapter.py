@@ -47,6 +47,10 @@ _REFUSED = {
     "fan_in_fan_out": "transposed weights (fan_in_fan_out)",
 }
 
+_INITS = (True, False, None, "gaussian")
+"""Values of init_lora_weights that leave the base alone. Under any other ("pissa", "olora", …) peft
+changes the base's weights when it loads the adapter, and a server does not."""
+
 # safetensors dtype -> (numpy type of the raw bits, mask of the exponent bits). A float is inf or
 # NaN exactly when its exponent bits are all ones (IEEE 754; bfloat16 is the upper half of float32).
 _FLOATS = {
@@ -61,7 +65,7 @@ class AdapterInfo:
     """The settings in `adapter_config.json`, and the identity of the two files together.
 
     rank: r of every LoRA pair. alpha: lora_alpha (the update is alpha / r * B @ A).
-    sha: see `adapter_sha`.
+    sha: see `adapter_sha`. use_rslora: the update is alpha / sqrt(r) * B @ A.
     """
 
     path: Path
@@ -70,6 +74,7 @@ class AdapterInfo:
     target_modules: tuple[str, ...]
     base_model: str
     sha: str
+    use_rslora: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class _LoraConfig:
     lora_alpha: Annotated[PositiveFloat, Strict()]
     target_modules: Annotated[list[str], Len(1)]
     base_model_name_or_path: str | None = None
+    use_rslora: bool = False
 
 
 def copy_adapter(source: Path, target: Path) -> None:
@@ -129,6 +135,11 @@ def read_adapter(path: str | Path) -> AdapterInfo:
                 f"{file}: {key}: the adapter uses {meaning}, which cannot be served and trained "
                 "the same way; train a plain LoRA without it"
             )
+    if (init := config.get("init_lora_weights")) not in _INITS:
+        raise BadInput(
+            f"{file}: init_lora_weights: {init!r} changes the base's weights, which a server does "
+            "not do; train a plain LoRA with init_lora_weights = true"
+        )
     lora = from_plain(_LoraConfig, config, str(file))
     if dotted := [name for name in lora.target_modules if "." in name]:
         raise BadInput(f"{file}: target_modules: {dotted[0]!r}: give layer names, not paths")
@@ -139,6 +150,7 @@ def read_adapter(path: str | Path) -> AdapterInfo:
         target_modules=tuple(sorted(lora.target_modules)),
         base_model=lora.base_model_name_or_path or "",
         sha=adapter_sha(path),
+        use_rslora=lora.use_rslora,
     )
 
 
@@ -240,10 +252,24 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 def weight_bytes(folder: Path, item_bytes: int) -> int:
     """Bytes of a model's or an adapter's weights once loaded, at `item_bytes` a number.
 
-    Counted from the shapes in its *.safetensors; no data is read. Raises as `tensor_shapes`.
+    Counted from the shapes in its *.safetensors; no data is read. Raises as `tensor_shapes`, and
+    `BadInput` for a file that the index names and that is not there.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = _weight_files(folder)
     return item_bytes * sum(math.prod(s) for file in files for s in tensor_shapes(file).values())
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that are loaded: a folder may hold the same weights again in another form
+    (consolidated.safetensors)."""
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        named = sorted({folder / name for name in read_json(index)["weight_map"].values()})
+        for file in named:
+            if not file.is_file():
+                raise BadInput(f"{file}: no such file, but {index.name} names it; download it")
+        return named
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def _check_finite(file: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from fieldkit.training.tensors import load_tensors, require_alike, save_tensors
 
@@ -48,16 +47,12 @@ def mean_adapter(adapters: Sequence[str | Path], target: str | Path) -> None:
 
 def _require_same_settings(path: Path, first: Path) -> None:
     mine, others = read_adapter(path), read_adapter(first)
-    for key in ("rank", "alpha", "target_modules"):
+    for key in ("rank", "alpha", "target_modules", "use_rslora"):
         if getattr(mine, key) != getattr(others, key):
             raise BadInput(
                 f"{path / CONFIG_FILE}: {key} is {getattr(mine, key)}, but {getattr(others, key)} "
                 f"in {first}"
             )
-    # rsLoRA scales the update by alpha / sqrt(r) in place of alpha / r.
-    scaled = [bool(read_json(p / CONFIG_FILE).get("use_rslora")) for p in (path, first)]
-    if scaled[0] != scaled[1]:
-        raise BadInput(f"{path / CONFIG_FILE}: use_rslora is {scaled[0]}, but not in {first}")
 
 
 def _mean_tensors(paths: Sequence[Path]) -> dict[str, Tensor]:

@@ -59,12 +59,14 @@ def replay_run(
     settings = _settings(config, kind, turn_penalty)
     reward = Reward(settings)
     parse = PROTOCOLS.named(protocol, "--protocol") if protocol else None
-    what = f"reward {settings.kind}, λ {settings.turn_penalty:g}"
-    what += f", protocol {protocol}" if protocol else ""
+    under = f", protocol {protocol}" if protocol else ""
+    what = f"reward {settings.kind}, λ {settings.turn_penalty:g}{under}"
     tables = []
     _, summary = replay_groups(_groups(folder), reward, parse)
     if summary.n_groups:
-        tables.append(_table(f"Training rollouts under {what}", summary))
+        changes = "turn_penalty" in settings.schedule
+        trained = f"reward {settings.kind}, λ of its schedule{under}" if changes else what
+        tables.append(_table(f"Training rollouts under {trained}", summary))
     scored = [
         _Scored(arm.summary, [rescore(t, reward, parse) for t in arm.trajectories])
         for arm in _evaluations(folder)
@@ -87,9 +89,13 @@ def replay_run(
 
 
 def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> RewardSettings:
+    """Those of the run with what the person gave, which holds at every step."""
     REWARDS.named(kind, "--reward")
-    penalty = config.reward.turn_penalty if turn_penalty is None else turn_penalty
-    return replace(config.reward, kind=kind, turn_penalty=penalty)
+    settings = replace(config.reward, kind=kind)
+    if turn_penalty is None:
+        return settings
+    schedule = {key: at for key, at in settings.schedule.items() if key != "turn_penalty"}
+    return replace(settings, turn_penalty=turn_penalty, schedule=schedule)
 
 
 def _groups(folder: RunFolder) -> Iterator[RolloutGroup]:

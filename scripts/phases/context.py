@@ -84,17 +84,15 @@ class Context:
     def trainer_bytes(self, longest_segment: int = 0) -> int:
         """The trainer's forecast memory: `trainer.budget.forecast`."""
         from fieldkit.training.adapter import read_adapter
-        from rollout.engine.vllm_server import preloads, serving_dtype
-        from trainer.budget import forecast
+        from rollout.engine.vllm_server import preloads
+        from trainer.budget import forecast, item_bytes_of
 
-        model, start = self.model_dir(), self.start_adapter
-        served = serving_dtype(self.config.engine, model)
-        item_bytes = 2 if served == "bfloat16" and self.config.trainer.dtype != "fp32" else 4
+        start, settings = self.start_adapter, self.trainer()
         adapter = read_adapter(start) if start.is_dir() else None
         return forecast(
-            model,
-            self.trainer(),
-            item_bytes,
+            self.model_dir(),
+            settings,
+            item_bytes_of(settings),
             adapter,
             longest_segment=longest_segment,
             tcmalloc=preloads(self.config.engine.tcmalloc) is not None,

@@ -78,10 +78,14 @@ class KeptTrainer:
             yield connection
 
     def _usable(self) -> str | None:
-        """The socket of one that runs and that today's code and environment would start."""
+        """The socket of one that runs and that today's code and environment would start. Without
+        its socket, which something may have removed from the temporary folder, nobody can ask it
+        anything."""
         owned = self._ledger.get(TRAINER)
         if owned is not None and is_running(owned) and owned.info.get("code") == self._code():
-            return str(owned.info["socket"])
+            path = str(owned.info["socket"])
+            if Path(path).is_socket():
+                return path
         self.stop()
         return None
 

@@ -20,7 +20,6 @@ from fieldkit.codec import encode, read_bundle
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
 from fieldkit.files.json_text import parse_json
-from fieldkit.gate.memory import gpu_names
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import read_adapter
@@ -39,7 +38,7 @@ from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
 from trainer.batch import collect
-from trainer.budget import Budget, smaller_budget
+from trainer.budget import Budget, item_bytes_of, smaller_budget
 from trainer.inputs import StepInputs
 from trainer.persistent import Request
 from trainer.scoring.micro_batch import micro_batches
@@ -254,7 +253,7 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
     shared = can_share(model)
     batches = micro_batches(segments, settings, shared=shared)
     adapter = read_adapter(ctx.folder.adapter(n - 1))
-    item = _item_bytes(settings)
+    item = item_bytes_of(settings)
     budget = smaller_budget(model, batches, settings, item, adapter, shared=shared)
     return told_budget(budget, settings.microbatch_tokens, other)
 
@@ -281,13 +280,6 @@ def told_budget(budget: Budget, present: int, other: str) -> str:
         "No trainer.tokens_per_microbatch is small enough: the longest segment alone has "
         f"{budget.longest} tokens, and {why}. What helps is to {other}"
     )
-
-
-def _item_bytes(settings: TrainerSettings) -> int:
-    """Bytes of a weight as the trainer loads it; the larger size while it measures both dtypes."""
-    if settings.dtype == "auto":
-        return 2 if settings.serving_dtype == "bfloat16" and gpu_names() else 4
-    return 2 if settings.dtype == "bf16" else 4
 
 
 def _last_error(log: Path) -> str:

@@ -171,6 +171,13 @@ class AdvantageSettings:
     the same advantage; "state" (GiGPO) compares turns at which the same share of the work was done;
     "rloo" is "episode" against the mean of the other episodes, and needs scale = "mean"."""
 
+    def __post_init__(self) -> None:
+        if self.credit == "rloo" and self.scale != "mean":
+            raise BadInput(
+                f'advantages.credit: "rloo" divides by nothing, and scale is "{self.scale}"; write'
+                ' scale = "mean" in [advantages], or set another credit'
+            )
+
 
 AUTO: Final = "auto"
 """The value of a key that the run settles when it starts."""

@@ -52,6 +52,14 @@ def test_a_group_worked_out_by_hand() -> None:
     assert second == pytest.approx((-0.05, -0.05, -0.05))
 
 
+def test_an_episode_that_ended_is_compared_at_later_turns_by_what_no_turn_earned() -> None:
+    """The first is paid 1 at its end, after one turn; the second nothing, after four. Rewards to go
+    are 1 and 0 at each of the four turns, so the mean is 1/2 at all of them."""
+    first, second = turn_advantages((1.0, 0.0), ((0.0,), (0.0,) * 4), scale="mean")
+    assert first == (0.5,)
+    assert second == (-0.5,) * 4
+
+
 def test_rloo_credits_a_turn_with_its_episode_against_the_others() -> None:
     first, second, third = rloo_advantages(
         (1.0, 0.0, 0.5), (paid(1), paid(0, 0), paid(0.5)), (), "mean"

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import Action, ActionKind, Signal
 from reward.rescore import Fate, Spread, replay_groups, rescore, spread, summarise
 from reward.reward import Reward
@@ -105,6 +108,27 @@ def test_a_group_with_an_unplayed_continuation_stays_undecided() -> None:
     )
     assert groups[0].signal is None
     assert summary.undecided_groups == 1
+
+
+def test_an_episode_to_which_no_part_of_the_reward_applies_gives_a_group_no_signal() -> None:
+    """Two are paid 1. The third is paid nothing, and is no part of what is compared."""
+    grades = [Grade((), (RewardPart("right", value),)) for value in (1.0, 1.0, None)]
+    members = [
+        replace(trajectory(["ls"], 0, 1, g.reward or 0.0, k=k), grade=g)
+        for k, g in enumerate(grades)
+    ]
+    (again,), summary = replay_groups([group(members, Signal.STUCK)], SHAPED)
+    assert again.signal is SHAPED.signal(members) is Signal.STUCK
+    assert summary.without_signal == summary.without_signal_stored == 1
+
+
+def test_a_group_is_paid_by_the_values_at_its_step() -> None:
+    """λ rises from 0 at step 1 to 0.6 at step 3; an episode has two of twelve turns."""
+    paid = Reward(RewardSettings(schedule={"turn_penalty": [[1, 0.0], [3, 0.6]]}))
+    members = [trajectory(["ls"] * 2, 1, 1, 0.9, k=k) for k in range(2)]
+    stored = [group(members, Signal.SATURATED, step=n) for n in (1, 2, 3)]
+    again, _ = replay_groups(stored, paid)
+    assert [g.trajectories[0].reward for g in again] == pytest.approx([1.0, 0.95, 0.9])
 
 
 def test_the_summary_counts_stops_and_turns_over_an_evaluation() -> None:

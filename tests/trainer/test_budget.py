@@ -6,6 +6,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from trainer.budget import (
     Budget,
     activation_bytes,
     forecast,
+    item_bytes_of,
     require_memory,
     smaller_budget,
 )
@@ -27,7 +29,10 @@ from trainer.scoring.micro_batch import Micro, micro_batches, tokens
 from trainer.scoring.policy import load_policy
 from trainer.settings import TrainerSettings
 
-SETTINGS = TrainerSettings()
+SETTINGS = TrainerSettings(serving_dtype="float32")
+"""Served as the base is trained here, so that it is not copied."""
+COPIED = TrainerSettings(serving_dtype="bfloat16", tokens_per_microbatch=1)
+"""A base in float32 is copied for the canary."""
 
 
 @pytest.fixture
@@ -38,6 +43,14 @@ def batches() -> tuple[Micro, ...]:
 
 def with_room(monkeypatch: pytest.MonkeyPatch, host: int, gpu: int | None = None) -> None:
     monkeypatch.setattr(trainer_budget, "available", lambda: Available(host, gpu))
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, n: int, visible: str | None = None) -> None:
+    """A machine with n GPUs, of which CUDA finds the visible ones; None: all."""
+    monkeypatch.setattr("trainer.settings.gpu_names", lambda: ["H100"] * n)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
 
 def a_token(model: Path) -> int:
@@ -143,13 +156,70 @@ def test_a_rank_without_a_segment_needs_what_a_program_needs(
 def test_the_forecast_counts_every_process_where_they_share_the_host(
     tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info, two = read_adapter(adapter), replace(SETTINGS, processes=2)
-    monkeypatch.setattr(trainer_budget, "gpu_names", lambda: [])
-    one = forecast(tiny_model, SETTINGS, 4, info)
-    starter = trainer_budget._STARTER_BYTES
-    assert forecast(tiny_model, two, 4, info) == 2 * one + starter
-    monkeypatch.setattr(trainer_budget, "gpu_names", lambda: ["H100", "H100"])
+    info, alone = read_adapter(adapter), replace(SETTINGS, tokens_per_microbatch=1024)
+    two = replace(alone, processes=2)
+    with_gpus(monkeypatch, 0)
+    one = forecast(tiny_model, alone, 4, info)
+    both = 2 * one + trainer_budget._STARTER_BYTES
+    assert forecast(tiny_model, two, 4, info) == both
+    with_gpus(monkeypatch, 2)
     assert forecast(tiny_model, two, 4, info) == one
+    with_gpus(monkeypatch, 2, visible="")
+    assert forecast(tiny_model, two, 4, info) == both, "CUDA finds none of them"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "served", "gpus", "visible", "size"),
+    [
+        ("bf16", "bfloat16", 0, None, 2),
+        ("fp32", "bfloat16", 1, None, 4),
+        ("auto", "bfloat16", 1, None, 2),
+        ("auto", "bfloat16", 1, "", 4),
+        ("auto", "bfloat16", 0, None, 4),  # it is measured, and may be the larger one
+        ("auto", "float16", 1, None, 4),
+        ("auto", "float32", 1, None, 4),
+    ],
+)
+def test_a_weight_has_the_size_in_which_this_machine_may_load_it(
+    dtype: Any,
+    served: Any,
+    gpus: int,
+    visible: str | None,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_gpus(monkeypatch, gpus, visible)
+    assert item_bytes_of(TrainerSettings(dtype=dtype, serving_dtype=served)) == size
+
+
+def test_a_base_that_is_served_in_another_dtype_is_copied_after_the_last_micro_batch(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step holds the micro-batch or the copy, the larger one; here that of one token is small."""
+    copy, token = weight_bytes(tiny_model, 2), a_token(tiny_model)
+    assert token < copy < 1000 * token
+    with_gpus(monkeypatch, 0)
+    assert forecast(tiny_model, COPIED, 4) == needed(tiny_model) + copy
+    larger = needed(tiny_model) + 1000 * token
+    assert forecast(tiny_model, COPIED, 4, longest_segment=1000) == larger
+    alike = replace(COPIED, serving_dtype="float32")
+    assert forecast(tiny_model, alike, 4) == needed(tiny_model) + token
+
+
+def test_a_copy_that_does_not_fit_is_a_shortage_that_no_micro_batch_mends(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = needed(tiny_model) + weight_bytes(tiny_model, 2)
+    with_room(monkeypatch, need)
+    require_memory(tiny_model, (), COPIED, 4, shared=True, on_gpu=False)
+    assert smaller_budget(tiny_model, batches, COPIED, 4, shared=True).fits > 0
+    with_room(monkeypatch, need - 1)
+    with pytest.raises(
+        Shortage, match=r"the canary's copy of the base .* free memory; training in"
+    ):
+        require_memory(tiny_model, (), COPIED, 4, shared=True, on_gpu=False)
+    assert smaller_budget(tiny_model, batches, COPIED, 4, shared=True).fits == 0
+    require_memory(tiny_model, (), SETTINGS, 4, shared=True, on_gpu=False)
 
 
 @pytest.mark.parametrize("item_bytes", [2, 4])

@@ -225,6 +225,26 @@ def test_the_sampler_difference_is_measured_against_the_bundle(
     assert 0 < cut < 1
 
 
+def test_in_a_later_pass_the_kl_in_the_reward_is_that_of_the_policy_before_the_first(
+    tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+) -> None:
+    """Before the first pass each token had −1, under the reference −1.5: k1 is 0.5, and β 0.3 takes
+    0.15 of every advantage, whatever the policy says now."""
+    settings = TrainerSettings(kl_coef=0.3, kl_estimator="k1", kl_in="reward")
+    policy, batch = load(tiny_model, adapter), collect(groups, settings)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    old = [torch.full((sum(s.n_trained for s in b),), -1.0) for b in batches]
+    references = [o - 0.5 for o in old]
+    quiet = Lines(StringIO())
+    figures, now = accumulate_gradient(policy, batch, batches, references, settings, quiet, old)
+    segments = [s for b in batches for s in b]
+    sampler_n = torch.tensor([lp for s in segments for lp in s.sampler_logprobs])
+    advantages_n = torch.tensor([a for s in segments for a in s.advantages])
+    weights_n = (torch.cat(now) - sampler_n).exp().clamp(max=settings.tis_cap)
+    losses_n = -weights_n * (advantages_n - 0.15) * torch.cat(now)
+    assert figures.policy_loss == pytest.approx(losses_n.sum().item() / batch.total, rel=1e-4)
+
+
 def test_a_logprob_that_is_not_finite_names_task_turn_and_token(
     tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup], tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.files.sharded import read_records, shards_of, write_records
+from fieldkit.training.adapter import CONFIG_FILE
 from trainer.inputs import StepInputs, check_inputs
 from trainer.settings import TrainerSettings
 
@@ -33,6 +36,16 @@ def test_a_bundle_in_shards_is_the_same_bundle(inputs: StepInputs, tmp_path: Pat
     one = check_inputs(inputs, SETTINGS)
     other = check_inputs(sharded(inputs, tmp_path / "large"), SETTINGS)
     assert (other.identity, other.batch) == (one.identity, one.batch)
+
+
+def test_a_reference_whose_update_is_scaled_otherwise_is_refused(
+    inputs: StepInputs, adapter: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(adapter, tmp_path / "other")
+    config = json.loads((other / CONFIG_FILE).read_text())
+    (other / CONFIG_FILE).write_text(json.dumps({**config, "use_rslora": True}))
+    with pytest.raises(BadInput, match="use_rslora is True, the initial adapter's is False"):
+        check_inputs(replace(inputs, reference=other), SETTINGS)
 
 
 def test_a_damaged_shard_is_named_before_anything_is_trained(

@@ -192,6 +192,24 @@ def test_masked_leaves_out_what_sampler_and_trainer_see_too_differently(
     odd = replace(batch, segments=(strange, *batch.segments[1:]))
     _, figures = gradient(policy, reference, odd, settings)
     assert figures.ratio_clipped_share == pytest.approx(1 / batch.n_scored)
+    assert figures.clipped_share is figures.mean_weight is None, "no weight of it is capped"
+    _, capped = gradient(policy, reference, odd, TrainerSettings())
+    assert capped.clipped_share == pytest.approx(1 / batch.n_scored)
+
+
+def test_a_step_whose_objective_caps_no_weight_reports_none(
+    bundle: Path, adapter: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    def step(objective: str) -> tuple[dict[str, Any], str]:
+        settings = TrainerSettings(objective=objective, kl_coef=0.0, dtype="fp32")
+        inputs = StepInputs(bundle, adapter, None, tiny_model, None, tmp_path / objective)
+        said = StringIO()
+        return train(inputs, settings, Lines(said))["train"], said.getvalue()
+
+    capped, masked = step("reinforce"), step("masked")
+    assert capped[0].keys() - masked[0].keys() == {"clipped_share", "mean_weight"}
+    assert "clipped=" in capped[1]
+    assert "clipped=" not in masked[1]
 
 
 def test_an_objective_brings_its_band_and_its_mean_and_settings_win() -> None:

@@ -215,6 +215,18 @@ def test_step_norm_bounds_what_a_step_moves(
     assert figures["delta_l2"] == pytest.approx(settings.step_norm, rel=1e-4)
 
 
+def test_step_norm_bounds_what_all_passes_of_a_step_move(
+    bundle: Path, adapter: Path, reference: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Each of two passes moves by 4 × 0.03. They point almost the same way, so both together move
+    by more than one and by no more than the sum."""
+    settings = TrainerSettings(optimizer="sgd", lr=4.0, clip_norm=0.03, dtype="fp32", passes=2)
+    assert settings.step_norm == pytest.approx(0.24)
+    inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step")
+    figures = train(inputs, settings, Lines(StringIO()))["train"]
+    assert 0.13 < figures["delta_l2"] <= 0.24 * (1 + 1e-4)
+
+
 def test_a_learning_rate_that_decays_shortens_the_steps_after_its_step(
     adapter: Path, reference: Path, tiny_model: Path, tmp_path: Path
 ) -> None:

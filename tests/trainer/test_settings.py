@@ -33,11 +33,22 @@ def test_an_impossible_value_is_named(name: str, value: Any) -> None:
         TrainerSettings(**{name: value})
 
 
-@pytest.mark.parametrize(("gpus", "tokens"), [([], 1024), (["GB10"], 4096)])
-def test_the_default_micro_batch_follows_the_device(
-    gpus: list[str], tokens: int, monkeypatch: pytest.MonkeyPatch
+def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+    """Have CUDA see these devices; None: all."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "tokens"),
+    [([], None, 1024), (["GB10"], None, 4096), (["GB10"], "", 1024), ([], "0", 1024)],
+)
+def test_the_default_micro_batch_follows_the_device_that_cuda_finds(
+    gpus: list[str], visible: str | None, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.settings.gpu_names", lambda: gpus)
+    see(monkeypatch, visible)
     assert TrainerSettings().microbatch_tokens == tokens
     assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
 
@@ -65,9 +76,7 @@ def test_a_step_has_a_process_for_each_device_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trainer.settings.gpu_names", lambda: ["H100"] * gpus)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    see(monkeypatch, visible)
     settings = TrainerSettings(**given)
     assert settings.world_size == processes
     assert settings.launched == (processes > 1 or given.get("launch") == "torchrun")

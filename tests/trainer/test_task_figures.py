@@ -7,11 +7,13 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from fieldkit.training.adapter import adapter_sha, read_adapter
+from fieldkit.training.objectives import Normalisation
 from tests.trainer.conftest import make_group
 from trainer.batch import collect
 from trainer.gradient import accumulate_gradient
@@ -28,13 +30,13 @@ LINE = re.compile(
 
 
 def told(
-    model: Path, adapter: Path, kl_coef: float
+    model: Path, adapter: Path, kl_coef: float, normalisation: Normalisation = "token"
 ) -> tuple[list[re.Match[str]], float, float | None]:
     """The tasks' lines, and policy loss and KL of the whole step."""
     rng, sha = random.Random(11), adapter_sha(adapter)
     rewards = [(0.0, 1.0, 0.5), (0.4, 0.4), (1.0, 0.1, 0.2, 0.9)]
     groups = [make_group(rng, sha, f"t{i}", r, temperature=0.8) for i, r in enumerate(rewards)]
-    settings = replace(SETTINGS, kl_coef=kl_coef)
+    settings = replace(SETTINGS, kl_coef=kl_coef, normalisation=normalisation)
     policy = load_policy(model, read_adapter(adapter), torch.float32, gradient_checkpointing=False)
     batch = collect(groups, settings)
     batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
@@ -48,10 +50,11 @@ def told(
     return found, figures.policy_loss, figures.kl
 
 
+@pytest.mark.parametrize("normalisation", get_args(Normalisation))
 def test_every_scored_task_has_one_line_and_the_lines_add_up(
-    tiny_model: Path, adapter: Path
+    normalisation: Normalisation, tiny_model: Path, adapter: Path
 ) -> None:
-    lines, policy_loss, kl = told(tiny_model, adapter, kl_coef=0.3)
+    lines, policy_loss, kl = told(tiny_model, adapter, 0.3, normalisation)
     assert sorted((m[1], int(m[2])) for m in lines) == [("t0", 3), ("t2", 4)]  # t1 is silent
     assert sum(float(m[6]) for m in lines) == pytest.approx(policy_loss, abs=2e-5)
     tokens = [int(m[3]) for m in lines]

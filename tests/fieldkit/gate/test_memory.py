@@ -138,18 +138,63 @@ def test_gpu_memory_is_not_asked_for_where_gpu_and_host_share_it() -> None:
     assert now.gpu is None
 
 
+def write_cgroup(folder: Path, limit: int | str, used: int) -> None:
+    """One in which a MiB is pages of files that the kernel drops first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in {"memory.max": limit, "memory.current": used}.items():
+        (folder / name).write_text(f"{value}\n")
+    (folder / "memory.stat").write_text(f"anon {MIB}\ninactive_file {MIB}\n")
+
+
+def in_cgroup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str) -> Path:
+    """Have this process be in that one; the folder of the uppermost."""
+    own = tmp_path / "self"
+    own.write_text(f"4:memory:/elsewhere\n0::{path}\n")
+    monkeypatch.setattr(memory, "_OWN_CGROUP", own)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
+    return tmp_path / "cgroup"
+
+
 def test_what_a_container_may_still_take_is_all_that_is_available(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    files = {"memory.max": 5 * MIB, "memory.current": 3 * MIB}
-    for name, value in files.items():
-        (tmp_path / name).write_text(f"{value}\n")
-    (tmp_path / "memory.stat").write_text(f"anon {MIB}\ninactive_file {MIB}\n")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    top = in_cgroup(monkeypatch, tmp_path, "/")
+    write_cgroup(top, 5 * MIB, 3 * MIB)
     assert available().host == 3 * MIB  # pages of files that the kernel drops first are free
-    (tmp_path / "memory.max").write_text("max\n")
+    write_cgroup(top, "max", 3 * MIB)
     assert available().host > 5 * MIB
     monkeypatch.setattr(memory, "_CGROUP", tmp_path / "none")
+    assert available().host > 5 * MIB
+
+
+def test_a_job_may_take_what_its_cgroup_and_all_above_it_still_allow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    top = in_cgroup(monkeypatch, tmp_path, "/user.slice/job.scope")
+    top.mkdir()  # the uppermost one of a host has no limit
+    write_cgroup(top / "user.slice", 9 * MIB, 3 * MIB)
+    write_cgroup(top / "user.slice" / "job.scope", 5 * MIB, 3 * MIB)
+    assert available().host == 3 * MIB
+    write_cgroup(top / "user.slice", 9 * MIB, 8 * MIB)  # others of the slice took it
+    assert available().host == 2 * MIB
+    write_cgroup(top / "user.slice" / "job.scope", "max", 3 * MIB)
+    assert available().host == 2 * MIB
+
+
+@pytest.mark.parametrize("own", ["/../other.scope", "/gone.scope"])
+def test_a_cgroup_that_is_not_mounted_leaves_the_limit_of_the_uppermost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str
+) -> None:
+    top = in_cgroup(monkeypatch, tmp_path, own)
+    write_cgroup(top, 5 * MIB, 3 * MIB)
+    assert available().host == 3 * MIB
+
+
+def test_a_kernel_without_cgroups_sets_no_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_cgroup(monkeypatch, tmp_path, "/")
+    monkeypatch.setattr(memory, "_OWN_CGROUP", tmp_path / "none")
     assert available().host > 5 * MIB
 
 

@@ -122,6 +122,8 @@ def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path)
         ({"lora_alpha": -1}, "lora_alpha"),
         ({"target_modules": "all-linear"}, "target_modules"),
         ({"target_modules": []}, "target_modules"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights: 'pissa' changes the base's weights"),
+        ({"init_lora_weights": "olora"}, "init_lora_weights: 'olora' changes the base's weights"),
     ],
 )
 def test_what_cannot_be_served_and_trained_alike_is_refused_by_name(
@@ -130,6 +132,12 @@ def test_what_cannot_be_served_and_trained_alike_is_refused_by_name(
     folder = write_adapter(tmp_path / "adapter", lora_tensors(), **config)
     with pytest.raises(BadInput, match=named):
         read_adapter(folder)
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian"])
+def test_an_initialisation_that_leaves_the_base_alone_is_read(tmp_path: Path, init: Any) -> None:
+    folder = write_adapter(tmp_path / "adapter", lora_tensors(), init_lora_weights=init)
+    assert read_adapter(folder).rank == RANK
 
 
 @pytest.mark.parametrize(
@@ -251,6 +259,23 @@ def test_weights_are_counted_from_the_shapes_at_the_width_they_are_loaded_with(
     numbers = LAYERS * (2 * RANK * HIDDEN + RANK * (HIDDEN + KV))
     assert weight_bytes(adapter, 2) == 2 * numbers
     assert weight_bytes(adapter, 4) == 4 * numbers
+
+
+def test_weights_that_a_folder_holds_in_two_forms_are_counted_once(model: Path) -> None:
+    once = weight_bytes(model, 2)
+    again = model / "consolidated.safetensors"
+    again.write_bytes((model / "model.safetensors").read_bytes())
+    assert weight_bytes(model, 2) == once
+    first = model / "model-00001-of-00001.safetensors"
+    (model / "model.safetensors").rename(first)
+    index = {"weight_map": {"model.norm.weight": first.name}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert weight_bytes(model, 2) == once
+    first.unlink()
+    with pytest.raises(
+        BadInput, match=rf"{first.name}: no such file, but model\.safetensors\.index"
+    ):
+        weight_bytes(model, 2)
 
 
 def test_a_config_that_is_no_object_is_refused(adapter: Path) -> None:

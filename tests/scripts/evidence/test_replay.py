@@ -17,6 +17,8 @@ import pytest
 
 from fieldkit.codec import encode_group
 from fieldkit.records import RolloutGroup
+from reward.shaping import RewardSettings
+from scripts.evidence.replay import replay_run
 from tests.scripts.evals import trajectory
 from tests.scripts.made_night import group, make_night, turn
 
@@ -106,6 +108,26 @@ def test_the_rewards_of_two_arms_are_compared_task_by_task(night: Path) -> None:
 
 def two_of_four(turns: int) -> float:
     return 0.5 - 0.2 * turns / 12
+
+
+@pytest.mark.parametrize(
+    ("turn_penalty", "title", "mean"),
+    [(None, "λ of its schedule", 0.75 - 0.25 * 0.6), (0.4, "λ 0.4", 0.75 - 0.25 * 0.4)],
+)
+def test_training_is_paid_by_its_schedule_and_an_evaluation_and_what_is_typed_are_not(
+    turn_penalty: float | None, title: str, mean: float, tmp_path: Path
+) -> None:
+    """λ is 0, 0.6 and 1.2 at the steps. Half of the attempts hold four of four assertions, half of
+    them two, after three of twelve turns; the base holds two after twelve."""
+    made = make_night(tmp_path, n_steps=STEPS)
+    schedule = {"turn_penalty": [[1, 0.0], [3, 1.2]]}
+    config = replace(made.config, reward=RewardSettings(schedule=schedule))
+    tables, _ = replay_run(made.folder, config, "shaped", turn_penalty, None)
+    means = {t.title: {row[0]: row[2] for row in t.rows} for t in tables if len(t.rows) > 5}
+    assert means[f"Training rollouts under reward shaped, {title}"]["mean reward"] == f"{mean:.3f}"
+    held = 0.2 if turn_penalty is None else turn_penalty
+    base = means[f"Evaluation base under reward shaped, λ {held:g}"]
+    assert base["mean reward"] == f"{0.5 - held:.3f}"
 
 
 def test_an_evaluation_has_the_mean_and_the_median_of_its_rewards(night: Path) -> None:

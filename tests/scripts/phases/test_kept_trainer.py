@@ -115,6 +115,20 @@ def test_a_process_of_other_code_is_replaced(
     assert owned(folder).pid != first.pid
 
 
+def test_a_process_whose_socket_was_removed_is_replaced(
+    folder: RunFolder, request_line: str
+) -> None:
+    """As by what cleans /tmp: the process lives, and nothing reaches it."""
+    kept(folder).ask(request_line, ignore, never)
+    first = owned(folder)
+    Path(first.info["socket"]).unlink()
+    answer = kept(folder).ask(request_line, ignore, never)
+    assert answer is not None
+    assert answer.code == 0
+    assert not is_running(first)
+    assert owned(folder).pid != first.pid
+
+
 def test_a_wish_to_stop_ends_the_process_in_its_step(folder: RunFolder, request_line: str) -> None:
     assert kept(folder).ask(request_line, ignore, lambda: True) is None
     assert Ledger(folder.ledger).get(TRAINER) is None

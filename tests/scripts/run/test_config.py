@@ -75,6 +75,7 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
         ("[run]\nseed = -1", "run.seed"),
         ("[engine]\nlifecycle = 'hotswp'", "did you mean 'hotswap'?"),
         ("[reward]\nkind = 'shape'", "did you mean 'shaped'?"),
+        ("[advantages]\ncredit = 'rloo'", 'write scale = "mean" in [advantages]'),
         ("[sandbox]\nkind = 'docker'", "sandbox.kind: expected one of 'bwrap', 'none'"),
         ("[sandbox]\nkind = 'none'", "sandbox, type `grpo run"),
         ("[rollout]\ngroup_size = 1", "group_size"),
@@ -91,6 +92,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
         read_config(path)
     assert says in str(error.value)
     assert str(path) in str(error.value)
+
+
+def test_rloo_is_read_beside_the_scale_that_it_needs(tmp_path: Path) -> None:
+    path = write(tmp_path, "[advantages]\ncredit = 'rloo'\nscale = 'mean'\n")
+    assert read_config(path).advantages.credit == "rloo"
 
 
 def test_a_missing_file_says_what_writes_one(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.trainer.conftest import make_group
-from trainer.batch import Segment, collect
+from trainer.batch import Segment, Span, collect
 from trainer.ranks.balance import parts
 from trainer.scoring.micro_batch import micro_batches, tokens
 from trainer.settings import TrainerSettings
@@ -56,6 +57,17 @@ def test_the_fullest_rank_has_hardly_more_than_its_fair_share(
 ) -> None:
     loads = [load(part, shared) for part in parts(segments, of, SETTINGS, shared=shared)]
     assert max(loads) <= most * load(segments, shared) / of
+
+
+def test_the_largest_piece_goes_first(segments: tuple[Segment, ...]) -> None:
+    """Of 4, 2 and 2 tokens each rank gets 4. With the small ones first, one would get 4 + 2."""
+    one = segments[0]
+    pieces = [
+        replace(one, task_id=f"t{i}", ids=one.ids[: n + 1], spans=(Span(0, 1, n),))
+        for i, n in enumerate((2, 4, 2))
+    ]
+    given = parts(pieces, 2, SETTINGS, shared=False)
+    assert [[s.n_inputs for s in part] for part in given] == [[4], [2, 2]]
 
 
 def test_the_episodes_of_a_task_stay_together_where_that_leaves_the_ranks_balanced(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 from io import StringIO
@@ -15,7 +16,13 @@ from safetensors.torch import load_file, save_file
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.gate.memory import Available
-from fieldkit.training.adapter import WEIGHTS_FILE, adapter_sha, read_adapter
+from fieldkit.training.adapter import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    AdapterInfo,
+    adapter_sha,
+    read_adapter,
+)
 from tests.trainer.conftest import make_adapter
 from tests.trainer.test_step import SETTINGS, follow
 from trainer import budget
@@ -86,9 +93,11 @@ def test_another_model_dtype_or_lora_is_loaded_anew(
     info = read_adapter(adapter)
     kept = KeptModel()
 
-    def policy_of(model: Path = tiny_model, dtype: torch.dtype = torch.float32) -> object:
-        kept.keep_only(model, info, dtype, checkpointing=False)
-        return kept.with_adapter(info)
+    def policy_of(
+        model: Path = tiny_model, dtype: torch.dtype = torch.float32, lora: AdapterInfo = info
+    ) -> object:
+        kept.keep_only(model, lora, dtype, checkpointing=False)
+        return kept.with_adapter(lora)
 
     first = policy_of()
     assert policy_of() is first
@@ -98,6 +107,12 @@ def test_another_model_dtype_or_lora_is_loaded_anew(
     assert policy_of(model) is copied
     os.utime(model / "model.safetensors", (1, 1))
     assert policy_of(model) is not copied
+
+    stronger = shutil.copytree(adapter, tmp_path / "stronger")
+    config = json.loads((stronger / CONFIG_FILE).read_text())
+    (stronger / CONFIG_FILE).write_text(json.dumps({**config, "lora_alpha": 2 * info.alpha}))
+    before = policy_of()
+    assert policy_of(lora=read_adapter(stronger)) is not before
 
 
 def test_an_adapter_with_a_tensor_too_few_is_refused_by_name_and_the_model_dropped(
