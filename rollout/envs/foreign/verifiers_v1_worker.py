@@ -8,7 +8,6 @@ and their answers.
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +25,10 @@ from verifiers.v1.runtimes import SubprocessConfig
 from verifiers.v1.types import AssistantMessage, Response, ToolCall, Usage
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
+sys.path.append(str(Path(__file__).parent))  # which -I leaves out
+import foreign_worker as foreign
+from foreign_worker import Failed, Refused, plain
+
 POLICY_STOPS = ("agent_completed",)
 """Stop conditions that mean that the policy said that it is done."""
 
@@ -33,23 +36,6 @@ AGENT = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
 """Where the configuration names none: a chat without commands, as a process of this machine."""
 
 _LINE = re.compile(r'File "(.+)", line (\d+)')
-
-
-def beside(name: str) -> Any:
-    """The file of that name in this folder, which is not on the path."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-foreign = beside("foreign_worker")
-Refused, Failed = foreign.Refused, foreign.Failed
-plain = foreign.plain
-AnyEpisode: Any = foreign.Episode
-AnyWorker: Any = foreign.Worker
 
 
 # --- one episode ----------------------------------------------------------------------------------
@@ -76,7 +62,7 @@ class LoopClient(Client):  # type: ignore[misc]
         return await WORKER.episodes[self._number].answer(request.messages, tools)
 
 
-class Episode(AnyEpisode):  # type: ignore[misc]  # loaded by path
+class Episode(foreign.Episode):  # type: ignore[misc]  # loaded by path
     """The taskset's episode of one row; it pauses whenever it waits for a reply."""
 
     def __init__(self, env: Any, row: dict[str, Any], seed: int, number: int) -> None:
@@ -162,7 +148,7 @@ def failure(errors: list[Any]) -> Any:
 # --- the worker -----------------------------------------------------------------------------------
 
 
-class Worker(AnyWorker):  # type: ignore[misc]
+class Worker(foreign.Worker):  # type: ignore[misc]
     """Answers requests about one taskset."""
 
     def __init__(self) -> None:

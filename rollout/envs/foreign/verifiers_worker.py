@@ -8,7 +8,6 @@ socket and the reply comes back, so our engine samples without a change to the e
 import asyncio
 import contextvars
 import functools
-import importlib.util
 import inspect
 import json
 import sys
@@ -22,25 +21,12 @@ from verifiers.clients import Client
 from verifiers.types import Response, ResponseMessage, ToolCall
 from verifiers.utils.message_utils import maybe_normalize_messages
 
+sys.path.append(str(Path(__file__).parent))  # which -I leaves out
+import foreign_worker as foreign
+from foreign_worker import Failed, Refused, plain
+
 POLICY_STOPS = ("no_tools_called",)
 """Stop conditions that mean that the policy said that it is done."""
-
-
-def beside(name: str) -> Any:
-    """The file of that name in this folder, which is not on the path."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-foreign = beside("foreign_worker")
-Refused, Failed = foreign.Refused, foreign.Failed
-plain = foreign.plain
-AnyEpisode: Any = foreign.Episode
-AnyWorker: Any = foreign.Worker
 
 
 # --- one episode ----------------------------------------------------------------------------------
@@ -49,7 +35,7 @@ SCORES: contextvars.ContextVar[list[tuple[str, float, float]]] = contextvars.Con
 """The value of each reward function for the episode being scored: (name, value, weight)."""
 
 
-class Episode(AnyEpisode):  # type: ignore[misc]  # loaded by path
+class Episode(foreign.Episode):  # type: ignore[misc]  # loaded by path
     """The environment's rollout of one row; it pauses whenever it waits for a reply."""
 
     def __init__(self, env: Any, row: dict[str, Any], seed: int) -> None:
@@ -210,7 +196,7 @@ def parts(scores: list[tuple[str, float, float]], reward: float) -> list[list[An
 # --- the worker -----------------------------------------------------------------------------------
 
 
-class Worker(AnyWorker):  # type: ignore[misc]
+class Worker(foreign.Worker):  # type: ignore[misc]
     """Answers requests about one environment."""
 
     async def load(self, use: str, config: dict[str, Any]) -> dict[str, Any]:
