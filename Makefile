@@ -11,6 +11,9 @@ RUN ?= tonight
 PRESET ?= smol
 # How many tests run side by side; 0 runs them one after another in one process.
 WORKERS ?= 2
+ifneq (,$(and $(STEPS),$(MINUTES)))
+$(error MINUTES limits nothing beside STEPS, a number of steps; give one, as in make run STEPS=$(STEPS))
+endif
 NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 BARE = $(findstring --sandbox none,$(ARGS))
 CODE := fieldkit reward rollout trainer scripts tests
@@ -41,7 +44,7 @@ programs:
 
 setup: $(READY) ## make .venv with the pinned requirements (other targets run it if needed)
 
-run: programs $(READY) ## run a night: make run [STEPS=n] [MINUTES=27] [RUN=tonight] [PRESET=smol]
+run: programs $(READY) ## run a night: make run [STEPS=n or MINUTES=27] [RUN=tonight] [PRESET=smol]
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
 	@$(BIN)/grpo doctor $(RUN) $(BARE)

@@ -234,10 +234,11 @@ def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed
     from scipy.stats import permutation_test
 
     _check_pairs(differences, differences)
-    if not any(differences):
-        return 1.0  # every flip is the same
+    differing = [d for d in differences if d]  # a zero stays one
+    if len(differing) < 2:
+        return 1.0  # every flip is as far from 0
     found = permutation_test(
-        ([d for d in differences if d],),  # a zero stays one
+        (differing,),
         lambda flipped, axis: flipped.sum(axis=axis),
         vectorized=True,
         permutation_type="samples",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from fieldkit.errors import BadInput
 
 
 def _runs(typed: str) -> list[str]:
@@ -51,9 +55,10 @@ OnConverged = Annotated[
     ),
 ]
 KeyFrom = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="VARIABLE", help="The environment variable that holds the endpoint's API key."
+        metavar="VARIABLE",
+        help="The environment variable that holds the endpoint's API key; default: OPENAI_API_KEY.",
     ),
 ]
 Temperature = Annotated[
@@ -89,6 +94,19 @@ Python = Annotated[
         metavar="PYTHON", help="Of the virtual environment that serves an OpenEnv app, FILE.py:app."
     ),
 ]
+
+
+def refuse(options: Mapping[str, object], why: str) -> None:
+    """Raise `BadInput` for the first of these options, by its flag, that was typed where it would
+    do nothing. One that was not typed is None, False or an empty list."""
+    for flag, value in options.items():
+        if value is not None and value is not False and value != []:
+            raise BadInput(f"{flag}: {why}")
+
+
+def endpoint_key(key_from: str | None) -> str:
+    """The endpoint's API key. Servers on one's own machine take any."""
+    return os.environ.get(key_from or "OPENAI_API_KEY", "local")
 
 
 def write_engine(run: str, engine: str | None) -> None:

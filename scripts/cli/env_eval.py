@@ -9,7 +9,6 @@ arm that `grpo eval` plays and keeps.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,8 @@ from scripts.cli.arguments import (
     Sandbox,
     Set,
     Temperature,
+    endpoint_key,
+    refuse,
     tell,
     typed_again,
 )
@@ -67,7 +68,7 @@ def evaluate_environment(
             " base (smol, a folder or a hub id; default: smol).",
         ),
     ] = None,
-    key_from: KeyFrom = "OPENAI_API_KEY",
+    key_from: KeyFrom = None,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -120,8 +121,9 @@ def evaluate_environment(
             "name one: --endpoint URL or --adapter DIR; `grpo env eval --help` has an example"
         )
     if endpoint is not None:
-        find_endpoint(endpoint, model, os.environ.get(key_from, "local"))
+        find_endpoint(endpoint, model, endpoint_key(key_from))
     if adapter is not None:
+        refuse({"--key-from": key_from}, "goes only with --endpoint, whose key it names")
         require_adapter(adapter)
     given = [*(set_ or []), *([] if samples is None else [f"eval.samples={samples}"])]
     typed = {"passes": passes, "ends": ends, "python": python}

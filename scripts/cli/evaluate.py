@@ -7,10 +7,8 @@ it, prints its figures, and keeps the folder with --out.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +22,8 @@ from scripts.cli.arguments import (
     Sandbox,
     Set,
     Temperature,
+    endpoint_key,
+    refuse,
     write_engine,
 )
 from scripts.cli.bugs import reporting_bugs
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_RUN_ONLY, _ARM_ONLY = "with RUN", "with --adapter or --endpoint"
+_GOES_ONLY = "goes only with {}; `grpo eval --help` shows which go together"
 
 
 @app.command("eval")
@@ -63,7 +63,7 @@ def eval_(
             " model's name at the endpoint.",
         ),
     ] = None,
-    key_from: KeyFrom = "OPENAI_API_KEY",
+    key_from: KeyFrom = None,
     tasks: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Tasks to play; default: the preset's held-out file."),
@@ -77,8 +77,9 @@ def eval_(
         typer.Option(metavar="DIR", help="Keep the arm in this folder, for grpo show and compare."),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="The preset whose limits apply to an arm without a run.")
-    ] = "smol",
+        str | None,
+        typer.Option(help="The preset whose limits apply to an arm without a run; default: smol."),
+    ] = None,
     set_: Set = None,
     json_: Json = False,
     engine: Engine = None,
@@ -99,34 +100,31 @@ def eval_(
             "--model": model,
             "--tasks": tasks,
         }
-        own |= {"--temperature": temperature, "--out": out, "--limit": limit or None}
-        own |= {"--set": set_ or None, "--json": json_ or None}
-        _refuse(own, _ARM_ONLY)
+        own |= {"--key-from": key_from, "--temperature": temperature, "--out": out}
+        own |= {"--limit": limit or None, "--preset": preset, "--set": set_, "--json": json_}
+        refuse(own, _GOES_ONLY.format("--adapter or --endpoint"))
         numbers = {} if step is None else {STEP: step}
         write_engine(run, engine)
         do_phase(PHASES["eval"], run, sandbox, events, [], numbers)
         return
-    _refuse({"--step": step, "--engine": engine}, _RUN_ONLY)
+    refuse({"--step": step, "--engine": engine}, _GOES_ONLY.format("RUN"))
     if (adapter is None) == (endpoint is None):
         raise BadInput(
             "name one: a run, --adapter DIR or --endpoint URL; `grpo eval --help` has an example"
             " of each"
         )
+    if adapter is not None:
+        refuse({"--key-from": key_from}, _GOES_ONLY.format("--endpoint"))
+    preset = preset or "smol"
     policy, extra = _policy(adapter, endpoint, model, key_from, set_ or [], preset)
     _play(policy, model or "smol", tasks, limit, temperature, out, preset, extra, json_, sandbox)
-
-
-def _refuse(options: Mapping[str, object], goes: str) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise BadInput(f"{name}: goes only {goes}; `grpo eval --help` shows which go together")
 
 
 def _policy(
     adapter: Path | None,
     endpoint: str | None,
     model: str | None,
-    key_from: str,
+    key_from: str | None,
     given: list[str],
     preset: str,
 ) -> tuple[Path | Endpoint, list[str]]:
@@ -137,7 +135,7 @@ def _policy(
         single_arm.require_adapter(adapter)
         return adapter, given
     assert endpoint is not None
-    found, context = single_arm.find_endpoint(endpoint, model, os.environ.get(key_from, "local"))
+    found, context = single_arm.find_endpoint(endpoint, model, endpoint_key(key_from))
     settings = [f"rollout.concurrency={single_arm.AT_ONCE}", *given]
     _require_context(found, context, settings, preset)
     return found, settings

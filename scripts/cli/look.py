@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.base.invocation import say, typeable
-from scripts.cli.arguments import Json, Run, Sandbox
+from scripts.base.invocation import say
+from scripts.cli.arguments import Json, Run, Sandbox, tell
 
 if TYPE_CHECKING:
     from scripts.words.table import Table
@@ -145,18 +145,12 @@ def report(
     Example: grpo report tonight
     """
     from scripts.evidence.findings import read_findings
-    from scripts.report.files import why_kept, write_report
+    from scripts.report.files import write_report
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    findings = read_findings(folder, read_config(folder.config))
-    page = folder.path / "report.html"
-    if out is None and (why := why_kept(findings, page)):
-        print(typeable(f"kept as it was: {why}; --out FILE writes a new page"), file=sys.stderr)
-    else:
-        page = write_report(findings, out)
-    print(page)
+    print(write_report(read_findings(folder, read_config(folder.config)), out, tell))
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, KeyFrom, Run
+from scripts.cli.arguments import Json, KeyFrom, Run, endpoint_key, refuse
 from scripts.cli.warm_start import sft
 from trainer.settings import ServingDtype
 
@@ -60,8 +59,11 @@ def synth(
         str | None, typer.Option(help="Which of the author's models, if it serves several.")
     ] = None,
     tasks: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many tasks the author should write.")
-    ] = 50,
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="How many tasks the author should write; default: 50."
+        ),
+    ] = None,
     replies: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Judge at most so many replies; default: 5 a task."),
@@ -70,7 +72,7 @@ def synth(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Evaluation tasks that no written task may resemble."),
     ] = None,
-    key_from: KeyFrom = "OPENAI_API_KEY",
+    key_from: KeyFrom = None,
     json_: Json = False,
 ) -> None:
     """Write the five default task files; check every task in the sandbox.
@@ -94,9 +96,9 @@ def synth(
     if author is not None:
         if out is None:
             raise BadInput("--out: name the file that the author's tasks go into")
-        if force:
-            raise BadInput("--force: goes only without --author, which replaces no file")
-        found, _ = find_endpoint(author, model, os.environ.get(key_from, "local"))
+        refuse({"--force": force}, "goes only without --author, which replaces no file")
+        tasks = tasks or 50
+        found, _ = find_endpoint(author, model, endpoint_key(key_from))
         files = [*apart_files(), *(apart or [])]
         with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
             authored = author_tasks(
@@ -112,6 +114,8 @@ def synth(
             )
         _tell(authored, author, tasks, json_)
         return
+    of_author = {"--model": model, "--tasks": tasks, "--replies": replies, "--apart": apart}
+    refuse(of_author | {"--key-from": key_from}, "goes only with --author, whose tasks it is about")
     folder = out or Path("data")
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         sizes = write_splits(seed, folder, Path(scratch), progress, force)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli.arguments import Engine, OnConverged, Run, Sandbox, Set, write_engine
+from scripts.cli.arguments import Engine, OnConverged, Run, Sandbox, Set, refuse, write_engine
 from scripts.cli.bugs import reporting_bugs
 from scripts.cli.new import new
 from scripts.phases.registry import PHASES, SKIP_PREFLIGHT
@@ -53,6 +53,12 @@ def run_(
     from scripts.run.folder import open_run
 
     folder = open_run(run)
+    if steps is not None:
+        refuse(
+            {"--minutes": minutes},
+            f"limits nothing beside --steps; `grpo run {folder.typed} --steps {steps}` plays so"
+            " many steps, without --steps as many as fit into the minutes",
+        )
     assign(folder, set_ or ())
     write_engine(run, engine)
     options = LoopOptions(

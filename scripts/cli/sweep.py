@@ -71,7 +71,11 @@ def run_(
     name: Run,
     hours: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Begin no night that would not end within so many hours."),
+        typer.Option(
+            min=0.0,
+            help="Begin no night that would not end within so many hours, by those that are over;"
+            " the first counts with run.minutes, and is begun if it has a number of steps instead.",
+        ),
     ] = None,
     skip_preflight: Annotated[
         bool, typer.Option("--skip-preflight", help="As for `grpo run`.")
@@ -86,7 +90,7 @@ def run_(
     Example: grpo sweep run penalty --hours 10
     """
     from scripts.base.invocation import say
-    from scripts.night.halving import play_halving
+    from scripts.night.halving import play_halving, up_to
     from scripts.night.loop import LoopOptions
     from scripts.night.several import play_nights
     from scripts.prepare.sweep_file import make_nights, read_sweep
@@ -102,6 +106,8 @@ def run_(
 
     def play(arms: Collection[str], steps: int | None) -> bool:
         chosen = [night.folder for night in nights if night.arm in arms]
+        if steps is not None:
+            chosen = up_to(chosen, steps)
         options = LoopOptions(steps=steps, skip_preflight=skip_preflight, sandbox=sandbox)
         return play_nights(chosen, options, until, say, go_on)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fieldkit.errors import BadInput
-from scripts.cli.arguments import Set
+from scripts.cli.arguments import Set, refuse
 
 if TYPE_CHECKING:
     from scripts.base.display import Progress
@@ -42,8 +41,11 @@ def sft(
         typer.Option(metavar="FILE", help="Learn from the oracle's episodes of these tasks."),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="With --oracle: the preset whose environments and limits apply.")
-    ] = "smol",
+        str | None,
+        typer.Option(
+            help="With --oracle: the preset whose environments and limits apply; default: smol."
+        ),
+    ] = None,
     run: Annotated[
         str | None,
         typer.Option(
@@ -56,8 +58,9 @@ def sft(
         bool, typer.Option("--fresh", help="Write an untrained adapter, which changes nothing yet.")
     ] = False,
     per_task: Annotated[
-        int, typer.Option(min=1, help="With --from: the most episodes of one task.")
-    ] = 4,
+        int | None,
+        typer.Option(min=1, help="With --from: the most episodes of one task; default: 4."),
+    ] = None,
     epochs: Annotated[
         float | None, typer.Option(min=0.01, help="Passes over the demonstrations.")
     ] = None,
@@ -96,39 +99,43 @@ def sft(
     from scripts.base.invocation import say
     from scripts.prepare.sft import SftSettings
 
+    if oracle is None:
+        of_episodes = {"--run": run, "--preset": preset, "--set": set_}
+        refuse(of_episodes, "only with --oracle, whose episodes it sets")
+    if run is not None:
+        refuse({"--preset": preset, "--set": set_}, "not with --run, whose settings apply")
+    if from_ is None:
+        refuse({"--per-task": per_task}, "only with --from, of whose episodes it takes so many")
+    of_demos: dict[str, object] = {"--demos": demos, "--stops": stops}
+    if fresh:
+        of_training = {"--oracle": oracle, "--from": from_, "--epochs": epochs}
+        refuse(of_demos | of_training, "not with --fresh, which trains on nothing")
+    elif oracle is not None:
+        of_others = {"--from": from_, "--model": model}
+        refuse(of_demos | of_others, "not with --oracle, which has its own episodes and model")
+    elif from_ is not None:
+        refuse(of_demos, "not with --from, which learns from stored episodes")
+
     settings = SftSettings()
     settings = replace(
         settings,
+        demos=demos or settings.demos,
         epochs=epochs or settings.epochs,
         target_modules=tuple(lora or settings.target_modules),
         seed=settings.seed if seed is None else seed,
     )
     if stops is not None:
-        if fresh or oracle is not None or from_ is not None:
-            raise BadInput("--stops: not with --fresh, --oracle or --from, which have their ends")
         settings = replace(settings, demo=replace(settings.demo, stop_share=stops))
-    if set_ and (oracle is None or run is not None):
-        raise BadInput("--set: only with --oracle, whose preset it changes")
-    if run is not None and oracle is None:
-        raise BadInput("--run: only with --oracle, whose episodes that run's settings play")
     if fresh:
-        if oracle is not None or from_ is not None or demos is not None:
-            raise BadInput(
-                "--fresh: not with --oracle, --from or --demos, because it trains on nothing"
-            )
         _sft_fresh(settings, model or "smol", out)
         return
     with progress_bar() as progress:
         if oracle is not None:
-            if from_ is not None or demos is not None or model is not None:
-                raise BadInput("--oracle: not with --from, --demos or --model")
-            metrics = _sft_oracle(settings, oracle, run, preset, set_ or [], out, progress)
+            given = set_ or []
+            metrics = _sft_oracle(settings, oracle, run, preset or "smol", given, out, progress)
         elif from_ is not None:
-            if demos is not None:
-                raise BadInput("--demos: not with --from, which is limited by --per-task")
-            metrics = _sft_from(settings, from_, per_task, model, out, progress)
+            metrics = _sft_from(settings, from_, per_task or 4, model, out, progress)
         else:
-            settings = replace(settings, demos=demos or settings.demos)
             metrics = _sft_played(settings, model, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
     say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')

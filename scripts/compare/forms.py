@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.codec import SCHEMA
-from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_text
 from scripts.compare.compare import Compared, Comparison
 from scripts.evidence.conditions import surroundings
 from scripts.evidence.findings import Findings
-from scripts.evidence.pack import COMMITTED
 from scripts.evidence.run_tables import Section, page_tables
 from scripts.evidence.tables import (
     DIFFERENCES_NOTE,
@@ -30,6 +28,7 @@ from scripts.evidence.tables import (
 )
 from scripts.evidence.verdict import proven, room
 from scripts.report.provenance import SHA_DIGITS
+from scripts.run.folder import refuse_run_file
 from scripts.run.manifest import model_identity
 from scripts.words.table import Table
 
@@ -206,15 +205,9 @@ def _played(c: Comparison) -> Table:
 def write_html(c: Comparison, path: Path) -> Path:
     """Write the page, making its folder if needed.
 
-    Raises `BadInput` if `path` is a folder, or one of a run's own files.
+    Raises `BadInput` if `path` is a folder, or another file than compare.html in a run's.
     """
-    if path.is_dir():
-        raise BadInput(f"{path}: this is a folder; name a file, for example {path}/compare.html")
-    if path.name in COMMITTED and (path.parent / "run.toml").is_file():
-        raise BadInput(
-            f"{path}: this file belongs to a run; name another, for example"
-            f" {path.with_name('compare.html')}"
-        )
+    refuse_run_file(path, "--html", path.with_name("compare.html"))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html(c))
     return path

@@ -17,6 +17,7 @@ from scripts.evidence.findings import Findings
 from scripts.evidence.played import BASE, step_name
 from scripts.evidence.verdict import Habit, Learning, Verdict, Work
 from scripts.run.next_phase import FLAT, Phase
+from scripts.run.state import of_the_night
 from scripts.run.until import held
 from scripts.words.quantities import clock, counted
 
@@ -46,9 +47,10 @@ class Ending:
 
 def ending(m: Findings) -> Ending:
     """Derive the ending from the plan and the journal."""
-    done = max(0, len(m.steps) - 1)
+    done, last = max(0, len(m.steps) - 1), _failed(m.journal)
+    failure = str(last.data.get("error", "")) if last else ""
     if not m.steps:
-        return Ending(EndKind.NOT_STARTED, "No step is finished.", _failure(m.journal))
+        return Ending(EndKind.NOT_STARTED, "No step is finished.", failure)
     if m.plan is not None and m.plan.phase is Phase.DONE:
         kept = held(m.journal, done)
         flat = f" {FLAT}." if done < m.plan.steps else ""
@@ -66,25 +68,23 @@ def ending(m: Findings) -> Ending:
         if not m.journal:
             told = f"A copy of {counted(done, 'step')}, without their journal."
             return Ending(EndKind.KEPT, told)
-    failure = _failure(m.journal)
     planned = f" of {m.plan.steps}" if m.plan else ""
-    if failure:
-        last = m.journal[-1]
+    if last:
         return Ending(
             EndKind.FAILED,
             f"Stopped by an error after {done}{planned} steps, at {clock(last.time)}, in its"
-            f" {last.data.get('phase', 'loop')} phase (exit {last.data.get('exit')}).",
+            f" {last.data.get('phase')} phase (exit {last.data.get('exit')}).",
             failure,
         )
     left = f"; next: {m.plan.phase.value}" if m.plan else ""
     return Ending(EndKind.UNFINISHED, f"Not finished: {done}{planned} steps are done{left}.")
 
 
-def _failure(journal: Sequence[Entry]) -> str:
-    """The error text of the last phase; empty if the journal does not end with a failure."""
-    if not journal or journal[-1].event != "phase_end" or not journal[-1].data.get("exit"):
-        return ""
-    return str(journal[-1].data.get("error", ""))
+def _failed(journal: Sequence[Entry]) -> Entry | None:
+    """The end of the phase whose error ended the night; None if it went on or ended otherwise."""
+    told = ("loop_start", "loop_end", "phase_start", "phase_end")
+    last = next((e for e in reversed(of_the_night(journal)) if e.event in told), None)
+    return last if last and last.event == "phase_end" and last.data.get("exit") else None
 
 
 def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:

@@ -44,6 +44,12 @@ def play_halving(
     return play(going, last)
 
 
+def up_to(nights: Sequence[RunFolder], steps: int) -> list[RunFolder]:
+    """Those that have not gone beyond so many steps. One that has was evaluated on its way there,
+    and the adapter at which it was stopped since is of no step that arms are compared at."""
+    return [night for night in nights if night.finished_steps() - 1 <= steps]
+
+
 def better_half(share: Mapping[str, float]) -> list[str]:
     """The half of the arms with the larger values, rounded up, in the order of the mapping.
 

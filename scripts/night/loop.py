@@ -44,7 +44,7 @@ from scripts.run.state import (
     steps_planned,
 )
 from scripts.run.timings import LOOP_VARIABLE
-from scripts.run.until import FORECAST, held, next_time
+from scripts.run.until import FORECAST, held, next_time, seconds_until
 from scripts.run.verify import require_weights
 from scripts.track.trackers import require_trackers
 
@@ -210,8 +210,7 @@ class _Loop:
         return phase
 
     def _allotted(self, measured: Measured) -> float | None:
-        run, deadline = self.config.run, self.deadline
-        deadline_in = None if deadline is None else deadline - time.time()
+        run, deadline_in = self.config.run, seconds_until(self.deadline)
         return seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
 
     def _keep_forecast(self, steps: int, left: float) -> None:

@@ -1,7 +1,8 @@
 """Plays nights one after another: those of a sweep.
 
 Which nights are over is read from their folders, so the same call goes on where the last one
-stopped. A night is never begun that would not end in the time that is left.
+stopped. A night is never begun that would not end in the time that is left, as far as that can be
+known: the first of a number of steps is begun, because no step was measured yet.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from scripts.night.loop import LoopOptions, run_loop, with_options
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
+from scripts.run.plan import seconds_allotted, seconds_left
 from scripts.run.reader import RunReader
-from scripts.run.state import look
+from scripts.run.state import look, read_files, read_measured, steps_planned
 
 AS_SET = LoopOptions()
 """A night as its run.toml says."""
@@ -31,6 +33,18 @@ def night_seconds(nights: Sequence[RunFolder], options: LoopOptions = AS_SET) ->
 
 def _seconds(night: RunFolder) -> float:
     return sum(t.wall for t in RunReader(night).timings)
+
+
+def _seconds_left(night: RunFolder, whole: float | None, options: LoopOptions) -> float | None:
+    """What is left of a night, of which a whole one takes so many seconds: while none is over, what
+    its own steps or its run.minutes say; None for a number of steps of which none was measured."""
+    if whole is not None:
+        return max(0.0, whole - _seconds(night))
+    config = with_options(read_config(night.config), options)
+    run, files = config.run, read_files(night, config)
+    measured = read_measured(night, files)
+    left = seconds_left(steps_planned(night, config, files), measured, run.eval_every)
+    return seconds_allotted(run.steps, run.minutes, measured) if left is None else left
 
 
 def is_over(night: RunFolder, options: LoopOptions = AS_SET) -> bool:
@@ -56,8 +70,7 @@ def play_nights(
     for number, night in enumerate(nights, 1):
         if is_over(night, options):
             continue
-        whole = night_seconds(nights, options)
-        seconds = None if whole is None else max(0.0, whole - _seconds(night))
+        seconds = _seconds_left(night, night_seconds(nights, options), options)
         left = None if until is None else until - time.monotonic()
         if left is not None and left < (seconds or 0.0):
             say(

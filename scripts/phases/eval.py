@@ -89,6 +89,13 @@ def _base_now(ctx: Context, files: RunFiles) -> bool:
     return is_over(files, files.newest)
 
 
+def check_step(ctx: Context) -> None:
+    """Raise `BadInput` as `_arm_of_step` does; nothing where no step was named."""
+    if (step := ctx.numbers.get(STEP)) is not None:
+        next_step(ctx)
+        _arm_of_step(ctx, read_files(ctx.folder, ctx.config), step)
+
+
 def _arm_of_step(ctx: Context, files: RunFiles, step: int) -> tuple[str, ...]:
     """The adapter of that step, if it is not evaluated yet. Raises `BadInput` where there is no
     such step, or where its adapter is gone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fieldkit.registry import Registry
 
@@ -27,7 +27,8 @@ class PhaseEntry:
     the function reads them from `Context.flags`. numbers: its options that take a number from 0,
     with their help; the function reads them from `Context.numbers`. has_figures: the trackers get
     the run's figures when the phase ends. shows_table: the phase changes the tables, so they are
-    written and shown.
+    written and shown. check: as `work`, what raises for numbers that this run cannot take; then no
+    phase has begun, and the journal knows nothing of it.
     """
 
     name: str
@@ -37,13 +38,21 @@ class PhaseEntry:
     numbers: Mapping[str, str] = field(default_factory=dict)
     has_figures: bool = False
     shows_table: bool = False
+    check: str | Callable[[Context], None] | None = None
 
     def load(self) -> Callable[[Context], Done]:
         """The function; its module is imported now."""
-        work: Callable[[Context], Done] = (
-            resolve_name(self.work) if isinstance(self.work, str) else self.work
-        )
+        work: Callable[[Context], Done] = _loaded(self.work)
         return work
+
+    def require_possible(self, ctx: Context) -> None:
+        """Raise as `check` does."""
+        if self.check is not None:
+            _loaded(self.check)(ctx)
+
+
+def _loaded(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    return resolve_name(function) if isinstance(function, str) else function
 
 
 SKIP_PREFLIGHT = "skip_preflight"
@@ -81,6 +90,7 @@ for _entry in (
         "Evaluate the newest adapter and any missing start arm; print the tables.",
         "scripts.phases.eval:evaluate",
         numbers={STEP: "Evaluate this step's adapter instead."},
+        check="scripts.phases.eval:check_step",
         has_figures=True,
         shows_table=True,
     ),

@@ -43,6 +43,7 @@ def run_phase(
         tell(Event(EventKind.PHASE, name))
         with ctx.watch.part("verify"):
             put_aside_changes(ctx.folder, tell)
+        phase.require_possible(ctx)
         done = _journalled(ctx.folder, name, lambda: work(ctx))
         if phase.has_figures:
             from scripts.track.trackers import track  # slow to import

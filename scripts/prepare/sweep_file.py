@@ -126,6 +126,10 @@ def _sweep_of(file: Path, text: str) -> Sweep:
         raise BadInput(f"{file}: halve_after: {halve!r} is no number of steps, as in 5")
     if halve is not None and any(STEPS in values for values in arms.values()):
         raise BadInput(f"{file}: halve_after: arms of different {STEPS} cannot be halved")
+    if halve is not None and len(arms) < 2:
+        raise BadInput(
+            f"{file}: halve_after (--halve-after): one arm has no better half; leave it out"
+        )
     for arm in arms:
         if not _NAME.fullmatch(arm):
             raise BadInput(
@@ -209,11 +213,18 @@ def _run_text(sweep: Sweep, night: SweepNight) -> str:
     """A night's run.toml. Raises `BadInput` for an unsound one."""
     text = run_text(sweep.preset, assignments=sweep.assignments(night))
     config = config_of(tomllib.loads(text), night.folder.name)
-    if sweep.halve_after is not None and config.run.steps == AUTO:
-        raise BadInput(
-            f"{sweep.folder / SWEEP_FILE}: halve_after needs nights of a number of steps: write"
-            f' "{STEPS}" = 40 under [set]'
-        )
+    if sweep.halve_after is not None:
+        file, steps = sweep.folder / SWEEP_FILE, config.run.steps
+        if steps == AUTO:
+            raise BadInput(
+                f"{file}: halve_after needs nights of a number of steps: write"
+                f' "{STEPS}" = 40 under [set]'
+            )
+        if sweep.halve_after >= steps:
+            raise BadInput(
+                f"{file}: halve_after (--halve-after {sweep.halve_after}) drops no arm of"
+                f" nights of {steps} steps ({STEPS}); take fewer than those"
+            )
     if config.eval.tasks == AUTO:
         raise BadInput(
             f'{sweep.folder / SWEEP_FILE}: eval.tasks is "auto", but all nights have to play the'

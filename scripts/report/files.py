@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fieldkit.errors import BadInput, FieldkitError
+from fieldkit.errors import FieldkitError
 from fieldkit.files.atomic import write_json, write_text
 from scripts.evidence.findings import Findings
 from scripts.evidence.stored import HELD_OUT
@@ -18,6 +18,7 @@ from scripts.evidence.text_page import markdown, plain_page
 from scripts.report.curve_png import write_curve
 from scripts.report.page import FILE_NAME, render
 from scripts.report.step_files import write_step_files
+from scripts.run.folder import refuse_run_file
 
 
 def _to_stderr(line: str) -> None:
@@ -49,7 +50,7 @@ def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[P
     written, kept = [], {}
     for name, make in makers.items():
         path = f.path / name
-        if why := why_kept(f, path):
+        if why := _why_kept(f, path):
             kept[name] = why
         else:
             make(path)
@@ -59,27 +60,28 @@ def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[P
     return written
 
 
-def write_report(f: Findings, out: Path | None = None) -> Path:
+def write_report(
+    f: Findings, out: Path | None = None, tell: Callable[[str], None] = _to_stderr
+) -> Path:
     """Write the page to `out`, or to report.html in the run's folder; return its path.
 
-    The page names every gap. Raises `BadInput` where a page that held more would be lost.
+    The page names every gap. A page of the run that held more is kept, and `tell` says so. Raises
+    `BadInput` where `out` is another file of a run.
     """
-    path = out or f.path / FILE_NAME
-    if path.is_dir():
-        raise BadInput(f"{path}: this is a folder; name a file, for example {path}/{FILE_NAME}")
-    in_run = path.resolve().parent == f.path.resolve()
-    if in_run and (why := why_kept(f, path)):
-        raise BadInput(
-            f"{path}: a new page would hold less, because {why}; `grpo report {f.typed} --out FILE`"
-            " writes it to another file"
-        )
+    own = f.path / FILE_NAME
+    path = out or own
+    refuse_run_file(path, "--out", own)
+    in_run = path.resolve() == own.resolve()
+    if in_run and (why := _why_kept(f, path)):
+        tell(f"kept as it was: {why}; `grpo report {f.typed} --out FILE` writes a new page")
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     # Another folder may hold the step files of another run, so a page there links none.
     write_text(path, render(f, write_step_files(f) if in_run else ()))
     return path
 
 
-def why_kept(f: Findings, path: Path) -> str:
+def _why_kept(f: Findings, path: Path) -> str:
     """Why the file at `path` stays as it is; empty if it may be written.
 
     In a copy that cannot go on every file stays. A night that goes on gets new pages although

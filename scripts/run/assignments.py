@@ -1,8 +1,8 @@
 """`--set table.key=value`: settings that a command writes into run.toml.
 
-run.toml stays the one home of what a person chose, so an assignment is written there, comments
-kept, before anything runs. Nothing is written unless the whole file is sound afterwards and a run
-that has begun may change these keys.
+run.toml stays the one home of what a person chose, so an assignment is written there, the comments
+of other lines kept, before anything runs. Nothing is written unless the whole file is sound
+afterwards and a run that has begun may change these keys.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import date, time
 from typing import Any
 
 from fieldkit.errors import BadInput
@@ -59,7 +60,9 @@ def _value(text: str) -> Any:
 
 
 def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
-    """The text of a run.toml with these values in it. Raises `BadInput` for an unsound value."""
+    """The text of a run.toml with these values in it. A line whose value changes loses its comment,
+    which was about the other value. Raises `BadInput` for an unsound value.
+    """
     lines = text.splitlines()
     wanted = tomllib.loads(text)
     for dotted, value in values.items():
@@ -69,8 +72,10 @@ def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
             inside = inside.setdefault(part, {})
             if not isinstance(inside, dict):
                 raise BadInput(f"{where}: {table} must be a table, written [{table}]")
+        stays = inside.get(key) == value
         inside[key] = value
-        _put(lines, table, key, toml_value(value))
+        if not stays:
+            _put(lines, table, key, toml_value(value))
     config_of(wanted, f"--set {', '.join(values)}")
     changed = "\n".join(lines) + "\n"
     try:
@@ -84,9 +89,13 @@ def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
 
 def toml_value(value: Any) -> str:
     """A value as TOML; a table in one line."""
-    if not isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return f"{{ {', '.join(f'{json.dumps(k)} = {toml_value(v)}' for k, v in value.items())} }}"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{json.dumps(k)} = {toml_value(v)}' for k, v in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, date | time):  # no key takes one, which its own check says
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _put(lines: list[str], table: str, key: str, value: str) -> None:
@@ -97,8 +106,8 @@ def _put(lines: list[str], table: str, key: str, value: str) -> None:
             inside = section[1].strip() == table
         if inside and line.strip():
             end = i + 1
-        if inside and (held := re.fullmatch(rf"\s*{key}\s*={_VALUE}(\s*#.*)?", line)):
-            lines[i] = f"{key} = {value}{held[1] or ''}"
+        if inside and re.fullmatch(rf"\s*{key}\s*={_VALUE}(\s*#.*)?", line):
+            lines[i] = f"{key} = {value}"
             return
     if end is None:
         lines += ["", f"[{table}]"]

@@ -133,6 +133,18 @@ class RunFolder:
         return len(done)
 
 
+def refuse_run_file(path: Path, flag: str, page: Path) -> None:
+    """Raise `BadInput` where a page cannot be written to `path`: a folder, or a file in any run's
+    folder but `page` itself, which the message names as an example behind `flag`."""
+    example = f"`{flag} {shlex.quote(str(page))}`"
+    if path.is_dir():
+        example = f"`{flag} {shlex.quote(str(path / page.name))}`"
+        raise BadInput(f"{path}: this is a folder; name a file, as in {example}")
+    where = path.resolve()
+    if where != page.resolve() and any((up / "run.toml").is_file() for up in where.parents):
+        raise BadInput(f"{path}: this file belongs to a run; name another, as in {example}")
+
+
 def resolve_run(run: str) -> RunFolder:
     """The folder that RUN names: a path where it holds a slash, else runs/<RUN> in the checkout.
 

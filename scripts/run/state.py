@@ -6,7 +6,6 @@ any two phases. Nothing is written.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn
@@ -25,6 +24,7 @@ from scripts.run.next_phase import Phase, RunFiles, is_over, next_phase
 from scripts.run.plan import Measured, has_time_for_base, planned_steps, scaled_eval_seconds
 from scripts.run.reader import RunReader, Sums, UnderWay
 from scripts.run.run_pool import next_tasks, pool_now
+from scripts.run.until import seconds_until
 from scripts.words.quantities import counted
 
 
@@ -88,7 +88,7 @@ def phase_now(
             config.run.steps,
             config.run.minutes,
             read_measured(folder, files, reader),
-            deadline_in=None if deadline is None else deadline - time.time(),
+            deadline_in=seconds_until(deadline),
         )
     return next_phase(files, steps, config.run.eval_every, base=base)
 
@@ -105,6 +105,19 @@ def as_told(
     limits = started[-1].data.get("limits", {}) if started else {}
     known = {f.name for f in fields(NightSettings)}
     return replace(run, **{k: v for k, v in limits.items() if k in known}), limits.get("until")
+
+
+def of_the_night(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The journal without the phases that were typed since the loop ended, where they have ended
+    too and none of them wrote a part of the night: a look at a finished night, or a refused word.
+    """
+    ends = [i for i, e in enumerate(entries) if e.event == "loop_end"]
+    since = entries[ends[-1] + 1 :] if ends else ()
+    over = [e for e in since if e.event == "phase_end"]
+    if any(e.event == "loop_start" for e in since) or any(e.data.get("wrote") for e in over):
+        return entries
+    typed = {e.pid for e in over}
+    return [*entries[: len(entries) - len(since)], *(e for e in since if e.pid not in typed)]
 
 
 def steps_planned(
@@ -125,7 +138,7 @@ def steps_planned(
         config.run.minutes,
         read_measured(folder, files, reader),
         eval_every=config.run.eval_every,
-        deadline_in=None if deadline is None else deadline - time.time(),
+        deadline_in=seconds_until(deadline),
     )
     if not files.bundle_ready or (deadline is None and config.run.steps != "auto"):
         return planned

@@ -36,6 +36,11 @@ def next_time(text: str, now: float) -> float:
     raise BadInput(f"--until {text}: no such time today or tomorrow")
 
 
+def seconds_until(deadline: float | None) -> float | None:
+    """Seconds from now to a deadline in Unix seconds; None without one."""
+    return None if deadline is None else deadline - time.time()
+
+
 @dataclass(frozen=True)
 class Held:
     """A forecast and the actual end. Times are Unix seconds."""
@@ -64,13 +69,13 @@ def held(journal: Sequence[Entry], done_steps: int) -> Held | None:
     """
     made: Entry | None = None
     done: float | None = None
-    in_this_loop = False
+    in_its_loop = False  # a phase that is typed after the loop's end is no part of the night
     for entry in journal:
-        if entry.event == "loop_start":
-            in_this_loop = False
-        elif entry.event == FORECAST and not in_this_loop:
-            made, done, in_this_loop = entry, None, True
-        elif entry.event == "phase_end":
+        if entry.event in ("loop_start", "loop_end"):
+            in_its_loop = False
+        elif entry.event == FORECAST and not in_its_loop:
+            made, done, in_its_loop = entry, None, True
+        elif entry.event == "phase_end" and in_its_loop:
             done = entry.time
     if made is None or done is None or done < made.time:
         return None

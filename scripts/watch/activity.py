@@ -14,6 +14,7 @@ import psutil
 
 from fieldkit.files.journal import Entry
 from scripts.run.next_phase import Phase
+from scripts.run.state import of_the_night
 
 _CLOCK_SLACK_SECONDS = 2.0  # between the clock of the journal and a process's age
 _AT_ONCE = 2  # phases
@@ -55,14 +56,18 @@ class Activity:
 def activity(
     entries: Sequence[Entry], loop: int | None, is_alive: Callable[[Entry], bool]
 ) -> Activity:
-    """Derive the state. loop: pid of the lock's holder. is_alive: whether an entry's writer is."""
+    """Derive the state. loop: pid of the lock's holder. is_alive: whether an entry's writer is.
+
+    A phase that was typed after the loop's end counts while it runs and where it was killed; else
+    only if it took the night further.
+    """
     between = State.IDLE if loop is None else State.BETWEEN
     if working := _at_work(entries, is_alive):
         first, *others = working
         beside = str(others[0].data.get("phase", "")) if others else ""
         phase = str(first.data.get("phase", ""))
         return Activity(State.WORKING, phase, first.time, first.pid, beside=beside)
-    for e in reversed(entries):
+    for e in reversed(of_the_night(entries)):
         phase = str(e.data.get("phase", ""))
         if e.event == "phase_start":
             return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")

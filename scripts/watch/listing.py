@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import FieldkitError
+from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
@@ -67,9 +67,15 @@ def _state(folder: RunFolder, steps: int) -> str:
 
 
 def _verdict(folder: RunFolder) -> str:
-    page = folder.path / "evidence.json"
-    stored = read_json(page).get("verdict") if page.is_file() else None
-    return str(stored["headline"]) if stored else ""
+    page = folder.evidence
+    try:
+        stored = read_json(page).get("verdict") if page.is_file() else None
+        return str(stored["headline"]) if stored else ""
+    except (AttributeError, KeyError, TypeError):  # a person wrote it, or another program
+        raise BadInput(
+            f"{page}: has no verdict as this version writes it; `grpo table {folder.typed}` writes"
+            " it again"
+        ) from None
 
 
 def _on_disk(path: Path) -> tuple[int, float]:

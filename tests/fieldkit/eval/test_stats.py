@@ -45,8 +45,9 @@ def test_sign_flips_of_many_tasks_come_near_the_t_test_and_repeat_themselves() -
     assert stats.sign_flips([*noise], seed=1) != found
 
 
-def test_sign_flips_without_a_difference_prove_nothing() -> None:
+def test_sign_flips_without_a_difference_or_with_one_prove_nothing() -> None:
     assert stats.sign_flips([0.0] * 5) == 1.0
+    assert stats.sign_flips([0.0, -0.25, 0.0]) == stats.sign_flips([0.5]) == 1.0
     with pytest.raises(ValueError, match="no task"):
         stats.sign_flips([])
 

@@ -1,11 +1,16 @@
-"""What --engine writes into run.toml."""
+"""What --engine writes into run.toml, and options that would do nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.cli.arguments import write_engine
+import pytest
+
+from fieldkit.errors import BadInput
+from scripts.cli.arguments import refuse, write_engine
 from scripts.run.config import read_config
+from tests.scripts.cli.in_process import grpo
+from tests.scripts.typed import BAD_INPUT
 
 
 def test_a_run_goes_to_a_cluster_and_comes_back(tmp_path: Path) -> None:
@@ -19,3 +24,38 @@ def test_a_run_goes_to_a_cluster_and_comes_back(tmp_path: Path) -> None:
     write_engine(str(file.parent), "here")
     assert not read_config(file).cluster.used
     assert "seed = 3  # kept" in file.read_text()
+
+
+def test_the_first_option_that_was_typed_is_refused_by_its_flag() -> None:
+    refuse({"--a": None, "--b": False, "--c": []}, "does nothing here")
+    with pytest.raises(BadInput, match=r"^--b: does nothing here$"):
+        refuse({"--a": None, "--b": 0, "--c": "x"}, "does nothing here")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["synth", "--tasks", "5"], "--tasks: goes only with --author"),
+        (["synth", "--model", "m"], "--model: goes only with --author"),
+        (["synth", "--replies", "5"], "--replies: goes only with --author"),
+        (["synth", "--apart", "data/final.jsonl"], "--apart: goes only with --author"),
+        (["synth", "--key-from", "FOO"], "--key-from: goes only with --author"),
+        (["eval", "tonight", "--preset", "spark"], "--preset: goes only with --adapter or"),
+        (["eval", "tonight", "--key-from", "FOO"], "--key-from: goes only with --adapter or"),
+        (["eval", "--adapter", "x", "--key-from", "FOO"], "--key-from: goes only with --endpoint"),
+        (
+            ["env", "eval", "sql", "--adapter", "x", "--key-from", "FOO"],
+            "--key-from: goes only with --endpoint",
+        ),
+        (["run", "first-night", "--steps", "5", "--minutes", "90"], "--minutes: limits nothing"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_before_anything_is_written(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = grpo(*words)
+    assert ended.code == BAD_INPUT
+    (line,) = ended.error.splitlines()
+    assert line.startswith(f"error: {said}")
+    assert not list(tmp_path.iterdir())

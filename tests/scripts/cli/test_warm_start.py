@@ -13,10 +13,15 @@ from tests.scripts.typed import BAD_INPUT
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["--fresh", "--demos", "16"], "--fresh: not with --oracle, --from or --demos"),
-        (["--oracle", "data/pool.jsonl", "--model", "smol"], "--oracle: not with --from"),
+        (["--fresh", "--demos", "16"], "--demos: not with --fresh"),
+        (["--fresh", "--from", "first-night"], "--from: not with --fresh"),
+        (["--fresh", "--epochs", "3"], "--epochs: not with --fresh"),
+        (["--fresh", "--per-task", "9"], "--per-task: only with --from"),
+        (["--fresh", "--preset", "spark"], "--preset: only with --oracle"),
+        (["--oracle", "data/pool.jsonl", "--model", "smol"], "--model: not with --oracle"),
+        (["--oracle", "x", "--run", "y", "--preset", "sql"], "--preset: not with --run"),
         (["--from", "first-night", "--demos", "16"], "--demos: not with --from"),
-        (["--fresh", "--stops", "1"], "--stops: not with --fresh, --oracle or --from"),
+        (["--from", "first-night", "--stops", "1"], "--stops: not with --from"),
         (["--stops", "1.5"], "less than or equal to 1"),
         (["--set", "rollout.temperature=1"], "--set: only with --oracle"),
         (["--run", "first-night"], "--run: only with --oracle"),

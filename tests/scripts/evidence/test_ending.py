@@ -81,3 +81,12 @@ def test_an_error_counts_only_while_it_is_the_last_thing_that_happened(tmp_path:
     m = replace(findings(tmp_path), plan=Plan(Phase.ROLLOUT, 20), journal=(failed,))
     assert (ending(m).kind, ending(m).failure) == (EndKind.FAILED, "no server")
     assert ending(replace(m, journal=(failed, went_on))).kind is EndKind.UNFINISHED
+    measured = Entry(1.0, 3, "memory_used", {"bytes": 5})
+    assert ending(replace(m, journal=(failed, measured))).failure == "no server"
+
+
+def test_a_refused_word_after_the_loops_end_is_no_error_of_the_night(tmp_path: Path) -> None:
+    over = Entry(0.0, 1, "loop_end", {"next": "rollout"})
+    refused = Entry(1.0, 2, "phase_end", {"phase": "eval", "exit": 2, "error": "--step 999: no"})
+    m = replace(findings(tmp_path), plan=Plan(Phase.ROLLOUT, 20), journal=(over, refused))
+    assert ending(m).kind is EndKind.UNFINISHED

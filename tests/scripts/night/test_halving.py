@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from scripts.night.halving import better_half, passed, play_halving
+from scripts.night.halving import better_half, passed, play_halving, up_to
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
 from tests.scripts.night.test_several import grpo, made_sweep, nights
@@ -79,6 +79,16 @@ def test_where_the_time_is_up_nobody_is_dropped() -> None:
     played = Played(most=0)
     assert not play_halving(arms("ab"), 1, 2, played, told.append)
     assert told == []
+
+
+def test_a_night_at_a_rung_is_asked_and_one_beyond_it_is_not(tmp_path: Path) -> None:
+    at, beyond = RunFolder(tmp_path / "at"), RunFolder(tmp_path / "beyond")
+    for night, steps in ((at, 2), (beyond, 3)):
+        for n in range(steps + 1):
+            night.step(n).mkdir(parents=True)
+            night.summary(n).write_text("{}")
+    fresh = RunFolder(tmp_path / "fresh")
+    assert up_to([fresh, at, beyond], 2) == [fresh, at]
 
 
 def test_a_sweep_drops_an_arm_and_plays_the_other_to_its_end(

@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fieldkit.process.ledger import Ledger
 from scripts.base.checkout import ROOT
+from scripts.night import several
 from scripts.night.several import is_over, night_seconds
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
 from tests.chaos.night import SITE
+from tests.scripts.made_night import make_night
 from tests.scripts.night.running import WORLD
 from tests.tiny_policy import write_tasks
 
@@ -72,6 +75,51 @@ def made_sweep(policy: tuple[Path, Path], folder: Path, steps: int, *words: str)
 
 def nights(sweep: Path) -> list[RunFolder]:
     return [RunFolder(sweep / f"turn_{name}") for name in NAMES]
+
+
+class Begun:
+    """The nights that were begun in place of `run_loop`, and what was said of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        self.said: list[str] = []
+        monkeypatch.setattr(several, "run_loop", lambda night, *rest: self.names.append(night.name))
+
+    def within(self, hours: float, *nights: RunFolder) -> bool:
+        until = time.monotonic() + 3600 * hours
+        return several.play_nights(nights, several.AS_SET, until, self.said.append, "go on")
+
+
+def unplayed(folder: Path, lines: str) -> RunFolder:
+    folder.mkdir()
+    (folder / "run.toml").write_text(f"[run]\n{lines}\n")
+    return RunFolder(folder)
+
+
+def test_before_a_night_is_over_its_minutes_say_whether_it_would_end_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, night = Begun(monkeypatch), unplayed(tmp_path / "first", "minutes = 90")
+    assert not begun.within(1.0, night)
+    assert begun.names == []
+    assert "first, is not begun: a night takes about 1 h 30 min" in begun.said[0]
+    assert begun.within(100.0, night)
+    assert begun.names == ["first"]
+
+
+def test_a_number_of_steps_says_nothing_before_one_is_measured_and_then_the_seconds_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, night = Begun(monkeypatch), unplayed(tmp_path / "first", "steps = 3\nminutes = 90")
+    assert begun.within(1.0, night)
+    assert begun.names == ["first"]
+    played = make_night(tmp_path, n_steps=8)  # of 80 s each
+    data = played.config.data
+    more = f'steps = 108\neval_every = 0\n[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"'
+    played.folder.config.write_text(f"[run]\n{more}\n")
+    assert not begun.within(2.0, played.folder)
+    assert "night, is not begun: a night takes about 2 h 13 min" in begun.said[-1]
+    assert begun.within(100.0, played.folder)
 
 
 def test_a_sweep_is_played_in_turn_from_where_it_stopped(sweep: Path) -> None:

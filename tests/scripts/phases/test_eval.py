@@ -50,6 +50,15 @@ def test_an_adapter_also_plays_a_few_tasks_at_the_training_temperature(begun: Ru
     assert begun.relative(played.parent / "trajectories.jsonl") in wrote
 
 
+def test_a_step_that_is_not_there_is_refused_and_leaves_no_trace_in_the_journal(
+    begun: RunFolder,
+) -> None:
+    before = begun.journal.read_bytes()
+    said = grpo("eval", str(begun.path), "--step", "999", exit_code=2)
+    assert f"`grpo eval {begun.path} --step 0` evaluates the newest" in said.replace("\n", " ")
+    assert begun.journal.read_bytes() == before
+
+
 def test_it_is_no_arm_of_the_tables(begun: RunFolder) -> None:
     found = read_findings(begun, read_config(begun.config))
     assert not found.gaps

@@ -33,7 +33,15 @@ def count(ctx: Context) -> Done:
     return Done(f"{len(list(ctx.folder.path.iterdir()))} files", {"counted": "sha"})
 
 
-COUNT = PhaseEntry("count", "Count files.", count, flags={"strict": "Fail instead."})
+def refuse_none(ctx: Context) -> None:
+    """What the phase cannot take."""
+    if ctx.numbers.get("least") == 0:
+        raise BadInput("--least 0: there is always a file")
+
+
+COUNT = PhaseEntry(
+    "count", "Count files.", count, flags={"strict": "Fail instead."}, check=refuse_none
+)
 
 
 @pytest.fixture
@@ -66,6 +74,12 @@ def test_a_phase_from_outside_that_fails_is_journalled_with_its_exit_code(run: R
     with pytest.raises(BadInput):
         run_phase("count", str(run.path), lambda event: None, flags=["strict"])
     assert (told(run)[-1]["exit"], told(run)[-1]["error"]) == (2, "nothing to count")
+
+
+def test_a_phase_that_cannot_take_a_number_has_not_begun(run: RunFolder) -> None:
+    with pytest.raises(BadInput, match="--least 0"):
+        run_phase("count", str(run.path), lambda event: None, numbers={"least": 0})
+    assert told(run) == []
 
 
 def test_a_phase_from_outside_is_refused_where_another_loop_owns_the_run(

@@ -107,6 +107,7 @@ def test_a_night_with_other_settings_than_its_arm_is_refused(folder: RunFolder) 
         (VARY, "0,one", [], "whole numbers with commas"),
         (VARY, "0,0", [], "twice"),
         (VARY, "0", ["rollout.temperature=50"], "temperature"),
+        (VARY, "0", ["rollout.temperature=1979-05-27"], "temperature"),
         (["model.path=a/b,a_b"], "0", [], "same name"),
     ],
 )
@@ -165,8 +166,20 @@ def test_a_sweep_that_halves_says_so_and_needs_a_number_of_steps(folder: RunFold
         ('halve_after = "5"\n[arms.a]', "halve_after: '5' is no number of steps"),
         ("halve_after = 0\n[arms.a]", "halve_after: 0 is no number of steps"),
         ('halve_after = 5\n[arms.a]\n"run.steps" = 9', "arms of different run.steps"),
+        ("halve_after = 5\n[arms.a]", r"\(--halve-after\): one arm has no better half"),
     ],
 )
 def test_what_cannot_be_halved_is_refused(folder: RunFolder, lines: str, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         read_sweep(write(folder, f"seeds = [0]\n{lines}\n"))
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+def test_a_sweep_that_would_drop_no_arm_before_its_end_is_refused(
+    folder: RunFolder, steps: int
+) -> None:
+    with pytest.raises(
+        BadInput, match=rf"--halve-after 5\) drops no arm of nights of {steps} steps"
+    ):
+        new_sweep(folder, "smol", VARY, "0", [f"run.steps={steps}"], 5)
+    assert not folder.path.exists()

@@ -32,10 +32,22 @@ def test_a_value_takes_its_place_and_every_other_line_stays(preset: Path) -> Non
     assert [line for line in kept if line not in changed.splitlines()] == []
 
 
-def test_a_key_that_is_not_there_yet_goes_to_its_table_and_a_comment_stays() -> None:
-    changed = assigned(SMOL, {"engine.port": 8123, "run.minutes": 30}, "run.toml")
+def test_the_comment_of_a_value_goes_with_it_and_stays_where_the_value_is_the_same() -> None:
+    values = {"reward.turn_penalty": 0.2, "eval.tasks": 0, "run.minutes": 27.0, "trainer.lr": 4}
+    changed = assigned(SMOL, values, "run.toml").splitlines()
+    assert {"turn_penalty = 0.2", "tasks = 0"} < {*changed}
+    kept = [line for line in SMOL.splitlines() if line.startswith(("minutes =", "lr ="))]
+    assert {*kept} < {*changed}
+
+
+def test_a_value_that_only_equals_the_one_in_the_file_is_still_checked() -> None:
+    with pytest.raises(BadInput, match=r"run\.preflight: expected true or false"):
+        assigned("[run]\npreflight = true\n", {"run.preflight": 1}, "run.toml")
+
+
+def test_a_key_that_is_not_there_yet_goes_to_its_table() -> None:
+    changed = assigned(SMOL, {"engine.port": 8123}, "run.toml")
     assert tomllib.loads(changed)["engine"]["port"] == 8123
-    assert '\nminutes = 30        # what "auto" plans for' in changed
     assert assigned("", {"engine.port": 8123}, "run.toml").strip() == "[engine]\nport = 8123"
 
 
@@ -48,6 +60,9 @@ def test_a_key_that_is_not_there_yet_goes_to_its_table_and_a_comment_stays() -> 
         ("rollout.temperature=nan", "found nan"),
         ("rollout.temperature=" + "[" * 5000, "rollout.temperature: expected"),
         ("run.steps=-1", "run.steps: expected"),
+        ("rollout.temperature=1979-05-27", "rollout.temperature: expected"),
+        ("rollout.temperature=[1979-05-27]", "rollout.temperature: expected"),
+        ("run.steps=07:00:00", "run.steps: expected"),
         ("sandbox.kind=none", "type `--sandbox none` each time"),
         ("=1", "unknown key ''"),
     ],

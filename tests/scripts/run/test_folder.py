@@ -9,7 +9,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from scripts.base.checkout import ROOT
-from scripts.run.folder import RunFolder, open_run, resolve_run
+from scripts.run.folder import RunFolder, open_run, refuse_run_file, resolve_run
 
 
 def finish(folder: RunFolder, *steps: int) -> None:
@@ -55,3 +55,30 @@ def test_what_a_person_types_for_a_run_finds_it_again(tmp_path: Path) -> None:
     for folder in (inside, outside):
         (word,) = shlex.split(folder.typed)
         assert resolve_run(word) == folder
+
+
+@pytest.mark.parametrize(
+    "file", ["run.toml", "new.html", "step-001/step.json", "../link.html", "../other/report.html"]
+)
+def test_a_page_takes_the_place_of_no_file_of_a_run(file: str, tmp_path: Path) -> None:
+    run, other = tmp_path / "tonight", tmp_path / "other"
+    for folder in (run, other):
+        (folder / "step-001").mkdir(parents=True)
+        (folder / "run.toml").write_text("")
+    (tmp_path / "link.html").symlink_to(run / "manifest.json")
+    page = run / "report.html"
+    with pytest.raises(BadInput, match=f"belongs to a run; name another, as in `--out {page}`"):
+        refuse_run_file(run / file, "--out", page)
+
+
+def test_a_page_may_be_the_runs_own_or_lie_outside_but_be_no_folder(tmp_path: Path) -> None:
+    run = tmp_path / "tonight"
+    run.mkdir()
+    (run / "run.toml").write_text("")
+    page = run / "report.html"
+    refuse_run_file(page, "--out", page)
+    refuse_run_file(tmp_path / "pages" / "page.html", "--out", page)
+    with pytest.raises(
+        BadInput, match=r"this is a folder; name a file, as in `--out .*/report\.html`"
+    ):
+        refuse_run_file(tmp_path, "--out", page)

@@ -8,7 +8,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Entry
-from scripts.run.until import FORECAST, held, next_time
+from scripts.run.until import FORECAST, held, next_time, seconds_until
 
 
 def at(hour: int, minute: int, day: int = 10) -> float:
@@ -59,6 +59,29 @@ def test_of_a_night_that_was_resumed_the_last_loops_forecast_counts() -> None:
     assert found is not None
     assert (found.steps, found.done) == (20, at(9, 0, 11))
     assert found.told().endswith("done at 09:00: to the minute.")
+
+
+def test_a_phase_that_is_typed_after_the_loop_has_ended_is_no_part_of_its_night() -> None:
+    night = [
+        entry(at(18, 0), "loop_start"),
+        entry(at(18, 5), FORECAST, steps=84, end=at(21, 3)),
+        entry(at(19, 47), "phase_end", phase="eval", exit=0),
+        entry(at(19, 47), "loop_end", next="done"),
+    ]
+    typed = [
+        entry(at(22, 1), "phase_start", phase="eval"),
+        entry(at(22, 1), "phase_end", phase="eval", exit=0),
+    ]
+    assert held([*night, *typed], 84) == held(night, 84)
+    assert held(night, 84).told().endswith("done at 19:47: 76 min earlier.")  # type: ignore[union-attr]
+
+
+def test_seconds_until_a_deadline_count_down_and_no_deadline_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: at(22, 0))
+    assert seconds_until(at(22, 1)) == 60
+    assert seconds_until(None) is None
 
 
 def test_a_night_without_a_forecast_says_nothing() -> None:

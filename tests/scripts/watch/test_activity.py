@@ -63,6 +63,27 @@ def test_a_resumed_loop_is_no_longer_stopped() -> None:
     assert what(failed, entry("loop_start", limits={})).state is State.BETWEEN
 
 
+@pytest.mark.parametrize("how", [{"exit": 0, "wrote": {}}, {"exit": 2, "error": "--step 999: no"}])
+def test_a_look_or_a_refused_word_after_the_loops_end_changes_no_state(how: dict[str, Any]) -> None:
+    over = entry("loop_end", next="done")
+    typed = (entry("phase_start", 9, phase="eval"), entry("phase_end", 9, phase="eval", **how))
+    assert what(over, *typed, loop=None).state is State.DONE
+
+
+def test_a_phase_typed_after_the_loops_end_counts_while_it_runs_and_where_it_was_killed() -> None:
+    begun = (entry("loop_end", next="done"), entry("phase_start", 9, phase="eval"))
+    assert what(*begun).state is State.WORKING
+    assert what(*begun, loop=None, alive=False).why == "the eval phase was killed"
+
+
+def test_a_phase_that_takes_a_night_further_after_the_loops_end_counts() -> None:
+    over = entry("loop_end", next="rollout")
+    wrote = entry("phase_end", 9, phase="rollout", exit=0, wrote={"step-004/bundle": "sha"})
+    failed = entry("phase_end", 10, phase="train", exit=5, error="too little memory")
+    assert what(over, wrote, loop=None).state is State.IDLE
+    assert what(over, wrote, failed, loop=None).why == "exit 5: too little memory"
+
+
 def test_a_process_lives_as_long_as_it_is_the_one_that_wrote() -> None:
     mine = entry("phase_start", pid=os.getpid(), at=time.time())
     assert lives(mine)

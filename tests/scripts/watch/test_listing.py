@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from fieldkit.files.atomic import write_json
 from fieldkit.files.journal import Journal
 from scripts.base.checkout import ROOT
@@ -42,6 +44,17 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert listed["fresh"].state == "not started"
     assert listed["torn"].steps is None
     assert "step-002 is finished but step-000 is not" in listed["torn"].state
+
+
+@pytest.mark.parametrize("page", ["[]", '{"verdict": 3}', '{"verdict": {"said": "no"}}', "{"])
+def test_a_page_that_is_no_evidence_is_the_reason_in_its_runs_line(
+    page: str, tmp_path: Path
+) -> None:
+    run_below(tmp_path, "fresh")
+    run_below(tmp_path, "odd").evidence.write_text(page)
+    listed = {Path(r.run).name: r for r in list_runs(tmp_path)}
+    assert listed["fresh"].state == "not started"
+    assert listed["odd"].state.startswith(f"cannot be read: {tmp_path}/odd/evidence.json")
 
 
 def test_the_committed_night_is_listed_as_text_and_as_json(tmp_path: Path) -> None:
