@@ -107,15 +107,17 @@ def episode_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
     """GRPO as published: every turn has the advantage of its episode."""
-    advantages = group_advantages(rewards, scale)
-    return tuple((a,) * len(turns) for a, turns in zip(advantages, earned, strict=True))
+    return _at_each_turn(group_advantages(rewards, scale), earned)
 
 
 def rloo_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
     """RLOO: every turn has its episode's reward minus the mean of the group's other episodes."""
-    advantages = leave_one_out(rewards, scale)
+    return _at_each_turn(leave_one_out(rewards, scale), earned)
+
+
+def _at_each_turn(advantages: Sequence[float], earned: Rows) -> tuple[tuple[float, ...], ...]:
     return tuple((a,) * len(turns) for a, turns in zip(advantages, earned, strict=True))
 
 

@@ -6,8 +6,9 @@ are in `reward.shaping`, the credit rules in `reward.credit`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Signal, StopReason, Trajectory, Turn
@@ -15,6 +16,8 @@ from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import CREDITS, states_of
 from reward.group_signal import group_signal
 from reward.shaping import RewardSettings, earned_by_turns, overtime, reward
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -43,21 +46,15 @@ class Reward:
     def of_group(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
         """An advantage for each of a group's K episodes, from their rewards. An episode to which no
         reward part applies has 0 and is not part of the mean."""
-        paid = _paid(trajectories)
-        if len(paid) < 2 <= len(trajectories):
-            return (0.0,) * len(trajectories)
-        advantages = iter(group_advantages([t.reward for t in paid], self.scale))
-        return tuple(0.0 if t.grade.unrewarded else next(advantages) for t in trajectories)
+        return _over_paid(
+            trajectories,
+            lambda t: 0.0,
+            lambda paid: group_advantages([t.reward for t in paid], self.scale),
+        )
 
     def of_turns(self, trajectories: Sequence[Trajectory]) -> tuple[tuple[float, ...], ...]:
         """An advantage for each turn of a group's K episodes; 0 as in `of_group`."""
-        paid = _paid(trajectories)
-        if len(paid) < 2 <= len(trajectories):
-            return tuple((0.0,) * len(t.turns) for t in trajectories)
-        credited = iter(self._credited(paid))
-        return tuple(
-            (0.0,) * len(t.turns) if t.grade.unrewarded else next(credited) for t in trajectories
-        )
+        return _over_paid(trajectories, lambda t: (0.0,) * len(t.turns), self._credited)
 
     def signal(self, trajectories: Sequence[Trajectory]) -> Signal:
         """What the group can teach, from the episodes to which a reward applies."""
@@ -66,7 +63,7 @@ class Reward:
             return Signal.STUCK
         return group_signal([t.reward for t in paid], [t.grade for t in paid])
 
-    def _credited(self, trajectories: Sequence[Trajectory]) -> tuple[tuple[float, ...], ...]:
+    def _credited(self, trajectories: Sequence[Trajectory]) -> Sequence[tuple[float, ...]]:
         earned = [
             # Reward parts are paid at the end, so no earlier turn has earned any.
             (0.0,) * len(t.turns)
@@ -80,3 +77,17 @@ class Reward:
 
 def _paid(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return [t for t in trajectories if not t.grade.unrewarded]
+
+
+def _over_paid(
+    trajectories: Sequence[Trajectory],
+    nothing: Callable[[Trajectory], _T],
+    of: Callable[[Sequence[Trajectory]], Sequence[_T]],
+) -> tuple[_T, ...]:
+    """What `of` finds for those to which a reward applies, and `nothing` for the others; for all
+    where a group has fewer than two of the former."""
+    paid = _paid(trajectories)
+    if len(paid) < 2 <= len(trajectories):
+        return tuple(map(nothing, trajectories))
+    found = iter(of(paid))
+    return tuple(nothing(t) if t.grade.unrewarded else next(found) for t in trajectories)
