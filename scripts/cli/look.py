@@ -101,6 +101,14 @@ def compare(
             " under runs/ or a path. Give two or more; each is compared with the first.",
         ),
     ],
+    mean: Annotated[
+        bool,
+        typer.Option(
+            "--mean",
+            help="Also compare the mean of all arms but the first with the first, as for nights of"
+            " several seeds.",
+        ),
+    ] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of tables.")
     ] = False,
@@ -121,7 +129,7 @@ def compare(
 
     if markdown and json_:
         raise BadInput("--markdown and --json: one form can be printed; choose one of them")
-    comparison = compare_arms(arms)
+    comparison = compare_arms(arms, mean=mean)
     if markdown:
         print(forms.markdown(comparison), end="")
     elif json_:

@@ -18,6 +18,7 @@ from fieldkit.records import Task
 from rollout.arm import tasks_sha
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
+from scripts.compare.mean_change import Changes, changes
 from scripts.evidence import collect
 from scripts.evidence.collect import Evidence, TaskSet, arm_of, stops_of
 from scripts.evidence.conditions import conditions, refuse_unmatched, remarks
@@ -66,6 +67,8 @@ class Comparison:
     pair: Evidence | None
     """Evidence with the split tables; None if more than two arms are compared."""
     remarks: tuple[str, ...]
+    mean: Changes | None = None
+    """The mean of all other arms by task, against the reference; None if it was not asked for."""
 
     @property
     def reference(self) -> str:
@@ -73,13 +76,18 @@ class Comparison:
         return self.rows[0].name
 
 
-def compare_arms(names: Sequence[str]) -> Comparison:
-    """Compare the named arms. Raises as `matched_arms`."""
+def compare_arms(names: Sequence[str], *, mean: bool = False) -> Comparison:
+    """Compare the named arms. mean: also the mean of all but the first with the first, as for
+    nights that differ by their seed. Raises as `matched_arms`, and `BadInput` for a mean of one."""
+    if mean and len(names) < 3:
+        raise BadInput(f"--mean: name at least two arms after the reference; {SYNTAX}")
     arms = matched_arms(names)
     reference, first = next(iter(arms.items()))
     tasks, missing_tags = _tasks(arms)
     played = {label: arm.played for label, arm in arms.items()}
-    matched = MatchedArms([arm_of(label, p, tasks) for label, p in played.items()], reference)
+    found = [arm_of(label, p, tasks) for label, p in played.items()]
+    matched = MatchedArms(found, reference)
+    first_outcomes, *others = [arm.outcomes for arm in found]
     return Comparison(
         arms=arms,
         n_tasks=len(tasks),
@@ -90,6 +98,7 @@ def compare_arms(names: Sequence[str]) -> Comparison:
         stops={label: stops_of(p.trajectories) for label, p in played.items()},
         pair=collect.compare(played, tasks, reference) if len(arms) == 2 else None,
         remarks=(*remarks(arms), *missing_tags),
+        mean=changes([first_outcomes], others) if mean else None,
     )
 
 

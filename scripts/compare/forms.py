@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fieldkit.codec import SCHEMA
 from fieldkit.files.atomic import write_text
 from scripts.compare.compare import Compared, Comparison
+from scripts.compare.seed_forms import CHANGES_COLUMNS, changes_row, passes
 from scripts.evidence.conditions import surroundings
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import Section, page_tables
@@ -42,13 +43,19 @@ TWO_ARMS_NOTE = (
     "By persona, difficulty, template and assertion kind: compare two arms, and it is shown."
 )
 
+MEAN_NOTE = (
+    "Of every task the mean over these arms counts. p: sign-flip permutation test over the tasks."
+    " Brackets: 95 % intervals, bootstrap over tasks. Both speak of other tasks of this kind for"
+    " these very arms."
+)
+
 ARM_COLUMNS = ("arm", "passed", "assertions", "ended by itself", "… and passed", "turns", "tokens")
 """Short headings, to leave room for the arms' names on a narrow terminal."""
 
 
 def title(c: Comparison) -> str:
     """The title of the comparison."""
-    return f"{_listed(list(c.arms))} on the same {c.n_tasks} held-out tasks"
+    return f"{_listed(list(c.arms))} on the same {c.n_tasks} {c.played_on.value} tasks"
 
 
 def _listed(names: list[str]) -> str:
@@ -56,8 +63,15 @@ def _listed(names: list[str]) -> str:
 
 
 def sentences(c: Comparison) -> tuple[str, ...]:
-    """One sentence on each arm against the reference."""
-    return tuple(_sentence(one) for one in c.compared)
+    """One sentence on each arm against the reference, and one on their mean."""
+    of_each = tuple(_sentence(one) for one in c.compared)
+    if c.mean is None:
+        return of_each
+    return (*of_each, f"{_mean_of(c)}: {passes(c.mean['passed'], f'with {c.reference}')}")
+
+
+def _mean_of(c: Comparison) -> str:
+    return f"The mean of {_listed([one.row.name for one in c.compared])}"
 
 
 def _sentence(one: Compared) -> str:
@@ -74,7 +88,7 @@ def tables(c: Comparison) -> tuple[Table, ...]:
     if c.pair is not None:
         first = next(iter(c.arms.values()))
         where = page_tables(Findings(first.folder, evidence=c.pair), Section.SPLITS)
-    return (_arms(c), _differences(c), endings_table(c.stops), *where)
+    return (_arms(c), _differences(c), *_mean(c), endings_table(c.stops), *where)
 
 
 def _arms(c: Comparison) -> Table:
@@ -99,6 +113,13 @@ def _differences(c: Comparison) -> Table:
         [one.adjusted for one in c.compared],
         (f"{DIFFERENCES_NOTE} {SCOPE_NOTE}", *several),
     )
+
+
+def _mean(c: Comparison) -> tuple[Table, ...]:
+    if c.mean is None:
+        return ()
+    row = changes_row(_mean_of(c), c.mean)
+    return (Table(f"Their mean against {c.reference}", CHANGES_COLUMNS, (row,), (MEAN_NOTE,)),)
 
 
 def rich_page(c: Comparison) -> Group:
@@ -134,6 +155,7 @@ def plain(c: Comparison) -> dict[str, Any]:
         "conditions": dict(c.conditions),
         "arms": [{**_identity(c, row.name), **asdict(row)} for row in c.rows],
         "differences": [_difference(one) for one in c.compared],
+        **({} if c.mean is None else {"mean": {m: asdict(found) for m, found in c.mean.items()}}),
         "stops": {name: dict(counts) for name, counts in c.stops.items()},
         "by": where,
     }

@@ -7,32 +7,21 @@ the mean over them, and tests over the tasks. Everything is read from finished e
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval import stats
-from fieldkit.eval.matched import TaskOutcome
-from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
+from scripts.compare.mean_change import MEASURES, Changes, Outcomes, adjusted, by_task, changes
 from scripts.evidence.collect import TaskSet, opened_before, outcome, played_on
 from scripts.evidence.conditions import refuse_unmatched
 from scripts.evidence.milestones import milestones
 from scripts.evidence.stored_arm import WARM, StoredArm, read_arm
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
-
-Outcomes = Mapping[str, TaskOutcome]
-
-MEASURES: dict[str, Callable[[TaskOutcome], float]] = {
-    "passed": lambda o: float(o.passed),
-    "stopped": lambda o: float(o.stopped),
-    "turns": lambda o: float(o.turns),
-}
-"""What is compared, of one task."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +44,6 @@ class SeedNight:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A mean difference by task, and the p-value of the sign-flip test, adjusted (Holm) over the
-    arms of its table."""
-
-    estimate: Estimate
-    p: float
-
-    @property
-    def sign(self) -> int:
-        """+1 or −1 where test and interval agree on it, else 0."""
-        return self.estimate.sign if self.p < 1 - stats.LEVEL else 0
-
-
-Changes = Mapping[str, Change]
-"""By measure."""
-
-
-@dataclass(frozen=True)
 class SeedsArm:
     """One arm. gain: of its end against its start, by measure; against: of its end against the
     first arm's, None for that one itself."""
@@ -82,9 +53,10 @@ class SeedsArm:
     gain: Changes
     against: Changes | None
 
-    def mean(self, measure: str, *, start: bool = False) -> float:
-        """A measure's mean over tasks and nights."""
-        return statistics.fmean(_by_task(self.nights, measure, start))
+    def means(self, measure: str) -> tuple[float, float]:
+        """A measure's mean over tasks and nights, at the start and at the end."""
+        starts, ends = [n.start for n in self.nights], [n.end for n in self.nights]
+        return statistics.fmean(by_task(starts, measure)), statistics.fmean(by_task(ends, measure))
 
 
 @dataclass(frozen=True)
@@ -137,14 +109,15 @@ def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
         raise BadInput(f"no night of {', '.join(empty)} has evaluated its newest adapter yet")
     refuse_unmatched(stored)
     played = {name: tuple(found) for name, found in nights.items()}
-    first, *others = played.values()
-    gains = _adjusted([_changes(own, own, start=True) for own in played.values()])
-    against = [None, *_adjusted([_changes(first, own, start=False) for own in others])]
+    starts = [[night.start for night in own] for own in played.values()]
+    ends = [[night.end for night in own] for own in played.values()]
+    gains = adjusted([changes(*arm) for arm in zip(starts, ends, strict=True)])
+    against = [None, *adjusted([changes(ends[0], other) for other in ends[1:]])]
     rows = zip(played, played.values(), gains, against, strict=True)
     one = next(iter(stored.values()))
     of_run = one.manifest, Journal(one.folder.journal).read()
     return SeedsComparison(
-        n_tasks=len(first[0].end),
+        n_tasks=len(ends[0][0]),
         played_on=played_on(*of_run),
         opened_before=opened_before(*of_run),
         arms=tuple(SeedsArm(*row) for row in rows),
@@ -164,34 +137,6 @@ def _night(name: str, start: StoredArm, end: StoredArm) -> SeedNight:
     return SeedNight(name, before, after, RunReader(end.folder).steps)
 
 
-def _by_task(nights: Sequence[SeedNight], measure: str, start: bool) -> list[float]:
-    """Of each task the mean over the nights, in the order of the ids."""
-    value = MEASURES[measure]
-    ends = [night.start if start else night.end for night in nights]
-    return [statistics.fmean(value(end[task]) for end in ends) for task in sorted(ends[0])]
-
-
-def _changes(before: Sequence[SeedNight], after: Sequence[SeedNight], *, start: bool) -> Changes:
-    """after − before by measure, not adjusted yet. start: `before` counts where it started."""
-    found = {}
-    for measure in MEASURES:
-        values = _by_task(before, measure, start), _by_task(after, measure, False)
-        pairs = zip(*values, strict=True)
-        differences = [b - a for a, b in pairs]
-        found[measure] = Change(stats.mean(differences), stats.sign_flips(differences))
-    return found
-
-
-def _adjusted(rows: Sequence[Changes]) -> list[Changes]:
-    """The rows of one table with their p-values adjusted, each measure by itself."""
-    found: list[dict[str, Change]] = [dict(row) for row in rows]
-    for measure in MEASURES if rows else ():
-        adjusted = stats.holm([row[measure].p for row in rows])
-        for row, p in zip(found, adjusted, strict=True):
-            row[measure] = replace(row[measure], p=p)
-    return list(found)
-
-
 def _plain(arm: SeedsArm) -> dict[str, Any]:
     nights = [
         {
@@ -204,8 +149,8 @@ def _plain(arm: SeedsArm) -> dict[str, Any]:
         for night in arm.nights
     ]
     plain = {"gain": arm.gain, "against": arm.against}
-    changes = {
+    compared = {
         key: None if found is None else {m: asdict(c) for m, c in found.items()}
         for key, found in plain.items()
     }
-    return {"arm": arm.name, "nights": nights, **changes}
+    return {"arm": arm.name, "nights": nights, **compared}

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fieldkit.files.atomic import write_text
-from scripts.compare.over_seeds import Change, SeedsArm, SeedsComparison
+from scripts.compare.mean_change import Change, Changes
+from scripts.compare.over_seeds import SeedsArm, SeedsComparison
 from scripts.evidence.collect import about_tasks
 from scripts.words.quantities import counted, estimate, p_value, percent, plain
 from scripts.words.table import Table
@@ -35,16 +36,17 @@ def title(c: SeedsComparison) -> str:
 
 def sentences(c: SeedsComparison) -> tuple[str, ...]:
     """What can be said of each arm."""
-    gains = [f"{arm.name}: {_moved(arm.gain['passed'], 'at its start')}" for arm in c.arms]
+    gains = [f"{arm.name}: {passes(arm.gain['passed'], 'at its start')}" for arm in c.arms]
     others = [
-        f"{arm.name} against {c.reference}: {_moved(arm.against['passed'], f'with {c.reference}')}"
+        f"{arm.name} against {c.reference}: {passes(arm.against['passed'], f'with {c.reference}')}"
         for arm in c.arms
         if arm.against is not None
     ]
     return (*gains, *others)
 
 
-def _moved(change: Change, than: str) -> str:
+def passes(change: Change, than: str) -> str:
+    """What can be said of a change in tasks passed."""
     by = estimate(change.estimate)
     if not change.sign:
         return f"passes cannot be told from those {than} ({by} points)."
@@ -73,25 +75,23 @@ def tables(c: SeedsComparison) -> tuple[Table, ...]:
         return (gains,)
     against = Table(
         f"Against {c.reference}",
-        ("arm", "passed", "ended by itself", "turns"),
-        tuple(
-            (
-                arm.name,
-                _tested(arm.against["passed"]),
-                _tested(arm.against["stopped"]),
-                estimate(arm.against["turns"].estimate, as_points=False),
-            )
-            for arm in c.arms
-            if arm.against is not None
-        ),
+        CHANGES_COLUMNS,
+        tuple(changes_row(a.name, a.against) for a in c.arms if a.against is not None),
     )
     return (gains, against)
 
 
+CHANGES_COLUMNS = ("arm", "passed", "ended by itself", "turns")
+
+
+def changes_row(name: str, found: Changes) -> tuple[str, ...]:
+    """The cells of changes by task, under `CHANGES_COLUMNS`."""
+    turns = estimate(found["turns"].estimate, as_points=False)
+    return name, _tested(found["passed"]), _tested(found["stopped"]), turns
+
+
 def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
-    before, after = arm.mean("passed", start=True), arm.mean("passed")
-    stops = (arm.mean("stopped", start=True), arm.mean("stopped"))
-    turns = (arm.mean("turns", start=True), arm.mean("turns"))
+    before, after = arm.means("passed")
     return (
         arm.name,
         str(len(arm.nights)),
@@ -99,8 +99,8 @@ def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
         percent(after),
         ", ".join(f"{night.total(night.end, 'passed'):.0f}" for night in arm.nights),
         _tested(arm.gain["passed"]),
-        " → ".join(map(percent, stops)),
-        " → ".join(map(plain, turns)),
+        " → ".join(map(percent, arm.means("stopped"))),
+        " → ".join(map(plain, arm.means("turns"))),
         ", ".join("never" if n is None else str(n) for n in (x.stops_90 for x in arm.nights)),
     )
 

@@ -485,3 +485,31 @@ def test_comparing_writes_nothing_into_a_run(runs: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in RunFolder(runs / "a").path.rglob("*")}
     compare_arms([f"{runs}/a@warm", f"{runs}/a"])
     assert {p: p.stat().st_mtime_ns for p in RunFolder(runs / "a").path.rglob("*")} == before
+
+
+# --- the mean of several arms ---------------------------------------------------------------------
+
+
+def test_the_mean_of_all_arms_but_the_first_is_compared_with_it_where_that_is_asked(
+    runs: Path,
+) -> None:
+    names = [f"{runs}/a@warm", f"{runs}/a", f"{runs}/b@base"]
+    assert compare_arms(names).mean is None
+    found = compare_arms(names, mean=True)
+    assert found.mean is not None
+    # 10 of 24 pass at the start; one arm passes 12 of them and the other none.
+    assert found.mean["passed"].estimate.value == pytest.approx((6 - 10) / HELD_OUT)
+    said = "The mean of a@2 and b@base: passes cannot be told from those with a@warm (−16.7"
+    assert sentences(found)[-1].startswith(said)
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(rich_page(found))
+    for form in (shown.getvalue(), markdown(found), html(found)):
+        assert said in form
+        assert "Their mean against a@warm" in form
+    assert plain(found)["mean"]["passed"]["estimate"]["value"] == pytest.approx(-4 / HELD_OUT)
+    assert "mean" not in plain(compare_arms(names))
+
+
+def test_a_mean_of_one_arm_is_refused(runs: Path) -> None:
+    with pytest.raises(BadInput, match="--mean: name at least two arms after the reference"):
+        compare_arms([f"{runs}/a@warm", f"{runs}/a"], mean=True)

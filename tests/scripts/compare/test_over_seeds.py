@@ -53,7 +53,7 @@ def test_an_arms_gain_is_the_mean_of_its_nights_by_task(found: SeedsComparison) 
     assert found.n_tasks == HELD_OUT
     assert [n.total(n.end, "passed") for n in kind.nights] == [14, 13]
     assert [n.total(n.end, "passed") for n in hard.nights] == [9, 5]
-    assert kind.mean("passed", start=True) == pytest.approx(10 / HELD_OUT)
+    assert kind.means("passed") == pytest.approx((10 / HELD_OUT, 13.5 / HELD_OUT))
     assert kind.gain["passed"].estimate.value == pytest.approx(3.5 / HELD_OUT)
     assert hard.gain["passed"].estimate.value == pytest.approx(-3 / HELD_OUT)
     assert kind.gain["turns"].estimate.value == pytest.approx(-9)
