@@ -72,22 +72,16 @@ def _check_bundle(
 ) -> tuple[RolloutGroup, ...]:
     groups = read_bundle(path)  # the phase reports on all of them, as when they were played
     planned = [*tasks, *spare][: max(len(tasks), len(groups))]
-    found = {
-        "step": {g.step for g in groups},
-        "tasks": [g.task_id for g in groups],
-        "group_size": {len(g.trajectories) for g in groups},
-        "adapter": {t.adapter_sha for g in groups for t in g.trajectories},
+    facts: dict[str, tuple[object, object]] = {
+        "step": ({g.step for g in groups}, {step}),
+        "tasks": ([g.task_id for g in groups], [t.task_id for t in planned]),
+        "group_size": ({len(g.trajectories) for g in groups}, {group_size}),
+        "adapter": ({t.adapter_sha for g in groups for t in g.trajectories}, {adapter_sha}),
     }
-    wanted = {
-        "step": {step},
-        "tasks": [t.task_id for t in planned],
-        "group_size": {group_size},
-        "adapter": {adapter_sha},
-    }
-    for key, value in wanted.items():
-        if found[key] != value:
+    for key, (found, wanted) in facts.items():
+        if found != wanted:
             raise BadInput(
-                f"{path}: its {key} is {found[key]}, but this step has {value};"
+                f"{path}: its {key} is {found}, but this step has {wanted};"
                 f" `rm -r {shlex.quote(str(stored(path)))}`, and the same command plays the step"
                 " again"
             )

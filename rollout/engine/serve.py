@@ -105,13 +105,12 @@ def _serve_all(
         for server in tuple(left):
             try:
                 done.append(do(server))
-                continue
             except Unavailable as e:
                 failures.append(e)
-            left.remove(server)
-            if not left:
-                raise failures[0]
-            on_progress(f"engine: one server less, because {failures[-1]}")
+                left.remove(server)
+                if not left:
+                    raise failures[0] from None
+                on_progress(f"engine: one server less, because {e}")
         return done
 
     def start(server: AnyServer) -> None:
