@@ -114,7 +114,7 @@ def sft(
         of_others = {"--from": from_, "--model": model}
         refuse(of_demos | of_others, "not with --oracle, which has its own episodes and model")
     elif from_ is not None:
-        refuse(of_demos, "not with --from, which learns from stored episodes")
+        refuse(of_demos, "not with --from, whose episodes --per-task limits")
 
     settings = SftSettings()
     settings = replace(

@@ -108,8 +108,12 @@ async def test_one_that_no_longer_waits_leaves_its_place_to_the_next() -> None:
     async def draws() -> float:
         return random.random()
 
+    async def waits() -> None:
+        async with generators():
+            raise AssertionError("it had its turn")
+
     async with generators():
-        first, second = (asyncio.ensure_future(_drawing(seed, draws())) for seed in (1, 2))
+        first, second = asyncio.ensure_future(waits()), asyncio.ensure_future(_drawing(2, draws()))
         await asyncio.sleep(0)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
