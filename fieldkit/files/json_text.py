@@ -74,3 +74,9 @@ def _levels_exceed(value: Any, most: int) -> bool:
         if not level:
             return False
     return True
+
+
+def whole_text(text: str) -> str:
+    """The text with "?" for each half of a surrogate pair, which neither UTF-8 nor a tokenizer
+    takes."""
+    return text.encode(errors="replace").decode()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fieldkit.errors import BadInput
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.json_text import parse_json, whole_text
 from fieldkit.registry import Registry
 
 Schema = Mapping[str, Any]
@@ -213,7 +213,7 @@ def _storable(value: Any) -> Any:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as e:
         raise BadInput(f"no JSON: {e}") from None
-    whole = text.encode(errors="replace").decode()
+    whole = whole_text(text)
     return value if whole == text else parse_json(whole, "")
 
 

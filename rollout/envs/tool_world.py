@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade, RewardPart
+from fieldkit.files.json_text import whole_text
 from fieldkit.records import Action, ActionKind, StopReason, Task
 from rollout.envs.base import Message, Opening, Reply, Site, Step
 from rollout.envs.env_settings import graded
@@ -239,8 +240,7 @@ def as_user(answers: Sequence[Message]) -> Message:
 
 
 def as_shown(text: str) -> str:
-    """An answer as a policy may see it: cut to `MOST_CHARACTERS`, with "?" for half of a surrogate
-    pair, which neither a tokenizer nor a file takes."""
-    text = text.encode(errors="replace").decode()
+    """An answer as a policy may see it: cut to `MOST_CHARACTERS`, and a `whole_text`."""
+    text = whole_text(text)
     left_out = len(text) - MOST_CHARACTERS
     return text if left_out <= 0 else f"{text[:MOST_CHARACTERS]}\n[{left_out} characters left out]"

@@ -154,6 +154,7 @@ class ForeignProcess:
         with self._lock:
             if self._over is None:
                 self._over = why
+            why = self._over  # the first reason counts: the reader sees the end of a killed one too
             waiting = list(self._waiting.values())
         with contextlib.suppress(ProcessLookupError):  # it is a group of its own, and may be gone
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import MissingFile, Unavailable
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.json_text import parse_json, whole_text
 from rollout.envs.sql import sql_worker
 
 SQL_CHARACTERS = sql_worker.SQLITE_LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]
@@ -190,8 +190,7 @@ class WorkerPool:
         any more."""
         if len(sql) > SQL_CHARACTERS:
             return Result(error=f"a query has at most {SQL_CHARACTERS} characters")
-        # A lone surrogate is no text, for SQLite neither.
-        sql = sql.encode(errors="replace").decode()
+        sql = whole_text(sql)  # half of a surrogate pair is no text for SQLite either
         for attempt in ("first", "second"):
             with self._worker() as worker:
                 began = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.files.json_text import MOST_LEVELS, parse_json
+from fieldkit.files.json_text import MOST_LEVELS, parse_json, whole_text
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -66,3 +66,7 @@ def _named(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield f"{node.value.id}.{node.attr}"
+
+
+def test_half_of_a_surrogate_pair_is_left_out_of_a_whole_text() -> None:
+    assert whole_text("a\ud800b \U0001f600") == "a?b \U0001f600"

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from fieldkit.errors import BadInput, Unavailable
 from rollout.envs.foreign import foreign_process
 from rollout.envs.foreign.foreign_process import ForeignProcess
+from tests.rollout.envs.foreign.gone import wait_until_gone
 
 PROGRAM = """
 import json, os, socket, subprocess, sys, threading, time
@@ -139,7 +139,7 @@ def test_what_it_started_ends_with_it(process: ForeignProcess) -> None:
     child = psutil.Process(ask(process, "start"))
     with pytest.raises(Unavailable, match="no answer to 'hang'"):
         ask(process, "hang", 0.3)
-    _wait_until_gone(child)
+    wait_until_gone(child)
 
 
 def test_a_program_that_reads_nothing_holds_up_nobody_beyond_the_limit(
@@ -223,12 +223,4 @@ def test_a_program_does_not_outlive_a_killed_owner(program: Path, tmp_path: Path
         [sys.executable, "-c", owner], capture_output=True, cwd=tmp_path, check=False
     )
     with contextlib.suppress(psutil.NoSuchProcess):  # it had ended before anybody looked
-        _wait_until_gone(psutil.Process(json.loads(done.stdout)))
-
-
-def _wait_until_gone(process: psutil.Process) -> None:
-    """It may stay as a zombie for as long as nobody asks for its exit code."""
-    deadline = time.monotonic() + 20
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        wait_until_gone(psutil.Process(json.loads(done.stdout)))
