@@ -9,12 +9,14 @@ unusable answer a few times; neither becomes an empty completion.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
 import random
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -82,7 +84,47 @@ class ClientSettings:
     """How long one answer may take, to its last byte. With many requests queued in the engine this
     includes their turn."""
     connections: int = 256
-    """Requests in flight at most; more wait in the client."""
+    """Requests in flight at most; more wait in the client, in the order of their attempts."""
+
+
+class _Seats:
+    """Lets so many requests through at a time; of those that wait, an earlier attempt's first.
+
+    First come, first served would give every attempt a turn before any gets its next one. A KV
+    cache that does not hold them all would then have lost each prefix by the time it is needed.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._free = n
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = itertools.count()
+
+    @asynccontextmanager
+    async def taken(self, order: int) -> AsyncIterator[None]:
+        """A seat for the request of attempt number `order`, from when one is free."""
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (order, next(self._arrivals), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # the seat was given in the same moment
+                    self._give_back()
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():  # it still waits
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 OWN_REMEDY = (
@@ -142,7 +184,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         self._settings = settings or ClientSettings()
         self._clock = clock
         self._sleep = sleep
-        self._seats = asyncio.Semaphore(self._settings.connections)
+        self._seats = _Seats(self._settings.connections)
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers=authorization(api_key),
@@ -160,12 +202,15 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
     async def __aexit__(self, *error: object) -> None:
         await self._http.aclose()
 
-    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def sample(
+        self, prompt_ids: Sequence[int], sampling: Sampling, seed: int, order: int = 0
+    ) -> Completion:
         """Sample one completion of at most `sampling.max_tokens` ids.
 
-        The answer to equal arguments may differ between calls: batching changes the rounding.
-        Raises `Unavailable` when the engine does not answer or does not serve `model_name`, and
-        `BadInput` when it finds the request wrong (a prompt beyond its context).
+        order: the attempt's place among the others, from 0; where requests wait, the lowest goes
+        first. The answer to equal arguments may differ between calls: batching changes the
+        rounding. Raises `Unavailable` when the engine does not answer or does not serve
+        `model_name`, and `BadInput` when it finds the request wrong (a prompt beyond its context).
         """
         body = {
             "model": self.model_name,
@@ -180,7 +225,9 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             "return_token_ids": True,
             "stop_token_ids": self._stop_token_ids,
         }
-        return await self._complete(body, lambda answer: completion_of(answer, sampling.max_tokens))
+        return await self._complete(
+            body, lambda answer: completion_of(answer, sampling.max_tokens), order
+        )
 
     async def logprobs(self, prompt_ids: Sequence[int]) -> tuple[float, ...]:
         """Logprobs (natural log, at temperature 1) of `prompt_ids[1:]`, each given those before.
@@ -196,14 +243,14 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         }
         return await self._complete(body, lambda answer: prompt_logprobs_of(answer, prompt_ids))
 
-    async def _complete(self, body: dict[str, Any], read: Callable[[Any], T]) -> T:
+    async def _complete(self, body: dict[str, Any], read: Callable[[Any], T], order: int = 0) -> T:
         """POST until `read` can use the answer; return its result."""
         failed_at: float | None = None
         attempt = unusable = 0
         while True:
             attempt += 1
             try:
-                return read(self._of_the_policy(await self._post(body)))
+                return read(self._of_the_policy(await self._post(body, order)))
             except _Unusable:
                 unusable += 1
                 if unusable == _UNUSABLE_ANSWERS:
@@ -223,11 +270,11 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             raise _unusable(f"it is by model {by!r}, and {self.model_name!r} was asked")
         return answer
 
-    async def _post(self, body: dict[str, Any]) -> Any:
+    async def _post(self, body: dict[str, Any], order: int) -> Any:
         """POST once; the JSON of the answer. Raises `_Failed` where another attempt may help."""
         limit = self._settings.request_seconds
         try:
-            async with self._seats, asyncio.timeout(limit):
+            async with self._seats.taken(order), asyncio.timeout(limit):
                 response = await self._http.post("/v1/completions", json=body)
             if response.status_code == httpx.codes.OK:
                 return response.json()

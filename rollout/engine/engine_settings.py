@@ -5,6 +5,7 @@ Apart from what obeys it, because every command reads run.toml and few start a s
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -33,7 +34,9 @@ class EngineSettings:
     block_size: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 32
     """Tokens a KV block, on a CPU. Turns are short: small blocks are found again more often."""
     max_num_seqs: Annotated[PositiveInt, Change.MACHINE] = 64
-    """Sequences decoded at the same time."""
+    """Sequences decoded at the same time. A server of the run gets a quarter more requests; the
+    others wait, and those of the attempts that began first go first, so that an attempt's next turn
+    finds its prefix in the KV cache."""
     max_adapters: Annotated[PositiveInt, Change.MACHINE] = 8
     """Most adapters that one server holds."""
     lora_matmul: Annotated[bool, Change.MACHINE] = True
@@ -98,6 +101,12 @@ class EngineSettings:
             )
         if self.shared_there and not self.shared:
             raise BadInput("engine.shared_there: it is the path of engine.shared, which is not set")
+
+    @property
+    def connections(self) -> int:
+        """Requests that a server of the run gets at once: a quarter more than it decodes, so that
+        the next is there when one ends."""
+        return self.data_parallel * math.ceil(1.25 * self.max_num_seqs)
 
     @property
     def ranks(self) -> int:

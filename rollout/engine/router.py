@@ -10,10 +10,11 @@ its adapter before it is used again. Nothing here starts or ends a server.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.process.owned import start_time
@@ -50,6 +51,17 @@ _NEWEST = 0.3
 """Weight of the newest request in a server's pace."""
 
 
+@dataclass(frozen=True)
+class _InOrder:
+    """The sampler of one attempt at the only server. order: the attempt's number."""
+
+    client: EngineClient
+    order: int
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+        return await self.client.sample(prompt_ids, sampling, seed, self.order)
+
+
 @dataclass(eq=False)
 class _Server:
     """One server in a phase.
@@ -72,10 +84,12 @@ class _Server:
 
 @dataclass(eq=False)
 class _Attempt:
-    """The sampler of one attempt. server: the one that answered its last turn."""
+    """The sampler of one attempt. order: its number. server: the one that answered its last
+    turn."""
 
     router: Router
     task_id: str
+    order: int
     server: _Server | None = None
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
@@ -101,6 +115,7 @@ class Router:
             raise ValueError(f"the servers do not serve one policy, but {policies}")
         self._servers = [_Server(served, client) for served, client in servers]
         self._homes: dict[str, _Server] = {}
+        self._orders = itertools.count()
         self._on_change = on_change
         self._patience = (settings or ClientSettings()).patience_seconds
         self._clock = clock
@@ -118,7 +133,7 @@ class Router:
 
     def attempt(self, task_id: str) -> Sampler:
         """The sampler of a new attempt at this task."""
-        return _Attempt(self, task_id)
+        return _Attempt(self, task_id, next(self._orders))
 
     async def sample(
         self, attempt: _Attempt, prompt_ids: Sequence[int], sampling: Sampling, seed: int
@@ -129,18 +144,23 @@ class Router:
         while True:
             server = await self._choose(attempt, failed_at)
             try:
-                return await self._ask(server, prompt_ids, sampling, seed)
+                return await self._ask(server, prompt_ids, sampling, seed, attempt.order)
             except Unavailable as e:
                 failed_at = self._clock() if failed_at is None else failed_at
                 self._lose(server, e)
 
     async def _ask(
-        self, server: _Server, prompt_ids: Sequence[int], sampling: Sampling, seed: int
+        self,
+        server: _Server,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        order: int,
     ) -> Completion:
         began, before = self._clock(), server.in_flight
         server.in_flight += 1
         try:
-            completion = await server.client.sample(prompt_ids, sampling, seed)
+            completion = await server.client.sample(prompt_ids, sampling, seed, order)
             # Requests share the server, so each takes as much longer as there are others.
             shared = (before + server.in_flight + 1) / 2
             pace = (self._clock() - began) / len(completion.ids) / shared
@@ -245,11 +265,11 @@ async def samplers(
 ) -> AsyncIterator[SampledFor]:
     """Connections to the servers of one policy; use it inside an event loop.
 
-    stop_token_ids: as in `EngineClient`. on_change: as in `Router`. With one server it is that
-    server's client.
+    stop_token_ids: as in `EngineClient`. on_change: as in `Router`. Where requests wait, those of
+    the attempts whose samplers were asked for first go first.
     """
     several = len(servers) > 1
-    settings = ClientSettings(patience_seconds=_FAILING_SECONDS) if several else None
+    settings = ClientSettings(patience_seconds=_FAILING_SECONDS) if several else ClientSettings()
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
@@ -260,13 +280,14 @@ async def samplers(
                     stop_token_ids=stop_token_ids,
                     alive=lambda served=served: is_alive(served),  # type: ignore[misc]
                     remedy=OUTSIDE_REMEDY if served.pid is None else OWN_REMEDY,
-                    settings=settings,
+                    settings=replace(settings, connections=served.connections),
                 )
             )
             for served in servers
         ]
         if not several:
-            yield lambda task_id: clients[0]
+            orders = itertools.count()
+            yield lambda task_id: _InOrder(clients[0], next(orders))
             return
         pairs = list(zip(servers, clients, strict=True))
         yield (await stack.enter_async_context(Router(pairs, on_change))).attempt

@@ -332,6 +332,7 @@ class Server:
             reason=owned.info["reason"],
             proof=proof,
             name=self.replica.told,
+            connections=self.settings.connections,
         )
 
     def _proof(self) -> Proof | None:

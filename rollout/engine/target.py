@@ -15,6 +15,7 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from rollout.engine import vllm_server
+from rollout.engine.client import ClientSettings
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.proof import Proof
 from rollout.engine.replica import ENGINE
@@ -82,7 +83,7 @@ class Served:
     run does not own. lifecycle and reason: how the next adapter will reach it (by name), and why.
     adapter: the checked one; None for the base. proof: of the adapter, if this call made it; None
     for the base and where it was proven before. seconds: duration of this call. name: the server in
-    words.
+    words. connections: requests that it gets at once.
     """
 
     base_url: str
@@ -96,6 +97,7 @@ class Served:
     proof: Proof | None
     seconds: float = 0.0
     name: str = ENGINE
+    connections: int = ClientSettings.connections
 
     @property
     def adapter_sha(self) -> str | None:

@@ -18,6 +18,7 @@ from fieldkit.records import Sampling
 from rollout.engine.client import (
     ClientSettings,
     EngineClient,
+    _Seats,
     completion_of,
     prompt_logprobs_of,
 )
@@ -385,6 +386,47 @@ async def test_a_request_that_waits_for_its_turn_in_the_client_does_not_run_out_
     ):
         await asyncio.gather(*(client.sample(PROMPT, SAMPLING, seed=i) for i in range(4)))
     assert len(bodies) == 4, "none was asked for again"
+
+
+async def test_of_the_requests_that_wait_the_earliest_attempts_goes_first() -> None:
+    asked = asyncio.Event()
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        await asked.wait()  # so that all others wait for the first
+        await fine(n, writer)
+
+    settings = ClientSettings(connections=1)
+    async with (
+        flaky_server(respond) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for seed, order in enumerate((5, 9, 2, 7, 2)):
+            group.create_task(client.sample(PROMPT, SAMPLING, seed, order))
+        await asyncio.sleep(0)  # every task has asked
+        asked.set()
+    assert [body["seed"] for body in bodies] == [0, 2, 4, 3, 1]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["that waits", "that is just let through"])
+async def test_a_request_that_is_given_up_takes_no_seat(given: bool) -> None:
+    seats = _Seats(1)
+    taken = asyncio.Event()
+
+    async def take() -> None:
+        async with seats.taken(0):
+            taken.set()
+
+    async with seats.taken(0):
+        waiting = asyncio.create_task(take())
+        await asyncio.sleep(0)
+        if not given:
+            waiting.cancel()
+    waiting.cancel()  # with `given`, in the moment that the seat became its own
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not taken.is_set()
+    await asyncio.wait_for(take(), timeout=30)
 
 
 async def test_a_refused_request_is_not_repeated() -> None:

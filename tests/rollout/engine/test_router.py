@@ -9,9 +9,9 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from fieldkit.errors import Unavailable
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import AdapterInfo
 from rollout.engine import router
-from rollout.engine.client import Completion
+from rollout.engine.client import Completion, Sampler
 from rollout.engine.lifecycle import HOTSWAP
-from rollout.engine.router import Router
+from rollout.engine.router import Router, samplers
 from rollout.engine.target import Served
+from tests.rollout.engine.test_client import answer, flaky_server, reply
 
 SAMPLING = Sampling(1.0, 8, 1.0, 0, 0.0)
 K, TURNS = 4, 6
@@ -76,7 +77,9 @@ class Server:
     in_flight: int = 0
     most_in_flight: int = 0
 
-    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def sample(
+        self, prompt_ids: Sequence[int], sampling: Sampling, seed: int, order: int
+    ) -> Completion:
         if self.down:
             raise Unavailable("no answer")
         self.asked.append(tuple(prompt_ids))
@@ -260,3 +263,30 @@ async def test_servers_of_different_policies_are_never_taken_together() -> None:
 def _ended() -> int:
     """The pid of no process: the largest that the kernel gives is smaller."""
     return 2**22 + 1
+
+
+async def test_attempts_that_the_cache_does_not_hold_together_read_their_prefixes_once() -> None:
+    attempts, seats, held = 40, 4, 3 * 4
+    cache: OrderedDict[int, None] = OrderedDict()  # the last prefixes, as vLLM keeps blocks
+    read_anew = 0
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        nonlocal read_anew
+        attempt = bodies[n]["prompt"][0]
+        read_anew += attempt not in cache
+        cache[attempt] = None
+        cache.move_to_end(attempt)
+        if len(cache) > held:
+            cache.popitem(last=False)
+        await reply(writer, "200 OK", answer())
+
+    async def play(sampler: Sampler, attempt: int) -> None:
+        for turn in range(TURNS):
+            await sampler.sample([attempt, *range(turn)], SAMPLING, seed=turn)
+
+    async with flaky_server(respond) as (url, bodies):
+        server = replace(served(1), base_url=url, connections=seats)
+        async with samplers([server], (), lambda text: None) as sampler_of:
+            await asyncio.gather(*(play(sampler_of("task"), n) for n in range(attempts)))
+    assert len(bodies) == attempts * TURNS
+    assert read_anew < 2 * attempts, "first come, first served reads nearly every prompt anew"
