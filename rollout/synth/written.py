@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,6 +52,10 @@ SKILLS = (
 
 COMMANDS = {"easy": "one or two commands", "middle": "two or three", "hard": "three to five"}
 """How long the solution of each difficulty is."""
+
+ALIKE = 0.6
+"""Two requests with this resemblance are one task. Of the default pool's tasks, the most alike to a
+held-out one has 0.63, and nine tenths are below 0.47."""
 
 SHINGLE = 5
 
@@ -207,6 +211,18 @@ def shingles(text: str) -> frozenset[str]:
     the text itself."""
     plain = " ".join(text.casefold().split())
     return frozenset(plain[i : i + SHINGLE] for i in range(max(1, len(plain) - SHINGLE + 1)))
+
+
+def alike(tasks: Sequence[Task], others: Sequence[Task]) -> frozenset[str]:
+    """The ids of those tasks whose prompt has a resemblance of `ALIKE` or more to one of others'.
+    A task is no likeness of itself."""
+    theirs = [(other.task_id, shingles(other.prompt)) for other in others]
+    found = set()
+    for task in tasks:
+        mine = shingles(task.prompt)
+        if any(resemblance(mine, s) >= ALIKE for other, s in theirs if other != task.task_id):
+            found.add(task.task_id)
+    return frozenset(found)
 
 
 def resemblance(one: frozenset[str], other: frozenset[str]) -> float:

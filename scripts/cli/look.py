@@ -109,6 +109,14 @@ def compare(
             " several seeds.",
         ),
     ] = False,
+    unlike: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Leave out held-out tasks whose prompts are much like a task's of FILE, such as"
+            " the tasks of training: what is gained on near copies may be known by heart.",
+        ),
+    ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of tables.")
     ] = False,
@@ -129,7 +137,7 @@ def compare(
 
     if markdown and json_:
         raise BadInput("--markdown and --json: one form can be printed; choose one of them")
-    comparison = compare_arms(arms, mean=mean)
+    comparison = compare_arms(arms, mean=mean, unlike=unlike)
     if markdown:
         print(forms.markdown(comparison), end="")
     elif json_:

@@ -6,8 +6,9 @@ arms with different conditions are refused. fieldkit computes tests and interval
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
@@ -16,6 +17,7 @@ from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow
 from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.arm import tasks_sha
+from rollout.synth.written import ALIKE, alike
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
 from scripts.compare.mean_change import Changes, changes
@@ -76,14 +78,26 @@ class Comparison:
         return self.rows[0].name
 
 
-def compare_arms(names: Sequence[str], *, mean: bool = False) -> Comparison:
-    """Compare the named arms. mean: also the mean of all but the first with the first, as for
-    nights that differ by their seed. Raises as `matched_arms`, and `BadInput` for a mean of one."""
+def compare_arms(
+    names: Sequence[str], *, mean: bool = False, unlike: Path | None = None
+) -> Comparison:
+    """Compare the named arms.
+
+    mean: also the mean of all but the first with the first, as for nights that differ by their
+    seed. unlike: a task file; held-out tasks whose prompts are much like one of its are left out.
+    Raises as `matched_arms`, and `BadInput` for a mean of one arm, and for `unlike` where prompts
+    are not known or no task is left.
+    """
     if mean and len(names) < 3:
         raise BadInput(f"--mean: name at least two arms after the reference; {SYNTAX}")
     arms = matched_arms(names)
     reference, first = next(iter(arms.items()))
-    tasks, missing_tags = _tasks(arms)
+    tasks, told = _tasks(arms)
+    if unlike is not None:
+        tasks, left_out = _unlike(tasks, unlike)
+        told = (*told, left_out)
+        kept = {task.task_id for task in tasks}
+        arms = {label: _on(arm, kept) for label, arm in arms.items()}
     played = {label: arm.played for label, arm in arms.items()}
     found = [arm_of(label, p, tasks) for label, p in played.items()]
     matched = MatchedArms(found, reference)
@@ -97,7 +111,7 @@ def compare_arms(names: Sequence[str], *, mean: bool = False) -> Comparison:
         compared=_compared(matched),
         stops={label: stops_of(p.trajectories) for label, p in played.items()},
         pair=collect.compare(played, tasks, reference) if len(arms) == 2 else None,
-        remarks=(*remarks(arms), *missing_tags),
+        remarks=(*remarks(arms), *told),
         mean=changes([first_outcomes], others) if mean else None,
     )
 
@@ -150,6 +164,29 @@ def _tasks(arms: Mapping[str, StoredArm]) -> tuple[tuple[Task, ...], tuple[str, 
     return tuple(Task(task_id, "", "", {}) for task_id in ids), (
         f"{path} is gone or has changed, so nothing is shown by persona, difficulty or template.",
     )
+
+
+def _unlike(tasks: Sequence[Task], file: Path) -> tuple[tuple[Task, ...], str]:
+    """The tasks that are not much like one of the file's, and a remark on those left out."""
+    if not all(task.prompt for task in tasks):
+        raise BadInput(
+            "--unlike: the held-out tasks are not those of the runs' task file any more, or an"
+            " environment writes their prompts, so nothing is known of what they are like"
+        )
+    near = alike(tasks, decode_tasks(file))
+    kept = tuple(task for task in tasks if task.task_id not in near)
+    if not kept:
+        raise BadInput(f"--unlike {file}: all {len(tasks)} held-out tasks are like tasks of it")
+    return kept, (
+        f"{len(near)} of {len(tasks)} tasks are left out: their prompts have {100 * ALIKE:.0f} % or"
+        f" more of their runs of five characters in common with one of {file}."
+    )
+
+
+def _on(arm: StoredArm, tasks: Collection[str]) -> StoredArm:
+    """The arm without its attempts at other tasks."""
+    kept = tuple(t for t in arm.played.trajectories if t.task_id in tasks)
+    return replace(arm, played=replace(arm.played, trajectories=kept))
 
 
 def _compared(matched: MatchedArms) -> tuple[Compared, ...]:

@@ -16,6 +16,7 @@ from rollout.synth.vocabulary import PERSONAS
 from rollout.synth.written import (
     _EXAMPLE,
     REPLY_SCHEMA,
+    alike,
     briefs,
     request,
     resemblance,
@@ -99,3 +100,12 @@ def test_briefs_depend_on_the_seed_alone() -> None:
 )
 def test_resemblance_is_the_share_of_common_shingles(one: str, other: str, expected: float) -> None:
     assert resemblance(shingles(one), shingles(other)) == pytest.approx(expected)
+
+
+def test_tasks_that_are_much_like_others_are_named_and_none_is_like_itself() -> None:
+    def asked(task_id: str, prompt: str) -> Task:
+        return Task(task_id, "clawgym", prompt, {})
+
+    mine = (asked("a", "Move all .log files into paper."), asked("b", "Count the words of a.txt."))
+    theirs = (asked("c", "Move all .log files into pages."), mine[1])
+    assert alike(mine, theirs) == {"a"}
