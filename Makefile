@@ -44,7 +44,17 @@ programs:
 
 setup: $(READY) ## make .venv with the pinned requirements (other targets run it if needed)
 
+# A preset that is typed makes a new run; one that is there begins with its own preset's first line.
+ifeq ($(origin PRESET),command line)
+HAS_OTHER = [ -f runs/$(RUN)/run.toml ] && ! cmp -s <(head -n1 runs/$(RUN)/run.toml) \
+	<(head -n1 scripts/prepare/presets/$(PRESET).toml 2> /dev/null)
+else
+HAS_OTHER = false
+endif
+
 run: programs $(READY) ## run a night: make run [STEPS=n or MINUTES=27] [RUN=tonight] [PRESET=smol]
+	@if $(HAS_OTHER); then echo "runs/$(RUN) has its own settings, and \`make run RUN=$(RUN)\` goes on" \
+		"with them; for another preset: \`make run RUN=work PRESET=$(PRESET)\`" >&2; exit 2; fi
 	@$(BIN)/grpo model
 	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
 	@$(BIN)/grpo doctor $(RUN) $(BARE)

@@ -244,8 +244,8 @@ def transcripts(folder: Path) -> Path:
         return path
     raise BadInput(
         f"{folder / TRAJECTORIES}: no such file, and no {PACKED_TRAJECTORIES}: this copy of the run"
-        f" does not have the arm's episodes; `grpo pack {folder.parents[1]}` packs them where the"
-        " run was played"
+        " does not have the arm's episodes, and nothing here can restore them; `grpo table"
+        f" {folder.parents[1]}` shows its figures"
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from fieldkit.errors import NotOwner
 from rollout.engine.serve import find_engine, stop_engine
 from scripts.base.checkout import ROOT
+from scripts.prepare.presets import run_text
 from scripts.run.lock import run_lock
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.tiny_policy import write_run
@@ -76,3 +77,32 @@ def test_another_build_that_is_asked_for_is_set_up_where_one_is_there_already(
     assert "scripts/setup/setup.sh" in would_do(GRPO_BUILD="cuda")
     assert "scripts/setup/setup.sh" not in would_do(GRPO_BUILD="cpu")
     assert "scripts/setup/setup.sh" not in would_do()
+
+
+def test_a_preset_for_a_run_that_has_settings_is_refused_with_what_makes_another(
+    tmp_path: Path,
+) -> None:
+    """All commands of the set-up print their words; those of another preset are not reached."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "grpo").write_text('#!/bin/sh\necho "grpo $*"\n')
+    (tmp_path / "bin" / "grpo").chmod(0o755)
+    (tmp_path / "run.toml").write_text(run_text("smol", assignments=["run.seed=7"]))
+    run = f"RUN={os.path.relpath(tmp_path, ROOT / 'runs')}"
+
+    def typed(*words: str) -> subprocess.CompletedProcess[str]:
+        only = ["--old-file=programs", f"--old-file={tmp_path}/.ready", "BARE=1"]
+        return subprocess.run(
+            ["make", f"VENV={tmp_path}", *only, "run", run, *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+
+    refused = typed("PRESET=smol-long")
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert "has its own settings" in refused.stderr
+    assert "`make run RUN=work PRESET=smol-long`" in refused.stderr
+    for words in ((), ("PRESET=smol",)):
+        assert "\ngrpo doctor " in typed(*words).stdout

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, KeyFrom, Run, endpoint_key, refuse
+from scripts.cli.arguments import Json, KeyFrom, Run, endpoint_key, refuse, tell
 from scripts.cli.warm_start import sft
 from trainer.settings import ServingDtype
 
 if TYPE_CHECKING:
+    from rollout.tasks import TaskProblem
     from scripts.prepare.authoring import Authored
     from scripts.run.config import RunConfig
     from scripts.words.table import Table
@@ -26,6 +30,8 @@ tasks_app = typer.Typer(help="Check task files.", no_args_is_help=True)
 reward_app = typer.Typer(help="Explain the reward.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(reward_app, name="reward")
+
+_UNKNOWN_ENV = re.compile("env '.*' is unknown; ")
 
 
 @app.command()
@@ -112,7 +118,10 @@ def synth(
                 most=replies,
                 apart=files,
             )
-        _tell(authored, author, tasks, json_)
+        given = {"--author": author, "--model": model, "--key-from": key_from, "--seed": seed}
+        typed = [word for flag, value in given.items() if value for word in (flag, str(value))]
+        typed += [word for file in apart or () for word in ("--apart", str(file))]
+        _tell(authored, shlex.join(typed), tasks, json_)
         return
     of_author = {"--model": model, "--tasks": tasks, "--replies": replies, "--apart": apart}
     refuse(of_author | {"--key-from": key_from}, "goes only with --author, whose tasks it is about")
@@ -125,8 +134,9 @@ def synth(
     print(", ".join(f"{folder / name}.jsonl: {n} tasks" for name, n in sizes.items()))
 
 
-def _tell(authored: Authored, author: str, wanted: int, json_: bool) -> None:
-    """Print what became of the replies. Raises `BadInput` for fewer tasks than were wanted."""
+def _tell(authored: Authored, typed: str, wanted: int, json_: bool) -> None:
+    """Print what became of the replies. typed: the author and what it was told. Raises `BadInput`
+    for fewer tasks than were wanted."""
     from rich.console import Console
 
     from scripts.words.quantities import percent
@@ -146,7 +156,7 @@ def _tell(authored: Authored, author: str, wanted: int, json_: bool) -> None:
         print(f"{authored.file}: {kept} tasks")
     if kept < wanted:
         out = shlex.quote(str(authored.file))
-        more = f"--author {shlex.quote(author)} --tasks {wanted} --out {out} --replies {2 * n}"
+        more = f"{typed} --tasks {wanted} --out {out} --replies {2 * n}"
         raise BadInput(
             f"{kept} of {wanted} tasks were kept, of {n} replies; `grpo synth {more}` asks for more"
         )
@@ -212,8 +222,8 @@ def tasks_check(
             with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
                 found, said = play_tasks(file, tasks, Path(scratch), progress)
             problems += found
-    for problem in problems:
-        print(problem)
+    for line in _told(problems):
+        print(line)
     if said:
         print(f"{file}: {said}")
     n_fatal = sum(p.fatal for p in problems)
@@ -222,6 +232,18 @@ def tasks_check(
         raise BadInput(f"{file}: {n_fatal} problem(s){more}")
     n_warnings = len(problems)
     print(f"{file}: every task is sound{f' ({n_warnings} warnings)' if n_warnings else ''}")
+
+
+def _told(problems: Sequence[TaskProblem]) -> Iterator[str]:
+    """A line a problem, and one alone for all tasks of an unknown environment."""
+    alike = Counter(p.reason for p in problems if _UNKNOWN_ENV.match(p.reason))
+    told = set()
+    for problem in problems:
+        if problem.reason in told:
+            continue
+        if n := alike[problem.reason]:
+            told.add(problem.reason)
+        yield f"{problem} (and so in {n - 1} more lines)" if n > 1 else str(problem)
 
 
 @reward_app.command("explain")
@@ -250,6 +272,8 @@ def reward_explain(
     if step is not None:
         config = replace(config, reward=config.reward.at_step(step))
     tables = _worth(config) if config.envs else [explain_table(config)]
+    if run is None:
+        tables = [_of_defaults(table) for table in tables]
     if json_:
         shown = [table.plain() for table in tables]
         print(json.dumps(shown if config.envs else shown[0], indent=2, ensure_ascii=False))
@@ -258,6 +282,12 @@ def reward_explain(
 
     for table in tables:
         Console().print(table.rich())
+
+
+def _of_defaults(table: Table) -> Table:
+    """What the table says, and that no run.toml has chosen these settings."""
+    note = "The defaults, as without a run.toml; a preset writes others, and RUN shows a run's own."
+    return replace(table, title=f"{table.title} (defaults)", notes=(*table.notes, note))
 
 
 def _worth(config: RunConfig) -> list[Table]:
@@ -295,9 +325,11 @@ def keys(
 
     Example: grpo keys temperature
     """
-    from scripts.run.keys import keys_text, matching_keys, plain_keys
+    from scripts.run.keys import DEFAULTS, keys_text, matching_keys, plain_keys
 
     found = matching_keys(word)
+    if not json_:
+        tell(DEFAULTS)
     print(json.dumps(plain_keys(found), indent=2) if json_ else keys_text(found))
 
 

@@ -29,7 +29,7 @@ and `grpo run {run} --set model.adapter={adapter}` starts from it"""
 def new(
     run: Run,
     preset: Annotated[
-        str, typer.Option(help="smol, smol-long, spark, or another of scripts/prepare/presets.")
+        str, typer.Option(help="smol, smol-long, spark, sql, or a file of scripts/prepare/presets.")
     ] = "smol",
     env: Annotated[
         str | None,
@@ -51,7 +51,6 @@ def new(
 
     Example: grpo new mine --env my_env.py --passes "reward >= 1" --ends over
     """
-    from scripts.base.invocation import say
     from scripts.prepare.presets import new_run
     from scripts.run.folder import resolve_run
 
@@ -66,7 +65,31 @@ def new(
             "--passes, --ends and --python: only with --env; a preset's environments set them"
         )
     new_run(folder, preset, assignments=set_ or ())
-    say(f"{folder.config}; `grpo run {folder.typed}` starts it")
+    _say_next(folder)
+
+
+def _say_next(folder: RunFolder) -> None:
+    """Where run.toml is, and the command that starts the run, or first those that make an adapter
+    which it can start from."""
+    from scripts.base.checkout import ROOT
+    from scripts.base.invocation import say
+    from scripts.prepare.start_adapter import calls_no_tool, missing_adapter
+    from scripts.run.config import read_config
+
+    config = read_config(folder.config)
+    if calls_no_tool(folder, config) is not None:
+        from_here = Path() if Path.cwd() == ROOT else ROOT  # paths in run.toml start there
+        adapter, pool = from_here / "adapters" / folder.name, from_here / config.data.pool
+        print(folder.config)
+        say(
+            _ADAPTER.format(
+                adapter=adapter, pool=pool, run=folder.typed, name=next(iter(config.envs))
+            )
+        )
+    elif (missing := missing_adapter(folder, config)) is not None:
+        say(f"{missing}; then `grpo run {folder.typed}` starts it")
+    else:
+        say(f"{folder.config}; `grpo run {folder.typed}` starts it")
 
 
 def _with_environment(
@@ -77,13 +100,11 @@ def _with_environment(
     from fieldkit.codec import encode
     from fieldkit.files.atomic import write_text
     from scripts.base.checkout import ROOT, in_checkout
-    from scripts.base.invocation import say
     from scripts.environments.freeze import require_taken
     from scripts.environments.order import Order, class_of
     from scripts.environments.own_env import own_environment, run_tasks
     from scripts.prepare.presets import new_run
     from scripts.run.assignments import parse, toml_value
-    from scripts.run.config import ModelSettings
 
     own = own_environment(env, "", given, typed_again("--passes", "reward >= 1"), tell)
     settings, chosen = own.settings, parse(assignments)
@@ -103,8 +124,4 @@ def _with_environment(
     for file, tasks in files.items():
         write_text(file, "".join(encode(task) + "\n" for task in tasks))
         print(f"{file}: {len(tasks)} tasks of {own.name}")
-    say(f"{folder.config}; `grpo run {folder.typed}` starts it")
-    if wanted.get("model.adapter", ModelSettings().adapter) == ModelSettings().adapter:
-        from_here = Path() if Path.cwd() == ROOT else ROOT  # paths in run.toml start there
-        adapter, pool = from_here / "adapters" / folder.name, from_here / wanted["data.pool"]
-        say(_ADAPTER.format(adapter=adapter, pool=pool, run=folder.typed, name=own.name))
+    _say_next(folder)

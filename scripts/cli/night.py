@@ -122,7 +122,7 @@ def clean(
 ) -> None:
     """Remove checkpoints, except step-000, the best evaluated step and the last two.
 
-    Example: grpo clean tonight --dry-run
+    With run.overlap the last three stay. Example: grpo clean tonight --dry-run
     """
     from scripts.run.clean import clean as clean_run
     from scripts.run.folder import open_run

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, Run, Sandbox, Set
+from scripts.cli.arguments import Json, Sandbox, Set
 
 app = typer.Typer()
 sweep_app = typer.Typer(
@@ -22,9 +22,23 @@ app.add_typer(sweep_app, name="sweep")
 PAGE = "sweep.html"
 
 
+def _sweeps(typed: str) -> list[str]:
+    """The sweeps of this checkout whose names begin as typed: shell completion."""
+    from scripts.base.checkout import ROOT
+    from scripts.run.folder import SWEEP_FILE
+
+    return sorted(p.parent.name for p in (ROOT / "runs").glob(f"{typed}*/{SWEEP_FILE}"))
+
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="SWEEP", help="A name under runs/, or a path.", autocompletion=_sweeps),
+]
+
+
 @sweep_app.command("new")
 def new(
-    name: Run,
+    name: Name,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +82,7 @@ def new(
 
 @sweep_app.command("run")
 def run_(
-    name: Run,
+    name: Name,
     hours: Annotated[
         float | None,
         typer.Option(
@@ -121,7 +135,7 @@ def run_(
 
 @sweep_app.command("show")
 def show(
-    name: Run,
+    name: Name,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of tables.")
     ] = False,

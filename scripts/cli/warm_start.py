@@ -89,7 +89,8 @@ def sft(
 
     Example: grpo sft adapters/next --from tonight
 
-    Example: grpo sft adapters/sql-warm --oracle data/sql/demonstrations.jsonl --preset sql
+    Example: grpo sft adapters/sql-warm --oracle data/sql/demonstrations.jsonl --preset sql --lora
+    q_proj --lora k_proj --lora v_proj --lora o_proj
 
     Example: grpo sft adapters/mine --fresh --model Qwen/Qwen3-0.6B --lora q_proj --lora v_proj
     """

@@ -106,7 +106,11 @@ def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
             stored |= {f"{folder.name}@{arm.arm}": arm for arm in (start, end)}
             nights[name].append(_night(folder.name, start, end))
     if empty := [name for name, played in nights.items() if not played]:
-        raise BadInput(f"no night of {', '.join(empty)} has evaluated its newest adapter yet")
+        whose = "no night" if len(empty) == len(arms) else f"no night of {', '.join(empty)}"
+        sweeps = {RunFolder(folder.parent).typed for folders in arms.values() for folder in folders}
+        raise BadInput(
+            f"{whose} is finished and evaluated yet; `grpo sweep run {min(sweeps)}` plays them"
+        )
     refuse_unmatched(stored)
     played = {name: tuple(found) for name, found in nights.items()}
     starts = [[night.start for night in own] for own in played.values()]

@@ -31,6 +31,9 @@ from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
 from scripts.run.lock import is_held
 
+LOOP = "loop"
+"""The name under which a detached loop enters its ledger (`scripts.night.detach.LOOP`)."""
+
 GRACE_SECONDS = 10.0
 """How long an unused process may take to end after SIGTERM."""
 
@@ -40,6 +43,8 @@ class Use(StrEnum):
 
     LOOP = "a loop uses it"
     NOBODY = "no loop uses it"
+    STARTING = "it is starting, or has just ended its run"
+    """A detached loop, which is in the ledger only while it holds the run's lock."""
     LOST = "no ledger names it"
     """Its run folder was deleted, or the ledger has another entry in its place."""
     ELSEWHERE = "no loop uses it, and it belongs to another checkout"
@@ -116,15 +121,19 @@ def _family(ledger: Path, marker: str, pids: tuple[int, ...]) -> Family:
         entry = next((e for e in Ledger(ledger).entries() if e.marker == marker), None)
     except (FieldkitError, OSError) as e:
         return Family(run, pids, marker, None, Use.UNKNOWN, held, str(e))
-    return Family(run, pids, marker, entry, _use(run, entry), held)
+    return Family(run, pids, marker, entry, _use(run, marker, entry), held)
 
 
-def _use(run: RunFolder, entry: Owned | None) -> Use:
-    if entry is None:
+def _use(run: RunFolder, marker: str, entry: Owned | None) -> Use:
+    is_there = run.path.is_dir()
+    if entry is None and is_there and marker.startswith(f"{LOOP}-"):
+        return Use.STARTING
+    is_ours = run.path.is_relative_to(ROOT) or not is_there
+    if entry is None and is_ours:
         return Use.LOST
     if is_held(run.lock):
         return Use.LOOP
-    return Use.NOBODY if run.path.is_relative_to(ROOT) else Use.ELSEWHERE
+    return Use.NOBODY if is_ours else Use.ELSEWHERE
 
 
 def told(family: Family) -> str:

@@ -22,6 +22,7 @@ from scripts.doctor.checkup import Finding, examine, finding
 from scripts.phases.checks import (
     check_cluster,
     check_disk,
+    check_envs,
     check_model,
     check_prompts,
     check_start_adapter,
@@ -33,6 +34,7 @@ from scripts.phases.context import Context
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch, process_began
+from scripts.run.verify import require_weights
 from scripts.track.points import Tracker
 from scripts.track.trackers import wanted_trackers
 
@@ -53,6 +55,10 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         "port": _port,
         "forecast": _forecast,
     }
+    if config.envs:
+        checks["envs"] = check_envs
+    if folder.manifest.is_file():
+        checks["weights"] = _weights
     if config.engine.urls:
         checks["outside servers"] = _outside
     if config.cluster.used:  # neither engine nor trainer is on this machine
@@ -86,6 +92,11 @@ def _adapter(ctx: Context) -> str:
     return said if (but := doubt(ctx, adapter)) is None else f"{said}; but {but}"
 
 
+def _weights(ctx: Context) -> str:
+    require_weights(ctx.folder)
+    return "nothing that the run goes on from is missing"
+
+
 def _training(ctx: Context) -> str:
     check_model(ctx)
     return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
@@ -93,6 +104,8 @@ def _training(ctx: Context) -> str:
 
 def _prompts(ctx: Context) -> str:
     longest, limits = check_prompts(ctx), ctx.config.rollout
+    if not longest:
+        return "not measured: an environment writes them"
     return f"the longest takes {longest} of {limits.max_model_len} tokens"
 
 

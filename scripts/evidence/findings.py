@@ -131,6 +131,10 @@ class Findings:
         """The steps that have rollouts: all except step-000."""
         return tuple(s for s in self.steps if s.mean_turns is not None)
 
+    @property
+    def _paid_alike(self) -> bool:
+        return not self.config.reward.schedule
+
     @cached_property
     def verdict(self) -> Verdict | None:
         """The verdict on the newest adapter; None if no trained adapter is evaluated."""
@@ -141,14 +145,14 @@ class Findings:
             e.arm(e.reference),
             e.arm(e.newest),
             e.against_reference(e.newest),
-            Training(len(self.played), trends(self.played), self.sampled),
+            Training(len(self.played), trends(self.played, self._paid_alike), self.sampled),
         )
         return replace(found, headline=" ".join((found.headline, *e.caution)))
 
     @cached_property
     def milestones(self) -> Milestones:
         """The steps at which a goal was first reached."""
-        return milestones(self.steps)
+        return milestones(self.steps, self._paid_alike)
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:

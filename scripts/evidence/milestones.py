@@ -62,8 +62,13 @@ class Milestones:
     """The gains of each environment; empty in a run with one."""
 
 
-def milestones(steps: Sequence[StepSummary]) -> Milestones:
-    """Find the milestones among the steps with rollouts (step-000 has none)."""
+def milestones(steps: Sequence[StepSummary], paid_alike: bool = True) -> Milestones:
+    """Find the milestones among the steps with rollouts (step-000 has none).
+
+    paid_alike: false where `reward.schedule` changes what the same work is paid, so that the reward
+    has no gain.
+    """
+    moved = [figure for figure in MOVED if paid_alike or figure is not REWARD]
     played = [s for s in steps if s.stop_rate is not None and s.mean_turns is not None]
     lowest = min(played, key=lambda s: (s.mean_turns or 0.0, s.step), default=None)
     found = Milestones(
@@ -72,16 +77,16 @@ def milestones(steps: Sequence[StepSummary]) -> Milestones:
         stops_100=_first(played, 1.0),
         lowest_turns_step=lowest.step if lowest else None,
         lowest_turns=lowest.mean_turns if lowest else None,
-        gains=_gains(played, MOVED),
+        gains=_gains(played, moved),
         sentences=(),
         by_environment={
             env: gains
             for env in environments(played)
-            if (gains := _gains(played, [in_env(figure, env) for figure in MOVED]))
+            if (gains := _gains(played, [in_env(figure, env) for figure in moved]))
         },
     )
     first = played[0].step if played else None
-    return replace(found, sentences=tuple(_sentences(found, first)))
+    return replace(found, sentences=tuple(_sentences(found, first, paid_alike)))
 
 
 def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
@@ -128,10 +133,12 @@ def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
     return next(n for n, value in both if (value - smooth[0]) / change >= MOST)
 
 
-def _sentences(found: Milestones, first_step: int | None) -> list[str]:
+def _sentences(found: Milestones, first_step: int | None, paid_alike: bool) -> list[str]:
     """Of stops and turns; of the reward where the first step stopped by itself already."""
     if not found.n_steps:
         return ["No step has been played yet."]
+    if found.stops_90 == first_step and not paid_alike:
+        return ["The steps' mean rewards do not compare: reward.schedule changes what is paid."]
     if found.stops_90 == first_step:
         return _dated(found, REWARD, "rise in reward") or ["The steps' mean reward did not rise."]
     return [

@@ -54,22 +54,31 @@ def replay_run(
     """Make one table of the run's bundles, one of each policy's evaluation, and one of the rewards'
     differences between these; also return what to say about episodes that are not here.
 
-    Raises `BadInput` if nothing has been played, or if this copy of the run has no episodes.
+    Raises `BadInput` if nothing has been played, if this copy of the run has no episodes, and for
+    another reward or protocol where environments pay every episode themselves.
     """
     settings = _settings(config, kind, turn_penalty)
     reward = Reward(settings)
     parse = PROTOCOLS.named(protocol, "--protocol") if protocol else None
     under = f", protocol {protocol}" if protocol else ""
     what = f"reward {settings.kind}, λ {settings.turn_penalty:g}{under}"
+    arms = _evaluations(folder)
+    if own := bool(arms) and all(t.grade.rewards for arm in arms for t in arm.trajectories):
+        if settings != config.reward or parse:
+            raise BadInput(
+                f"{folder.path}: its environments pay every episode themselves, so --reward,"
+                " --turn-penalty and --protocol, which are about shell tasks, change nothing; `grpo"
+                f" reward explain {folder.typed}` shows what they pay"
+            )
+        what = "the environment's own reward"
     tables = []
     _, summary = replay_groups(_groups(folder), reward, parse)
     if summary.n_groups:
-        changes = "turn_penalty" in settings.schedule
+        changes = "turn_penalty" in settings.schedule and not own
         trained = f"reward {settings.kind}, λ of its schedule{under}" if changes else what
         tables.append(_table(f"Training rollouts under {trained}", summary))
     scored = [
-        _Scored(arm.summary, [rescore(t, reward, parse) for t in arm.trajectories])
-        for arm in _evaluations(folder)
+        _Scored(arm.summary, [rescore(t, reward, parse) for t in arm.trajectories]) for arm in arms
     ]
     for one in scored:
         title = f"Evaluation {one.summary.arm} under {what}"
@@ -82,8 +91,8 @@ def replay_run(
         )
     if not tables:
         raise BadInput(
-            f"{folder.path}: this copy of the run has no episodes; `grpo pack {folder.typed}` packs"
-            " the held-out ones where it was played"
+            f"{folder.path}: this copy of the run has no episodes, and nothing here can restore"
+            f" them; `grpo table {folder.typed}` shows its figures"
         )
     return tables, tuple(f"not scored: {missing} are not in this copy" for missing in absent)
 

@@ -130,14 +130,18 @@ class _Run:
 
     def _never_played(self, arm: str) -> BadInput:
         what = f"{self.word}@{arm}: it has no finished evaluation"
-        if arm in (WARM, BASE) or int(arm) == len(self.steps) - 1:
-            return BadInput(f"{what}; `grpo eval {self.to_play}` plays it")
+        step = 0 if arm in (WARM, BASE) else int(arm)
         there = [s.step for s in self.steps if s.adapter_sha in self.evaluated]
         named = dict.fromkeys(WARM if self._is_start(n) else str(n) for n in there)
-        return BadInput(
-            f"{what} (there are: {', '.join(named) or 'none'}); `grpo eval {self.to_play} --step"
-            f" {arm}` plays it"
-        )
+        have = f" (there are: {', '.join(named) or 'none'})"
+        if not self.folder.adapter(step).is_dir():
+            return BadInput(
+                f"{what}{have}, and this copy of the run has no weights to play it with."
+                f" {self.folder.how_to_play_again}"
+            )
+        if step in (0, len(self.steps) - 1):
+            return BadInput(f"{what}; `grpo eval {self.to_play}` plays it")
+        return BadInput(f"{what}{have}; `grpo eval {self.to_play} --step {arm}` plays it")
 
     def _is_start(self, step: int) -> bool:
         return self.steps[step].adapter_sha == self.steps[0].adapter_sha

@@ -1,4 +1,4 @@
-"""Checks a run's tasks, model, adapter, disk, outside servers, nodes and sandbox before it starts.
+"""Checks a run's tasks, environments, model, adapter, disk, servers and sandbox before it starts.
 
 Each check raises a `FieldkitError` that says what is wrong, where, and the next command. The only
 side effect is the download of a hub model. Phases rely on these checks; only the adapter is checked
@@ -7,7 +7,6 @@ again, each time it is served.
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,13 +25,16 @@ from fieldkit.training.adapter import (
 from rollout.draw.mix import check_mix
 from rollout.engine.lifecycle import AUTO, LIFECYCLES
 from rollout.engine.outside import look_at
-from rollout.envs.registry import environment_of
+from rollout.envs.base import Site
+from rollout.envs.configured import environment_hashes
+from rollout.envs.registry import environment_of, make_world
 from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.preflight import PREFLIGHT_TASKS
 from rollout.sandbox.base import probe
 from rollout.tasks import check_disjoint, check_without_final
+from scripts.base.checkout import ROOT
 from scripts.phases.context import Context
-from scripts.prepare.model import DEFAULT_MODEL
+from scripts.prepare.start_adapter import calls_no_tool, missing_adapter
 from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
 from scripts.track.trackers import require_trackers
@@ -50,11 +52,12 @@ _TRAINED_BYTES = 4
 
 
 def check_run(ctx: Context) -> AdapterInfo:
-    """Check tasks, model, adapter, disk, servers and nodes elsewhere, and the sandbox; return the
-    starting adapter."""
+    """Check tasks, environments, model, adapter, disk, servers and nodes elsewhere, and the
+    sandbox; return the starting adapter."""
     require_trackers(ctx.config)
     require_staying_engine(ctx)
     check_tasks(ctx)
+    check_envs(ctx)
     adapter = check_start_adapter(ctx)
     check_model(ctx)
     check_prompts(ctx)
@@ -106,6 +109,31 @@ def check_kept_apart(ctx: Context) -> None:
     final = ctx.final_file
     if final is not None and final != ctx.heldout_file:
         check_without_final(ctx.pool_file, final)
+
+
+def check_envs(ctx: Context) -> str:
+    """Check that the run's environments are there: code, virtual environments, and what a class
+    needs for its first task, such as a database. Returns what was found.
+
+    Raises `BadInput`, and `Unavailable` for a class whose reset fails. Servers and programs are not
+    started, and classes of a run on a cluster are not reset, because they are played elsewhere.
+    """
+    envs = ctx.config.envs
+    environment_hashes(envs, ROOT)
+    in_process = [name for name, env in envs.items() if env.style == "trl"]
+    for name in in_process if not ctx.config.cluster.used else ():
+        task = next((t for t in (*ctx.pool(), *ctx.heldout()) if t.env == name), None)
+        if task is not None:
+            ctx.run_async(_opened(ctx, task))
+    return ", ".join(f"{name} ({env.code})" for name, env in envs.items())
+
+
+async def _opened(ctx: Context, task: Task) -> None:
+    world = make_world(task, Site(ctx.config.sandbox, ctx.scratch, ctx.config.rollout.protocol))
+    try:
+        await world.reset(task, 0)
+    finally:
+        await world.close()
 
 
 def require_staying_engine(ctx: Context) -> None:
@@ -180,20 +208,16 @@ def check_model(ctx: Context) -> None:
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:
     """Check that run.toml's adapter fits the model. Raises `BadInput` naming key or tensor."""
-    path = ctx.start_adapter
-    if not path.is_dir():
-        base = ctx.config.model.path
-        words = ["grpo", "sft", ctx.config.model.adapter]
-        words += [] if base == DEFAULT_MODEL else ["--model", base]
-        raise BadInput(
-            f"{ctx.folder.config}: model.adapter is {path}: no such folder; `{shlex.join(words)}` "
-            f"makes a warm start for shell tasks, or name a LoRA adapter for {base}"
-        )
-    return check_adapter(path, ctx.model_dir())
+    if (missing := missing_adapter(ctx.folder, ctx.config)) is not None:
+        raise BadInput(missing)
+    return check_adapter(ctx.start_adapter, ctx.model_dir())
 
 
 def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
-    """A warning where the adapter names another base model; None where it does not."""
+    """A warning where the adapter calls none of an environment's tools, or names another base
+    model; None where it does not."""
+    if (no_tools := calls_no_tool(ctx.folder, ctx.config)) is not None:
+        return no_tools
     model = str(ctx.model_dir())
     other = other_base(adapter, model)
     if other is None:

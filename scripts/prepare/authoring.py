@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,13 +20,14 @@ from typing import Any
 from fieldkit.client import AsyncChatClient, ChatError, ChatHTTPError
 from fieldkit.codec import encode, from_plain, plain
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files.atomic import write_text
+from fieldkit.files.atomic import sha256_file, write_text
 from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.envs.registry import environment_of
 from rollout.sandbox.command import SandboxSettings
 from rollout.seeds import author_seed
 from rollout.synth.written import (
+    ALIKE,
     REPLY_SCHEMA,
     Brief,
     briefs,
@@ -42,10 +43,6 @@ from scripts.base.display import Progress
 from scripts.prepare.presets import EVALUATED
 from scripts.prepare.task_sets import play_yardstick, unmet
 from scripts.run.config import DataSettings
-
-ALIKE = 0.6
-"""Two requests with this resemblance are one task. Of the default pool's tasks, the most alike to a
-held-out one has 0.63, and nine tenths are below 0.47."""
 
 TEMPERATURE = 1.0
 MOST_TOKENS = 1024
@@ -101,7 +98,7 @@ class Author:
 
 @dataclass
 class Authored:
-    """The replies of one task file so far, by the number of their briefs."""
+    """The replies of one task file so far, by the number of their briefs, as they were judged."""
 
     file: Path
     seed: int
@@ -109,7 +106,8 @@ class Authored:
 
     @property
     def kept(self) -> list[Task]:
-        found = (self.judged[n] for n in sorted(self.judged))
+        """In the order of the journal, so that what is kept later comes behind."""
+        found = self.judged.values()
         return [j.task for j in found if j.task is not None and j.fate is Fate.KEPT]
 
     @property
@@ -139,12 +137,12 @@ def author_tasks(
     """Have tasks written until `wanted` are kept in `out`, or `most` replies were judged.
 
     apart: files of evaluation tasks. Raises `BadInput` if `out` holds tasks of another origin or
-    was begun with another seed, and `Unavailable` where the model does not answer; what was judged
-    until then is kept.
+    was begun with another seed or apart from other tasks, and `Unavailable` where the model does
+    not answer; what was judged until then is kept.
     """
     most = most or REPLIES_A_TASK * wanted
     journal = Journal(out.with_name(f"{out.stem}.replies.jsonl"))
-    found = _resumed(out, seed, journal)
+    found = _resumed(out, seed, {str(file): sha256_file(file) for file in apart}, journal)
     judge = _Judge(found, [task for file in apart for task in read_tasks(file)], scratch, progress)
     asking = _Asking(author, seed, say)
     left = (b for b in briefs(seed) if b.number not in found.judged)
@@ -163,21 +161,22 @@ def author_tasks(
     return found
 
 
-def _resumed(out: Path, seed: int, journal: Journal) -> Authored:
-    """What an earlier start has left."""
+def _resumed(out: Path, seed: int, apart: Mapping[str, str], journal: Journal) -> Authored:
+    """What an earlier start has left. apart: the hashes of the evaluation tasks' files."""
     found = Authored(out, seed)
     entries = journal.read()
     if not entries:
         if out.exists():
             raise BadInput(f"{out}: it holds other tasks; name another file with --out")
         out.parent.mkdir(parents=True, exist_ok=True)
-        journal.append("begun", seed=seed)
+        journal.append("begun", seed=seed, apart=apart)
         return found
     if entries[0].data.get("seed") != seed:
         raise BadInput(
             f"{journal.path}: it was begun with --seed {entries[0].data.get('seed')}; give that"
             " seed, or name another file with --out"
         )
+    _check_apart(entries[0].data.get("apart", apart), apart, journal.path)  # absent in older ones
     try:
         replies = [entry.data for entry in entries if entry.event == "reply"]
         last = max((data["number"] for data in replies), default=-1)
@@ -191,7 +190,25 @@ def _resumed(out: Path, seed: int, journal: Journal) -> Authored:
         raise BadInput(
             f"{out}: it is not what {journal.path} says was kept; name another file with --out"
         )
+    write_text(out, found.text)  # the journal may be ahead of it
     return found
+
+
+def _check_apart(begun: Mapping[str, str], now: Mapping[str, str], journal: Path) -> None:
+    """Raise `BadInput` unless what is kept from now on is held against the same evaluation tasks as
+    what was kept before."""
+    for file, sha in begun.items():
+        if sha not in now.values():
+            raise BadInput(
+                f"{journal}: it was begun apart from the tasks of {file}, which are not given or"
+                f" have changed; add --apart {file} as it was, or name another file with --out"
+            )
+    for file, sha in now.items():
+        if sha not in begun.values():
+            raise BadInput(
+                f"{journal}: it was begun without --apart {file}, so what was kept may resemble"
+                " those tasks; leave it out, or name another file with --out"
+            )
 
 
 def _entry(judged: Judged) -> dict[str, Any]:

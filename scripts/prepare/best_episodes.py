@@ -17,6 +17,7 @@ from fieldkit.codec import bundle_groups, stored_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.sharded import sha256_records, stored
 from fieldkit.records import Task, Trajectory
+from reward.reward import Reward
 from rollout.arm import SUMMARY, read_eval, tasks_sha, transcripts
 from rollout.envs.registry import ENVIRONMENTS
 from rollout.tasks import decode_tasks, read_tasks, shared_tasks
@@ -111,12 +112,15 @@ def check_same_model(source: Source, model_dir: Path, other_weights: bool) -> No
 def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
     """At most `per_task` passed episodes of every task: by reward, then by fewer turns.
 
-    Raises `BadInput` where nothing is left, and for a file that cannot be read or was changed.
+    The reward is that of the keys of the source's [reward]: one that `reward.schedule` made says
+    how early the episode was played. Raises `BadInput` where nothing is left, and for a file that
+    cannot be read or was changed.
     """
     stored = _Stored(source)
     left_out: Counter[str] = stored.left_out
     forbidden = _held_out(source)
     tasks = {} if source.has_ids else _tasks_as_played(source)
+    paid = Reward(source.config.reward).paid
     passed: dict[str, list[Trajectory]] = {}
     for episode in stored.episodes():
         if episode.task_id in forbidden:
@@ -127,7 +131,7 @@ def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
             passed.setdefault(episode.task_id, []).append(episode)
     demos = []
     for task_id in sorted(passed):
-        ranked = _distinct(sorted(passed[task_id], key=lambda e: (-e.reward, len(e.turns))))
+        ranked = _distinct(sorted(passed[task_id], key=lambda e: (-paid(e).reward, len(e.turns))))
         left_out[REPEATED] += len(passed[task_id]) - len(ranked)
         left_out[BEYOND] += len(ranked[per_task:])
         demos += ranked[:per_task]
@@ -245,21 +249,27 @@ def _tasks_as_played(source: Source) -> dict[str, Task]:
 
 
 def _held_out(source: Source) -> set[str]:
-    """The ids of held-out tasks, and of tasks that share a thing with one: the run's own, and those
-    of the shipped presets. An arm's tasks are those that a person named, and no held-out set of
-    their own."""
-    named = {DataSettings().heldout, *held_out_files()}
-    if source.config.data.final:
-        named.add(source.config.data.final)
-    if not source.is_arm:
-        named.add(source.config.data.heldout)
+    """The ids of tasks that are never learned from. An arm's tasks are those that a person named,
+    and no held-out set of their own."""
     pool = from_checkout(source.config.data.pool)
-    found: set[str] = set()
+    return set().union(*held_out(source.config, pool, is_arm=source.is_arm).values())
+
+
+def held_out(config: RunConfig, pool: Path, *, is_arm: bool = False) -> dict[Path, set[str]]:
+    """By each file of tasks that are never learned from, the run's own and those of the shipped
+    presets: their ids, and those of tasks of `pool` that share a thing with one. is_arm: the run
+    is an evaluation, so that its held-out file is the tasks it played."""
+    named = {DataSettings().heldout, *held_out_files()}
+    if config.data.final:
+        named.add(config.data.final)
+    if not is_arm:
+        named.add(config.data.heldout)
+    found: dict[Path, set[str]] = {}
     for file in map(from_checkout, sorted(named)):
         if file.is_file():
             tasks = decode_tasks(file)
-            found |= {task.task_id for task in tasks}
+            found[file] = {task.task_id for task in tasks}
             # What tasks of a preset's environment share can be told where it is known.
             if pool.is_file() and all(task.env in ENVIRONMENTS for task in tasks):
-                found |= {task.task_id for _, task, *_ in shared_tasks(pool, file)}
+                found[file] |= {task.task_id for _, task, *_ in shared_tasks(pool, file)}
     return found

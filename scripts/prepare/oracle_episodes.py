@@ -27,7 +27,7 @@ from rollout.synth.demonstrate import WRITTEN
 from rollout.tasks import read_tasks
 from rollout.yardsticks import ORACLE, oracle_when_asked
 from scripts.base.display import Progress
-from scripts.prepare.best_episodes import Chosen
+from scripts.prepare.best_episodes import Chosen, held_out
 from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
 
@@ -39,10 +39,17 @@ def oracle_episodes(
 ) -> Chosen:
     """One episode of every task of a file, under the settings of `config`.
 
-    Raises `BadInput` for a task without an oracle, for one that its oracle does not pass, and for a
-    chat template whose tool form an oracle does not write.
+    Raises `BadInput` for a task without an oracle, for one that its oracle does not pass, for one
+    that is never learned from, and for a chat template whose tool form an oracle does not write.
     """
     tasks = read_tasks(file)
+    for kept, ids in held_out(config, file).items():
+        for task in tasks:
+            if task.task_id in ids:
+                raise BadInput(
+                    f"{file}: task {task.task_id} is one of {kept}, or is like one in its prompt or"
+                    " its marks, and those are never trained on; name another file, such as a pool"
+                )
     form = tool_form(config.model, model_dir)
     if config.envs and form != YARDSTICK_FORM:
         raise BadInput(

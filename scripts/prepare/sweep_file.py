@@ -22,9 +22,7 @@ from fieldkit.registry import nearest
 from scripts.prepare.presets import new_run, preset_config, run_text
 from scripts.run.assignments import parse, toml_value
 from scripts.run.config import AUTO, MOST_TASKS, config_of, read_config
-from scripts.run.folder import RunFolder
-
-SWEEP_FILE = "sweep.toml"
+from scripts.run.folder import SWEEP_FILE, RunFolder
 
 PLAIN = "night"
 """The one arm of a sweep in which nothing varies but the seed."""

@@ -20,6 +20,7 @@ from scripts.base.checkout import from_checkout
 from scripts.run.config import flat
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
+from scripts.run.run_pool import GROWN
 
 FOLDER = "lineage"
 """Beside the runs."""
@@ -111,10 +112,16 @@ def _made(folder: RunFolder) -> Made | None:
             "parent_sha": steps[0].adapter_sha,
             "started_from": config["model"]["adapter"],
             "steps": len(steps) - 1,
-            "data": {name: data["sha256"] for name, data in manifest["data"].items()},
+            "data": {name: data["sha256"] for name, data in _task_files(manifest["data"])},
             "settings": flat(config),
         },
     )
+
+
+def _task_files(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The files that a manifest's `data` names, those of tasks that joined the pool among them."""
+    named = [(name, data[name]) for name in ("pool", "heldout") if name in data]
+    return [*named, *data.get(GROWN, {}).items()]
 
 
 def _parent(folder: RunFolder, adapter: str) -> RunFolder | None:

@@ -76,7 +76,7 @@ def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
         inside[key] = value
         if not stays:
             _put(lines, table, key, toml_value(value))
-    config_of(wanted, f"--set {', '.join(values)}")
+    _check(wanted, tomllib.loads(text), f"--set {', '.join(values)}", where)
     changed = "\n".join(lines) + "\n"
     try:
         as_wanted = tomllib.loads(changed) == wanted
@@ -85,6 +85,22 @@ def assigned(text: str, values: Mapping[str, Any], where: str) -> str:
     if not as_wanted:
         raise BadInput(f"{where}: its form is too free for --set; write {', '.join(values)} there")
     return changed
+
+
+def _check(
+    wanted: Mapping[str, Any], before: Mapping[str, Any], assignment: str, where: str
+) -> None:
+    """Raise `BadInput` for unsound settings. It names the assignment, or the file where that has
+    the same fault without it."""
+    try:
+        config_of(wanted, assignment)
+    except BadInput as fault:
+        try:
+            config_of(before, assignment)
+        except BadInput as own:
+            if str(own) == str(fault):
+                raise BadInput(where + str(own).removeprefix(assignment)) from None
+        raise
 
 
 def toml_value(value: Any) -> str:

@@ -1,8 +1,9 @@
 """`grpo clean`: removes the checkpoints that nothing of a run needs any more.
 
 A step's adapter and optimizer state are most of its bytes. step-000 is the KL's reference, the
-newest step goes on, the one before it trains the newest again if that is damaged, and the best
-evaluated one is what a person wants. Everything else stays too: bundles, figures, evaluations.
+newest step goes on, the one before it trains the newest again if that is damaged, with an overlap
+together with the one that sampled its bundle, and the best evaluated one is what a person wants.
+Everything else stays too: bundles, figures, evaluations.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fieldkit.files.journal import Journal
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
 from scripts.run.manifest import check_host
+from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 
 CLEANED = "cleaned"
@@ -32,7 +34,8 @@ class Cleaning:
 
 
 def clean(folder: RunFolder, dry_run: bool = False) -> Cleaning:
-    """Remove the checkpoints of every step but the first, the best and the last two.
+    """Remove the checkpoints of every step but the first, the best and the last two; with an
+    overlap, the last three.
 
     dry_run: remove nothing. A cleaning that was killed is finished by the next. Raises `NotOwner`
     while a loop runs or where the run is another host's.
@@ -63,7 +66,8 @@ def _kept(reader: RunReader) -> set[int]:
     if not reader.steps:
         return set()
     newest = reader.n_steps - 1
-    kept = {0, max(0, newest - 1), newest}
+    run = (reader.manifest or {}).get("config", {}).get("run", {})
+    kept = {0, max(0, newest - 1), newest, sampled_from(newest, run.get("overlap", 0))}
     evaluated = [s.step for s in reader.steps if s.adapter_sha in reader.evaluations]
     if evaluated:
         kept.add(max(evaluated, key=lambda n: _score(reader, n)))

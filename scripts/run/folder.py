@@ -17,6 +17,9 @@ from fieldkit.files.sharded import stored
 from fieldkit.process.ledger import LEDGER_FILE
 from scripts.base.checkout import ROOT
 
+SWEEP_FILE = "sweep.toml"
+"""What a folder of nights holds in place of a run.toml (`scripts.prepare.sweep_file`)."""
+
 _WHAT_NAMES_A_RUN = (
     "RUN is a name under runs/, or a path that ends with one: up to 100 letters, digits, dots, "
     "dashes and underscores, the first a letter or a digit, as in `grpo new tonight`"
@@ -170,6 +173,12 @@ def resolve_run(run: str) -> RunFolder:
 def open_run(run: str) -> RunFolder:
     """Like `resolve_run`, and the folder and its run.toml are there."""
     folder = resolve_run(run)
+    if (folder.path / SWEEP_FILE).is_file():
+        nights = [RunFolder(file.parent).typed for file in folder.path.glob("*/run.toml")]
+        raise BadInput(
+            f"{folder.path}: a sweep and no run; `grpo sweep show {folder.typed}` compares its"
+            f" nights, and one of them is named by its path: {min(nights, default='none is there')}"
+        )
     if not folder.config.is_file():
         known = sorted(p.parent.name for p in (ROOT / "runs").glob("*/run.toml"))
         have = f" (there are: {', '.join(known)})" if known else ""

@@ -15,11 +15,17 @@ from fieldkit.settings import Change, Key, keys, meaning_of_keys, settings_lines
 from rollout.envs.env_settings import EnvSettings
 from scripts.run.config import RunConfig
 
-_HEAD = """\
+DEFAULTS = """\
+A default is the value of a key that run.toml leaves out. A preset writes other values into it:
+`make run` takes the preset smol, whose reward.turn_penalty is 0.5 and run.minutes 27."""
+
+_HEAD = f"""\
 # Settings
 
 Every key of `run.toml`, table by table; all of them have a default. This page is written by
 `python -m scripts.run.keys > docs/settings.md` from the settings classes: change a key there.
+
+{DEFAULTS}
 
 "Later" says whether the key may change after the run's first step. A key that follows another one
 has its value; it is best left out."""

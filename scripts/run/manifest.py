@@ -17,6 +17,7 @@ from typing import Any
 from fieldkit.codec import plain
 from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.atomic import read_json, sha256_file, sha256_text
+from fieldkit.records import Task
 from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from rollout.envs.configured import environment_hashes
@@ -335,11 +336,17 @@ def _identity(file: str) -> dict[str, Any]:
 
 
 def _line_hashes(path: Path) -> dict[str, str]:
-    """A short hash of every task's record by task id."""
-    from fieldkit.codec import encode
+    """The hash of every task by task id."""
     from rollout.tasks import read_tasks
 
-    return {t.task_id: sha256_text(encode(t))[:16] for t in read_tasks(path)}
+    return {t.task_id: task_hash(t) for t in read_tasks(path)}
+
+
+def task_hash(task: Task) -> str:
+    """A short hash of a task's record."""
+    from fieldkit.codec import encode
+
+    return sha256_text(encode(task))[:16]
 
 
 def model_hashes(model_dir: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
@@ -21,11 +21,19 @@ from rollout.draw.rules import chances
 from scripts.base.checkout import from_checkout
 from scripts.run.config import DEVELOPMENT, RunConfig
 from scripts.run.folder import RunFolder
+from scripts.run.manifest import task_hash
 from scripts.run.manifest_shape import HELP
 from scripts.run.reader import RunReader
 
+if TYPE_CHECKING:
+    from rollout.tasks import TaskProblem
+
 GROWN = "grown"
 """The manifest's additions, in `data`: by file name sha256, n, and the step after which."""
+
+PASSED_OVER = "passed_over"
+"""The tasks of the reserve that are too long for the run's context, in `data` of the manifest: of
+each id a short hash of the task, so that one that was mended is looked at again."""
 
 
 def grown_files(folder: RunFolder, manifest: Mapping[str, Any] | None) -> list[Path]:
@@ -76,38 +84,68 @@ def pool_now(reader: RunReader, config: RunConfig, before: int | None = None) ->
 # --- growth ---------------------------------------------------------------------------------------
 
 
-def next_tasks(reader: RunReader, config: RunConfig, *, harder: bool = False) -> tuple[Task, ...]:
-    """The tasks of the reserve that are to join now: as many as the task file has, if there are.
+def next_tasks(reader: RunReader, config: RunConfig) -> tuple[Task, ...]:
+    """The tasks of the reserve that are to join now: as many as the task file has, if there are."""
+    return candidates(reader, config)[: growth(config)]
+
+
+def growth(config: RunConfig) -> int:
+    """How many tasks join at a time: as many as the task file has."""
+    from rollout.tasks import decode_tasks
+
+    return len(decode_tasks(from_checkout(config.data.pool)))
+
+
+def candidates(reader: RunReader, config: RunConfig, *, harder: bool = False) -> tuple[Task, ...]:
+    """The tasks of the reserve that may join, in the order in which they do.
 
     A task that shares an id, its prompt or a mark with the pool, or with the held-out, development
-    or final set, is passed over, and so is one that the sandbox or the mix has no place for.
-    harder: those first that are like tasks which still teach, or are stuck (`by_likeness`).
+    or final set, is left out, and so is one that is not sound, that the sandbox or the mix has no
+    place for, or that was passed over as too long. harder: those first that are like tasks which
+    still teach, or are stuck (`by_likeness`). Raises `BadInput` for a line that is no task.
     """
     from rollout.envs.registry import environment_of
-    from rollout.tasks import decode_tasks, decoded_by_line, shared_tasks, signatures
+    from rollout.tasks import decoded_by_line, shared_tasks, signatures
 
-    file = from_checkout(config.data.pool)
-    reserve = file.with_name("reserve.jsonl")
+    reserve = reserve_file(config)
     if not reserve.is_file():
         return ()
+    unsound = {problem.where for problem in unsound_tasks(reserve)}
+
+    def read(file: Path) -> dict[int, Task]:
+        found = decoded_by_line(file).items()
+        return {line: task for line, task in found if f"{file}:{line}" not in unsound}
+
     pool = pool_tasks(reader.folder, config, reader.manifest)
     known = {sign for task in pool for sign in signatures(task)}
     kept = {
         task.task_id
         for other in _kept_apart(config)
-        for _, task, *_ in shared_tasks(reserve, other, decoded_by_line)
+        for _, task, *_ in shared_tasks(reserve, other, read)
     }
+    too_long = (reader.manifest or {}).get("data", {}).get(PASSED_OVER, {})
     fresh = [
         task
-        for task in decode_tasks(reserve)
+        for task in read(reserve).values()
         if task.task_id not in kept
         and not known.intersection(signatures(task))
         and (not config.data.mix or task.env in config.data.mix)
         and not any(environment_of(task).fits(task, config.sandbox))
+        and not (task.task_id in too_long and too_long[task.task_id] == task_hash(task))
     ]
-    if harder:
-        fresh = by_likeness(fresh, pool, pool_now(reader, config))
-    return tuple(fresh[: len(decode_tasks(file))])
+    return tuple(by_likeness(fresh, pool, pool_now(reader, config)) if harder else fresh)
+
+
+def reserve_file(config: RunConfig) -> Path:
+    """Where the reserve of the run's pool is, or would be."""
+    return from_checkout(config.data.pool).with_name("reserve.jsonl")
+
+
+def unsound_tasks(reserve: Path) -> tuple[TaskProblem, ...]:
+    """The problems of tasks that cannot be played: no other command has checked the file."""
+    from rollout.tasks import check_tasks
+
+    return tuple(problem for problem in check_tasks(reserve) if problem.fatal)
 
 
 def _kept_apart(config: RunConfig) -> Iterator[Path]:

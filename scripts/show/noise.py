@@ -43,17 +43,21 @@ def noise_of(archive: Archive, place: Place) -> Noise:
 
 
 def _how_to_play_more(archive: Archive, place: Place) -> str:
-    """A command for a step that has groups; for an adapter, those that play it again."""
+    """A command for a step that has groups; for an adapter that is here, those that play it
+    again."""
     folder, sha = archive.folder, place.attempts[0].trajectory.adapter_sha
     adapters = RunReader(folder).adapters
-    if sha in adapters:
-        adapter = folder.adapter(adapters.index(sha))
+    adapter = folder.adapter(adapters.index(sha)) if sha in adapters else None
+    if adapter is not None and adapter.is_dir():
         more = f"eval.samples={SAMPLES}"
         how, arm = replay(folder, adapter, f"{folder.name}-noise", more=more)
         then = f"grpo show {arm.rpartition('@')[0]} --noise --eval warm-start"
         evaluation = f"to play {SAMPLES} attempts: {how}, then `{then}`"
     else:
-        evaluation = f"a new run with eval.samples = {SAMPLES} in its run.toml plays {SAMPLES}"
+        evaluation = (
+            f"a new run with eval.samples = {SAMPLES} in its run.toml plays {SAMPLES}:"
+            f" `grpo new NAME --set eval.samples={SAMPLES}`"
+        )
     if not archive.steps:
         return evaluation
     step = archive.command("--noise", f"--step {archive.steps[-1]}")

@@ -99,6 +99,12 @@ def test_the_command_is_installed_and_says_what_is_wrong(alone: Path, tmp_path: 
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
 
 
+def test_the_checkouts_own_set_up_installs_the_same_command() -> None:
+    of = [tomllib.loads((at / "pyproject.toml").read_text()) for at in (ROOT, PACKAGING)]
+    ours, alone = (project["project"]["scripts"]["fieldkit"] for project in of)
+    assert ours == alone
+
+
 STRANGER = """
 from fieldkit import BadInput
 from fieldkit.eval import pass_at_k_estimator

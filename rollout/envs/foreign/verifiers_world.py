@@ -258,9 +258,11 @@ def verifiers_environment(name: str, settings: EnvSettings, root: Path) -> Envir
 
 def verifiers_identity(name: str, settings: EnvSettings, root: Path) -> str:
     """A hash of the file's contents, if it is a file, and of the packages in the virtual
-    environment."""
-    program = VerifiersProgram(name, settings, root)  # checks that both are there
+    environment. Raises `BadInput` if one of them is not there."""
+    program = VerifiersProgram(name, settings, root)  # checks the virtual environment
     code = root / Path(settings.use).expanduser()
     python = root / Path(settings.python).expanduser()
+    if settings.use.endswith(".py") and not code.is_file():
+        raise BadInput(f"{program.where}.use: {code}: no such file")
     lines = [program.where, sha256_file(code) if code.is_file() else settings.use]
     return sha256_text("\n".join([*lines, *installed_packages(python)]))

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import os
 import select
+import shlex
 import subprocess
 import threading
 import time
@@ -35,6 +36,11 @@ _LEFT_SECONDS = 1.0  # the same for one that has outlived its owner already
 _LOG_TAIL_BYTES = 4000
 _LOG_SHOWN = 600  # characters
 
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_OUR_VENV = _CHECKOUT / ".venv-openenv"
+_OUR_SETUP = _CHECKOUT / "scripts" / "setup" / "openenv.sh"
+"""Makes `_OUR_VENV`, with pinned packages."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -51,6 +57,32 @@ class Launch:
     folder: Path
     port: int = 0
     start_seconds: float = 120.0
+
+    def check(self) -> None:
+        """Raise `BadInput` where the app or the Python is not there, with the command that makes
+        the virtual environment."""
+        where = f"envs.{self.name}"
+        file, _, name = self.app.rpartition(":")
+        if not file or not name:
+            raise BadInput(
+                f'{where}: serve = "{self.app}": write "module:app" or "path/to/file.py:app"'
+            )
+        if file.endswith(".py") and not (self.folder / file).is_file():
+            raise BadInput(f"{where}: serve: {self.folder / file}: no such file")
+        if self.python.is_file():
+            return
+        venv = self.python.parent.parent
+        if venv.absolute() == _OUR_VENV:
+            here = _OUR_SETUP.is_relative_to(Path.cwd())
+            setup = _OUR_SETUP.relative_to(Path.cwd()) if here else _OUR_SETUP
+            how = f"`{shlex.quote(str(setup))}` makes its virtual environment"
+        else:
+            shown = shlex.quote(str(venv))
+            how = (
+                f"`python3 -m venv {shown} && {shown}/bin/pip install openenv` makes a virtual"
+                " environment there; install what the app imports, too"
+            )
+        raise BadInput(f"{where}: python = {self.python}: no such program; {how}")
 
     def command(self, ready: int) -> list[str]:
         """`-I`: neither the folder of the script nor PYTHON* variables are on its path."""
@@ -133,7 +165,7 @@ class LocalServer:
 
     def _start(self) -> None:
         launch, began = self.launch, time.monotonic()
-        self._check()
+        launch.check()
         ready, ready_write = os.pipe()
         log = self._logs / f"{self._entry}-{time.strftime('%Y%m%d-%H%M%S')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -169,21 +201,6 @@ class LocalServer:
         self._lines.append(
             f"envs.{launch.name}: its server is ready after {seconds:.1f} s (log {log})"
         )
-
-    def _check(self) -> None:
-        launch, where = self.launch, f"envs.{self.launch.name}"
-        file, _, name = launch.app.rpartition(":")
-        if not file or not name:
-            raise BadInput(
-                f'{where}: serve = "{launch.app}": write "module:app" or "path/to/file.py:app"'
-            )
-        if file.endswith(".py") and not (launch.folder / file).is_file():
-            raise BadInput(f"{where}: serve: {launch.folder / file}: no such file")
-        if not launch.python.is_file():
-            raise BadInput(
-                f"{where}: python = {launch.python}: no such program; `python3 -m venv"
-                f" {launch.python.parent.parent}` makes a virtual environment there"
-            )
 
     def _await_ready(self, ready: int) -> int:
         """The port, once it answers. The end of the process closes the pipe and ends the wait."""

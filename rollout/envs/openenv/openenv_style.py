@@ -74,10 +74,11 @@ def source_of(name: str, settings: EnvSettings, root: Path) -> Source:
 def identity(name: str, settings: EnvSettings, root: Path) -> str:
     """For a server of ours: a hash of its program, the files next to it that it imports, and the
     packages of its virtual environment. For a URL: a hash of the URL, because the code behind it is
-    unknown. Raises `BadInput`."""
+    unknown. Raises `BadInput`, also for an app or a Python that is not there."""
     source = source_of(name, settings, root)
     if not source.serve:
         return sha256_text(source.url)
+    source.launch(root).check()
     where = source.serve.rpartition(":")[0]
     program = root / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
     files = imported_files(program) if program.is_file() else []

@@ -29,6 +29,7 @@ from typing import Any
 from fieldkit.errors import MissingFile, Unavailable
 from fieldkit.files.json_text import parse_json, whole_text
 from rollout.envs.sql import sql_worker
+from rollout.envs.sql.sql_databases import build_command
 
 SQL_CHARACTERS = sql_worker.SQLITE_LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]
 """Of one query; so that it fits into the pipe to a worker, however it is escaped."""
@@ -206,7 +207,7 @@ class WorkerPool:
         if "broken" in told:
             raise Unavailable(
                 f"{path}: not a database that can be read ({told['broken']});"
-                " `python -m rollout.envs.sql` makes the databases again"
+                f" `{build_command()}` makes the databases again"
             )
         if "error" in told:
             return Result(error=told["error"])
@@ -244,9 +245,7 @@ class LockedDatabase:
 
     def __init__(self, path: Path, pool: WorkerPool = POOL) -> None:
         if not path.is_file():
-            raise MissingFile(
-                f"{path}: no such database; `python -m rollout.envs.sql` makes the databases"
-            )
+            raise MissingFile(f"{path}: no such database; `{build_command()}` makes the databases")
         self.path = path.resolve()
         self._pool = pool
 

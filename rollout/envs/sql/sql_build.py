@@ -19,7 +19,7 @@ from typing import Any
 from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import whole_dir
 from rollout.envs.sql.sql_catalog import Database, Table
-from rollout.envs.sql.sql_databases import CATALOG, database_dir
+from rollout.envs.sql.sql_databases import CATALOG, build_command, database_dir
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "sql-data.txt"
 """The wheels, with hashes."""
@@ -36,7 +36,7 @@ def install_wheels(folder: Path) -> None:
         raise Unavailable(
             f"{REQUIREMENTS}: the wheels with the tables cannot be installed:"
             f" {done.stderr.strip()[-500:]}\nWith the package index in reach,"
-            " `python -m rollout.envs.sql` goes on"
+            f" `{build_command()}` goes on"
         )
 
 

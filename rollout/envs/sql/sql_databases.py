@@ -7,6 +7,8 @@ from, and what their columns mean. No code there reads a wheel (`sql_build`) or 
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 from fieldkit.files.user_cache import cache_dir
@@ -23,3 +25,10 @@ CATALOG = (*POOL_DATABASES, *UNSEEN_DATABASES)
 def database_dir() -> Path:
     """Where `python -m rollout.envs.sql` puts the databases."""
     return cache_dir() / "sql" / VERSION
+
+
+def build_command() -> str:
+    """The command that makes them, as it can be typed in this folder with the Python that runs."""
+    python, here = Path(sys.executable), Path.cwd()
+    shown = python.relative_to(here) if python.is_relative_to(here) else python
+    return f"{shlex.quote(str(shown))} -m rollout.envs.sql"

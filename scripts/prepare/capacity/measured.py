@@ -100,7 +100,8 @@ def measured_run(reader: RunReader, box: str) -> MeasuredRun:
 
 def seats_of(config: Mapping[str, Any]) -> int:
     """The most episodes that an engine of a run with these resolved settings decodes at once."""
-    return int(min(config["rollout"]["concurrency"] or SEATS, config["engine"]["max_num_seqs"]))
+    seats = config["engine"]["max_num_seqs"]
+    return int(min(config["rollout"]["concurrency"] or seats, seats))
 
 
 def _measured_step(reader: RunReader, n: int) -> MeasuredStep:

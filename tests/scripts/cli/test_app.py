@@ -69,7 +69,9 @@ def test_a_shell_completes_commands_and_the_names_of_runs() -> None:
 def test_settings_are_found_by_a_word_with_default_unit_and_values() -> None:
     [found] = json.loads(grpo("keys", "start_seconds", "--json").stdout)
     assert (found["key"], found["unit"]) == ("engine.start_seconds", "seconds")
-    said = grpo("keys", "TURN_PENALTY").stdout
+    shown = grpo("keys", "TURN_PENALTY")
+    said = shown.stdout
+    assert "A preset writes other values" in shown.stderr
     assert said.startswith("reward.turn_penalty = 0.2\n")
     assert len(json.loads(grpo("keys", "--json").stdout)) > 60
 
@@ -78,6 +80,20 @@ def test_a_word_that_no_setting_has_names_the_nearest() -> None:
     done = grpo("keys", "tempratur")
     assert done.returncode == BAD_INPUT
     assert "did you mean 'temperature'?" in done.stderr
+
+
+def test_the_reward_without_a_run_is_said_to_be_that_of_the_defaults() -> None:
+    assert "(defaults)" in grpo("reward", "explain").stdout
+    assert "(defaults)" not in grpo("reward", "explain", "first-night").stdout
+
+
+def test_tasks_of_an_unknown_environment_are_one_line_with_the_option_that_knows_it() -> None:
+    done = grpo("tasks", "check", str(ROOT / "data" / "sql" / "heldout.jsonl"))
+    assert done.returncode == BAD_INPUT
+    (line,) = done.stdout.splitlines()
+    assert "heldout.jsonl:1: " in line
+    assert line.endswith("env 'sql' is unknown; known: clawgym (and so in 119 more lines)")
+    assert "heldout.jsonl --run RUN`" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`grpo sweep run`: which nights it asks for."""
+"""`grpo sweep`: which nights it asks for, and what is said where a sweep is taken for a run."""
 
 from __future__ import annotations
 
@@ -36,3 +36,28 @@ def test_a_resumed_sweep_asks_nothing_of_a_night_that_was_stopped_beyond_the_run
     ended = grpo("sweep", "run", folder.path)
     assert ended.code == 0, ended.error
     assert asked == [(2, [at_the_rung.name]), (8, [ahead.name])]
+
+
+@pytest.mark.parametrize("command", ["table", "watch", "stop"])
+def test_a_sweep_is_no_run_and_its_nights_are_named(command: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "sweep")
+    new_sweep(folder, "smol", [], "0,1", [], None)
+    ended = grpo(command, folder.path)
+    assert ended.code == 2
+    assert "a sweep and no run" in ended.error
+    assert f"grpo sweep show {folder.path}` compares its nights" in ended.error
+    assert f"by its path: {folder.path}/night-seed0" in ended.error
+
+
+def test_a_sweep_whose_first_night_is_not_over_says_what_plays_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "sweep")
+    new_sweep(folder, "smol", [], "0,1", [], None)
+    ended = grpo("sweep", "show", folder.path)
+    assert ended.code == 2
+    assert "no night is finished and evaluated yet" in ended.error
+    assert f"grpo sweep run {folder.path}` plays them" in ended.error
+
+
+def test_the_commands_of_a_sweep_take_the_name_of_one() -> None:
+    for command in ("new", "run", "show"):
+        assert " SWEEP" in grpo("sweep", command, "-h").out

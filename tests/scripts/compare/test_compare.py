@@ -134,9 +134,9 @@ def test_what_a_copy_without_weights_cannot_play_is_not_offered(runs: Path) -> N
     for step in range(STEPS + 1):
         RunFolder(runs / "b").adapter(step).rmdir()
     evaluation_of(runs / "b", "base").rename(runs / "elsewhere")
-    for arm, there in (("1", "warm, 2"), ("base", "warm, 2")):
-        said = refusal(runs / "a", f"{runs}/b@{arm}")
-        assert f"(there are: {there}), and this copy of the run has no weights" in said
+    for wanted in ("1", "base"):
+        said = refusal(runs / "a", f"{runs}/b@{wanted}")
+        assert "(there are: warm, 2), and this copy of the run has no weights" in said
         assert "grpo eval" not in said
         assert f"`grpo run {runs}/b-again` play it again" in said
 

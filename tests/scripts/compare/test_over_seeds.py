@@ -19,8 +19,8 @@ from rollout.arm import TRAJECTORIES
 from scripts.cli.app import app
 from scripts.compare.over_seeds import SeedsComparison, compare_over_seeds
 from scripts.compare.seed_forms import html, markdown, rich_page, sentences, tables
-from scripts.prepare.sweep_file import SWEEP_FILE
 from scripts.run.config import DEVELOPMENT
+from scripts.run.folder import SWEEP_FILE
 from tests.scripts.made_night import HELD_OUT, make_night
 from tests.scripts.report.test_page import Page
 
@@ -93,8 +93,9 @@ def test_a_night_that_is_not_evaluated_yet_is_left_out_and_named(
     assert found.unplayed == ("kind-seed1", "kind-seed2")
     assert len(found.arms[0].nights) == 1
     assert "left out: kind-seed1, kind-seed2" in markdown(found)
-    with pytest.raises(BadInput, match="no night of kind"):
-        compare_over_seeds({"kind": [tmp_path / "kind-seed2"]})
+    arms |= {"hard": [tmp_path / "hard-seed0"]}
+    with pytest.raises(BadInput, match=r"no night of hard is .*yet; `grpo sweep run \S+` plays"):
+        compare_over_seeds(arms)
 
 
 def test_nights_that_were_not_evaluated_alike_are_refused(nights: Path, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from fieldkit.errors import Shortage
 from fieldkit.gate.memory import GIB
 from rollout.engine.forecast import MemoryForecast
 from rollout.engine.port import HOST, free_port
+from rollout.envs.configured import register_environments
+from scripts.base.checkout import ROOT
 from scripts.doctor.run_checks import examine_run
 from scripts.run.folder import RunFolder
 from tests.conftest import TinyModel
@@ -77,6 +82,78 @@ def test_a_prompt_beyond_the_context_and_a_seed_beyond_the_workspace_are_told_in
     bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
     assert list(bad) == ["tasks"]
     assert "more than sandbox.workspace_bytes" in bad["tasks"]
+
+
+@pytest.fixture
+def none_registered() -> Iterator[None]:
+    yield
+    register_environments({}, ROOT)
+
+
+def with_environment(folder: Path, parts: tuple[Path, Path], **table: object) -> RunFolder:
+    """A run whose tasks are rows of the environment `game`, which the table describes."""
+    model, adapter = parts
+    tables = {"envs.game": {"passes": "reward >= 1", **table}}
+    run = write_run(folder / "r", model, adapter, **tables)
+    for split, first in (("pool", 0), ("heldout", 10)):
+        rows = [
+            {"environment": "game", "prompt": "Play.", "database": "penguins", "answer": first + i}
+            for i in range(4)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return RunFolder(run)
+
+
+def test_an_environment_writes_its_prompts_so_they_are_not_measured(
+    parts: tuple[Path, Path], tmp_path: Path, none_registered: None
+) -> None:
+    run = with_environment(tmp_path, parts, use="tests/rollout/envs/counter.py:Counter")
+    findings = {f.name: f for f in examine_run(run)}
+    assert [f.name for f in findings.values() if not f.ok] == []
+    assert findings["envs"].text == "game (tests/rollout/envs/counter.py:Counter)"
+    assert findings["prompts"].text == "not measured: an environment writes them"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            {
+                "use": "rollout.envs.sql.sql_env:SqlEnv",
+                "rewards": {"rollout.envs.sql.sql_rewards:correctness": 1.0},
+            },
+            r"penguins\.sqlite: no such database; `\S+ -m rollout\.envs\.sql` makes",
+        ),
+        (
+            {"serve": "docs/openenv/guess_server.py:app", "python": "gone/bin/python"},
+            r"gone/bin/python: no such program; `python3 -m venv \S+/gone ",
+        ),
+        ({"serve": "gone.py:app", "python": "gone/bin/python"}, r"gone\.py: no such file"),
+        (
+            {"use": "gone.py", "style": "verifiers", "python": sys.executable},
+            r"envs\.game\.use: \S+gone\.py: no such file",
+        ),
+    ],
+    ids=["database", "python", "app", "file"],
+)
+def test_what_an_environment_lacks_is_told_in_the_evening_with_what_makes_it(
+    parts: tuple[Path, Path],
+    tmp_path: Path,
+    none_registered: None,
+    monkeypatch: pytest.MonkeyPatch,
+    table: dict[str, object],
+    said: str,
+) -> None:
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    bad = {f.name: f.text for f in examine_run(with_environment(tmp_path, parts, **table))}
+    assert re.search(said, bad["envs"]), bad["envs"]
+
+
+def test_a_copy_without_weights_cannot_go_on_and_this_is_told() -> None:
+    (weights,) = [f for f in examine_run(RunFolder(ROOT / "runs/sql-0")) if f.name == "weights"]
+    assert not weights.ok
+    assert "not in this copy" in weights.text
+    assert "`grpo run sql-0-again` play it again" in weights.text
 
 
 def test_an_address_in_engine_urls_that_does_not_answer_is_told_in_the_evening(

@@ -21,6 +21,7 @@ from rollout.engine.leftovers import SCRATCH_VARIABLE, new_scratch
 from rollout.engine.replica import ENGINE
 from scripts.doctor import checkup, ownership
 from scripts.doctor.ownership import Use, families, reclaim, told
+from scripts.night.detach import LOOP
 from scripts.run import folder
 from tests.scripts.doctor.servers import WORKER, gone, loop_of, mine, start
 
@@ -232,6 +233,32 @@ def test_what_belongs_to_another_checkout_is_left_alone(
     monkeypatch.setattr(ownership, "families", lambda: [found])
     assert reclaim() == []
     assert not gone(found.pids)
+    for pid in found.pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_detached_loop_that_has_not_taken_its_run_yet_is_left_alone(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = checkout / "runs" / "tonight"
+    run.mkdir(parents=True)
+    marks = Ledger(run / LEDGER_FILE).unannounced(LOOP)
+    with subprocess.Popen([sys.executable, "-c", WORKER], env={**os.environ, **marks}) as loop:
+        (found,) = mine(checkout)
+        assert (found.use, found.reclaimable) == (Use.STARTING, False)
+        assert reclaim_only(monkeypatch, found) == []
+        assert loop.poll() is None
+        loop.kill()
+
+
+def test_what_no_ledger_names_is_left_alone_where_another_checkout_has_its_run(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = tmp_path_factory.mktemp("other") / "runs" / "theirs"
+    owned = start(run)
+    Ledger(run / LEDGER_FILE).forget(owned.name)
+    (found,) = [f for f in families() if f.marker == owned.marker]
+    assert (found.use, found.reclaimable) == (Use.ELSEWHERE, False)
     for pid in found.pids:
         os.kill(pid, signal.SIGKILL)
 

@@ -21,6 +21,7 @@ from scripts.evidence.findings import Findings, read_findings
 from scripts.evidence.run_tables import TABLES, Section, Shown
 from scripts.evidence.step_figures import FIGURES, StepFigure, curves
 from scripts.evidence.text_page import markdown, rich_page
+from scripts.evidence.verdict import REWARD_TREND
 from scripts.report.files import write_report
 from scripts.track.points import read_points
 from scripts.words.table import Table
@@ -152,6 +153,16 @@ def added(registry: list[T], entry: T) -> Iterator[None]:
         yield
     finally:
         registry.remove(entry)
+
+
+def test_a_reward_that_a_schedule_pays_by_is_no_sign_of_learning(night: Night) -> None:
+    schedule = {"turn_penalty": [[1, 0.4], [8, 0.0]]}
+    falling = replace(night.config, reward=replace(night.config.reward, schedule=schedule))
+    for config, compared in ((night.config, True), (falling, False)):
+        found = read_findings(night.folder, config)
+        assert found.verdict is not None
+        assert any(test.what == REWARD_TREND for test in found.verdict.tests) is compared
+        assert any(gain.figure == "reward" for gain in found.milestones.gains) is compared
 
 
 def test_what_is_judged_follows_what_was_read(night: Night) -> None:

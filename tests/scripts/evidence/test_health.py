@@ -75,6 +75,11 @@ def test_where_held_out_tasks_were_played_they_are_asked_and_not_the_rollouts(
         assert (w.reward_without_work(found(worse), evidence) is not None) == warned
 
 
+def test_a_reward_that_a_schedule_raised_is_no_warning() -> None:
+    night = steps(reward=[0.3, 0.3, 0.3, 0.5, 0.5, 0.5], passed=[0.6, 0.6, 0.6, 0.3, 0.3, 0.3])
+    assert w.reward_without_work(milestones(night, paid_alike=False), None) is None
+
+
 def test_a_reward_that_rises_with_the_work_is_none() -> None:
     night = steps(reward=[0.3, 0.3, 0.3, 0.5, 0.5, 0.5], passed=[0.3, 0.3, 0.3, 0.6, 0.6, 0.6])
     assert w.reward_without_work(found(night), None) is None

@@ -75,6 +75,14 @@ def test_a_night_without_a_habit_is_dated_by_its_reward() -> None:
     )
 
 
+def test_a_reward_that_a_schedule_pays_by_is_no_gain() -> None:
+    played = [step(i, "a", stop_rate=1.0, turns=3.0, reward=i / 10) for i in range(1, 9)]
+    found = milestones(played, paid_alike=False)
+    assert [gain.figure for gain in found.gains] == ["stop rate", "turns", "pass rate"]
+    (said,) = found.sentences
+    assert "reward.schedule changes what is paid" in said
+
+
 def test_a_figure_that_did_not_move_dates_nothing() -> None:
     flat = [step(i, "a", stop_rate=0.5, turns=6.0, reward=0.1) for i in range(1, 9)]
     assert all(g.most_by_step is None for g in milestones(flat).gains)

@@ -196,7 +196,7 @@ def test_a_night_without_any_episode_still_has_its_tables_and_verdict(
     for words in (("table", run), ("report", run), ("watch", run, "--once")):
         assert grpo(*words).exit_code == 0, words
     for words in (("show", run), ("replay", run), ("compare", run, f"{run}@warm"), ("pack", run)):
-        with pytest.raises(BadInput, match=r"this copy of the run .*`grpo pack "):
+        with pytest.raises(BadInput, match=r"this copy of the run .*`grpo table "):
             grpo_raises(*words)
     assert contents(figures_only.folder.path) == before
 

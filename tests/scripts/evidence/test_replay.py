@@ -19,6 +19,7 @@ from fieldkit.codec import encode_group
 from fieldkit.records import RolloutGroup
 from reward.shaping import RewardSettings
 from scripts.evidence.replay import replay_run
+from tests.scripts.cli.in_process import grpo
 from tests.scripts.evals import trajectory
 from tests.scripts.made_night import group, make_night, turn
 
@@ -108,6 +109,23 @@ def test_the_rewards_of_two_arms_are_compared_task_by_task(night: Path) -> None:
 
 def two_of_four(turns: int) -> float:
     return 0.5 - 0.2 * turns / 12
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--reward", "binary"), ("--turn-penalty", "0.9"), ("--protocol", "literal")],
+)
+def test_what_environments_pay_is_replayed_under_no_other_reward(flag: str, value: str) -> None:
+    ended = grpo("replay", "sql-0", flag, value)
+    assert ended.code == 2
+    assert "its environments pay every episode themselves" in ended.error
+    assert "grpo reward explain sql-0` shows what they pay" in ended.error
+
+
+def test_what_environments_pay_is_not_called_a_reward_of_shell_tasks() -> None:
+    said = " ".join(grpo("replay", "sql-0").out.split())
+    assert "Evaluation step 12 under the environment's own reward" in said
+    assert "λ" not in said
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.journal import Journal
 from rollout.synth.written import _EXAMPLE, briefs
 from rollout.tasks import read_tasks
+from scripts.base.checkout import from_checkout
 from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, author_tasks
 from tests.fieldkit.answering import Endpoint, answering, said
 from tests.scripts.typed import BAD_INPUT, grpo
@@ -136,6 +138,18 @@ def test_a_server_that_fails_loses_nothing_that_was_judged(write: Written) -> No
     assert len(write.endpoint.asked) == AT_ONCE
 
 
+def test_a_kill_before_the_file_is_written_does_not_lock_it(write: Written) -> None:
+    """The first reply had failed and was asked for again, so the journal has it behind the second;
+    the file does not have it yet."""
+    found = write([said(copy_task(0)), said(copy_task(1))], 2, most=2)
+    journal = write.folder / "tasks.replies.jsonl"
+    begun, first, second = journal.read_text().splitlines(keepends=True)
+    journal.write_text(begun + second + first)
+    write.out.write_text(encode(found.kept[1]) + "\n")
+    again = write([(500, "")], 2)  # all are there, so nobody is asked
+    assert again.kept == [found.kept[1], found.kept[0]] == list(read_tasks(write.out))
+
+
 def test_a_server_without_json_schemas_is_asked_in_words(write: Written) -> None:
     found = write([(400, "response_format is unknown"), said(copy_task(0))], 1, most=1)
     assert len(found.kept) == 1
@@ -154,6 +168,21 @@ def test_tasks_of_another_origin_are_not_replaced(write: Written) -> None:
     with pytest.raises(BadInput, match="it holds other tasks; name another file with --out"):
         write([said(copy_task(0))], 1)
     assert write.out.read_text() == "mine\n"
+
+
+def test_what_is_kept_stays_apart_from_the_same_tasks(write: Written, tmp_path: Path) -> None:
+    mine, other = (tmp_path / f"{name}.jsonl" for name in ("mine", "other"))
+    kept = {t.prompt: t for t in write([said(copy_task(n)) for n in range(3)], 3, most=3).kept}
+    for file, prompt in ((mine, COPIES[1]), (other, COPIES[2])):
+        file.write_text(encode(replace(kept[prompt], task_id=file.stem)) + "\n")
+    apart = Written(tmp_path / "apart")
+    (apart.folder / "scratch").mkdir(parents=True)
+    apart([said(copy_task(0))], 1, most=1, apart=[mine])
+    for given, reason in (([], f"add --apart {mine}"), ([mine, other], f"without --apart {other}")):
+        with pytest.raises(BadInput, match=reason):
+            apart([said(copy_task(1))], 2, apart=given)
+    found = apart([said(copy_task(1))], 2, most=2, apart=[mine])
+    assert found.judged[1].fate is Fate.EVALUATED
 
 
 @pytest.mark.parametrize(
@@ -183,16 +212,18 @@ def test_a_file_that_was_changed_is_not_gone_on_with(write: Written) -> None:
 
 
 def test_the_command_says_what_it_kept_and_that_it_wanted_more(tmp_path: Path) -> None:
-    out = tmp_path / "tasks.jsonl"
+    out, apart = tmp_path / "tasks.jsonl", tmp_path / "mine.jsonl"
+    apart.write_bytes(from_checkout("data/development.jsonl").read_bytes())
     listed = json.dumps({"data": [{"id": "m"}]})
     with answering([said(json.dumps(_EXAMPLE)), said("no")], 200, listed) as endpoint:
-        words = ("synth", "--author", endpoint.base_url, "--tasks", "2", "--replies", "2")
-        ended = grpo(*words, "--out", out, "--json")
+        told = ["--author", endpoint.base_url, "--model", "m", "--key-from", "MY_KEY"]
+        told += ["--seed", "7", "--apart", str(apart)]
+        ended = grpo("synth", *told, "--tasks", "2", "--replies", "2", "--out", out, "--json")
     assert ended.returncode == BAD_INPUT
-    told = json.loads(ended.stdout)
-    assert told["kept"] == 1
+    assert json.loads(ended.stdout)["kept"] == 1
     assert "error: 1 of 2 tasks were kept, of 2 replies" in ended.stderr
-    assert f"--tasks 2 --out {out} --replies 4` asks for more" in ended.stderr
+    again = f"`grpo synth {' '.join(told)} --tasks 2 --out {out} --replies 4` asks for more"
+    assert again in ended.stderr
     (task,) = read_tasks(out)
     assert task.prompt == _EXAMPLE["prompt"]
 

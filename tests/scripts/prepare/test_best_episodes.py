@@ -137,6 +137,18 @@ def test_equal_rewards_are_ordered_by_fewer_turns_and_a_task_is_bounded(
     assert chosen.origin["left_out"][BEYOND] == 1
 
 
+def test_episodes_of_steps_that_were_paid_differently_are_ordered_by_one_rule(
+    tmp_path: Path, tiny: TinyModel, chat: ChatRenderer
+) -> None:
+    """A turn was free at first, so that the long episode was paid more than the short one."""
+    long = episode(chat, POOL[0], 0, [WORK, WORK, DONE], reward=1.0, passed=True)
+    short = episode(chat, POOL[0], 0, [WORK, DONE], reward=0.9, passed=True)
+    folder = a_run(tmp_path, tiny.folder, [[[long]], [[short]]])
+    paid = "[reward]\nturn_penalty = 0.6\nschedule = { turn_penalty = [[1, 0.0], [2, 0.6]] }\n"
+    folder.config.write_text(folder.config.read_text() + paid)
+    assert [len(d.turns) for d in chosen_of(folder, tiny, per_task=1).demos] == [2]
+
+
 def test_a_held_out_task_is_never_learned_and_is_counted(
     tmp_path: Path, tiny: TinyModel, chat: ChatRenderer
 ) -> None:

@@ -70,6 +70,14 @@ def test_a_task_that_its_oracle_does_not_pass_is_an_error_that_names_it(
         oracle_episodes(config, file, default_model_dir(), tmp_path, lambda *_: None)
 
 
+def test_held_out_tasks_are_refused_with_both_files(config: RunConfig, tmp_path: Path) -> None:
+    file, kept = written(tmp_path), tmp_path / "heldout.jsonl"
+    kept.write_text(file.read_text().splitlines(keepends=True)[3])
+    apart = replace(config, data=replace(config.data, heldout=str(kept)))
+    with pytest.raises(BadInput, match=rf"^{file}: task .* is one of {kept}, or is like one"):
+        oracle_episodes(apart, file, default_model_dir(), tmp_path, lambda *_: None)
+
+
 def test_a_template_with_a_form_of_its_own_is_refused_with_the_setting(
     config: RunConfig, tmp_path: Path
 ) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
-from scripts.prepare.sweep_file import PLAIN, SWEEP_FILE, make_nights, new_sweep, read_sweep
+from scripts.prepare.sweep_file import PLAIN, make_nights, new_sweep, read_sweep
 from scripts.run.config import MOST_TASKS, read_config
-from scripts.run.folder import RunFolder
+from scripts.run.folder import SWEEP_FILE, RunFolder
 
 VARY = ["reward.turn_penalty=0,0.2"]
 

@@ -42,6 +42,15 @@ def test_a_run_that_starts_from_a_run_stands_below_it_with_its_outcome(child: Ru
     assert store.tree().splitlines()[1].startswith("└─ again keep")
 
 
+def test_tasks_that_joined_the_pool_are_told_with_their_hash(child: RunFolder) -> None:
+    manifest = json.loads(child.manifest.read_text())
+    manifest["data"]["grown"] = {"grown-001.jsonl": {"sha256": "0" * 64, "n": 42, "step": 1}}
+    child.manifest.write_text(json.dumps(manifest))
+    record_run(child)
+    *_, newest = LineageStore(child.path.parent / FOLDER).all_trials()
+    assert json.loads(newest.notes)["data"]["grown-001.jsonl"] == "0" * 64
+
+
 def test_a_second_look_adds_nothing(child: RunFolder) -> None:
     record_run(child)
     record_run(child)

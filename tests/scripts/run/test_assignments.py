@@ -45,6 +45,15 @@ def test_a_value_that_only_equals_the_one_in_the_file_is_still_checked() -> None
         assigned("[run]\npreflight = true\n", {"run.preflight": 1}, "run.toml")
 
 
+def test_a_fault_of_the_file_is_not_laid_on_the_assignment() -> None:
+    hot = '[rollout]\ntemperature = "hot"\n'
+    with pytest.raises(BadInput, match=r"^run\.toml: rollout\.temperature: expected"):
+        assigned(hot, {"run.steps": 3}, "run.toml")
+    with pytest.raises(BadInput, match=r"^--set .*: run\.steps: expected"):
+        assigned(hot, {"rollout.temperature": 0.8, "run.steps": -1}, "run.toml")
+    assert "temperature = 0.8" in assigned(hot, {"rollout.temperature": 0.8}, "run.toml")
+
+
 def test_a_key_that_is_not_there_yet_goes_to_its_table() -> None:
     changed = assigned(SMOL, {"engine.port": 8123}, "run.toml")
     assert tomllib.loads(changed)["engine"]["port"] == 8123

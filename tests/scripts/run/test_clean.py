@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from fieldkit.training.adapter import adapter_sha
 from scripts.run.clean import clean
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
+from scripts.run.next_phase import sampled_from
 from tests.chaos.night import GRPO_RUN, SITE, step_shas
 from tests.scripts.evals import arm, write_eval
 from tests.scripts.made_night import make_night, tasks
@@ -53,6 +55,14 @@ def test_the_first_the_best_and_the_last_two_stay(night: RunFolder) -> None:
     assert all(p.read_bytes() == before for p, before in figures.items())
     (entry,) = Journal(night.journal).read()
     assert entry.data["removed"][0] == "step-001/adapter"
+
+
+def test_with_an_overlap_the_adapter_that_sampled_the_newest_bundle_stays(night: RunFolder) -> None:
+    manifest = json.loads(night.manifest.read_text())
+    manifest["config"]["run"]["overlap"] = 1
+    night.manifest.write_text(json.dumps(manifest))
+    assert clean(night).kept == (0, 3, sampled_from(STEPS, 1), 7, 8)
+    assert checkpoints(night) == [0, 3, 6, 7, 8]
 
 
 def test_a_dry_run_says_the_same_and_removes_nothing(night: RunFolder) -> None:

@@ -13,8 +13,9 @@ from pydantic import PositiveInt
 from fieldkit.errors import BadInput
 from fieldkit.settings import Change, Follows, Unit, read_tables, settings
 from rollout.settings import RolloutSettings
+from scripts.prepare.presets import preset_config
 from scripts.run.config import RunConfig
-from scripts.run.keys import all_keys, dotted_keys, settings_page
+from scripts.run.keys import DEFAULTS, all_keys, dotted_keys, settings_page
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
 
@@ -92,3 +93,10 @@ def test_every_key_is_documented_with_what_may_become_of_it() -> None:
     machine = dotted_keys(Change.MACHINE)
     assert {"engine.port", "rollout.concurrency", "trainer.gradient_checkpointing"} <= machine
     assert not machine & {"engine.dtype", "engine.max_model_len", "rollout.group_size"}
+
+
+def test_what_is_said_of_the_preset_that_a_night_takes_is_so() -> None:
+    config = preset_config("smol")
+    penalty, minutes = config.reward.turn_penalty, config.run.minutes
+    assert f"turn_penalty is {penalty:g} and run.minutes {minutes:g}." in DEFAULTS
+    assert (RunConfig().reward.turn_penalty, RunConfig().run.minutes) != (penalty, minutes)

@@ -139,6 +139,48 @@ def test_a_reserve_without_a_task_left_ends_the_night(night: Night, tmp_path: Pa
         grow(night)
 
 
+def too_long(task: Task) -> Task:
+    return replace(task, prompt=f"{task.prompt} {'And so on. ' * 10_000}")
+
+
+def test_tasks_that_cannot_join_do_not_stand_before_those_that_can(
+    night: Night, tmp_path: Path
+) -> None:
+    reserve = of_reserve(10)
+    regex = {"kind": "file_contents_match_regex", "path": "f0", "regex": "("}
+    unsound = {**reserve[1].info, "verifiable_assertions": [regex]}
+    reserve[:3] = [
+        too_long(reserve[0]),
+        replace(reserve[1], info=unsound),
+        too_long(reserve[2]),
+    ]
+    write_tasks(tmp_path / "reserve.jsonl", reserve)
+    told: list[str] = []
+    ctx = replace(context(night), tell=lambda event: told.append(str(event)))
+    assert phase(ctx).text == (
+        f"4 tasks of the reserve joined the pool after step {LONG};"
+        " 2 passed over, too long for the context"
+    )
+    assert "reserve.jsonl:2: r001: " in told[0]
+    reader = RunReader(night.folder)
+    joined = pool_tasks(night.folder, night.config, reader.manifest)[4:]
+    assert names(joined) == ["r003", "r004", "r005", "r006"]
+    assert names(next_tasks(reader, night.config)) == ["r007", "r008", "r009"]
+
+
+def test_a_reserve_of_tasks_that_are_too_long_ends_the_night_as_converged(
+    night: Night, tmp_path: Path
+) -> None:
+    reserve = of_reserve(3)
+    write_tasks(tmp_path / "reserve.jsonl", [too_long(task) for task in reserve])
+    assert look(night.folder, night.config)[0] is Phase.GROW
+    assert "3 passed over" in grow(night)
+    assert look(night.folder, night.config)[0] is Phase.CONVERGED
+    assert not night.folder.grown(1).exists()
+    write_tasks(tmp_path / "reserve.jsonl", [too_long(reserve[0]), reserve[1]])
+    assert names(next_tasks(RunReader(night.folder), night.config)) == ["r001"]
+
+
 def test_a_night_that_shall_stop_stops(night: Night) -> None:
     stops = replace(night.config, run=replace(GROW, on_converged="stop"))
     assert look(night.folder, stops)[0] is Phase.CONVERGED

@@ -77,12 +77,16 @@ def test_the_noise_as_json_has_every_assertion(night: Night) -> None:
 
 def test_an_arm_of_single_attempts_says_what_to_type_for_more(night: Night, tmp_path: Path) -> None:
     path = night.folder.path
+    adapter = night.folder.adapter(8)
+    with pytest.raises(BadInput, match=r"training; a new run with eval\.samples = 4"):
+        shown(night, arm="step 8")  # a copy without weights, as a committed run is
+    adapter.mkdir()
     with pytest.raises(BadInput) as told:
         shown(night, arm="step 8")
+    adapter.rmdir()
     said = str(told.value)
     assert "has one attempt at each task, which does not tell chance from skill" in said
     assert f"`grpo show {path} --noise --step 8` shows the groups of a step of training" in said
-    adapter = night.folder.adapter(8)
     assert f'set [model] adapter = "{adapter}" in the copy' in said
     assert f"`grpo run {path}-noise --steps 0 --skip-preflight --set eval.samples=4`" in said
     assert f"then `grpo show {path}-noise --noise --eval warm-start`" in said

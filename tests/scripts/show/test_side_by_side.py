@@ -77,5 +77,7 @@ def test_text_that_would_break_a_table_is_shown_and_breaks_nothing() -> None:
 def test_a_run_whose_episodes_are_not_here_says_so_and_names_the_command() -> None:
     ended = grpo("transcripts", "first-night")
     assert ended.returncode == BAD_INPUT
-    assert "does not have the arm's episodes" in ended.stderr
+    assert "does not have the arm's episodes, and nothing here can restore them" in ended.stderr
+    assert "grpo table " in ended.stderr
+    assert "grpo pack" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1

@@ -15,6 +15,7 @@ import pytest
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family, is_running, start_time, wait_ended
+from rollout.envs.openenv import openenv_server
 from rollout.envs.openenv.openenv_client import fetch_schema
 from rollout.sandbox.child import readable
 from scripts.base.checkout import ROOT
@@ -246,13 +247,19 @@ async def test_a_wrong_setting_says_what_to_write(tmp_path: Path, app: str, reas
         await server.address()
 
 
-async def test_a_python_that_is_not_there_is_named_with_how_to_make_it(tmp_path: Path) -> None:
-    python = tmp_path / "venv/bin/python"
+async def test_a_python_that_is_not_there_is_named_with_how_to_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv = tmp_path / "venv"
+    installs = f"python3 -m venv {venv} && {venv}/bin/pip install openenv`"
     with (
-        local(launch(python=python), tmp_path) as server,
-        pytest.raises(BadInput, match=f"python3 -m venv {tmp_path}/venv"),
+        local(launch(python=venv / "bin/python"), tmp_path) as server,
+        pytest.raises(BadInput, match=installs),
     ):
         await server.address()
+    monkeypatch.setattr(openenv_server, "_OUR_VENV", venv)  # as the checkout's own one
+    with pytest.raises(BadInput, match=r"`\S*scripts/setup/openenv\.sh` makes its virtual"):
+        launch(python=venv / "bin/python").check()
 
 
 def write(folder: Path, text: str) -> str:

@@ -160,6 +160,8 @@ def test_another_program_or_another_package_is_another_environment(tmp_path: Pat
     (tmp_path / "notes.py").write_text("")
     packages = tmp_path / "venv/lib/python3.11/site-packages"
     (packages / "textarena-0.7.4.dist-info").mkdir(parents=True)
+    (tmp_path / "venv/bin").mkdir()
+    (tmp_path / "venv/bin/python").touch()
     how = settings(serve="server.py:app", python="venv/bin/python")
 
     def sha() -> str:
@@ -173,5 +175,8 @@ def test_another_program_or_another_package_is_another_environment(tmp_path: Pat
     assert second != first
     (packages / "textarena-0.7.4.dist-info").rename(packages / "textarena-0.7.5.dist-info")
     assert sha() != second
+    (tmp_path / "venv/bin/python").unlink()
+    with pytest.raises(BadInput, match=r"venv/bin/python: no such program"):
+        sha()
     far = EnvSettings(use="", style="openenv", passes="reward >= 1", url="http://127.0.0.1:1")
     assert identity("far", far, tmp_path) == identity("far", far, tmp_path)

@@ -284,7 +284,9 @@ def test_a_thread_that_ends_takes_no_worker_with_it(
 
 
 def test_a_missing_database_is_said_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"no such database; `python -m rollout\.envs\.sql`"):
+    with pytest.raises(
+        MissingFile, match=r"no such database; `\S*python\S* -m rollout\.envs\.sql`"
+    ):
         LockedDatabase(tmp_path / "none.sqlite")
 
 

@@ -75,7 +75,9 @@ def test_wheels_that_cannot_be_had_are_an_error_with_the_next_command(
 ) -> None:
     missing = tmp_path / "missing.txt"
     monkeypatch.setattr(sql_build, "REQUIREMENTS", missing)
-    with pytest.raises(Unavailable, match=r"missing\.txt.*\n.*`python -m rollout\.envs\.sql`"):
+    with pytest.raises(
+        Unavailable, match=r"missing\.txt.*\n.*`\S*python\S* -m rollout\.envs\.sql`"
+    ):
         install_wheels(tmp_path / "wheels")
 
 

@@ -188,7 +188,7 @@ def test_the_preset_pays_nothing_for_a_policy_that_only_looks(tmp_path: Path) ->
 
 def test_a_missing_database_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
     (tmp_path / "library.sqlite").unlink()
-    with pytest.raises(MissingFile, match=r"library\.sqlite.*`python -m rollout\.envs\.sql`"):
+    with pytest.raises(MissingFile, match=r"library\.sqlite.*`\S*python\S* -m rollout\.envs\.sql`"):
         play(["describe: books"], tmp_path)
 
 

@@ -18,6 +18,7 @@ from scripts.prepare.capacity.measured import (
     default_night,
     measured_run,
     measured_runs,
+    seats_of,
 )
 from scripts.run.folder import open_run
 from scripts.run.reader import RunReader
@@ -48,6 +49,16 @@ def bench(**changes: Any) -> dict[str, Any]:
         ],
     }
     return {**found, **changes}
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "most", "seats"), [(0, 64, 64), (0, 256, 256), (16, 256, 16), (512, 256, 256)]
+)
+def test_a_run_has_as_many_seats_as_its_engine_unless_it_asks_for_fewer(
+    concurrency: int, most: int, seats: int
+) -> None:
+    config = {"rollout": {"concurrency": concurrency}, "engine": {"max_num_seqs": most}}
+    assert seats_of(config) == seats
 
 
 @pytest.mark.parametrize("name", COMMITTED)
