@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ARM_FILES = ("trajectories.jsonl", "trajectories.jsonl.xz")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _RECORDS = "A JSONL file of records, or the folder of a stored arm"
+_ROWS = "The same, or a JSONL file of rows with task_id, n and passed"
 
 
 def compare(
@@ -32,14 +33,15 @@ def compare(
 ) -> None:
     """Show B minus A on the same tasks: passes, assertions, turns, time, with tests and intervals.
 
-    The first attempt at each task counts.
+    Of a stored arm the first attempt at each task counts; a file of records has one a task.
     """
     from fieldkit.eval.base_comparison import MatchedBaseComparison
 
     try:
         found = MatchedBaseComparison().compare(_rows(baseline), _rows(candidate))
     except BadInput as e:
-        where = "" if str(e).startswith((str(baseline), str(candidate))) else f"{candidate}: "
+        named = str(e).startswith((str(baseline), str(candidate)))
+        where = "" if named else f"{baseline} and {candidate}: "
         raise BadInput(f"{where}{e}") from None
     if as_json:
         show([], found.to_dict(), as_json=True)
@@ -48,7 +50,7 @@ def compare(
 
 
 def passk(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=_RECORDS)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=_ROWS)],
     k: Annotated[str, typer.Option("--k", metavar="K,…", help="Which k, as in 1,2,4")] = "1",
     as_json: Json = False,
 ) -> None:
@@ -84,18 +86,12 @@ def _ks(text: str) -> list[int]:
         raise BadInput(f"--k {text}: write numbers with commas, as in --k 1,2,4") from None
 
 
-def _rows(path: Path) -> list[Mapping[str, Any]]:
-    """The first attempt at each task, as a record of `MatchedBaseComparison`."""
+def _rows(path: Path) -> Path | list[Mapping[str, Any]]:
+    """What `MatchedBaseComparison` takes: a file of records, or the first attempts of an arm."""
     file = _file(path)
     if not _holds_trajectories(file):
-        return [_with_where(row, where) for where, row in read_objects(file)]
+        return file
     return [_record(t) for t in _trajectories(file) if t.k == 0]
-
-
-def _with_where(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    if not row.get("task_id") or not isinstance(row.get("final_grade"), Mapping):
-        raise BadInput(f"{where}: a record needs task_id and final_grade")
-    return row
 
 
 def _file(path: Path) -> Path:
@@ -142,15 +138,21 @@ def _attempts(file: Path) -> Iterator[tuple[str, int, int]]:
     if _holds_trajectories(file):
         yield from ((t.task_id, 1, int(t.grade.passed)) for t in _trajectories(file))
         return
+    from fieldkit.eval.base_comparison import flag
+    from fieldkit.eval.passk import whole_number
+
     for where, row in read_objects(file):
         grade = row.get("final_grade")
         try:
             if isinstance(grade, Mapping):
-                yield str(row["task_id"]), 1, int(bool(grade["passed"]))
+                n, passed = 1, int(flag(grade["passed"]))
             else:
-                yield str(row["task_id"]), int(row["n"]), int(row["passed"])
+                n, passed = whole_number(row["n"]), whole_number(row["passed"])
+            if not 0 <= passed <= n:
+                raise ValueError(f"{passed} of {n} attempts cannot pass")
+            yield str(row["task_id"]), n, passed
         except KeyError as e:
             said = "a line has task_id, and n and passed or a final_grade"
             raise BadInput(f"{where}: the key {e} is missing: {said}") from None
-        except (TypeError, ValueError, OverflowError) as e:
+        except ValueError as e:
             raise BadInput(f"{where}: not a record ({e})") from None

@@ -9,6 +9,9 @@ in one event loop. httpx is imported on first use. The loop's own client
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import email.utils
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fieldkit.client.address import host_of, proxied
 from fieldkit.errors import BadInput, FieldkitError
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.json_text import parse_json, whole_text
 
 if TYPE_CHECKING:
     import httpx
@@ -27,15 +30,20 @@ BUSY = frozenset((408, 429, 500, 502, 503, 504))
 LONGEST_WAIT_S = 30.0
 """The longest wait between two tries, whatever the server's Retry-After asks for."""
 
+_MOST_DOUBLINGS = 60  # of the wait between two tries: more than any wait, less than a float holds
+_SHORTEST_TRY_S = 0.1  # of `wait_for_warm`
+_JSON = {"Content-Type": "application/json"}
+
 
 class ChatError(FieldkitError):
-    """A request failed. Base of the two below; raised itself for an answer that is not JSON."""
+    """A request failed. Base of the two below; raised itself for an answer that is not JSON or
+    cannot be unpacked."""
 
     exit_code = 4
 
 
 class ChatHTTPError(ChatError):
-    """The server refused the request, or was still failing at the last try."""
+    """The server refused the request, sent it elsewhere, or was still failing at the last try."""
 
     def __init__(self, message: str, *, status_code: int, body: str | None = None) -> None:
         super().__init__(message)
@@ -65,6 +73,9 @@ class _Endpoint:
             raise BadInput(
                 f"base_url {self.base_url!r} names no server; it is like http://localhost:8000/v1"
             )
+        self.api_key = self.api_key.strip()  # a key that is read from a file ends with its line
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise BadInput("api_key holds a character that no HTTP header takes; copy it again")
 
     @property
     def _url(self) -> str:
@@ -76,25 +87,26 @@ class _Endpoint:
             raise ChatError(f"the client of {self.base_url} is closed")
         return {"Authorization": f"Bearer {self.api_key}"}
 
-    def _payload(
+    def _body(
         self,
         messages: Sequence[Mapping[str, Any]],
         max_tokens: int,
         temperature: float,
         extra: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    ) -> str:
         if self.max_retries < 0:
             raise BadInput(f"max_retries is {self.max_retries}; it has to be 0 or more")
-        return {
+        payload = {
             "model": self.model,
             "messages": list(messages),
             "max_tokens": max_tokens,
             "temperature": temperature,
             **extra,
         }
+        return whole_text(json.dumps(payload, allow_nan=False, ensure_ascii=False))
 
     def _read(
-        self, got: httpx.Response | httpx.TransportError, attempt: int, url: str = ""
+        self, got: httpx.Response | httpx.HTTPError, attempt: int, url: str = ""
     ) -> dict[str, Any] | float:
         """The answer, or how many seconds to wait before the next try. got: what the try number
         `attempt`, from 0, came to. url: that of the chats by default."""
@@ -102,17 +114,21 @@ class _Endpoint:
 
         url = url or self._url
         last = attempt == self.max_retries
-        wait = self.backoff * 2.0**attempt
+        wait = self.backoff * 2.0 ** min(attempt, _MOST_DOUBLINGS)
         if isinstance(got, httpx.TransportError):
             if last:
                 tries = attempt + 1
                 raise ChatTimeout(f"{url}: no answer in {tries} tries ({got!r})") from None
             return min(wait, LONGEST_WAIT_S)
+        if isinstance(got, httpx.HTTPError):
+            raise ChatError(f"{url}: the answer cannot be read ({got!r})") from None
         if got.status_code in BUSY and not last:
             return min(max(_seconds(got.headers.get("retry-after")), wait), LONGEST_WAIT_S)
-        if got.is_error:
+        if not got.is_success:
+            to = got.headers.get("location")
+            elsewhere = f" to {to}, where base_url has to lead" if to else ""
             raise ChatHTTPError(
-                f"{url}: HTTP {got.status_code}: {got.text[:300]}",
+                f"{url}: HTTP {got.status_code}{elsewhere}: {got.text[:300]}",
                 status_code=got.status_code,
                 body=got.text,
             )
@@ -170,6 +186,8 @@ class ChatClient(_Endpoint):
             got = self._sent("GET", url)
         except httpx.TransportError as e:
             raise ChatTimeout(f"{url}: no answer ({e!r})") from None
+        except httpx.HTTPError as e:
+            raise ChatError(f"{url}: the answer cannot be read ({e!r})") from None
         answer = self._read(got, self.max_retries, url)
         listed = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(listed, list):
@@ -189,19 +207,19 @@ class ChatClient(_Endpoint):
         extra: further keys of the request, such as `response_format` or `seed`. Raises
         `ChatHTTPError`, `ChatTimeout` or `ChatError`, and `BadInput` for a negative `max_retries`.
         """
-        payload = self._payload(messages, max_tokens, temperature, extra)
+        body = self._body(messages, max_tokens, temperature, extra)
         attempt = 0
-        while not isinstance(answer := self._read(self._tried(payload), attempt), dict):
+        while not isinstance(answer := self._read(self._tried(body), attempt), dict):
             time.sleep(answer)
             attempt += 1
         return answer
 
-    def _tried(self, payload: Mapping[str, Any]) -> httpx.Response | httpx.TransportError:
+    def _tried(self, body: str) -> httpx.Response | httpx.HTTPError:
         import httpx
 
         try:
-            return self._sent("POST", self._url, json=payload)
-        except httpx.TransportError as e:
+            return self._sent("POST", self._url, content=body, headers=_JSON)
+        except httpx.HTTPError as e:
             return e
 
     def _sent(self, method: str, url: str, **content: Any) -> httpx.Response:
@@ -211,7 +229,7 @@ class ChatClient(_Endpoint):
 
         deadline = time.monotonic() + self.timeout
         pieces = []
-        with self._client().stream(method, url, **content) as got:
+        with self._client().stream(method, url, timeout=self.timeout, **content) as got:
             for piece in got.iter_raw():
                 pieces.append(piece)
                 if time.monotonic() > deadline:
@@ -224,9 +242,7 @@ class ChatClient(_Endpoint):
 
         headers = self._headers
         if self._http is None:
-            self._http = httpx.Client(
-                headers=headers, timeout=self.timeout, trust_env=proxied(self.base_url)
-            )
+            self._http = httpx.Client(headers=headers, trust_env=proxied(self.base_url))
         return self._http
 
 
@@ -261,22 +277,22 @@ class AsyncChatClient(_Endpoint):
         **extra: Any,
     ) -> dict[str, Any]:
         """As `ChatClient.chat`."""
-        payload = self._payload(messages, max_tokens, temperature, extra)
+        body = self._body(messages, max_tokens, temperature, extra)
         attempt = 0
-        while not isinstance(answer := self._read(await self._tried(payload), attempt), dict):
+        while not isinstance(answer := self._read(await self._tried(body), attempt), dict):
             await asyncio.sleep(answer)
             attempt += 1
         return answer
 
-    async def _tried(self, payload: Mapping[str, Any]) -> httpx.Response | httpx.TransportError:
+    async def _tried(self, body: str) -> httpx.Response | httpx.HTTPError:
         import httpx
 
         try:
             async with asyncio.timeout(self.timeout):  # httpx limits each read
-                return await self._client().post(self._url, json=payload)
+                return await self._client().post(self._url, content=body, headers=_JSON)
         except TimeoutError:
             return httpx.ReadTimeout(f"the answer is not whole after {self.timeout:g} s")
-        except httpx.TransportError as e:
+        except httpx.HTTPError as e:
             return e
 
     def _client(self) -> httpx.AsyncClient:
@@ -296,11 +312,13 @@ class AsyncChatClient(_Endpoint):
 
 
 def _seconds(retry_after: str | None) -> float:
-    """A Retry-After header in seconds; 0 where there is none or it names a date."""
-    try:
+    """A Retry-After header, seconds or a date, in seconds from now; 0 for none of the two."""
+    with contextlib.suppress(ValueError):
         return max(0.0, float(retry_after or 0))
-    except ValueError:
-        return 0.0
+    with contextlib.suppress(ValueError):
+        until = email.utils.parsedate_to_datetime(str(retry_after))
+        return max(0.0, until.timestamp() - time.time())
+    return 0.0
 
 
 def wait_for_warm(
@@ -308,13 +326,18 @@ def wait_for_warm(
 ) -> bool:
     """Wait until the endpoint lists its models; False where it does not within `timeout` seconds.
 
-    It is asked at least once, and every `poll_interval` seconds.
+    It is asked at least once, and every `poll_interval` seconds, which is also how long it may take
+    to answer.
     """
-    deadline = time.monotonic() + timeout
-    with ChatClient(base_url, "", api_key, timeout=max(poll_interval, 0.1)) as client:
-        while not client.health():
+    deadline, longest = time.monotonic() + timeout, max(poll_interval, _SHORTEST_TRY_S)
+    left = timeout or longest  # without time it is asked once, and may answer
+    with ChatClient(base_url, "", api_key) as client:
+        while True:
+            client.timeout = min(longest, max(left, _SHORTEST_TRY_S))
+            if client.health():
+                return True
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             time.sleep(min(poll_interval, left))
-    return True
+            left = deadline - time.monotonic()

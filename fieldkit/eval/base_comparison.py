@@ -7,6 +7,7 @@ or lists of plain dicts, as a script has them. The statistics are the same (`fie
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
+from fieldkit.eval.passk import whole_number
 from fieldkit.eval.stats import Estimate, PairedProportions
 from fieldkit.files.atomic import read_objects
 
@@ -210,18 +212,20 @@ class MatchedBaseComparison:
             task_test=stats.paired_proportions(
                 [x.passed for x, _ in pairs], [y.passed for _, y in pairs]
             ),
-            assertion_delta=stats.ratio_difference(
-                [x.n_passed for x, _ in asserted],
-                [y.n_passed for _, y in asserted],
-                [x.n_total for x, _ in asserted],
+            assertion_delta=stats.with_width(
+                stats.ratio_difference(
+                    [x.n_passed for x, _ in asserted],
+                    [y.n_passed for _, y in asserted],
+                    [x.n_total for x, _ in asserted],
+                )
             )
             if asserted
             else None,
-            turns_delta=stats.mean_difference(
-                [x.turns for x, _ in pairs], [y.turns for _, y in pairs]
+            turns_delta=stats.with_width(
+                stats.mean_difference([x.turns for x, _ in pairs], [y.turns for _, y in pairs])
             ),
-            wall_delta=stats.mean_difference(
-                [x.seconds for x, _ in pairs], [y.seconds for _, y in pairs]
+            wall_delta=stats.with_width(
+                stats.mean_difference([x.seconds for x, _ in pairs], [y.seconds for _, y in pairs])
             ),
         )
 
@@ -257,8 +261,9 @@ class MatchedBaseComparison:
 
 @dataclass(frozen=True)
 class _Record:
-    """One task's record, checked."""
+    """One task's record, checked. where: file and line, or its place in a list."""
 
+    where: str
     task_id: str
     passed: bool
     n_passed: int
@@ -285,31 +290,52 @@ def _record(row: Any, where: str) -> _Record:
     if not row.get("task_id") or not isinstance(grade, Mapping):
         raise BadInput(f"{where}: a record needs task_id and final_grade")
     try:
-        return _Record(
+        found = _Record(
+            where=where,
             task_id=str(row["task_id"]),
-            passed=bool(grade["passed"]),
-            n_passed=int(grade["n_passed"]),
-            n_total=int(grade["n_total"]),
+            passed=flag(grade["passed"]),
+            n_passed=whole_number(grade["n_passed"]),
+            n_total=whole_number(grade["n_total"]),
             assertions=tuple(
-                (str(a["kind"]), bool(a["passed"])) for a in grade.get("assertions") or ()
+                (str(a["kind"]), flag(a["passed"])) for a in grade.get("assertions") or ()
             ),
             stopped=str(row.get("stopped") or "?"),
-            turns=float(row.get("n_turns") or 0),
-            seconds=float(row.get("wall_seconds") or 0),
+            turns=_measured(row.get("n_turns")),
+            seconds=_measured(row.get("wall_seconds")),
         )
     except KeyError as e:
         raise BadInput(f"{where}: final_grade: the key {e} is missing") from None
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise BadInput(f"{where}: not a record ({e})") from None
+    if not 0 <= found.n_passed <= found.n_total:
+        raise BadInput(f"{where}: {found.n_passed} of {found.n_total} assertions cannot hold")
+    return found
+
+
+def flag(value: Any) -> bool:
+    """Whether something passed. Raises `ValueError` for what is neither true nor false, 1 nor 0."""
+    if value not in (0, 1):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return bool(value)
+
+
+def _measured(value: Any) -> float:
+    """A number of turns or seconds; 0 for None."""
+    found = float(value or 0)
+    if not (math.isfinite(found) and found >= 0):
+        raise ValueError(f"{value!r} is not a finite number of 0 or more")
+    return found
 
 
 def _paired(first: Sequence[_Record], second: Sequence[_Record]) -> list[tuple[_Record, _Record]]:
     if not first:
         raise BadInput("the baseline has no record: there is nothing to compare")
     for name, records in (("baseline", first), ("candidate", second)):
-        twice = [t for t, n in Counter(r.task_id for r in records).items() if n > 1]
-        if twice:
-            raise BadInput(f"the {name} has task {twice[0]} more than once")
+        seen: set[str] = set()
+        for r in records:
+            if r.task_id in seen:
+                raise BadInput(f"{r.where}: the {name} has task {r.task_id} more than once")
+            seen.add(r.task_id)
     after = {r.task_id: r for r in second}
     odd = sorted({r.task_id for r in first} ^ after.keys())
     if odd:

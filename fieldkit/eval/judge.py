@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -49,7 +49,9 @@ BUILTIN_RUBRICS: dict[str, str] = {
 _SCALES = {RUBRIC_CORRECTNESS: (0.0, 5.0)}
 _SCALES |= dict.fromkeys((RUBRIC_FAITHFULNESS, RUBRIC_RELEVANCE), (0.0, 1.0))
 
-_SCORE = re.compile(r'"?score"?\s*[:=]\s*(-?\d+(?:\.\d+)?)', re.IGNORECASE)
+# As in `**Score:** 4`, and in a JSON object that is cut short; not of a "subscore".
+_SCORE = re.compile(r'(?<![\w-])score["*_]*\s*[:=][\s"*_]*(-?\d+(?:\.\d+)?)', re.IGNORECASE)
+_BRACE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 
 
 class JudgeError(FieldkitError):
@@ -147,18 +149,14 @@ class Judge:
 
     @staticmethod
     def parse(raw: str) -> JudgeResult:
-        """The score and rationale of a reply: of the JSON object in it, else of "score: N"."""
-        start, end = raw.find("{"), raw.rfind("}")
-        try:
-            found = parse_json(raw[start : end + 1], "reply") if start >= 0 else None
-        except ValueError:
-            found = None
-        found = found if isinstance(found, dict) else {}
-        score = found.get("score")
-        if isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score):
-            return JudgeResult(float(score), str(found.get("rationale", "")), raw)
-        named = _SCORE.search(raw)
-        return JudgeResult(float(named[1]) if named else None, raw.strip(), raw)
+        """The score and rationale of a reply: of the last JSON object in it that has a score, for a
+        model may think aloud before; else of the last "score: N"."""
+        for found in reversed(list(_objects(raw))):
+            score = _number(found.get("score"))
+            if score is not None:
+                return JudgeResult(score, str(found.get("rationale", "")), raw)
+        named = _SCORE.findall(raw)
+        return JudgeResult(_number(named[-1]) if named else None, raw.strip(), raw)
 
     def _ask(self, asked: str) -> str:
         messages = [
@@ -208,6 +206,36 @@ class Judge:
         self._replies[key] = raw
         if self.cache is not None:
             append_line(Path(self.cache), json.dumps({"key": key, "reply": raw}))
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a text, in order, but for those inside another."""
+    start = text.find("{")
+    while start >= 0:
+        end = _end_of_object(text, start)
+        try:
+            yield parse_json(text[start:end], "reply")
+        except ValueError:
+            end = start + 1
+        start = text.find("{", end)
+
+
+def _end_of_object(text: str, start: int) -> int:
+    depth = 0
+    for found in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(text)
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, also one in quotes; None for anything else."""
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _cached(path: Path) -> Mapping[str, str]:

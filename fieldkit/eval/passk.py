@@ -10,11 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.eval import stats
 from fieldkit.eval.stats import Estimate
+
+
+def whole_number(value: Any) -> int:
+    """A count, also one that is written as 3.0. Raises `ValueError` for anything else."""
+    try:
+        return index(value)
+    except TypeError:
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+    raise ValueError(f"{value!r} is not a whole number")
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
@@ -33,11 +44,13 @@ def mean_pass_at_k(attempts: Mapping[str, Sequence[bool]], k: int, *, seed: int 
     """pass@k averaged over tasks, with a bootstrap interval that resamples tasks.
 
     `attempts` maps a task id to whether each attempt passed; every task needs k attempts or more.
+    No interval where all tasks have the same value.
     """
     for task_id, passed in attempts.items():
         if len(passed) < k:
             raise BadInput(f"task {task_id}: pass@{k} needs {k} attempts, there are {len(passed)}")
-    return stats.mean([pass_at_k(len(a), sum(a), k) for a in attempts.values()], seed=seed)
+    values = [pass_at_k(len(a), sum(a), k) for a in attempts.values()]
+    return stats.with_width(stats.mean(values, seed=seed))
 
 
 def pass_at_k_difference(
@@ -47,15 +60,14 @@ def pass_at_k_difference(
     *,
     seed: int = 0,
 ) -> Estimate:
-    """Mean of second − first pass@k over the same tasks, with a paired bootstrap interval."""
+    """Mean of second − first pass@k over the same tasks, with a paired bootstrap interval. No
+    interval where all tasks have the same difference."""
     if first.keys() != second.keys():
         odd = sorted(first.keys() ^ second.keys())
         raise BadInput(f"not the same tasks: {odd[0]} is in one only ({len(odd)} such tasks)")
-    return stats.mean_difference(
-        [pass_at_k(len(a), sum(a), k) for a in first.values()],
-        [pass_at_k(len(second[t]), sum(second[t]), k) for t in first],
-        seed=seed,
-    )
+    before = [pass_at_k(len(a), sum(a), k) for a in first.values()]
+    after = [pass_at_k(len(second[t]), sum(second[t]), k) for t in first]
+    return stats.with_width(stats.mean_difference(before, after, seed=seed))
 
 
 def pass_at_k_estimator(n: int, c: int, k: int) -> float:
@@ -84,9 +96,15 @@ class PassAtKResult:
     pass_at: dict[int, float]
 
     def estimate(self, k: int, *, seed: int = 0) -> Estimate:
-        """pass@k with a 95 % bootstrap interval that resamples problems."""
+        """pass@k with a 95 % bootstrap interval that resamples problems; none where all problems
+        have the same value.
+
+        Raises `BadInput` for a k above the samples, and where there is no problem.
+        """
+        if not self.per_task:
+            raise BadInput("there is no problem: pass@k has no estimate")
         values = [pass_at_k(int(r["n"]), int(r["passed"]), k) for r in self.per_task]
-        return stats.mean(values, seed=seed)
+        return stats.with_width(stats.mean(values, seed=seed))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values; pass@k to four decimals."""
@@ -137,13 +155,19 @@ class PassAtK:
     def from_rows(self, rows: Sequence[Mapping[str, Any]]) -> PassAtKResult:
         """The same from problems that are graded already: {"task_id", "n", "passed"} of each.
 
-        Raises `BadInput` where the problems differ in n, a k is above it, or a row lacks a key.
+        Raises `BadInput` where the problems differ in n, a k is above it, or a row lacks a key or
+        has something else than a count there.
         """
         if not self.ks:
             raise BadInput("ks is empty: there is no k to estimate pass@k for")
         for i, row in enumerate(rows):
-            for key in sorted({"n", "passed"} - row.keys()):
-                raise BadInput(f"row {i}: the key {key!r} is missing")
+            for key in ("n", "passed"):
+                if key not in row:
+                    raise BadInput(f"row {i}: the key {key!r} is missing")
+                try:
+                    whole_number(row[key])
+                except ValueError as e:
+                    raise BadInput(f"row {i}: {key}: {e}") from None
         if not rows:
             return PassAtKResult(0, 0, [], dict.fromkeys(self.ks, 0.0))
         counts = sorted({int(r["n"]) for r in rows})

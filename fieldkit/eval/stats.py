@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,13 @@ LEVEL = 0.95
 
 RESAMPLES = 9999
 """Bootstrap resamples: SciPy's default; the ends move by well under a tenth of the width."""
+
+_BLOCK = 2**21
+"""Draws that are held at once: 16 MiB. All those of 209 tasks."""
+
+_ROWS = 64
+"""A block's resamples are a multiple of it: BLAS adds up several at once, and what is left over in
+another order, so that the last bit of an interval would depend on the block."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,17 @@ def paired_proportions(first: Sequence[bool], second: Sequence[bool]) -> PairedP
     return PairedProportions(test, paired_difference(test))
 
 
+def with_width(found: Estimate) -> Estimate:
+    """An estimate by bootstrap without an interval of no width: where all tasks have one value, so
+    has every resample, which says nothing about other tasks.
+
+    Not part of `ratio`, for the pages of finished runs show such intervals.
+    """
+    ends = found.interval
+    flat = ends is not None and math.isclose(ends.low, ends.high, rel_tol=1e-9, abs_tol=1e-12)
+    return replace(found, interval=None) if flat else found
+
+
 def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
     """The mean over tasks, with a bootstrap interval that resamples tasks (see `ratio`)."""
     return ratio(values, [1.0] * len(values), seed=seed)
@@ -202,8 +220,8 @@ def _ratio(parts: tuple[Values, ...], totals: Values, seed: int, resamples: int)
     """parts: one of each task, and perhaps what is to be taken from it."""
     import numpy as np
 
-    if not all(math.isfinite(v) for values in (*parts, totals) for v in values):
-        raise ValueError("a value is not a finite number")
+    for values in (*parts, totals):
+        _check_finite(values)
     if min(totals) <= 0:
         raise ValueError("every task needs a total above 0; leave out the tasks that have none")
     n = len(totals)
@@ -226,7 +244,8 @@ def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed
 
     differences: one for each task, of any size, such as means over several runs. Under the null
     each is as likely to have the other sign; exact where there are few tasks (`scipy.stats
-    .permutation_test` with permutation_type "samples"), else from `resamples` random flips.
+    .permutation_test` with permutation_type "samples"), else from `resamples` random flips. Raises
+    `ValueError` for a difference that is not a finite number.
 
     >>> round(sign_flips([1.0] * 6), 4)
     0.0312
@@ -234,6 +253,7 @@ def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed
     from scipy.stats import permutation_test
 
     _check_pairs(differences, differences)
+    _check_finite(differences)
     differing = [d for d in differences if d]  # a zero stays one
     if len(differing) < 2:
         return 1.0  # every flip is as far from 0
@@ -252,8 +272,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment over the rows of one table (Holm 1979).
 
     Of m values the i-th smallest is multiplied by m − i + 1, cut at 1, and raised to that of the
-    one before. SciPy lacks it, and for these lines statsmodels would bring pandas.
+    one before. SciPy lacks it, and for these lines statsmodels would bring pandas. Raises
+    `ValueError` for a value that is not a finite number.
     """
+    _check_finite(p_values)
     adjusted, floor = [0.0] * len(p_values), 0.0
     ranked = sorted(range(len(p_values)), key=lambda row: p_values[row])
     for i, row in enumerate(ranked):
@@ -264,14 +286,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @lru_cache(maxsize=4)
 def _resampled(n: int, resamples: int, seed: int) -> Any:
-    """How often each of n tasks is drawn in each resample: an array of resamples × n counts."""
+    """How often each of n tasks is drawn in each resample: an array of resamples × n counts.
+
+    A byte holds them: a task among more than 255 is drawn more often in no resample ever.
+    """
     import numpy as np
 
-    drawn_rn = np.random.default_rng(seed).integers(n, size=(resamples, n))
-    drawn_rn += n * np.arange(resamples)[:, None]
-    return (
-        np.bincount(drawn_rn.ravel(), minlength=resamples * n).reshape(resamples, n).astype(float)
-    )
+    counts_rn, rng = np.empty((resamples, n), dtype=np.uint8), np.random.default_rng(seed)
+    for rows in _blocks(n, resamples):
+        drawn_bn = rng.integers(n, size=(len(rows), n))
+        drawn_bn += n * np.arange(len(rows))[:, None]
+        found = np.bincount(drawn_bn.ravel(), minlength=drawn_bn.size)
+        counts_rn[rows.start : rows.stop] = found.reshape(drawn_bn.shape)
+    return counts_rn
 
 
 @lru_cache(maxsize=256)
@@ -280,7 +307,15 @@ def _resampled_sums(values: Values, seed: int, resamples: int) -> Any:
     sums of differences are differences of sums."""
     import numpy as np
 
-    return _resampled(len(values), resamples, seed) @ np.asarray(values, dtype=float)
+    values_n, counts_rn = np.asarray(values, dtype=float), _resampled(len(values), resamples, seed)
+    blocks = _blocks(len(values), resamples)
+    return np.concatenate([counts_rn[b.start : b.stop].astype(float) @ values_n for b in blocks])
+
+
+def _blocks(n: int, resamples: int) -> list[range]:
+    """The resamples of n tasks in turn, as many at once as may be in memory."""
+    most = _ROWS * max(1, _BLOCK // (_ROWS * n))
+    return [range(r, min(r + most, resamples)) for r in range(0, resamples, most)]
 
 
 def _expanded_tail(n: int) -> float:
@@ -290,6 +325,11 @@ def _expanded_tail(n: int) -> float:
 
     reach = math.sqrt(n / (n - 1)) * student.ppf((1 + LEVEL) / 2, n - 1)
     return float(norm.sf(reach))
+
+
+def _check_finite(values: Sequence[float]) -> None:
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a value is not a finite number")
 
 
 def _check_pairs(first: Sequence[object], second: Sequence[object]) -> None:

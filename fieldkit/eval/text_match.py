@@ -7,13 +7,16 @@ import re
 
 from fieldkit.errors import BadInput
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_MINUS = "−"  # U+2212, as typeset text has it
+_NUMBER = re.compile(
+    rf"[-{_MINUS}]?(?:\d[\d,]*(?:\.\d+)?|(?<![\w.])\.\d+)(?:[eE][-+{_MINUS}]?\d+\b)?"
+)
 
 _REFUSAL = re.compile(
     r"""
     \bi\ (?:do\ not|don['’]t)\ (?:know|have)
-    | \bi\ (?:cannot|can['’]t|am\ (?:not\ )?able\ to)\ (?:answer|provide|determine|find)
-    | \bi\ am\ unable\ to\ (?:determine|verify) | \bi\ cannot\ verify
+    | \bi\ (?:cannot|can['’]t)\ (?:answer|provide|determine|find|verify)
+    | \bi(?:\ am|['’]m)\ (?:unable|not\ able)\ to\b
     | \bcontext\ (?:does\ not|doesn['’]t)\ (?:contain|include|mention)
     | \bnot\ (?:specified|mentioned|provided|available|stated|given|directly|explicitly)
     | \bno\ (?:specific\ |direct\ )?information\b
@@ -45,8 +48,9 @@ def contains(predicted: str, expected: str) -> float:
 def numeric_match(predicted: str, expected: str, *, rel_tolerance: float = 0.01) -> float:
     """1.0 where the first number of each lies within `rel_tolerance` of the expected one.
 
-    Commas group digits. The tolerance is absolute where 0 is expected. 0.0 where either text has no
-    number. Raises `BadInput` for a tolerance that is negative or not finite.
+    Commas group digits; ".5", "1e5" and "−5" are numbers. The tolerance is absolute where 0 is
+    expected. 0.0 where either text has no number. Raises `BadInput` for a tolerance that is
+    negative or not finite.
 
     >>> numeric_match("about 1,234.5 dollars", "1234")
     1.0
@@ -74,4 +78,4 @@ def _plain(text: str) -> str:
 
 def _first_number(text: str) -> float | None:
     found = _NUMBER.search(text)
-    return float(found[0].replace(",", "")) if found else None
+    return float(found[0].replace(",", "").replace(_MINUS, "-")) if found else None

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,12 +169,17 @@ class Bench:
         return "\n".join(lines)
 
     def to_dict(self, *, include_outputs: bool = False) -> dict[str, Any]:
-        """The summary and every call; the outputs only on request, for they may be large."""
-        calls = [asdict(c) for c in self.calls]
-        if not include_outputs:
-            for call in calls:
-                del call["output"]
-        return {"summary": self.summary(), "calls": calls}
+        """The summary and every call; the outputs only on request, for they may be large.
+
+        Where a number is not finite, the summary is what `summary` raises, under "error".
+        """
+        names = [f.name for f in fields(BenchCall) if include_outputs or f.name != "output"]
+        calls = [{name: _plain(getattr(call, name)) for name in names} for call in self.calls]
+        try:
+            summary = self.summary()
+        except BadInput as e:
+            summary = {"name": self.name, "n": len(self.calls), "error": str(e)}
+        return {"summary": summary, "calls": calls}
 
     def dump(self, path: str | Path, *, include_outputs: bool = False) -> Path:
         """Write `to_dict` as JSON, whole or not at all, and return the path."""
@@ -185,6 +190,18 @@ class Bench:
 
 def _ms_since(start: float) -> float:
     return round((time.perf_counter() - start) * 1000, 2)
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts, also inside others; everything else as it is, for not all of what a
+    call takes and gives can be copied."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value
 
 
 def _jsonable(value: Any) -> Any:

@@ -13,9 +13,13 @@ import hashlib
 import json
 import lzma
 import os
+import re
+import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +28,11 @@ from fieldkit.files.json_text import parse_json
 
 TMP_MARK = ".tmp-"
 """In the name of a file or folder that is still being written."""
+
+_OLD = "old-"  # after the mark: a folder that was moved aside for its successor
+_OWN_NAME = re.compile(rf"(.+){re.escape(TMP_MARK)}({_OLD})?(\d+)(?:-[0-9a-f]{{8}})?", re.DOTALL)
+_NAME_BYTES = 255  # of a file's name, on every file system that Linux has in use
+_CLOCK_SECONDS = 1.0  # by which the start of a process and the time of a file may differ
 
 _BLOCK = 2**14  # bytes that are read at once in search of the last line
 
@@ -62,16 +71,26 @@ def naming(path: str | Path) -> Iterator[None]:
         raise
 
 
+def _beside(path: Path, mark: str) -> Path:
+    """A name in the folder of `path` that no other call has, in this or another process."""
+    return path.with_name(f"{path.name}{mark}{os.getpid()}-{secrets.token_hex(4)}")
+
+
 def _temporary(path: Path) -> Path:
-    return path.with_name(f"{path.name}{TMP_MARK}{os.getpid()}")
+    """The same for a file, whose own name may be as long as a name can be."""
+    end = _beside(Path("_"), TMP_MARK).name[1:]
+    begin = os.fsdecode(os.fsencode(path.name)[: _NAME_BYTES - len(end)])
+    return path.with_name(begin + end)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write `data` to `path` atomically and durably."""
+    """Write `data` to `path` atomically and durably. A file that is replaced keeps its mode."""
     path = Path(path)
     tmp = _temporary(path)
     try:
-        with naming(path), open(tmp, "wb") as f:
+        with naming(path), open(tmp, "xb") as f:
+            with suppress(FileNotFoundError):
+                os.fchmod(f.fileno(), stat.S_IMODE(path.stat().st_mode))
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
@@ -113,7 +132,8 @@ def whole_dir(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` on success and is removed on failure.
 
     An existing `path` is replaced: the old folder is moved aside first and removed last, so a
-    reader never sees a mixture of the two.
+    reader never sees a mixture of the two. `sweep_temporaries` puts it back where a kill came
+    between.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "adapter"
@@ -125,22 +145,21 @@ def whole_dir(path: str | Path) -> Iterator[Path]:
     {'r': 8}
     """
     path = Path(path)
-    tmp = _temporary(path)
-    shutil.rmtree(tmp, ignore_errors=True)
+    tmp = _beside(path, TMP_MARK)
     tmp.mkdir(parents=True)
     try:
         yield tmp
         fsync_tree(tmp)
-        if path.exists():
-            aside = path.with_name(f"{path.name}{TMP_MARK}old-{os.getpid()}")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(path, aside)
+        if os.path.lexists(path):
+            aside = _beside(path, TMP_MARK + _OLD)
             try:
+                os.rename(path, aside)
                 os.rename(tmp, path)
-            except OSError:
-                os.rename(aside, path)  # aside is a temporary, which a sweep removes
+            except BaseException:
+                if not os.path.lexists(path):
+                    os.rename(aside, path)
                 raise
-            shutil.rmtree(aside)
+            _remove(aside)
         else:
             os.rename(tmp, path)
         fsync_dir(path.parent)
@@ -150,11 +169,49 @@ def whole_dir(path: str | Path) -> Iterator[Path]:
 
 
 def sweep_temporaries(folder: str | Path) -> list[Path]:
-    """Remove a killed writer's temporaries from `folder` itself; return what was removed."""
-    left = [p for p in Path(folder).iterdir() if TMP_MARK in p.name]
-    for p in left:
-        shutil.rmtree(p) if p.is_dir() and not p.is_symlink() else p.unlink()
-    return left
+    """Remove dead writers' temporaries from `folder` itself; return what was removed.
+
+    A folder that its killed writer had moved aside is put back where its successor is missing. What
+    a live writer is writing stays, and so does any file whose name only looks similar.
+    """
+    removed = []
+    for found, name, is_old in _left_behind(Path(folder)):
+        if is_old and not os.path.lexists(name):
+            os.rename(found, name)
+        else:
+            _remove(found)
+            removed.append(found)
+    fsync_dir(Path(folder))
+    return removed
+
+
+def _left_behind(folder: Path) -> list[tuple[Path, Path, bool]]:
+    """(temporary, what it stands for, whether it was moved aside) of dead writers, newest first."""
+    left = []
+    for path in folder.iterdir():
+        own = _OWN_NAME.fullmatch(path.name)
+        with suppress(FileNotFoundError):  # its writer has finished just now
+            if own and not _may_be_written(int(own[3]), changed := path.lstat().st_ctime):
+                left.append((changed, path, folder / own[1], own[2] is not None))
+    return [(path, name, is_old) for _, path, name, is_old in sorted(left, reverse=True)]
+
+
+def _may_be_written(pid: int, changed: float) -> bool:
+    """Whether a process of that pid lives that is older than the file's last change (Unix seconds):
+    a younger one has the pid of a writer that is gone, as in a container that was started again."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return bool(process.create_time() <= changed + _CLOCK_SECONDS)
+    except psutil.Error as e:
+        return isinstance(e, psutil.AccessDenied)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextmanager
@@ -205,16 +262,23 @@ def drop_torn_tail(path: str | Path) -> int:
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text) of every complete line; a torn last line is not yielded.
 
-    A file whose name ends in .xz is decompressed as it is read. Raises `BadInput` naming the line
-    that is not UTF-8, or the file that is not whole.
+    A file whose name ends in .xz is decompressed as it is read. Raises `MissingFile`, and
+    `BadInput` naming the line that is not UTF-8, or the file that is not whole.
     """
-    with lzma.open(path) if Path(path).suffix == PACKED else open(path, "rb") as f:
+    with _opened(path) as raw_f, lzma.open(raw_f) if Path(path).suffix == PACKED else raw_f as f:
         try:
             for number, raw in enumerate(f, start=1):
                 if raw.endswith(b"\n"):
                     yield number, decode_line(raw, f"{path}:{number}")
         except (lzma.LZMAError, EOFError) as e:
             raise BadInput(f"{path}: not a whole .xz file ({e}); restore it") from None
+
+
+def _opened(path: str | Path) -> BufferedReader:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise MissingFile(f"{path}: no such file") from None
 
 
 def decode_line(raw: bytes, where: str) -> str:
@@ -263,8 +327,8 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def sha256_file(path: str | Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    with open(path, "rb") as f:
+    """Hex SHA-256 of a file's bytes. Raises `MissingFile`."""
+    with _opened(path) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import (
     decode_line,
+    fsync_dir,
     last_line,
     read_json,
     read_lines,
@@ -78,8 +79,8 @@ def write_records(path: Path, lines: Iterable[str], most: int | None = None) -> 
     folder = shards_of(path)
     if len(begun) < 2:
         data = b"".join(itertools.chain.from_iterable(begun))
+        write_bytes(path, data)  # a reader takes the file before the folder
         shutil.rmtree(folder, ignore_errors=True)
-        write_bytes(path, data)
         return hashlib.sha256(data).hexdigest()
     whole = hashlib.sha256()
     remaining = itertools.chain(begun, blocks)
@@ -92,7 +93,8 @@ def write_records(path: Path, lines: Iterable[str], most: int | None = None) -> 
             shards.append(_write_shard(inside / f"{len(shards):05d}.jsonl.zst", data, len(block)))
         index = [{"name": s.path.name, "lines": s.lines, "sha256": s.sha256} for s in shards]
         write_json(inside / INDEX, {"schema": SCHEMA, "sha256": whole.hexdigest(), "shards": index})
-        path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # until here a kill leaves the file that was there
+    fsync_dir(path.parent)
     return whole.hexdigest()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +16,9 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import fsync_dir, locked
 from fieldkit.lineage.rendering import LineageSnapshot, render, tree
 from fieldkit.lineage.trial import FailureLabel, Trial
+
+_STANDING = (FailureLabel.KEEP, FailureLabel.BASELINE)
+"""The endings of a trial that another can be made from."""
 
 
 class LineageStore:
@@ -36,18 +38,20 @@ class LineageStore:
         """Add one row durably, the file and its header first where there is none.
 
         Safe with other writers, also in other processes: each locks the file. Raises `BadInput` for
-        a trial that could not be read again.
+        a trial that could not be read again, and for a file that is no lineage table.
         """
         row = trial.to_row()
         Trial.from_row(dict(zip(Trial.header(), row, strict=True)))
         if any("\0" in cell for cell in row):
             raise BadInput(f"trial {trial.exp_id}: a cell holds a NUL character")
+        if max(map(len, row)) > csv.field_size_limit():
+            raise BadInput(f"trial {trial.exp_id}: a cell is longer than {csv.field_size_limit()}")
         self.root.mkdir(parents=True, exist_ok=True)
         with locked(self.results_path) as file:
             file.seek(0)
-            whole = _whole(file.read())
-            file.truncate(len(whole))
-            head = b"" if whole else _line(Trial.header())
+            _, end = _table(file.read(), self.results_path)
+            file.truncate(end)
+            head = b"" if end else _line(Trial.header())
             file.write(head + _line(row))
             file.flush()
             os.fsync(file.fileno())
@@ -60,17 +64,9 @@ class LineageStore:
         """
         if not self.results_path.is_file():
             return []
-        rows = _rows(_whole(self.results_path.read_bytes()), self.results_path)
-        header = next(rows, None)
-        if header is None:
-            return []
-        if tuple(header[1]) != Trial.header():
-            raise BadInput(
-                f"{self.results_path}:1: the columns are not those of a lineage table: "
-                f"{', '.join(header[1])[:200]}"
-            )
+        rows, _ = _table(self.results_path.read_bytes(), self.results_path)
         trials = []
-        for number, cells in rows:
+        for number, cells in rows[1:]:
             try:
                 if len(cells) != len(Trial.header()):
                     raise BadInput(f"{len(cells)} cells, a row has {len(Trial.header())}")
@@ -84,14 +80,14 @@ class LineageStore:
         return tuple(self.all_trials()[-n:]) if n > 0 else ()
 
     def best(self) -> Trial | None:
-        """The best `core_metric` of the trials whose ending says something, the first of equals.
+        """The best `core_metric` of the baseline and of what was kept, the first of equals.
 
         The first trial where none has a metric; None in an empty store.
         """
         return self._best_of(self.all_trials())
 
     def _best_of(self, trials: list[Trial]) -> Trial | None:
-        scored = [t for t in trials if t.core_metric is not None and t.status.is_informational]
+        scored = [t for t in trials if t.core_metric is not None and t.status in _STANDING]
         if not scored:
             return trials[0] if trials else None
         return min(scored, key=self._rank)
@@ -164,32 +160,42 @@ def _line(cells: tuple[str, ...] | list[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def _whole(data: bytes) -> bytes:
-    """`data` up to the end of its last whole row.
+def _table(data: bytes, path: Path) -> tuple[list[tuple[int, list[str]]], int]:
+    """(line, cells) of each whole row, the header first, and the bytes up to the end of the last.
 
-    A row ends at a newline outside quotes, so at one before which quotes are even. What follows the
-    last such newline was never acknowledged to its writer.
+    What follows was never acknowledged to its writer: a row whose quoted cell or whose line has no
+    end. Raises `BadInput` for anything else that is no lineage table.
     """
-    end = position = quotes = 0
-    for line in io.BytesIO(data):
-        position += len(line)
-        quotes += line.count(b'"')
-        if line.endswith(b"\n") and quotes % 2 == 0:
-            end = position
-    return data[:end]
-
-
-def _rows(data: bytes, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row."""
+    whole = data[: data.rfind(b"\n") + 1]
     try:
-        text = data.decode()
+        lines = io.StringIO(whole.decode(), newline="\n").readlines()
     except UnicodeDecodeError as e:
         raise BadInput(f"{path}: not UTF-8 ({e})") from None
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
-    line = 1
+    rows: list[tuple[int, list[str]]] = []
+    reader, ended = csv.reader(lines, delimiter="\t", strict=True), 0
     try:
         for cells in reader:
-            yield line, cells
-            line = reader.line_num + 1
+            rows.append((ended + 1, cells))
+            ended = reader.line_num
     except csv.Error as e:
-        raise BadInput(f"{path}:{line}: {e}") from None
+        if reader.line_num < len(lines) or "end of data" not in str(e):
+            raise BadInput(f"{path}:{ended + 1}: {e}") from None
+        if any(map(_is_row, lines[ended + 1 :])):
+            raise BadInput(
+                f"{path}:{ended + 1}: a quote opens a cell that nothing closes, and whole rows "
+                "follow; close or remove it"
+            ) from None
+    if rows and tuple(rows[0][1]) != Trial.header():
+        columns = ", ".join(rows[0][1])[:200]
+        raise BadInput(f"{path}:1: the columns are not those of a lineage table: {columns}")
+    return rows, len("".join(lines[:ended]).encode())
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line by itself is a trial, so that it can hardly be part of a torn row's text."""
+    try:
+        cells = next(csv.reader([line], delimiter="\t", strict=True))
+        Trial.from_row(dict(zip(Trial.header(), cells, strict=True)))
+    except (csv.Error, ValueError):
+        return False
+    return True

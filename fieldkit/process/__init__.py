@@ -2,7 +2,7 @@
 
 A `Ledger` starts a server that outlives its starter; a later program finds it there, tells by pid,
 start time and boot whether it is still the same process, and ends it with all its children
-(`terminate`) without ever signalling a process that does not carry its mark. Linux only.
+(`terminate`) without ever signalling a process that is not its own. Linux only.
 """
 
 from __future__ import annotations

@@ -20,9 +20,11 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import locked, read_json, write_json
 from fieldkit.process.owned import (
+    KEPT_VARIABLE,
     LEDGER_VARIABLE,
     MARKER_VARIABLE,
     Owned,
+    is_running,
     own_marks,
     reap_later,
     start_time,
@@ -68,8 +70,7 @@ class Ledger:
     def record(self, owned: Owned) -> None:
         """Write an entry, in place of the one of the same name."""
         with self._locked():
-            others = [e for e in self.entries() if e.name != owned.name]
-            self._write([*others, owned])
+            self._put(owned)
 
     def forget(self, name: str) -> None:
         """Remove the entry of that name, if there is one."""
@@ -88,14 +89,7 @@ class Ledger:
         The marker is in the ledger before the process exists, so that one started just before a
         crash is found again. Start it with `marks` in its environment, then call `started`.
         """
-        owned = Owned(
-            name=name,
-            marker=_new_marker(name),
-            parent=os.getpid(),
-            command=tuple(command),
-            log=str(log),
-            info=dict(info or {}),
-        )
+        owned = _new_entry(name, command, log, info or {})
         self.record(owned)
         return owned
 
@@ -126,7 +120,8 @@ class Ledger:
                 self.forget(name)
 
     def _marks(self, marker: str) -> dict[str, str]:
-        return {MARKER_VARIABLE: marker, LEDGER_VARIABLE: str(self.path.absolute())}
+        ledger = str(self.path.absolute())
+        return {MARKER_VARIABLE: marker, LEDGER_VARIABLE: ledger, KEPT_VARIABLE: "1"}
 
     def started(self, owned: Owned, pid: int) -> Owned:
         """Write down the pid of what was announced."""
@@ -148,18 +143,52 @@ class Ledger:
         """Start `command` in a session of its own and write it down.
 
         Output goes to the end of `log`; input is empty; `env` is the whole environment but for the
-        marks. It inherits the file descriptors `pass_fds`, such as a socket to listen at.
+        marks. It inherits the file descriptors `pass_fds`, such as a socket to listen at. Raises
+        `BadInput` while a process of that name runs, and `OSError` for a command that cannot be
+        started, which leaves no entry.
         """
-        owned = self.announce(name, command, log, info)
-        child = spawn(command, {**env, **self.marks(owned)}, log, cwd, pass_fds)
+        owned = _new_entry(name, command, log, info)
+        with self._locked():
+            self._refuse_running(name)
+            self._put(owned)
+        try:
+            child = spawn(command, {**env, **self.marks(owned)}, log, cwd, pass_fds)
+        except BaseException:
+            with self._locked():
+                self._write([e for e in self.entries() if e.marker != owned.marker])
+            raise
         reap_later(child)
         return self.started(owned, child.pid)
 
     def _locked(self) -> AbstractContextManager[object]:
         return locked(self.path.with_suffix(".lock"))
 
+    def _refuse_running(self, name: str) -> None:
+        found = self.get(name)
+        if found is not None and is_running(found):
+            raise BadInput(
+                f"{self.path}: {name} runs already, as pid {found.pid}; end it first, with "
+                "fieldkit.process.terminate, or take another name"
+            )
+
+    def _put(self, owned: Owned) -> None:
+        self._write([*(e for e in self.entries() if e.name != owned.name), owned])
+
     def _write(self, entries: Sequence[Owned]) -> None:
         write_json(self.path, {"schema": _LEDGER_SCHEMA, "processes": [asdict(e) for e in entries]})
+
+
+def _new_entry(
+    name: str, command: Sequence[str], log: str | Path, info: Mapping[str, Any]
+) -> Owned:
+    return Owned(
+        name=name,
+        marker=_new_marker(name),
+        parent=os.getpid(),
+        command=tuple(command),
+        log=str(log),
+        info=dict(info),
+    )
 
 
 def _new_marker(name: str) -> str:

@@ -3,8 +3,8 @@
 A server outlives the program that started it, and a killed server leaves children behind that hold
 all its memory. So every process is started with a marker in its environment (which its children
 inherit), written to a ledger *before* it starts, and recognised later by pid, start time and boot
-together (`fieldkit.process.ledger`). Nothing here ever signals a process that does not carry the
-marker.
+together (`fieldkit.process.ledger`). Nothing here ever signals a process that neither carries the
+marker nor is, by all three, the one that was started with it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MARKER_VARIABLE = "FIELDKIT_OWNER"
 """The environment variable that carries the marker."""
 LEDGER_VARIABLE = "FIELDKIT_LEDGER"
 """The one with the ledger's path: it names the owner even where the ledger has been deleted."""
+KEPT_VARIABLE = "SPT_NOENV"
+"""The one that tells setproctitle to leave the environment, and so these marks, as it is."""
 DROPPED_UID = 65534
 """The user that root's processes become to drop its rights (nobody's number)."""
 
@@ -100,7 +102,7 @@ def environment(pid: int) -> dict[str, str]:
 
 def own_marks() -> dict[str, str]:
     """The marks that this process was started with, for a child with an environment of its own."""
-    names = (MARKER_VARIABLE, LEDGER_VARIABLE)
+    names = (MARKER_VARIABLE, LEDGER_VARIABLE, KEPT_VARIABLE)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -174,11 +176,12 @@ def _is_ours(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _handles(marker: str) -> Iterator[list[Handle]]:
+def _handles(marker: str, leader: Owned | None = None) -> Iterator[list[Handle]]:
+    """All that carry the marker, and the leader, which may have written over its own."""
     handles: list[Handle] = []
     try:
         for pid in psutil.pids():
-            handle = _open_if_marked(pid, marker)
+            handle = _open_if_ours(pid, marker, leader)
             if handle is not None:
                 handles.append(handle)
         yield handles
@@ -187,7 +190,7 @@ def _handles(marker: str) -> Iterator[list[Handle]]:
             handle.close()
 
 
-def _open_if_marked(pid: int, marker: str) -> Handle | None:
+def _open_if_ours(pid: int, marker: str, leader: Owned | None) -> Handle | None:
     """Open, then read: what is read belongs to the process that the pidfd holds."""
     if pid == os.getpid():
         return None
@@ -197,7 +200,8 @@ def _open_if_marked(pid: int, marker: str) -> Handle | None:
         fd = os.pidfd_open(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if environment(pid).get(MARKER_VARIABLE) == marker and not _ended(fd):
+    leads = leader is not None and leader.pid == pid and is_running(leader)
+    if (leads or environment(pid).get(MARKER_VARIABLE) == marker) and not _ended(fd):
         return Handle(pid, fd)
     os.close(fd)
     return None
@@ -257,7 +261,7 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
     names what survived.
     """
     ended: list[int] = []
-    with _handles(owned.marker) as handles:
+    with _handles(owned.marker, owned) as handles:
         ended += [h.pid for h in handles]
         leader = [h for h in handles if h.pid == owned.pid]
         for handle in leader or [h for h in handles if not h.is_tracker]:
@@ -266,7 +270,7 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
         _wait(handles, min(grace_seconds, _ORPHAN_SECONDS))
     for with_tracker in (False, True):
         # Looked up again: a process may have started while the others were being ended.
-        with _handles(owned.marker) as handles:
+        with _handles(owned.marker, owned) as handles:
             ended += [h.pid for h in handles if h.pid not in ended]
             victims = [h for h in handles if with_tracker or not h.is_tracker]
             for handle in victims:
@@ -274,7 +278,9 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
             _wait(handles if with_tracker else victims, _KILL_SECONDS)
             # Once the others are gone the tracker cleans up after them and ends by itself.
             _wait([h for h in handles if h.is_tracker], _KILL_SECONDS)
-    if left := family(owned.marker):
+    with _handles(owned.marker, owned) as handles:
+        left = [h.pid for h in handles]
+    if left:
         raise Unavailable(
             f"{owned.name}: process(es) {left} did not end after SIGKILL (stuck in the kernel?); "
             f"look at them with `ps -o pid,stat,wchan,cmd -p {','.join(map(str, left))}`"

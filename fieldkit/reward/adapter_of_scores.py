@@ -98,7 +98,8 @@ class RewardAdapter:
         prediction = _of(rollout, "prediction")
         if prediction is None:
             raise RewardError("the rollout has no prediction to score")
-        prediction, expected = str(prediction), str(_of(rollout, "expected") or "")
+        expected = _of(rollout, "expected")
+        prediction, expected = str(prediction), "" if expected is None else str(expected)
         try:
             score = self._scored(prediction, expected, _of(rollout, "rubric"))
         except Exception as e:

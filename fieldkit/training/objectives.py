@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Normalisation = Literal["token", "sequence", "group", "constant"]
 """How token losses become one number: see `token_shares`."""
 
+_LARGEST_LOG_RATIO = 20.0
+"""As in verl. Beyond it there is no gradient; without a limit exp overflows at 88, and the gradient
+is NaN even where the band holds the token back."""
+
 
 class TokenLosses(NamedTuple):
     """A loss for each of n tokens, and which tokens the band held back."""
@@ -52,7 +56,7 @@ def grpo(
     the number of rows ("sequence"); the clipped surrogate is PPO's (Schulman et al. 2017,
     arXiv:1707.06347, equation 7). Its KL is a term of its own (`k3`).
     """
-    ratios_n = (logprobs_n - old_logprobs_n).exp()
+    ratios_n = _ratios(logprobs_n - old_logprobs_n)
     return _clipped_surrogate(ratios_n, advantages_n, clip_low, clip_high)
 
 
@@ -101,7 +105,7 @@ def gspo(
     narrower since s is a geometric mean. Each token of a row has the row's loss, so that "sequence"
     gives the paper's mean over rows. Rows have to be whole.
     """
-    ratios_n = _row_means(logprobs_n - old_logprobs_n, lengths_r).exp()
+    ratios_n = _ratios(_row_means(logprobs_n - old_logprobs_n, lengths_r))
     return _clipped_surrogate(ratios_n, advantages_n, clip_low, clip_high)
 
 
@@ -154,14 +158,14 @@ def kl_in_reward(advantages_n: Tensor, kl_n: Tensor, kl_coef: float) -> Tensor:
 
 
 def token_shares(
-    lengths: Sequence[Sequence[int]], normalisation: Normalisation, longest: int = 1
+    lengths: Sequence[Sequence[int]], normalisation: Normalisation, longest: int | None = None
 ) -> tuple[list[list[float]], float]:
     """What each row's tokens count, and the total: the loss is Σ share · token loss / total.
 
     lengths: of each group's rows, in tokens; all rows of the bundle, also those that are not
     scored, so that a micro-batch's sums add up to the bundle's loss. longest: the tokens that a row
     may have, for "constant". Rows without a token count nowhere. Raises `BadInput` for a bundle
-    without a token.
+    without a token, "constant" without `longest`, and another name.
 
     - "token": the mean over all tokens; a long row weighs more.
     - "sequence": the mean over rows of each row's mean.
@@ -180,13 +184,19 @@ def token_shares(
     sums = [sum(rows) for rows in lengths]
     if not any(sums):
         raise BadInput("no row has a token")
+    if normalisation == "constant" and (longest is None or longest < 1):
+        raise BadInput(
+            f'"constant" divides by the tokens that a row may have: longest is {longest}'
+        )
     n_rows = sum(n > 0 for rows in lengths for n in rows)
     totals: dict[Normalisation, int] = {
         "token": sum(sums),
         "sequence": n_rows,
         "group": sum(n > 0 for n in sums),
-        "constant": n_rows * longest,
+        "constant": n_rows * (longest or 1),
     }
+    if normalisation not in totals:
+        raise BadInput(f"normalisation {normalisation!r} is unknown; known: {', '.join(totals)}")
     if normalisation == "sequence":
         divisors: Sequence[Sequence[int]] = lengths
     elif normalisation == "group":
@@ -200,6 +210,10 @@ def token_shares(
 def normalised(losses_n: Tensor, shares_n: Tensor, total: float) -> Tensor:
     """Σ share · loss / total: one number from token losses, with `token_shares`."""
     return (losses_n * shares_n).sum() / total
+
+
+def _ratios(log_ratios_n: Tensor) -> Tensor:
+    return log_ratios_n.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
 
 
 def _clipped_surrogate(

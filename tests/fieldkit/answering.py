@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,10 +35,13 @@ def answering(
     listed: str = "{}",
     retry_after: str | None = None,
     drips: int = 0,
+    headers: Mapping[str, str] | None = None,
+    hangs: bool = False,
 ) -> Iterator[Endpoint]:
     """Serves `answers` (status, body) in order, the last one again and again; at /models, `listed`
     with the status `models`, or with each of them. retry_after: that header, with every answer.
-    drips: spaces that come before an answer's text, one every `DRIP_SECONDS`."""
+    drips: spaces that come before an answer's text, one every `DRIP_SECONDS`. headers: more
+    of them. hangs: it takes a request and says nothing until the end."""
     over = threading.Event()
     statuses = [models] if isinstance(models, int) else list(models)
 
@@ -56,7 +59,11 @@ def answering(
             self._send(*answers[min(len(endpoint.asked), len(answers)) - 1])
 
         def _send(self, status: int, text: str) -> None:
+            if hangs:
+                over.wait()
             self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(drips + len(text.encode())))
             if retry_after is not None:
                 self.send_header("Retry-After", retry_after)

@@ -85,6 +85,8 @@ def test_passk_of_rows_of_attempts_and_of_graded_rows(
         ('{"task_id": "a"}\n', ":1: "),
         ('{"task_id": "a", "n": 1e999, "passed": 1}\n', ":1: "),
         ('{"task_id": "a", "n": "x", "passed": 1}\n', ":1: "),
+        ('{"task_id": "a", "n": 1, "passed": 7}\n', ":1: "),
+        ('{"task_id": "a", "final_grade": {"passed": "false"}}\n', ":1: not a record"),
         ('{"stop_reason": 1, "turns": 2, "grade": 3}\n', ":1: "),
         ("", ""),
     ],
@@ -106,4 +108,14 @@ def test_what_cannot_be_asked(
     assert "no such file" in fieldkit(capsys, "passk", tmp_path / "none", code=2)
     assert "not a stored arm" in fieldkit(capsys, "compare", tmp_path, files[0], code=2)
     write(files[1], record("other", True))
-    assert "not the same tasks" in fieldkit(capsys, "compare", *files, code=2)
+    said = fieldkit(capsys, "compare", *files, code=2)
+    assert f"{files[0]} and {files[1]}: not the same tasks" in said
+
+
+@pytest.mark.parametrize("twice", [0, 1])
+def test_a_task_that_a_file_has_twice_is_named_with_its_line(
+    capsys: pytest.CaptureFixture[str], files: tuple[Path, Path], twice: int
+) -> None:
+    write(files[twice], record("1", True), record("1", False))
+    said = fieldkit(capsys, "compare", *files, code=2)
+    assert f"{files[twice]}:2: the {('baseline', 'candidate')[twice]} has task 1 more" in said

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import socket
 import time
 
+import httpx
 import pytest
 
 from fieldkit.client import (
@@ -14,6 +16,7 @@ from fieldkit.client import (
     ChatTimeout,
     wait_for_warm,
 )
+from fieldkit.client.chat import LONGEST_WAIT_S
 from fieldkit.errors import BadInput
 from tests.fieldkit.answering import DRIP_SECONDS, Endpoint, answering, said
 
@@ -100,6 +103,67 @@ def test_a_key_is_not_printed() -> None:
     assert "secret" not in repr(ChatClient("http://127.0.0.1:9/v1", "m", "secret"))
 
 
+@pytest.mark.parametrize("key", ["sk-sécret", "sk-\nsecret", "sk-secret\0"])
+@pytest.mark.parametrize("client", [ChatClient, AsyncChatClient])
+def test_a_key_that_no_header_takes_is_refused_and_not_printed(
+    client: type[ChatClient] | type[AsyncChatClient], key: str
+) -> None:
+    with pytest.raises(BadInput, match="api_key holds a character") as refused:
+        client("http://127.0.0.1:9/v1", "m", key)
+    assert "sk-" not in str(refused.value)
+
+
+def test_a_key_may_end_with_the_line_that_it_was_read_from() -> None:
+    with answering([said("hi")]) as endpoint, ChatClient(endpoint.base_url, "m", "key\n") as chat:
+        assert chat.chat(HELLO)["choices"]
+    assert endpoint.keys == ["Bearer key"]
+
+
+def test_half_a_surrogate_pair_in_a_message_does_not_end_the_chat() -> None:
+    with answering([said("hi")]) as endpoint, client(endpoint) as chat:
+        assert chat.chat([{"role": "user", "content": [{"text": "\ud83d, \U0001f600"}]}])
+    assert endpoint.asked[0]["messages"][0]["content"] == [{"text": "?, \U0001f600"}]
+
+
+def test_an_answer_from_elsewhere_is_an_error_with_its_status_and_the_new_address() -> None:
+    moved = {"Location": "https://new/v1"}
+    with answering([(308, "")], models=308, headers=moved) as endpoint, client(endpoint) as chat:
+        for ask in (lambda: chat.chat(HELLO), chat.models):
+            with pytest.raises(ChatHTTPError, match="HTTP 308 to https://new/v1, where") as e:
+                ask()
+            assert e.value.status_code == 308
+        assert not chat.health()
+
+
+async def test_an_answer_that_cannot_be_unpacked_is_an_error_of_the_family() -> None:
+    with answering([(200, "no gzip")], headers={"Content-Encoding": "gzip"}) as endpoint:
+        with client(endpoint) as chat:
+            for ask in (lambda: chat.chat(HELLO), chat.models):
+                with pytest.raises(ChatError, match="the answer cannot be read"):
+                    ask()
+            assert not chat.health()
+        async with AsyncChatClient(endpoint.base_url, "m") as other:
+            with pytest.raises(ChatError, match="the answer cannot be read"):
+                await other.chat(HELLO)
+
+
+def test_any_number_of_tries_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(ChatClient, "_sent", refused)
+    chat = ChatClient(nobody(), "m", max_retries=1100, backoff=0.0)
+    with pytest.raises(ChatTimeout, match="no answer in 1101 tries"):
+        chat.chat(HELLO)
+
+
+def test_a_server_that_hangs_is_waited_for_no_longer_than_asked() -> None:
+    with answering([said("hi")], hangs=True) as endpoint:
+        began = time.monotonic()
+        assert not wait_for_warm(endpoint.base_url, timeout=0.2, poll_interval=600)
+        assert time.monotonic() - began < 300
+
+
 def test_a_warm_server_is_seen_at_once_and_a_cold_one_is_not_waited_for_forever() -> None:
     with answering([said("hi")]) as warm:
         assert wait_for_warm(warm.base_url, timeout=0)
@@ -113,15 +177,25 @@ def test_a_server_that_becomes_warm_is_waited_for() -> None:
         assert wait_for_warm(endpoint.base_url, timeout=60, poll_interval=0.01)
 
 
-@pytest.mark.parametrize(("header", "waits"), [("0.3", 0.3), ("Wed, 21 Oct 2026 07:28:00 GMT", 0)])
-def test_a_busy_server_says_how_long_to_wait_and_a_date_is_not_waited_for(
-    header: str, waits: float
-) -> None:
+@pytest.mark.parametrize(
+    ("header", "waits"),
+    [("0.3", 0.3), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", 0), (None, 0)],
+)
+def test_a_busy_server_says_how_long_to_wait(header: str | None, waits: float) -> None:
     answers = [(503, "busy"), said("hi")]
     with answering(answers, retry_after=header) as endpoint, client(endpoint) as chat:
         began = time.monotonic()
         assert chat.chat(HELLO)["choices"]
     assert time.monotonic() - began >= waits
+
+
+def test_a_busy_server_may_say_until_when_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    until = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    with answering([(503, "busy"), said("hi")], retry_after=until) as endpoint:
+        client(endpoint).chat(HELLO)
+    assert waits == [LONGEST_WAIT_S]
 
 
 def test_a_negative_number_of_retries_is_refused_before_anything_is_sent() -> None:

@@ -19,6 +19,8 @@ from fieldkit.eval import (
     Judge,
     MatchedBaseComparison,
     PassAtK,
+    exact_match,
+    is_refusal,
     numeric_match,
     pass_at_k_estimator,
     summarize_metric,
@@ -96,6 +98,11 @@ def test_a_k_above_the_samples() -> None:
     assert outcome(pass_at_k_estimator, 3, 0, 5) == (ValueError if OURS else 1.0)
 
 
+def test_a_count_that_is_not_whole() -> None:
+    found = outcome(lambda: PassAtK([1]).from_rows([{"n": 1, "passed": 0.5}]).pass_at[1])
+    assert found == (ValueError if OURS else 0.0)
+
+
 def test_no_k_for_no_rows() -> None:
     found = outcome(lambda: PassAtK(()).from_rows([]).pass_at)
     assert found == (ValueError if OURS else {})
@@ -115,6 +122,16 @@ def test_a_torn_line_of_agent_runs(tmp_path: Path) -> None:
 
 def test_a_negative_tolerance() -> None:
     assert outcome(numeric_match, "1", "1", rel_tolerance=-1) == (ValueError if OURS else 0.0)
+
+
+@pytest.mark.parametrize(("text", "number"), [(".5", "0.5"), ("1e5", "100000"), ("−5", "-5")])
+def test_a_number_that_does_not_begin_or_end_with_plain_digits(text: str, number: str) -> None:
+    assert numeric_match(text, number) == float(OURS)
+
+
+def test_who_is_able_to_answer() -> None:
+    found = [is_refusal(f"I am {able} to answer") for able in ("able", "unable")]
+    assert found == ([False, True] if OURS else [True, False])
 
 
 def record(task_id: str, n_total: int = 1) -> dict[str, Any]:
@@ -166,6 +183,12 @@ def test_a_judges_score_off_the_scale() -> None:
     assert (found == 9.0) is not OURS
 
 
+def test_a_reply_with_several_scores_or_in_another_form() -> None:
+    replies = ('{"score": 1} then {"score": 5}', '{"score": "4"}', "**Score:** 4")
+    found = [Judge.parse(raw).score for raw in replies]
+    assert found == ([5.0, 4.0, 4.0] if OURS else [1.0, None, None])
+
+
 def trial(exp_id: str, parent: str = "", **more: Any) -> Trial:
     empty = Trial(*[""] * 8, FailureLabel.KEEP, *[None] * 5, *[""] * 3)  # type: ignore[arg-type, call-arg]
     return replace(empty, exp_id=exp_id, parent_exp=parent, **more)
@@ -202,12 +225,26 @@ def test_a_trial_that_is_its_own_ancestor(tmp_path: Path) -> None:
     assert (outcome(store.chain_to, "a") is ValueError) is OURS
 
 
+def test_a_trial_that_was_not_kept(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    store.append(trial("0", core_metric=0.5))
+    store.append(trial("1", "0", core_metric=0.1, status=FailureLabel.DISQUALIFIED))
+    best = store.best()
+    assert best is not None
+    assert best.exp_id == ("0" if OURS else "1")
+
+
 def test_a_file_that_the_parent_had(tmp_path: Path) -> None:
     (tmp_path / "parent").mkdir()
     (tmp_path / "child").mkdir()
     (tmp_path / "parent" / "gone.txt").write_text("gone\n")
     diff = RecipeEdit(trial("1"), tmp_path / "child", tmp_path / "parent").diff()
     assert ("-gone" in diff) is OURS
+
+
+def test_an_expected_answer_of_zero() -> None:
+    found = RewardAdapter(exact_match).score({"prediction": "0", "expected": 0})
+    assert found.success is OURS
 
 
 def test_a_score_that_is_no_number() -> None:

@@ -74,7 +74,7 @@ def test_the_best_is_the_lowest_metric_or_the_highest_as_asked(tmp_path: Path) -
     store.append(trial("0"))
     assert store.best() == trial("0")
     store.append(trial("1", "0", 0.5))
-    store.append(trial("2", "0", 0.9, status=FailureLabel.DISCARD))
+    store.append(trial("2", "0", 0.9))
     store.append(trial("3", "0", 0.1, status=FailureLabel.HARNESS_ABORT))
     best, highest = store.best(), LineageStore(tmp_path, lower_is_better=False).best()
     assert best is not None

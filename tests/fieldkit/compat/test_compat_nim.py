@@ -203,3 +203,29 @@ def test_a_word_longer_than_a_chunk() -> None:
 def test_whitespace_inside_a_chunk() -> None:
     found = chunk_text("a\n \n \nb\n\nCc  dd eeee.", max_tokens=2)
     assert found == (["a\n \n \nb", "Cc  dd", "eeee."] if OURS else ["a\n\nb", "Cc dd", "eeee."])
+
+
+def test_an_answer_that_sends_elsewhere() -> None:
+    error, _ = failure([(308, "")])
+    assert isinstance(error, NIMHTTPError) is OURS
+
+
+def sent(key: str, text: str) -> list[str] | type[Exception]:
+    """The key and the text that reach a server, or the class of what a chat raises."""
+    with (
+        answering([said("hi")]) as endpoint,
+        NIMClient(endpoint.base_url, "m", key, max_retries=0) as client,
+    ):
+        try:
+            client.chat([{"role": "user", "content": text}])
+        except Exception as e:
+            return type(e)
+    return [endpoint.keys[0], endpoint.asked[0]["messages"][0]["content"]]
+
+
+def test_half_a_surrogate_pair() -> None:
+    assert sent("key", "\ud83d") == (["Bearer key", "?"] if OURS else UnicodeEncodeError)
+
+
+def test_a_key_that_ends_with_a_newline() -> None:
+    assert sent("key\n", "hi") == (["Bearer key", "hi"] if OURS else NIMError)

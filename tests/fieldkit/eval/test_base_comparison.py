@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, MissingFile
 from fieldkit.eval import MatchedBaseComparison
 
+GRADE = {"passed": True, "n_passed": 1, "n_total": 2}
 COMPARE = MatchedBaseComparison().compare
 
 
@@ -50,6 +51,13 @@ def test_the_report_says_how_sure_the_differences_are() -> None:
     assert "| +100.0 pp | +" in report
 
 
+def test_a_difference_that_is_the_same_for_every_task_has_no_interval() -> None:
+    result = COMPARE(arm([True] * 4), arm([True] * 4))
+    deltas = (result.assertion_delta, result.turns_delta, result.wall_delta)
+    assert [d and (d.interval, d.sign) for d in deltas] == [(None, 0)] * 3
+    assert result.report().count("| — |") == 3
+
+
 def test_the_result_is_json() -> None:
     result = COMPARE(arm([False, True]), arm([True, True]))
     assert json.loads(json.dumps(result.to_dict()))["paired"]["task"]["test"]["second_only"] == 1
@@ -61,7 +69,7 @@ def test_other_tasks_are_refused_and_named() -> None:
 
 
 def test_a_task_played_twice_is_refused() -> None:
-    with pytest.raises(BadInput, match="the candidate has task synth-a-00 more than once"):
+    with pytest.raises(BadInput, match=r"^record 1: the candidate has task synth-a-00 more than"):
         COMPARE(arm([True]), arm([True]) * 2)
 
 
@@ -92,6 +100,21 @@ def test_tasks_without_assertions_have_no_interval_for_them() -> None:
             '{"task_id": "b", "final_grade": {"passed": 1, "n_passed": "x", "n_total": 1}}',
             "base.jsonl:2: not a record",
         ),
+        *(
+            (json.dumps(record("b", True) | wrong), f"base.jsonl:2: {words}")
+            for wrong, words in (
+                ({"n_turns": float("nan")}, "not a record .nan is not a finite number"),
+                ({"wall_seconds": -1}, "not a record .-1 is not a finite number"),
+                ({"wall_seconds": 10**400}, "not a record .int too large"),
+                ({"final_grade": GRADE | {"n_passed": 7, "n_total": 1}}, "7 of 1 assertions"),
+                ({"final_grade": GRADE | {"n_passed": 0.5}}, "not a record .0.5 is not a whole"),
+                ({"final_grade": GRADE | {"passed": "false"}}, "not a record .'false' is neither"),
+            )
+        ),
+        (
+            '{"task_id": "b", "final_grade": {"passed": 1, "n_passed": 1e999, "n_total": 1}}',
+            "base.jsonl:2: not a record .inf is not a whole number",
+        ),
     ],
 )
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, said: str) -> None:
@@ -99,6 +122,11 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, said: str)
     path.write_text(json.dumps(record("a", True)) + f"\n{line}\n")
     with pytest.raises(BadInput, match=said):
         COMPARE(path, path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"gone\.jsonl: no such file"):
+        MatchedBaseComparison().stats(tmp_path / "gone.jsonl")
 
 
 @pytest.mark.parametrize("one", [3, [], None])

@@ -73,6 +73,28 @@ def test_a_score_off_the_scale_is_an_error() -> None:
         Judge(chat).grade(prediction="a")
 
 
+@pytest.mark.parametrize(
+    ("raw", "score", "rationale"),
+    [
+        ('{"score": 1} is harsh. Final: {"score": 5, "rationale": "same"}', 5.0, "same"),
+        ('{"score": 5, "rationale": "{a} says so", "of": {"score": 1}} {note}', 5.0, "{a} says so"),
+        ('{"of": {"note": "\\"}"}, "score": 3} }', 3.0, ""),
+        ('{"score": "4", "rationale": "x"}', 4.0, "x"),
+        ('{"score": true} then {"score": null}', None, None),
+        ('{"score": 1' + "0" * 400 + "}", None, None),
+        ("**Score:** 4", 4.0, None),
+        ("Score: **4**/5", 4.0, None),
+        ("subscore: 2, sub-score: 2\nscore: 5\nsub_score: 1", 5.0, None),
+        ('{"score": "4/5", "rationale": "cut', 4.0, None),
+    ],
+)
+def test_the_last_score_of_a_reply_counts_in_whatever_form(
+    raw: str, score: float | None, rationale: str | None
+) -> None:
+    found = Judge.parse(raw)
+    assert (found.score, found.rationale) == (score, raw if rationale is None else rationale)
+
+
 @pytest.mark.parametrize("answer", [(503, "down"), (200, '{"choices": []}'), (401, "key?")])
 def test_a_judge_that_cannot_be_asked_is_an_error(answer: tuple[int, str]) -> None:
     with (

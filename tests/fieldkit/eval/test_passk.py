@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,25 @@ def test_a_result_has_an_interval_over_problems() -> None:
     assert found.interval.low < found.value < found.interval.high
 
 
+def test_problems_that_are_all_alike_have_no_interval() -> None:
+    passing, failing = ({str(i): [ok] for i in range(10)} for ok in (True, False))
+    always = PassAtK([1]).from_rows([{"n": 1, "passed": 1}] * 10).estimate(1)
+    change = pass_at_k_difference(failing, passing, 1)
+    for found in (always, change, mean_pass_at_k(passing, 1)):
+        assert (found.value, found.interval, found.sign) == (1.0, None, 0)
+
+
+def test_no_problem_has_no_estimate() -> None:
+    with pytest.raises(BadInput, match="there is no problem"):
+        PassAtK([1]).from_rows([]).estimate(1)
+
+
 def test_a_row_without_its_counts_is_named() -> None:
     with pytest.raises(BadInput, match="row 1: the key 'passed' is missing"):
         PassAtK((1,)).from_rows([{"n": 1, "passed": 1}, {"n": 1}])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.5, "1", None])
+def test_a_row_with_something_else_than_counts_is_named(value: object) -> None:
+    with pytest.raises(BadInput, match=r"row 0: passed: .* is not a whole number"):
+        PassAtK((1,)).from_rows([{"n": 2.0, "passed": value}])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -204,6 +205,36 @@ def test_tasks_are_resampled_so_assertions_of_a_task_count_as_one_observation() 
     assert clustered.high - clustered.low > 3 * (naive.high - naive.low)
 
 
+@pytest.mark.parametrize("n_tasks", [40, 1000])
+def test_the_resamples_are_those_of_one_draw_whatever_their_blocks(n_tasks: int) -> None:
+    values = np.random.default_rng(2).integers(9, size=n_tasks)
+    drawn = np.random.default_rng(7).integers(n_tasks, size=(stats.RESAMPLES, n_tasks))
+    tail = norm.sf(
+        math.sqrt(n_tasks / (n_tasks - 1)) * student_t.ppf((1 + stats.LEVEL) / 2, n_tasks - 1)
+    )
+    expected = np.quantile(values[drawn].sum(axis=1) / n_tasks, [tail, 1 - tail])
+    found = stats.mean(values.tolist(), seed=7).interval
+    assert found is not None
+    assert [found.low, found.high] == expected.tolist()
+
+
+def test_the_bootstrap_of_three_thousand_tasks_takes_no_hundred_megabytes() -> None:
+    values = np.random.default_rng(4).random(3000).tolist()
+    stats.mean(values[:2])  # what is imported on use
+    tracemalloc.start()
+    stats.mean(values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6
+
+
+def test_an_interval_without_a_width_is_none() -> None:
+    assert stats.with_width(stats.mean([1 / 3] * 7)).interval is None
+    assert stats.with_width(stats.mean([4.0])).interval is None
+    varied = stats.mean([0.0, 1.0])
+    assert stats.with_width(varied) == varied
+
+
 def test_one_task_gives_a_value_without_an_interval() -> None:
     found = stats.mean([4.0])
     assert found.value == 4.0
@@ -245,6 +276,14 @@ def test_holm_agrees_with_statsmodels() -> None:
         agrees()
     finally:
         gc.unfreeze()
+
+
+def test_a_value_that_is_not_finite_has_no_rank_and_no_sign() -> None:
+    for values in ([math.nan, 0.001], [0.001, math.inf]):
+        with pytest.raises(ValueError, match="not a finite number"):
+            stats.holm(values)
+        with pytest.raises(ValueError, match="not a finite number"):
+            stats.sign_flips(values)
 
 
 def test_holm_by_hand() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, MissingFile
 from fieldkit.files.atomic import (
     append_line,
     drop_torn_tail,
@@ -29,6 +32,17 @@ from fieldkit.files.atomic import (
 )
 from fieldkit.files.journal import Journal
 from tests.fieldkit.conftest import PAGE, PAGES
+
+NOBODY = 2**22  # more than any pid: the kernel's PID_MAX_LIMIT
+
+
+def _let_the_clock_move(folder: Path) -> None:
+    """Until the file system gives a later time than that of all that is in a folder."""
+    latest, probe = max(p.stat().st_ctime for p in folder.iterdir()), folder / "probe"
+    while not probe.exists() or probe.stat().st_ctime <= latest:
+        probe.write_text("")
+        os.utime(probe)
+    probe.unlink()
 
 
 def _names(folder: Path) -> list[str]:
@@ -135,10 +149,122 @@ def test_what_a_killed_writer_left_can_be_swept(tmp_path: Path) -> None:
     assert _names(tmp_path) == []
 
 
-def test_sweeping_leaves_finished_files_alone(tmp_path: Path) -> None:
-    write_text(tmp_path / "kept.txt", "kept")
+_ENDS_AFTER_A_RENAME = """
+import os, sys
+from fieldkit.files import whole_dir
+rename = os.rename
+def ends(source, to):
+    rename(source, to)
+    os._exit(9)
+os.rename = ends
+with whole_dir(sys.argv[1]) as folder:
+    (folder / "new").touch()
+"""
+
+
+def test_a_kill_between_the_two_renames_of_a_replaced_folder_loses_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "adapter"
+    with whole_dir(target) as folder:
+        (folder / "old").touch()
+    killed = [sys.executable, "-c", _ENDS_AFTER_A_RENAME, str(target)]
+    assert subprocess.run(killed, check=False).returncode == 9
+    assert not target.exists()
+    assert len(sweep_temporaries(tmp_path)) == 1
+    assert (_names(tmp_path), _names(target)) == (["adapter"], ["old"])
+
+
+def test_of_folders_that_were_moved_aside_the_newest_is_put_back(tmp_path: Path) -> None:
+    for pid in (NOBODY - 1, NOBODY):
+        (tmp_path / f"adapter.tmp-old-{pid}").mkdir()
+        (tmp_path / f"adapter.tmp-old-{pid}" / str(pid)).touch()
+        _let_the_clock_move(tmp_path)
+    assert len(sweep_temporaries(tmp_path)) == 1
+    assert _names(tmp_path / "adapter") == [str(NOBODY)]
+
+
+def test_an_interrupt_between_the_two_renames_puts_the_old_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename = tmp_path / "adapter", os.rename
+    target.mkdir()
+    (target / "old").touch()
+
+    def interrupted(source: Path, to: Path) -> None:
+        rename(source, to)
+        if source == target:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), whole_dir(target) as folder:
+        (folder / "new").touch()
+    assert (_names(tmp_path), _names(target)) == (["adapter"], ["old"])
+
+
+def test_a_link_to_a_folder_is_replaced_and_its_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "latest").symlink_to("step-1")
+    (tmp_path / "nowhere").symlink_to("gone")
+    for name in ("latest", "nowhere"):
+        with whole_dir(tmp_path / name) as folder:
+            (folder / "new").touch()
+        assert not (tmp_path / name).is_symlink()
+        assert _names(tmp_path / name) == ["new"]
+    assert _names(tmp_path) == ["latest", "nowhere", "step-1"]
+
+
+def test_sweeping_leaves_finished_files_and_those_of_other_names_alone(tmp_path: Path) -> None:
+    names = ["kept.txt", "notes.tmp-ideas.txt", f"notes.tmp-{NOBODY}.txt", ".tmp-1"]
+    for name in names:
+        write_text(tmp_path / name, "kept")
     assert sweep_temporaries(tmp_path) == []
-    assert _names(tmp_path) == ["kept.txt"]
+    assert _names(tmp_path) == sorted(names)
+
+
+def test_sweeping_leaves_what_a_live_process_is_writing(tmp_path: Path) -> None:
+    with whole_dir(tmp_path / "adapter") as folder:
+        assert sweep_temporaries(tmp_path) == []
+        (folder / "whole").touch()
+    assert _names(tmp_path / "adapter") == ["whole"]
+
+
+def test_sweeping_removes_what_an_earlier_process_of_the_same_pid_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f"a.json.tmp-{os.getpid()}"
+    left.touch()
+    later = left.stat().st_ctime + 60
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
+    assert sweep_temporaries(tmp_path) == [left]
+
+
+def test_sweeping_removes_what_a_zombie_left(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        left = tmp_path / f"a.json.tmp-{ended.pid}-0123abcd"
+        left.touch()
+        assert sweep_temporaries(tmp_path) == [left]
+
+
+def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    texts = [str(n) * 1000 * n for n in range(1, 7)]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        list(pool.map(lambda text: write_text(path, text), texts * 5))
+    assert path.read_text() in texts
+    assert _names(tmp_path) == ["state.json"]
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    path.touch(0o600)
+    write_json(path, {"key": "secret"})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    for name in ("n" * 250, "é" * 127):
+        write_text(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
 
 
 def test_lines_are_read_with_their_numbers(tmp_path: Path) -> None:
@@ -206,6 +332,14 @@ def test_a_line_that_is_not_utf8_names_its_place(tmp_path: Path) -> None:
 def test_the_hash_of_a_file_is_that_of_its_text(tmp_path: Path) -> None:
     write_text(tmp_path / "a", "grün")
     assert sha256_file(tmp_path / "a") == sha256_text("grün")
+
+
+def test_a_file_that_is_not_there_is_named_and_a_file_not_found(tmp_path: Path) -> None:
+    for name in ("gone.jsonl", "gone.jsonl.xz"):
+        for use in (sha256_file, lambda path: list(read_lines(path))):
+            with pytest.raises(MissingFile, match=rf"{name}: no such file") as missing:
+                use(tmp_path / name)
+            assert isinstance(missing.value, FileNotFoundError)
 
 
 def test_a_folder_keeps_the_folders_inside_it(tmp_path: Path) -> None:

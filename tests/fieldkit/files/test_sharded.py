@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -101,6 +102,26 @@ def test_a_writer_that_fails_leaves_what_was_there(path: Path) -> None:
         write_records(path, broken(), 100)
     assert texts(path) == LINES[:3]
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "last"), [(None, 100, "rename"), (100, None, "replace")]
+)
+def test_a_kill_while_one_form_takes_the_others_place_leaves_the_old_lines(
+    path: Path,
+    before: int | None,
+    after: int | None,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    write_records(path, LINES[:9], before)
+    monkeypatch.setattr(os, last, killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_records(path, LINES, after)
+    assert texts(path) == LINES[:9]
 
 
 def test_nothing_stored(path: Path) -> None:

@@ -39,6 +39,16 @@ def test_a_write_torn_anywhere_loses_no_row_before_it(
         assert store.all_trials() == [*kept, trial("after")]
 
 
+def test_a_row_torn_in_a_text_of_several_lines_is_cut_off(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    store.append(trial("0"))
+    store.append(trial("1", notes='one\n"two"\nthree\nfour'))
+    whole = store.results_path.read_bytes()
+    store.results_path.write_bytes(whole[: whole.index(b"four")])
+    store.append(trial("2"))
+    assert [t.exp_id for t in store.all_trials()] == ["0", "2"]
+
+
 WRITER = """
 import sys
 from pathlib import Path
@@ -80,10 +90,51 @@ def test_a_row_that_is_no_trial_is_named(tmp_path: Path) -> None:
         store.all_trials()
 
 
+def test_a_stray_quote_that_a_person_wrote_costs_no_row(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    for i in range(5):
+        store.append(trial(str(i)))
+    whole = store.results_path.read_text()
+    inside = whole.replace("\th\t", '\tof 5" width\t', 1)
+    store.results_path.write_text(inside)
+    store.append(trial("5"))
+    assert [t.exp_id for t in store.all_trials()] == list("012345")
+    assert store.all_trials()[0].hypothesis == 'of 5" width'
+
+    opened = whole.replace("\th\t", '\t"h\t', 1)
+    store.results_path.write_text(opened)
+    for use in (store.all_trials, lambda: store.append(trial("5"))):
+        with pytest.raises(BadInput, match=r"results\.tsv:2: a quote opens a cell that nothing"):
+            use()
+    assert store.results_path.read_text() == opened
+
+
+def test_only_a_kept_trial_or_a_baseline_is_the_best(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path, lower_is_better=False)
+    store.append(trial("base", metric=0.2, status=FailureLabel.BASELINE))
+    store.append(trial("kept", "base", 0.5))
+    for label in set(FailureLabel) - {FailureLabel.BASELINE, FailureLabel.KEEP}:
+        store.append(trial(label.value, "base", 1.0, status=label))
+    best = store.best()
+    assert best is not None
+    assert best.exp_id == "kept"
+    assert store.render_prompt("arch").current_best == best
+
+
+def test_a_row_is_not_added_to_another_table(tmp_path: Path) -> None:
+    store, text = LineageStore(tmp_path), "commit\tval_bpb\nabc\t0.99\n"
+    store.results_path.write_text(text)
+    with pytest.raises(BadInput, match=r"results\.tsv:1: the columns are not those.*val_bpb"):
+        store.append(trial("0"))
+    assert store.results_path.read_text() == text
+
+
 def test_a_trial_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     store = LineageStore(tmp_path)
     with pytest.raises(BadInput, match="core_metric: 'nan'"):
         store.append(trial("0", metric=float("nan")))
+    with pytest.raises(BadInput, match="trial 0: a cell is longer than 131072"):
+        store.append(trial("0", notes="x" * 131073))
     assert store.all_trials() == []
 
 

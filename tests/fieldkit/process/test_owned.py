@@ -179,6 +179,30 @@ def test_a_family_of_another_marker_is_left_alone(ledger: Ledger) -> None:
     assert len(family(other.marker)) == 2
 
 
+def test_a_process_that_has_written_over_its_marks_is_ended_all_the_same(ledger: Ledger) -> None:
+    """As setproctitle does; here they are missing from the start."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as child:
+        owned = ledger.started(ledger.announce("job", ["sleep"], ledger.path), child.pid)
+        assert is_running(owned)
+        assert family(owned.marker) == []
+        assert terminate(owned, 5.0) == [child.pid]
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_a_program_with_a_title_of_its_own_is_found_by_its_marks(ledger: Ledger) -> None:
+    pytest.importorskip("setproctitle")
+    title = "import setproctitle, time; setproctitle.setproctitle('x' * 200); "
+    program = title + "print('ready', flush=True); time.sleep(600)"
+    owned = launch(ledger, f'exec {sys.executable} -c "{program}"')
+    assert family(owned.marker) == [owned.pid]
+
+
+def test_a_process_that_would_end_itself_is_left_out(ledger: Ledger) -> None:
+    own = ledger.started(ledger.announce("job", ["pytest"], ledger.path), os.getpid())
+    assert terminate(own, 0.0) == []
+    ledger.forget("job")
+
+
 def test_a_later_owner_of_the_pid_is_not_taken_for_ours(ledger: Ledger) -> None:
     owned = launch(ledger, FAMILY)
     assert owned.start_time is not None
@@ -245,6 +269,20 @@ def test_a_new_entry_takes_the_place_of_the_old_one_of_its_name(ledger: Ledger) 
     terminate(new, 5.0)
     ledger.forget("job")
     assert [e.name for e in ledger.entries()] == ["other"]
+
+
+def test_a_name_whose_process_runs_cannot_be_launched_again(ledger: Ledger) -> None:
+    first = launch(ledger, FAMILY)
+    with pytest.raises(BadInput, match=rf"ledger\.json: job runs already, as pid {first.pid}"):
+        launch(ledger, FAMILY)
+    assert ledger.entries() == [first]
+
+
+def test_a_command_that_cannot_be_started_leaves_no_entry(ledger: Ledger) -> None:
+    other, log = launch(ledger, FAMILY, "other"), ledger.path.with_name("log")
+    with pytest.raises(FileNotFoundError, match="no-such-command"):
+        ledger.launch("job", ["/no-such-command"], env={}, cwd=log.parent, log=log, info={})
+    assert ledger.entries() == [other]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldkit.eval import exact_match
 from fieldkit.lineage import FailureLabel
 from fieldkit.reward import Reward, RewardAdapter, Rollout, group_advantage
 from fieldkit.training.advantages import group_advantages
@@ -16,6 +17,13 @@ def test_a_score_that_is_no_number_is_a_crash_and_no_plain_miss() -> None:
     found = RewardAdapter(lambda prediction, expected: math.nan).score(Rollout("x"))
     assert found.failure_class is FailureLabel.CRASH
     assert found.auxiliary["error"] == "ValueError: the score is nan, not a finite number"
+
+
+@pytest.mark.parametrize("expected", [0, 0.0, False])
+def test_an_expected_zero_is_an_answer_like_any_other(expected: float) -> None:
+    said = {"prediction": str(expected), "expected": expected}
+    assert RewardAdapter(exact_match).score(said).success
+    assert not RewardAdapter(exact_match).score({**said, "prediction": ""}).success
 
 
 def test_a_scorer_without_a_signature_gets_no_options() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fieldkit.errors import BadInput
 from fieldkit.training import objectives
 from fieldkit.training.losses import k1, k2, k3, kl_loss, policy_loss
 from fieldkit.training.objectives import TokenLosses, kl_in_reward, normalised, token_shares
@@ -152,6 +153,13 @@ def test_rows_and_groups_without_a_token_take_no_part() -> None:
         token_shares([[0], []], "token")
 
 
+def test_a_mean_that_lacks_its_number_or_its_name_is_refused() -> None:
+    with pytest.raises(BadInput, match=r'"constant" divides by .*: longest is None'):
+        token_shares([[100]], "constant")
+    with pytest.raises(BadInput, match="normalisation 'mean' is unknown; known: token, sequence"):
+        token_shares([[100]], "mean")  # type: ignore[arg-type]
+
+
 def test_reinforce_over_tokens_is_the_default_objective_to_the_last_bit() -> None:
     drawn = torch.Generator().manual_seed(3)
     logprobs, reference, advantages = torch.randn(3, 301, generator=drawn)
@@ -181,6 +189,19 @@ def test_k1_in_the_reward_has_the_gradient_of_k2_in_the_loss() -> None:
     in_reward = gradient(objectives.reinforce(logprobs, ones, paid), logprobs)
     losses = objectives.reinforce(logprobs, ones, advantages) + beta * k2(logprobs, reference)
     assert in_reward == pytest.approx(gradient(losses, logprobs))
+
+
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("gap", [-1000.0, 1000.0])
+def test_a_ratio_that_no_float_holds_gives_no_nan(gap: float, advantage: float) -> None:
+    for objective in (
+        objectives.grpo,
+        lambda new, old, advantages: objectives.gspo(new, old, advantages, torch.tensor([2])),
+    ):
+        logprobs = torch.full((2,), -1.0, requires_grad=True)
+        found = objective(logprobs, logprobs.detach() - gap, torch.full((2,), advantage))
+        assert found.losses_n.isfinite().all()
+        assert gradient(found.losses_n, logprobs) == [0.0, 0.0]
 
 
 def test_a_ratio_far_away_gives_no_nan() -> None:
