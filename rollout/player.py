@@ -53,7 +53,8 @@ class Player:
         seeds: TurnSeeds,
         on_turn: Callable[[Turn], None] = lambda turn: None,
     ) -> Trajectory:
-        """Play one episode and grade what is left; `Unavailable` after `TRIES`.
+        """Play one episode and grade what is left; `Unavailable` after `TRIES`, and at once from an
+        engine that has not answered.
 
         The reply of the last allowed turn still reaches the world, so that the grader sees its
         effect, and its observation is recorded although no prompt contains it. Raises `BadInput` if
@@ -65,6 +66,10 @@ class Player:
             try:
                 return await self._play(task, k, world, seeds, on_turn)
             except Unavailable as e:
+                from rollout.engine.client import NoAnswer  # takes a while; not all have an engine
+
+                if isinstance(e, NoAnswer):
+                    raise  # the client has been as patient as it may be
                 failure = e
             finally:
                 await world.close()

@@ -26,7 +26,8 @@ from rollout.player import Player, TurnSeeds
 
 _KEY, _WHAT = "worker_needs", "a rollout worker"
 _OTHERS_SECONDS = 10.0
-"""How long the other workers may take once one is ready; those that are not are left out."""
+"""How long the other workers may wait for room once one is ready, and how long they may take to
+end."""
 _LOOK_SECONDS = 1.0
 """Between two looks whether a server of the run lives, which is a process of this machine."""
 _MOST_AT_ONCE = 10_000
@@ -36,8 +37,10 @@ _ERRORS = {kind.exit_code: kind for kind in (BadInput, Unavailable, Shortage, In
 
 @dataclass(eq=False)
 class _Worker:
+    """node: where it was placed; "" until then."""
+
     actor: Any
-    node: str = "(none yet)"
+    node: str = ""
     in_flight: int = 0
     lost: bool = False
 
@@ -126,39 +129,55 @@ class Crew:
     def _lose(self, worker: _Worker, why: Exception) -> None:
         if worker.lost:
             return
-        worker.lost = True
-        left = sum(not w.lost for w in self._workers)
         reason = next(iter(str(why).strip().splitlines()), "")
-        self._on_line(f"the rollout worker on node {worker.node} is lost, {left} left: {reason}")
+        self._leave_out(worker, f"is lost, {self._left - 1} left: {reason}")
+
+    def _leave_out(self, worker: _Worker, why: str) -> None:
+        worker.lost = True
+        on = f"on node {worker.node}" if worker.node else "that has no node yet"
+        self._on_line(f"the rollout worker {on} {why}")
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.kill(worker.actor)  # where only the network between us was lost
 
+    @property
+    def _left(self) -> int:
+        return sum(not w.lost for w in self._workers)
+
     async def begin(self, cluster: ClusterSettings) -> None:
-        """Wait for the workers; leave out those that find no room in time. Raises what the first
-        one raised that could not begin, and `Unavailable` where none has room."""
-        waiting = {
-            asyncio.ensure_future(_awaited(w.actor.begin.remote())): w for w in self._workers
-        }
-        seconds = cluster.room_seconds
+        """Wait until the workers are ready; leave out those that find no room, or do not load, in
+        time. Raises what the first one raised that could not begin, and `Unavailable` where none is
+        left."""
+        waiting = {asyncio.ensure_future(self._begun(w)): w for w in self._workers}
+        some_ready = False
         while waiting:
+            all_placed = all(w.node for w in waiting.values())
+            patient = all_placed or not some_ready
+            seconds = cluster.room_seconds if patient else _OTHERS_SECONDS
             done, _ = await asyncio.wait(
                 waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            if not done:
-                break
             for answer in done:
                 worker = waiting.pop(answer)
                 try:
-                    worker.node = self._heard(worker, answer.result())
-                    seconds = _OTHERS_SECONDS
+                    answer.result()
+                    some_ready = True
                 except self._ray.exceptions.RayActorError as e:
                     self._lose(worker, e)
-        for answer, worker in waiting.items():
-            answer.cancel()
-            worker.lost = True
-            self._ray.kill(worker.actor)
-        if all(w.lost for w in self._workers):
+            late = [] if done else [a for a, w in waiting.items() if all_placed or not w.node]
+            for answer in late:
+                answer.cancel()
+                self._leave_out(waiting.pop(answer), f"is left out: not ready in {seconds:g} s")
+        if not any(w.node for w in self._workers):
             raise no_room_now(cluster.worker_needs, _WHAT, _KEY, cluster.room_seconds)
+        if not self._left:
+            raise Unavailable(
+                "no rollout worker of the Ray cluster was ready to play; the lines before this one"
+                " say what became of each, and `ray status` shows the nodes"
+            )
+
+    async def _begun(self, worker: _Worker) -> None:
+        worker.node = await _awaited(worker.actor.place.remote())
+        self._heard(worker, await _awaited(worker.actor.begin.remote()))
 
     async def watch(self) -> None:
         """Notice when the process of the last server has ended. Until cancelled."""
@@ -201,7 +220,7 @@ async def crew(
         count = cluster.workers or able
         there = Crew(
             ray,
-            [_Worker(worker.remote(make)) for _ in range(count)],
+            [_Worker(worker.remote(make, number)) for number in range(count)],
             lambda: any(map(is_alive, servers)),
             on_line,
         )

@@ -60,9 +60,10 @@ class NodeProcess:
 
         return Place(os.uname().nodename, ray.util.get_node_ip_address())
 
-    def port(self, asked: int) -> int:
-        """A free TCP port of the node; `asked`, unless that is 0. Raises `Unavailable`."""
-        return free_port(asked)
+    def port(self, asked: int, host: str) -> int:
+        """A free TCP port at this address of the node; `asked`, unless that is 0. Raises
+        `Unavailable`."""
+        return free_port(asked, host)
 
     def start(self, command: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
         """Start the command in the node's environment with `env` on top; what keeps it from

@@ -72,7 +72,8 @@ def _require_answer(address: str) -> None:
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+        at = (host.removeprefix("[").removesuffix("]"), int(port))  # an IPv6 address has brackets
+        socket.create_connection(at, _ANSWER_SECONDS).close()
     except OSError as e:
         raise _no_cluster(address, str(e)) from e
 

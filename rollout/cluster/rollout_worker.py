@@ -20,16 +20,17 @@ from fieldkit.records import Task
 from rollout.flight import Attempt, allow_episodes, fly
 from rollout.player import Player, TurnSeeds
 
-PlayerThere = Callable[[Callable[[str], None]], AbstractAsyncContextManager[Player]]
-"""Makes the player on a node. Its argument hears lines that a person should read."""
+PlayerThere = Callable[[Callable[[str], None], int], AbstractAsyncContextManager[Player]]
+"""Makes the player on a node. Its arguments: what hears lines that a person should read, and the
+worker's number, from 0."""
 
 
 @dataclass(frozen=True)
 class Said:
     """A worker's answer.
 
-    code: 0, or the exit code of the error that ended the work. text: the trajectory's line, the
-    name of the node, or the error. lines: what a person should read, since the last answer.
+    code: 0, or the exit code of the error that ended the work. text: the trajectory's line, or the
+    error. lines: what a person should read, since the last answer.
     """
 
     code: int
@@ -38,26 +39,30 @@ class Said:
 
 
 class RolloutWorker:
-    """make: its player.
+    """make: its player. number: as in `PlayerThere`.
 
     Ray's event loop need not be asyncio's, for which the sandbox is written, so attempts are played
     in a loop of its own, whose thread lives as long as this process.
     """
 
-    def __init__(self, make: PlayerThere) -> None:
+    def __init__(self, make: PlayerThere, number: int) -> None:
         self._in_flight = 0
         self._lines: list[str] = []
-        self._playing = make(self._lines.append)
+        self._playing = make(self._lines.append, number)
         self._player: Player | None = None
         self._loop = asyncio.SelectorEventLoop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    async def place(self) -> str:
+        """The node's name; the answer shows that Ray has placed it."""
+        return os.uname().nodename
 
     async def begin(self) -> Said:
         """Load what it needs to play."""
 
         async def load() -> str:
             self._player = await self._playing.__aenter__()
-            return os.uname().nodename
+            return ""
 
         return await self._answer(load())
 

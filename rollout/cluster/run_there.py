@@ -125,7 +125,7 @@ def _with_port(
     """The command with the address that it is to listen at, which is told to --tell."""
     if words.tell is None:
         return list(command)
-    port = ray.get(actor.port.remote(words.port))
+    port = ray.get(actor.port.remote(words.port, place.host))
     with os.fdopen(words.tell, "w") as tell:
         json.dump({"node": place.node, "host": place.host, "port": port}, tell)
     return [*command, place.host, str(port)]

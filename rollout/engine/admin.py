@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from fieldkit.errors import Unavailable
-from rollout.engine.client import authorization
+from rollout.engine.client import authorization, certificates
 
 _SECONDS = 120.0  # of one administrative call; loading an adapter took 0.02-0.3 s when idle
 _BODY_SHOWN = 300
@@ -31,6 +31,7 @@ class Admin(AbstractContextManager["Admin"]):
             base_url=base_url,
             headers=authorization(api_key),
             timeout=seconds,
+            verify=certificates(base_url),
             trust_env=False,
         )
 

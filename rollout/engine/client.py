@@ -12,8 +12,10 @@ import asyncio
 import heapq
 import itertools
 import math
+import os
 import random
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -79,7 +81,11 @@ class ClientSettings:
     """How patient the client is."""
 
     patience_seconds: float = 120.0
-    """How long a request that fails is repeated, counted from its first failure."""
+    """How long a request that fails is repeated, counted from where the first that failed was
+    sent."""
+    least_failures: int = 2
+    """How often it fails at least before it is given up: a first one may have run out of time while
+    this process stood still."""
     request_seconds: float = 300.0
     """How long one answer may take, to its last byte. With many requests queued in the engine this
     includes their turn."""
@@ -139,8 +145,8 @@ OUTSIDE_REMEDY = (
 class NoAnswer(Unavailable):
     """A server did not answer for as long as its client was patient. what: that, without remedy."""
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} {remedy}")
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what} {remedy}".rstrip())
         self.what = what
 
 
@@ -149,7 +155,12 @@ class _Unusable(Unavailable):
 
 
 class _Failed(Exception):
-    """A request without an answer, which may get one when it is repeated; the text says why."""
+    """A request without an answer, which may get one when it is repeated; the text says why.
+    sent_at: when it was sent, on the client's clock."""
+
+    def __init__(self, why: str, sent_at: float) -> None:
+        super().__init__(why)
+        self.sent_at = sent_at
 
 
 class EngineClient(AbstractAsyncContextManager["EngineClient"]):
@@ -192,6 +203,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             # the whole answer.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             transport=httpx.AsyncHTTPTransport(
+                verify=certificates(base_url),
                 limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_SECONDS),
                 trust_env=False,
                 socket_options=_SOCKET_OPTIONS,
@@ -246,7 +258,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
     async def _complete(self, body: dict[str, Any], read: Callable[[Any], T], order: int = 0) -> T:
         """POST until `read` can use the answer; return its result."""
         failed_at: float | None = None
-        attempt = unusable = 0
+        attempt = unusable = failures = 0
         while True:
             attempt += 1
             try:
@@ -256,11 +268,12 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
                 if unusable == _UNUSABLE_ANSWERS:
                     raise
             except _Failed as e:
-                now = self._clock()
-                failed_at = now if failed_at is None else failed_at
-                alive = self._alive()
-                if now - failed_at >= self._settings.patience_seconds or not alive:
-                    raise self._gave_up(attempt, now - failed_at, str(e), alive) from e
+                failures += 1
+                failed_at = e.sent_at if failed_at is None else failed_at
+                seconds, alive = self._clock() - failed_at, self._alive()
+                enough = failures >= self._settings.least_failures
+                if (enough and seconds >= self._settings.patience_seconds) or not alive:
+                    raise self._gave_up(attempt, seconds, str(e), alive) from e
             await self._sleep(_backoff(attempt))
 
     def _of_the_policy(self, answer: Any) -> Any:
@@ -273,23 +286,26 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
     async def _post(self, body: dict[str, Any], order: int) -> Any:
         """POST once; the JSON of the answer. Raises `_Failed` where another attempt may help."""
         limit = self._settings.request_seconds
-        try:
-            async with self._seats.taken(order), asyncio.timeout(limit):
-                response = await self._http.post("/v1/completions", json=body)
-            if response.status_code == httpx.codes.OK:
-                return response.json()
-        except TimeoutError:
-            raise _Failed(f"no whole answer within {limit:g} s") from None
-        except (httpx.RequestError, ValueError) as e:  # ValueError: a body that is no JSON
-            raise _Failed(f"{type(e).__name__}: {e}") from e
+        async with self._seats.taken(order):
+            sent_at = self._clock()
+            try:
+                async with asyncio.timeout(limit):
+                    response = await self._http.post("/v1/completions", json=body)
+                if response.status_code == httpx.codes.OK:
+                    return response.json()
+            except TimeoutError:
+                raise _Failed(f"no whole answer within {limit:g} s", sent_at) from None
+            except (httpx.RequestError, ValueError) as e:  # ValueError: a body that is no JSON
+                raise _Failed(f"{type(e).__name__}: {e}", sent_at) from e
         reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
         if response.status_code in _TRANSIENT_STATUS:
-            raise _Failed(reason)
+            raise _Failed(reason, sent_at)
         kind = BadInput if response.status_code in _BAD_REQUEST_STATUS else Unavailable
         raise kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
 
     def _gave_up(self, attempts: int, seconds: float, reason: str, alive: bool) -> Unavailable:
-        why = f"in {attempts} attempts over {seconds:.0f} s" if alive else "any more"
+        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        why = f"in {times} over {seconds:.0f} s" if alive else "any more"
         state = "" if alive else " The server's process has ended."
         what = f"{self.base_url}: no answer for {self.model_name} {why}; the last: {reason}.{state}"
         return NoAnswer(what, self._remedy)
@@ -298,6 +314,20 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
 def authorization(api_key: str) -> dict[str, str]:
     """The header that carries a key; none without one."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def certificates(base_url: str) -> ssl.SSLContext | bool:
+    """What a server's certificate is held against, for httpx: the environment's SSL_CERT_FILE or
+    SSL_CERT_DIR, or else the usual authorities. Raises `BadInput` for a file that is none."""
+    if not base_url.startswith("https:"):
+        return True
+    try:
+        return httpx.create_ssl_context()
+    except OSError as e:
+        raise BadInput(
+            f"the environment variable SSL_CERT_FILE: {os.environ.get('SSL_CERT_FILE')}: "
+            f"{e.strerror or e}"
+        ) from e
 
 
 def _backoff(attempt: int) -> float:

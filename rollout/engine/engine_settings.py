@@ -18,6 +18,8 @@ from fieldkit.errors import BadInput
 from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
 from rollout.engine.lifecycle import AUTO, CHOICES
 
+_LAST_PORT = 65_535
+
 
 @settings("engine")
 class EngineSettings:
@@ -63,7 +65,7 @@ class EngineSettings:
     trainer_gib: Annotated[NonNegativeFloat | None, Unit("GiB"), Change.MACHINE] = None
     """Memory to leave for the trainer when both run side by side. Left out: the trainer's own
     forecast (`trainer.budget`), or nothing without a trainer."""
-    port: Annotated[int, Ge(0), Le(65_535), Change.MACHINE] = 0
+    port: Annotated[int, Ge(0), Le(_LAST_PORT), Change.MACHINE] = 0
     """TCP port on loopback, of further replicas the next ones; 0 takes free ones."""
     replicas: Annotated[NonNegativeInt, Change.MACHINE] = 1
     """How many servers the run starts and ends on this machine. They divide its processors, or its
@@ -88,10 +90,16 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if not self.replicas and not self.urls:
             raise BadInput("engine.replicas: 0 needs an address in engine.urls: no engine is left")
+        if self.port and self.port + self.replicas > _LAST_PORT + 1:
+            raise BadInput(
+                f"engine.port: {self.port} leaves no ports for {self.replicas} servers: the last "
+                f"port is {_LAST_PORT}"
+            )
         for url in self.urls:
             if not _is_address(url):
+                shown = f"…@{url.rpartition('@')[2]}" if "@" in url else url  # not a password
                 raise BadInput(
-                    f"engine.urls: {url!r} is not the address of a server, as in "
+                    f"engine.urls: {shown!r} is not the address of a server, as in "
                     "'http://gpu-box:8000' (without /v1, and without a name or a key)"
                 )
         if len(self.keys_from) > 1 and len(self.keys_from) != len(self.urls):
@@ -119,5 +127,5 @@ def _is_address(url: str) -> bool:
     if not host_of(url):
         return False
     parts = urlsplit(url)
-    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    bare = not parts.path.strip("/") and not any(mark in url for mark in "?#@")
     return bare and parts.scheme in ("http", "https")

@@ -10,17 +10,18 @@ nothing is unloaded that another run loaded. Whatever is wrong with the server i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
+import secrets
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files.atomic import whole_dir
+from fieldkit.files.atomic import whole_dir, write_text
 from fieldkit.gate.patience import Patience
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import AdapterInfo, adapter_sha, copy_adapter
@@ -29,14 +30,24 @@ from rollout.engine.client import OUTSIDE_REMEDY, ClientSettings, EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import HOTSWAP
 from rollout.engine.proof import Proof, prove
-from rollout.engine.server import Progress
+from rollout.engine.server import Progress, silent
 from rollout.engine.target import Served, Target
 
 _LOOK_SECONDS = 10.0  # for one list of models
 _POLL_SECONDS = 1.0  # between two; a server on another host sends no event when it is back
+_PROGRESS_SECONDS = 15.0  # between two lines while it does not answer
 _ALONE_SECONDS = ClientSettings().patience_seconds
 _BESIDE_OTHERS_SECONDS = 10.0
 """How long an address that does not answer is tried, before others play without it."""
+
+_UNVERIFIED = "CERTIFICATE_VERIFY_FAILED"  # in OpenSSL's error
+_UNKNOWN_AUTHORITY = (
+    "; where an authority of your own has signed its certificate, the environment variable "
+    "SSL_CERT_FILE names that authority's"
+)
+
+OWNER_FILE = "engine.owner"
+"""In the run folder: a random number, by which this run knows what it gave to a server."""
 
 _SHA_SHOWN, _OWNER_SHOWN = 12, 8
 
@@ -50,7 +61,7 @@ _SAME_LOGPROB = 0.05  # rounding in bf16, a token
 def api_keys(settings: EngineSettings) -> list[str]:
     """The API key of each address in engine.urls; "" where engine.keys_from names none.
 
-    Raises `BadInput` naming the variable or the file that is not there.
+    Raises `BadInput` naming the variable or the file that is not there or holds no key.
     """
     sources = settings.keys_from or [""]
     if len(sources) == 1:
@@ -59,6 +70,16 @@ def api_keys(settings: EngineSettings) -> list[str]:
 
 
 def _key(source: str) -> str:
+    key = _written(source).strip()  # a line's end comes from a file, and from `$(cat FILE)`
+    # Another one is refused here: what sends it as a header repeats it in its error.
+    if " " in key or not (key.isascii() and key.isprintable()):
+        raise BadInput(
+            f"engine.keys_from: what {source} holds is no key: a key is one word of printable ASCII"
+        )
+    return key
+
+
+def _written(source: str) -> str:
     if not source:
         return ""
     if "/" not in source:
@@ -66,7 +87,7 @@ def _key(source: str) -> str:
             raise BadInput(f"engine.keys_from: the environment has no variable {source}")
         return os.environ[source]
     try:
-        return Path(source).expanduser().read_text(encoding="utf-8").strip()
+        return Path(source).expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError as e:
         raise BadInput(f"engine.keys_from: {source}: {e.strerror}") from e
 
@@ -80,7 +101,11 @@ def outside_servers(
 ) -> list[OutsideServer]:
     """Those in engine.urls. keys: `api_keys`."""
     alone = settings.replicas == 0 and len(settings.urls) == 1
-    patience = _ALONE_SECONDS if alone else _BESIDE_OTHERS_SECONDS
+    patience = (
+        ClientSettings(_ALONE_SECONDS)
+        if alone
+        else ClientSettings(_BESIDE_OTHERS_SECONDS, least_failures=1)
+    )
     return [
         OutsideServer(url.rstrip("/"), key, run_dir, settings, target, on_progress, patience)
         for url, key in zip(settings.urls, keys, strict=True)
@@ -95,7 +120,7 @@ def look_at(settings: EngineSettings) -> list[str]:
     """
     lines = []
     for url, key in zip(settings.urls, api_keys(settings), strict=True):
-        cards = _await_cards(url, key, 0.0)
+        cards = _await_cards(url, key, 0.0, silent)
         lines.append(f"{url} serves {_base_name(url, cards, settings)}")
     return lines
 
@@ -103,7 +128,7 @@ def look_at(settings: EngineSettings) -> list[str]:
 class OutsideServer:
     """One address. Use it as `rollout.engine.serve.AnyServer`.
 
-    patience: seconds for which it is tried where it does not answer.
+    patience: how long it is tried where it does not answer.
     """
 
     def __init__(
@@ -114,7 +139,7 @@ class OutsideServer:
         settings: EngineSettings,
         target: Target,
         on_progress: Progress,
-        patience: float,
+        patience: ClientSettings,
     ) -> None:
         self.url = url
         self._key = key
@@ -122,8 +147,7 @@ class OutsideServer:
         self._target = target
         self._on_progress = on_progress
         self._patience = patience
-        whose = f"{socket.gethostname()}:{run_dir.resolve()}"
-        self._owner = hashlib.sha256(whose.encode()).hexdigest()[:_OWNER_SHOWN]
+        self._owner = _owner(run_dir)
         self._base = ""
 
     def say(self, text: str) -> None:
@@ -136,14 +160,19 @@ class OutsideServer:
         if not self._settings.shared:
             return
         shared = Path(self._settings.shared)
-        if not shared.is_dir():
-            raise BadInput(f"engine.shared: {shared}: no such folder")
-        for name, info in self._adapters().items():
-            _publish(info, shared / name)
+        try:
+            shared.stat()  # it may be on another machine, which is gone; then it is not made here
+            for name, info in self._adapters().items():
+                _publish(info, shared / name)
+        except OSError as e:
+            raise Unavailable(
+                f"engine.shared: {shared}: {e.strerror}; {self.url} gets its adapters from there, "
+                "and plays again once it can be used"
+            ) from e
 
     def finish(self) -> None:
         """Wait until the server answers; have it load what is missing of the target."""
-        cards = _await_cards(self.url, self._key, self._patience)
+        cards = _await_cards(self.url, self._key, self._patience.patience_seconds, self.say)
         self._base = _base_name(self.url, cards, self._settings)
         listed, wanted = {str(card["id"]) for card in cards}, self._adapters()
         with Admin(self.url, self._key) as admin:
@@ -186,7 +215,9 @@ class OutsideServer:
             ) from e
 
     def _remove_copies(self, wanted: dict[str, AdapterInfo]) -> None:
-        if self._settings.shared:
+        if not self._settings.shared:
+            return
+        with contextlib.suppress(OSError):  # the next adapter needs the folder, and says so
             for copy in Path(self._settings.shared).glob(f"*-{self._owner}"):
                 if copy.name not in wanted:
                     shutil.rmtree(copy, ignore_errors=True)
@@ -218,8 +249,9 @@ class OutsideServer:
         )
 
     def _client(self, name: str) -> EngineClient:
-        settings = ClientSettings(patience_seconds=self._patience)
-        return EngineClient(self.url, self._key, name, remedy=OUTSIDE_REMEDY, settings=settings)
+        return EngineClient(
+            self.url, self._key, name, remedy=OUTSIDE_REMEDY, settings=self._patience
+        )
 
     def _check_logprobs(self) -> None:
         """Raise `Unavailable` where its logprobs are not those of the distribution that it samples
@@ -242,10 +274,24 @@ class OutsideServer:
             )
 
 
+def _owner(run_dir: Path) -> str:
+    """What the names that this run gives end in.
+
+    A container has another hostname after each start, and two machines may have one, so a run has a
+    number of its own. The path tells it from a copy of its folder.
+    """
+    file = run_dir / OWNER_FILE
+    if not file.exists():
+        write_text(file, f"{secrets.token_hex(16)}\n")
+    whose = f"{file.read_text(encoding='utf-8').strip()}:{run_dir.resolve()}"
+    return hashlib.sha256(whose.encode()).hexdigest()[:_OWNER_SHOWN]
+
+
 def _publish(info: AdapterInfo, copy: Path) -> None:
     """Have `copy` be the adapter, whole and of its hash."""
-    if copy.is_dir() and adapter_sha(copy) == info.sha:
-        return
+    with contextlib.suppress(BadInput):  # one of its files is not there
+        if copy.is_dir() and adapter_sha(copy) == info.sha:
+            return
     with whole_dir(copy) as folder:
         copy_adapter(info.path, folder)
         if (found := adapter_sha(folder)) != info.sha:
@@ -255,9 +301,10 @@ def _publish(info: AdapterInfo, copy: Path) -> None:
             )
 
 
-def _await_cards(url: str, key: str, seconds: float) -> list[dict[str, Any]]:
-    """What the server tells of each name that it serves, once it answers. Raises `Unavailable`."""
-    patience = Patience(seconds, _LOOK_SECONDS + _POLL_SECONDS)
+def _await_cards(url: str, key: str, seconds: float, say: Progress) -> list[dict[str, Any]]:
+    """What the server tells of each name that it serves, once it answers. Raises `Unavailable`, and
+    what `say` raises, which it calls now and then."""
+    patience, said = Patience(seconds, _LOOK_SECONDS + _POLL_SECONDS), 0.0
     with Admin(url, key, _LOOK_SECONDS) as admin:
         while True:
             try:
@@ -267,8 +314,11 @@ def _await_cards(url: str, key: str, seconds: float) -> list[dict[str, Any]]:
                 if patience.over():
                     raise Unavailable(
                         f"{e}; `curl {url}/v1/models` asks it, and engine.keys_from says where its "
-                        "key is"
+                        f"key is{_UNKNOWN_AUTHORITY if _UNVERIFIED in str(e) else ''}"
                     ) from e
+                if patience.spent - said >= _PROGRESS_SECONDS:
+                    said = patience.spent
+                    say(f"waiting for an answer, {said:.0f} s")
             time.sleep(_POLL_SECONDS)
     if not all(isinstance(card, dict) and "id" in card for card in cards):
         raise Unavailable(

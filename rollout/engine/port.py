@@ -27,33 +27,36 @@ _LOWEST = 16384
 _ATTEMPTS = 64
 
 
-def free_port(asked: int) -> int:
-    """`asked` if nobody listens there, or any free port for 0. Raises `Unavailable`."""
+def free_port(asked: int, host: str = HOST) -> int:
+    """`asked` if nobody listens there, or any free port for 0. Raises `Unavailable`.
+
+    host: the address of this machine at which the server is to listen.
+    """
     if not asked:
-        return _any_free()
+        return _any_free(host)
     try:
-        return _bound(asked)
+        return _bound(asked, host)
     except OSError as e:
         raise Unavailable(
-            f"port {asked} on {HOST} is busy ({holder(asked)}; {e.strerror}); end that "
+            f"port {asked} on {host} is busy ({holder(asked)}; {e.strerror}); end that "
             "program if it is yours, or set engine.port to 0 to take any free port"
         ) from None
 
 
-def _any_free() -> int:
+def _any_free(host: str) -> int:
     """A free port below those of outgoing connections, or else the one that the kernel gives."""
     first = int(OUTGOING.read_text(encoding="utf-8").split()[0])
     for _ in range(_ATTEMPTS if first > _LOWEST else 0):
         with contextlib.suppress(OSError):  # taken
-            return _bound(_LOWEST + secrets.randbelow(first - _LOWEST))
-    return _bound(0)
+            return _bound(_LOWEST + secrets.randbelow(first - _LOWEST), host)
+    return _bound(0, host)
 
 
-def _bound(port: int) -> int:
+def _bound(port: int, host: str) -> int:
     """The port that a bind to `port` gets. Raises `OSError`."""
-    with socket.socket() as s:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.bind((HOST, port))
+        s.bind((host, port))
         return int(s.getsockname()[1])
 
 

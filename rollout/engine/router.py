@@ -14,7 +14,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.process.owned import start_time
@@ -66,13 +66,13 @@ class _InOrder:
 class _Server:
     """One server in a phase.
 
-    in_flight: requests that it has. pace: seconds a sampled token would take if it had one request,
+    requests: those in flight there. pace: seconds a sampled token would take if it had one request,
     None before the first answer. lost: why it is not used; None while it is.
     """
 
     served: Served
     client: EngineClient
-    in_flight: int = 0
+    requests: set[asyncio.Task[Completion]] = field(default_factory=set)
     pace: float | None = None
     lost: Unavailable | None = None
     losses: int = 0
@@ -121,7 +121,7 @@ class Router:
         self._clock = clock
         self._looking: set[asyncio.Task[None]] = set()
         self._back = asyncio.Event()
-        self._last_loss = Unavailable("no server was lost")
+        self._last_loss = NoAnswer("no server was lost")
 
     async def __aenter__(self) -> Router:
         return self
@@ -138,8 +138,8 @@ class Router:
     async def sample(
         self, attempt: _Attempt, prompt_ids: Sequence[int], sampling: Sampling, seed: int
     ) -> Completion:
-        """As `EngineClient.sample`, from a server that is not lost. Raises what the last one raised
-        where all are lost for longer than the patience."""
+        """As `EngineClient.sample`, from a server that is not lost. Raises `NoAnswer` with the last
+        one's reason where all are lost for longer than the patience."""
         failed_at: float | None = None
         while True:
             server = await self._choose(attempt, failed_at)
@@ -157,18 +157,28 @@ class Router:
         seed: int,
         order: int,
     ) -> Completion:
-        began, before = self._clock(), server.in_flight
-        server.in_flight += 1
+        """Raises `Unavailable` at once where the server is lost meanwhile."""
+        began, before = self._clock(), len(server.requests)
+        asked = server.client.sample(prompt_ids, sampling, seed, order)
+        request = asyncio.create_task(asked)
+        server.requests.add(request)
         try:
-            completion = await server.client.sample(prompt_ids, sampling, seed, order)
+            await asyncio.wait({request})
+            if request.cancelled():  # by `_lose`
+                raise self._last_loss
+            completion = request.result()
             # Requests share the server, so each takes as much longer as there are others.
-            shared = (before + server.in_flight + 1) / 2
+            shared = (before + len(server.requests) + 1) / 2
             pace = (self._clock() - began) / len(completion.ids) / shared
             old = pace if server.pace is None else server.pace
             server.pace = old + _NEWEST * (pace - old)
             return completion
+        except asyncio.CancelledError:  # the attempt is given up
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+            raise
         finally:
-            server.in_flight -= 1
+            server.requests.discard(request)
 
     # -- the choice ------------------------------------------------------------------------------
 
@@ -193,7 +203,7 @@ class Router:
 
     def _wait(self, server: _Server) -> float:
         """How long one more request would take there, as a multiple of what is the same for all."""
-        return (server.in_flight + 1) * self._pace(server)
+        return (len(server.requests) + 1) * self._pace(server)
 
     def _pace(self, server: _Server) -> float:
         """Its pace; of one that has not answered yet, the fastest that is known."""
@@ -207,15 +217,16 @@ class Router:
     # -- lost servers ----------------------------------------------------------------------------
 
     def _lose(self, server: _Server, why: Unavailable) -> None:
-        """Use it no more, until it answers again."""
+        """Use it no more, until it answers again; its other requests are to go elsewhere."""
         if server.lost is not None:
             return
-        server.lost = self._last_loss = why
+        server.lost = self._last_loss = why if isinstance(why, NoAnswer) else NoAnswer(str(why))
         server.losses += 1
+        for request in server.requests:
+            request.cancel()
         self._back.clear()
         others = sum(s.lost is None for s in self._servers)
-        what = why.what if isinstance(why, NoAnswer) else why
-        self._on_change(f"{server.served.name} is lost, {others} left: {what}")
+        self._on_change(f"{server.served.name} is lost, {others} left: {self._last_loss.what}")
         if server.may_return:
             looking = asyncio.create_task(self._look(server))
             self._looking.add(looking)
@@ -269,7 +280,7 @@ async def samplers(
     the attempts whose samplers were asked for first go first.
     """
     several = len(servers) > 1
-    settings = ClientSettings(patience_seconds=_FAILING_SECONDS) if several else ClientSettings()
+    settings = ClientSettings(_FAILING_SECONDS, least_failures=1) if several else ClientSettings()
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
@@ -295,4 +306,7 @@ async def samplers(
 
 def is_alive(served: Served) -> bool:
     """Whether its process lives; of a server that is not the run's nobody knows."""
-    return served.pid is None or start_time(served.pid) is not None
+    if served.pid is None:
+        return True
+    now = start_time(served.pid)
+    return now is not None and now == served.start_time

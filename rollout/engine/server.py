@@ -6,6 +6,7 @@ Nothing here touches a process that the ledger does not own.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -143,6 +144,8 @@ class Server:
         """Load what is missing of the target, then unload the rest."""
         loaded: dict[str, str] = dict(self.owned.info["loaded"])
         missing = self._missing()
+        proven = [n for n in self.owned.info.get("proven", []) if n not in missing]
+        self.note(proven=proven)  # what is loaded again may be loaded wrong
         with self.admin() as admin:
             for name in missing:
                 self.say(f"loading adapter {name}")
@@ -328,6 +331,7 @@ class Server:
             version=self.target.name,
             adapter=self.target.adapter,
             pid=owned.pid,
+            start_time=owned.start_time,
             lifecycle=owned.info["lifecycle"],
             reason=owned.info["reason"],
             proof=proof,
@@ -342,7 +346,8 @@ class Server:
         proven: list[str] = owned.info.get("proven", [])
         if info is None or target.name in proven:
             return None
-        client = EngineClient(url(owned), api_key(owned), target.name)
+        alive = functools.partial(is_running, owned)
+        client = EngineClient(url(owned), api_key(owned), target.name, alive=alive)
         try:
             proof = prove(client, info.path, info.sha)
         except FieldkitError:
@@ -385,7 +390,8 @@ class Server:
 
 def url(owned: Owned) -> str:
     """Its address: on loopback, unless the ledger notes another host."""
-    return f"http://{owned.info.get('host', HOST)}:{owned.info['port']}"
+    host = owned.info.get("host", HOST)
+    return f"http://{f'[{host}]' if ':' in host else host}:{owned.info['port']}"
 
 
 def api_key(owned: Owned) -> str:

@@ -49,6 +49,9 @@ class Target:
     def fingerprint(self) -> str:
         """Identity of everything but the adapters that is fixed when a server starts."""
         words = vllm_server.command(self.model_dir, self.settings, None, {}, port=0)
+        s = self.settings
+        # What the words without adapters do not say, and what the environment does.
+        words += map(str, (s.max_adapters, s.lora_matmul, s.tcmalloc, s.threads_bind))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
@@ -83,7 +86,8 @@ class Served:
     run does not own. lifecycle and reason: how the next adapter will reach it (by name), and why.
     adapter: the checked one; None for the base. proof: of the adapter, if this call made it; None
     for the base and where it was proven before. seconds: duration of this call. name: the server in
-    words. connections: requests that it gets at once.
+    words. connections: requests that it gets at once. start_time: of the process, as in `Owned`; a
+    later one may have its pid.
     """
 
     base_url: str
@@ -98,6 +102,7 @@ class Served:
     seconds: float = 0.0
     name: str = ENGINE
     connections: int = ClientSettings.connections
+    start_time: int | None = None
 
     @property
     def adapter_sha(self) -> str | None:

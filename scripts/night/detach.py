@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger, spawn
 from scripts.base.exit_codes import raise_code
 from scripts.run.folder import RunFolder
@@ -31,7 +32,8 @@ _POLL_SECONDS = 0.1
 def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
     """Start `grpo run` with `options` in the background; return its pid and its log.
 
-    Returns when the loop owns the run. Raises the error for its exit code if it ends before that.
+    Returns when the loop owns the run. Raises the error for its exit code if it ends before that,
+    and `Unavailable` where it takes too long; then it is not ended.
     """
     log = folder.log / f"detached-{time.strftime('%Y%m%d-%H%M%S')}.log"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started now
@@ -48,7 +50,8 @@ def detach(folder: RunFolder, options: Sequence[str]) -> tuple[int, Path]:
 
 
 def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Path) -> None:
-    """Wait until the lock names the child, or until the child ends with a reason."""
+    """Wait until the lock names the child, or until the child ends with a reason. Raises
+    `Unavailable` where it does neither in time."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -60,3 +63,8 @@ def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Pat
             said = log.read_text(encoding="utf-8", errors="replace").strip()
             raise_code(code, said, "the detached loop", log)
             return
+    raise Unavailable(
+        f"the loop was started as pid {child.pid}, and does not own the run after "
+        f"{_START_SECONDS:g} s. It may yet: `tail -f {log}` shows what it does, and "
+        f"`kill {child.pid}` ends it"
+    )

@@ -22,17 +22,28 @@ from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate import memory
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
-from fieldkit.process.owned import Owned, is_running
+from fieldkit.process.owned import (
+    KEPT_VARIABLE,
+    LEDGER_VARIABLE,
+    MARKER_VARIABLE,
+    Owned,
+    is_running,
+)
 from rollout.engine.leftovers import BESIDE, end_with_leftovers, new_scratch
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
+from scripts.run.lock import LOCK_FD_VARIABLE
+from scripts.run.timings import LOOP_VARIABLE
 
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
 
 _SOURCES = ("trainer", "fieldkit")
 """The packages that its process has imported."""
+
+_STARTERS = (MARKER_VARIABLE, LEDGER_VARIABLE, KEPT_VARIABLE, LOCK_FD_VARIABLE, LOOP_VARIABLE)
+"""Variables that say who started a phase."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +125,12 @@ class KeptTrainer:
         return path
 
     def _code(self) -> str:
-        """Identity of the sources that a process started now would import, and of what it would
-        preload."""
+        """Identity of the sources that a process started now would import, and of its environment,
+        whoever starts it."""
         files = sorted(f for name in _SOURCES for f in (ROOT / name).rglob("*.py"))
         stats = [(str(f), (s := f.stat()).st_mtime_ns, s.st_size) for f in files]
-        said = repr((sys.executable, self._env.get("LD_PRELOAD"), stats))
+        env = sorted((name, v) for name, v in self._env.items() if name not in _STARTERS)
+        said = repr((sys.executable, env, stats))
         return hashlib.sha256(said.encode()).hexdigest()
 
     def stop(self) -> int:

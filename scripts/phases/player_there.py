@@ -28,6 +28,14 @@ from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
 
 
+def in_turn(servers: Sequence[Served], number: int) -> list[Served]:
+    """The servers as worker `number` sees them: no process of its machine, and each worker begins
+    with another one. A worker does not see what the others ask, and asks the first where it knows
+    of no difference."""
+    first = number % len(servers)
+    return [replace(served, pid=None) for served in (*servers[first:], *servers[:first])]
+
+
 @asynccontextmanager
 async def player_there(
     config: RunConfig,
@@ -36,12 +44,13 @@ async def player_there(
     settings: EpisodeSettings,
     paid: Reward,
     on_line: Callable[[str], None],
+    number: int,
 ) -> AsyncIterator[Player]:
     """A player of the served adapter on this node; use it inside an event loop. on_line hears what
-    a person should read."""
+    a person should read. number: the worker's, from 0."""
     register_environments(config.envs, ROOT)
     chat = chat_renderer(config.model, model_dir)
-    reached = [replace(served, pid=None) for served in servers]  # no process of this machine
+    reached = in_turn(servers, number)
     with tempfile.TemporaryDirectory(prefix="grpo-") as scratch:
         site = Site(
             config.sandbox,

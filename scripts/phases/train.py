@@ -71,15 +71,22 @@ def train(ctx: Context) -> Done:
         held = kept.held
         if not ctx.config.run.overlap:  # else it plays meanwhile, and keeps its memory
             ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
-        elsewhere = ctx.config.trainer.launched or ctx.config.cluster.used
-        alone = engine.keep_trainer and not elsewhere
-        stays = alone and stands_beside(find_engine(ctx.folder.path))
+        stays = _stays(ctx)
         if not stays:
             kept.stop()
     sweep_temporaries(ctx.folder.step(n))
     trained = _run_trainer(ctx, n, kept if stays else None)
     summary = _finish(ctx, n, trained)
     return Done(_told(summary), {ctx.folder.relative(ctx.folder.adapter(n)): summary.adapter_sha})
+
+
+def _stays(ctx: Context) -> bool:
+    """Whether the trainer's process stays for the next step. Servers elsewhere leave it room."""
+    engine = ctx.config.engine
+    elsewhere = ctx.config.trainer.launched or ctx.config.cluster.used
+    if not engine.keep_trainer or elsewhere:
+        return False
+    return not engine.replicas or stands_beside(find_engine(ctx.folder.path))
 
 
 def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, Any]:

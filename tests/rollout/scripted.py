@@ -52,7 +52,9 @@ class ScriptedSampler:
         self.in_flight = 0
         self.most_in_flight = 0
 
-    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, seed: int) -> Completion:
+    async def sample(
+        self, prompt_ids: Sequence[int], sampling: Sampling, seed: int, order: int = 0
+    ) -> Completion:
         self.prompts.append(tuple(prompt_ids))
         self.seeds.append(seed)
         self.in_flight += 1

@@ -7,6 +7,7 @@ import pytest
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import ActionKind, StopReason, Trajectory, segments
+from rollout.engine.client import NoAnswer
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
@@ -182,3 +183,17 @@ def test_what_breaks_three_times_is_unavailable_and_never_a_reward(tmp_path: Pat
     broken = player(tmp_path, FailingSampler(replies(WORK), "alpha", times=3))
     with pytest.raises(Unavailable, match=r"task alpha, k = 0: failed 3 times.*closed"):
         asyncio.run(broken.play(write_task("alpha"), 0, lambda turn: turn))
+
+
+def test_an_engine_that_did_not_answer_is_not_waited_for_again(tmp_path: Path) -> None:
+    asked = []
+
+    class Silent(ScriptedSampler):
+        async def sample(self, *args: object) -> object:  # type: ignore[override]
+            asked.append(args)
+            raise NoAnswer("no answer in 9 attempts over 120 s", "Look at its log.")
+
+    one = player(tmp_path, Silent(replies(WORK)))  # type: ignore[arg-type]
+    with pytest.raises(NoAnswer, match=r"^no answer in 9 attempts over 120 s Look at its log\.$"):
+        asyncio.run(one.play(write_task("alpha"), 0, lambda turn: turn))
+    assert len(asked) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from rollout.engine.router import samplers
@@ -14,6 +13,7 @@ from rollout.player import Player
 from rollout.policies import sampled_for
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
+from scripts.phases.player_there import in_turn
 from tests.rollout.scripted import SHAPED, worlds
 
 LIMITS = EpisodeSettings(max_turns=3, max_new_tokens=16, max_model_len=512)
@@ -21,10 +21,10 @@ LIMITS = EpisodeSettings(max_turns=3, max_new_tokens=16, max_model_len=512)
 
 @asynccontextmanager
 async def still_player(
-    servers: Sequence[Served], model_dir: Path, on_line: Callable[[str], None]
+    servers: Sequence[Served], model_dir: Path, on_line: Callable[[str], None], number: int = 0
 ) -> AsyncIterator[Player]:
     chat = ChatRenderer(model_dir)
-    reached = [replace(served, pid=None) for served in servers]
+    reached = in_turn(servers, number)
     with tempfile.TemporaryDirectory(prefix="grpo-") as scratch:
         async with samplers(reached, (chat.eot_id,), on_line) as sampler_of:
             yield Player(

@@ -1,26 +1,29 @@
 """A step whose attempts are played on nodes: the bundle of one box, to the byte, whatever becomes
 of a node.
 
-Servers are the scripted engine; the cluster is Ray's own, on this machine. Whole nights on a
-cluster are in tests/scripts/night/test_on_nodes.py.
+Servers are the scripted engine; the cluster is Ray's own, on this machine, but for the tests of who
+is waited for. Whole nights on a cluster are in tests/scripts/night/test_on_nodes.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger
+from rollout.cluster import crew as crews
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.crew import RemotePlayer, crew
+from rollout.cluster.crew import Crew, RemotePlayer, _Worker, crew
 from rollout.cluster.node_server import NodeServer
+from rollout.cluster.rollout_worker import Said
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import (
     MakeServer,
@@ -41,8 +44,6 @@ from tests.rollout.cluster.played_there import LIMITS, still_player
 from tests.rollout.scripted import SHAPED, rolled_out, worlds
 from tests.tiny_policy import tiny_task
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
-
 Policy = tuple[Path, Path]
 TASKS = [tiny_task(n) for n in range(4)]
 K = 4
@@ -57,7 +58,7 @@ def nodes() -> Iterator[Nodes]:
         yield found
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def two_nodes(nodes: Nodes) -> Iterator[None]:
     """Two that can play; both are gone afterwards."""
     nodes.add("a", play=1.0)
@@ -142,8 +143,16 @@ def once(after: int, do: Callable[[], object]) -> OnProgress:
 
 
 Run = tuple[Path, tuple[Served, ...]]
+Test = Callable[..., None]
 
 
+def on_nodes(test: Test) -> Test:
+    for mark in (pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("two_nodes")):
+        test = mark(test)
+    return test
+
+
+@on_nodes
 def test_a_server_on_a_node_is_in_the_ledger_and_is_found_again(
     nodes: Nodes, run: Run, policy: Policy
 ) -> None:
@@ -160,6 +169,7 @@ def test_a_server_on_a_node_is_in_the_ledger_and_is_found_again(
     assert len(find_servers(folder)) == 1, "it stays while the trainer works"
 
 
+@on_nodes
 def test_nodes_play_the_bundle_of_one_box(
     nodes: Nodes, run: Run, policy: Policy, calm: bytes, tmp_path: Path
 ) -> None:
@@ -168,6 +178,7 @@ def test_nodes_play_the_bundle_of_one_box(
     assert said == []
 
 
+@on_nodes
 def test_a_node_that_is_removed_costs_the_step_nothing(
     nodes: Nodes, run: Run, policy: Policy, calm: bytes, tmp_path: Path
 ) -> None:
@@ -179,6 +190,7 @@ def test_a_node_that_is_removed_costs_the_step_nothing(
     assert " is lost, 1 left: " in line
 
 
+@on_nodes
 def test_where_all_nodes_are_removed_what_was_finished_is_kept_and_played_once(
     nodes: Nodes, run: Run, policy: Policy, calm: bytes, tmp_path: Path
 ) -> None:
@@ -192,6 +204,7 @@ def test_where_all_nodes_are_removed_what_was_finished_is_kept_and_played_once(
     assert first[0].kept == len(kept)
 
 
+@on_nodes
 def test_more_workers_than_have_room_are_left_out(
     nodes: Nodes,
     run: Run,
@@ -204,6 +217,7 @@ def test_more_workers_than_have_room_are_left_out(
     assert play(nodes.settings(workers=3), run[1], policy[0], tmp_path, []) == calm
 
 
+@on_nodes
 def test_the_end_of_the_engines_process_ends_the_phase_at_once(
     nodes: Nodes, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +229,7 @@ def test_the_end_of_the_engines_process_ends_the_phase_at_once(
         play(nodes.settings(), servers, policy[0], tmp_path / "step", [], stop)
 
 
+@on_nodes
 def test_a_server_that_finds_no_room_says_what_it_needs(
     nodes: Nodes, policy: Policy, tmp_path: Path
 ) -> None:
@@ -222,3 +237,100 @@ def test_a_server_that_finds_no_room_says_what_it_needs(
     with pytest.raises(Unavailable, match=r"can hold the engine: cluster\.engine_needs asks for"):
         ensure(tmp_path / "run", policy, settings, [])
     assert Ledger(tmp_path / "run" / "ledger.json").entries() == []
+
+
+# -- who is waited for, without Ray ----------------------------------------------------------------
+
+
+class RayError(Exception):
+    """Ray's own."""
+
+
+class Gone(RayError):
+    """As RayActorError."""
+
+
+@dataclass
+class Actor:
+    """A worker as Ray gives it. Each event is set when it has got so far; None: never. fails: it
+    ends while it loads."""
+
+    node: str
+    placed: asyncio.Event | None
+    loaded: asyncio.Event | None
+    fails: bool = False
+
+    @property
+    def place(self) -> Any:
+        return SimpleNamespace(remote=self._place)
+
+    @property
+    def begin(self) -> Any:
+        return SimpleNamespace(remote=self._begin)
+
+    async def _place(self) -> str:
+        await (self.placed or asyncio.Event()).wait()
+        return self.node
+
+    async def _begin(self) -> Said:
+        await (self.loaded or asyncio.Event()).wait()
+        if self.fails:
+            raise Gone("it was killed")
+        return Said(0, "")
+
+
+def at_once() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+def waited_for(actors: Sequence[Actor], said: list[str]) -> tuple[Crew, list[_Worker]]:
+    ray = SimpleNamespace(
+        exceptions=SimpleNamespace(RayError=RayError, RayActorError=Gone), kill=lambda actor: None
+    )
+    workers = [_Worker(actor) for actor in actors]
+    return Crew(ray, workers, lambda: True, said.append), workers
+
+
+async def test_a_worker_that_was_placed_is_waited_for_while_it_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crews, "_OTHERS_SECONDS", 0.0)
+    loads, said = asyncio.Event(), list[str]()
+
+    def left_out(line: str) -> None:
+        said.append(line)
+        loads.set()  # the slow one is still loading now
+
+    one, slow, homeless = (
+        Actor("one", at_once(), at_once()),
+        Actor("slow", at_once(), loads),
+        Actor("", None, None),
+    )
+    there, workers = waited_for([one, slow, homeless], said)
+    monkeypatch.setattr(there, "_on_line", left_out)
+    await there.begin(ClusterSettings(kind="ray", room_seconds=60))
+    assert [w.node for w in workers if not w.lost] == ["one", "slow"]
+    assert said == ["the rollout worker that has no node yet is left out: not ready in 0 s"]
+
+
+async def test_where_no_worker_gets_ready_each_is_said_and_the_reason_is_not_room() -> None:
+    said: list[str] = []
+    there, _ = waited_for(
+        [Actor("a", at_once(), at_once(), fails=True), Actor("b", at_once(), None)], said
+    )
+    with pytest.raises(Unavailable, match=r"no rollout worker .* was ready to play"):
+        await there.begin(ClusterSettings(kind="ray", room_seconds=0.05))
+    assert said == [
+        "the rollout worker on node a is lost, 1 left: it was killed",
+        "the rollout worker on node b is left out: not ready in 0.05 s",
+    ]
+
+
+async def test_where_no_worker_has_room_the_setting_is_named() -> None:
+    said: list[str] = []
+    there, _ = waited_for([Actor("", None, None)], said)
+    with pytest.raises(Unavailable, match=r"within 0\.05 s \(cluster\.worker_needs"):
+        await there.begin(ClusterSettings(kind="ray", room_seconds=0.05))
+    assert len(said) == 1

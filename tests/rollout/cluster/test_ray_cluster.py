@@ -13,7 +13,14 @@ import pytest
 
 from fieldkit.errors import BadInput, Unavailable
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.ray_cluster import joined, no_room_now, nodes, options, require_room
+from rollout.cluster.ray_cluster import (
+    _require_answer,
+    joined,
+    no_room_now,
+    nodes,
+    options,
+    require_room,
+)
 
 
 def cluster(*resources: dict[str, float]) -> Any:
@@ -57,6 +64,15 @@ def test_an_address_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatc
         address = f"127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(Unavailable, match=rf'"{address}", and no Ray cluster answers there'):
             join(address)
+
+
+def test_an_ipv6_address_is_asked_without_its_brackets() -> None:
+    try:
+        head = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as e:
+        pytest.skip(f"no IPv6 here: {e.strerror}")
+    with head:
+        _require_answer(f"[::1]:{head.getsockname()[1]}")
 
 
 def test_the_address_in_the_environment_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from fieldkit.records import Sampling
 from rollout.engine.client import (
     ClientSettings,
     EngineClient,
+    NoAnswer,
     _Seats,
     completion_of,
     prompt_logprobs_of,
@@ -386,6 +387,45 @@ async def test_a_request_that_waits_for_its_turn_in_the_client_does_not_run_out_
     ):
         await asyncio.gather(*(client.sample(PROMPT, SAMPLING, seed=i) for i in range(4)))
     assert len(bodies) == 4, "none was asked for again"
+
+
+@pytest.mark.parametrize(
+    ("least", "sent"), [({}, 2), ({"least_failures": 1}, 1)], ids=["the only", "one of several"]
+)
+async def test_a_server_that_hangs_is_given_up_after_so_many_failures(
+    least: dict[str, int], sent: int
+) -> None:
+    """The time in which a request is not answered counts."""
+    settings = ClientSettings(patience_seconds=0.2, request_seconds=0.3, **least)
+    async with (
+        flaky_server(hangs) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings) as client,
+    ):
+        with pytest.raises(NoAnswer, match="no whole answer within"):
+            await client.sample(PROMPT, SAMPLING, seed=3)
+    assert len(bodies) == sent
+
+
+async def test_the_time_before_a_request_is_sent_does_not_count_as_failing() -> None:
+    time, waits = FakeTime(), asyncio.Event()
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        if n == 0:
+            await waits.wait()
+            time.seconds += 1000.0
+        await (nothing if n == 1 else fine)(n, writer)
+
+    settings = ClientSettings(patience_seconds=5.0, least_failures=1, connections=1)
+    async with (
+        flaky_server(respond) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings, clock=time, sleep=time.sleep) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for seed in range(2):
+            group.create_task(client.sample(PROMPT, SAMPLING, seed))
+        await asyncio.sleep(0)  # both have asked
+        waits.set()
+    assert len(bodies) == 3
 
 
 async def test_of_the_requests_that_wait_the_earliest_attempts_goes_first() -> None:

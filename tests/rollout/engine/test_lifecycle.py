@@ -22,8 +22,10 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.admin import Admin
+from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import decide
+from rollout.engine.proof import Proof, Verdict
 from rollout.engine.replica import entries_of
 from rollout.engine.serve import ensure_engine, find_engine, release_memory, stop_engine
 from rollout.engine.server import Server
@@ -187,6 +189,33 @@ def test_a_server_that_sleeps_makes_room_for_the_trainer_and_serves_the_next_ada
     assert asked == ["/sleep?level=1", "/wake_up", "/v1/unload_lora_adapter"]
     with Server(run, settings, lambda line: None).admin() as admin:
         assert set(admin.models() or {}) == {"base", "run-v2"}
+
+
+def test_an_adapter_that_is_loaded_a_second_time_is_proven_again(
+    tiny: TinyModel, tmp_path: Path, calls: Path
+) -> None:
+    run, settings = tmp_path / "run", replace(EngineSettings(), lifecycle="hotswap")
+    proven = [serve(tiny, run, settings, n).proof is not None for n in (1, 1, 2, 1)]
+    assert proven == [True, False, True, True]
+    assert calls.read_text(encoding="utf-8").count("/v1/unload_lora_adapter") == 2
+
+
+def test_a_proof_knows_whether_its_server_lives(
+    tiny: TinyModel, tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[EngineClient] = []
+
+    def proven(client: EngineClient, adapter: Path, sha: str) -> Proof:
+        asked.append(client)
+        return Proof(Verdict.NO_CANARY, None, "")
+
+    monkeypatch.setattr("rollout.engine.server.prove", proven)
+    run, settings = tmp_path / "run", replace(EngineSettings(), lifecycle="hotswap")
+    serve(tiny, run, settings, 1)
+    (client,) = asked
+    assert client._alive()
+    stop_engine(run)
+    assert not client._alive()
 
 
 def test_a_server_that_does_not_wake_gives_way_to_a_new_one(

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import shutil
+import ssl
+import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import BadInput, Interrupted, Unavailable
 from fieldkit.training.adapter import adapter_sha
 from rollout.engine import outside
 from rollout.engine.admin import Admin
+from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.outside import api_keys, look_at
+from rollout.engine.outside import OWNER_FILE, api_keys, look_at
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Verdict
 from rollout.engine.serve import ensure_engine, find_servers, stop_engine
@@ -130,14 +138,18 @@ def test_it_gets_adapters_from_a_shared_folder_and_only_its_own_are_removed(
     assert sorted(p.name for p in shared.iterdir()) == sorted(["somebody-elses", second])
 
 
-def test_a_torn_copy_in_the_shared_folder_is_replaced(
-    run: Run, policy: Policy, tmp_path: Path
+@pytest.mark.parametrize("torn", [False, True], ids=["missing", "torn"])
+def test_a_copy_in_the_shared_folder_whose_weights_are_not_whole_is_replaced(
+    run: Run, policy: Policy, tmp_path: Path, torn: bool
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     name = run.ensure(policy[1], "run-v1", shared=str(shared)).model_name
     weights = shared / name / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-8])
+    if torn:
+        weights.write_bytes(weights.read_bytes()[:-8])
+    else:
+        weights.unlink()
     run.ensure(policy[1], "run-v1", shared=str(shared))
     assert adapter_sha(shared / name) == adapter_sha(policy[1])
 
@@ -230,9 +242,25 @@ def test_a_path_that_it_does_not_see_is_named_with_the_setting(
         run.ensure(policy[1], "run-v1", shared=str(shared), shared_there="/not/there")
 
 
-def test_a_shared_folder_that_is_not_there_is_bad_input(run: Run, policy: Policy) -> None:
-    with pytest.raises(BadInput, match=r"engine.shared: /not/there: no such folder"):
+def test_a_shared_folder_that_is_gone_leaves_out_its_server_as_others_may_play(
+    run: Run, policy: Policy
+) -> None:
+    with pytest.raises(Unavailable, match=r"engine.shared: /not/there: No such file.*its adapters"):
         run.ensure(policy[1], "run-v1", shared="/not/there")
+
+
+def test_a_person_hears_that_it_does_not_answer_and_can_end_the_wait(
+    run: Run, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(line: str) -> None:
+        raise Interrupted(line)
+
+    monkeypatch.setattr(outside, "_ALONE_SECONDS", 600.0)
+    monkeypatch.setattr(outside, "_PROGRESS_SECONDS", 0.0)
+    url = f"http://{HOST}:{free_port(0)}"
+    settings = replace(run.settings, urls=[url])
+    with pytest.raises(Interrupted, match=f"engine {url}: waiting for an answer, 0 s"):
+        ensure_engine(run.folder, run.model, settings, policy[1], "run-v1", interrupt)
 
 
 @pytest.mark.parametrize("data", ["[{}]", '["x"]', '[{"id": "a"}, null]', "5"])
@@ -241,6 +269,69 @@ def test_a_server_that_lists_no_models_is_no_vllm(data: str) -> None:
         url = endpoint.base_url.removesuffix("/v1")
         with pytest.raises(Unavailable, match=rf"^{url}/v1/models: .*no list of models"):
             look_at(EngineSettings(replicas=0, urls=[url]))
+
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a server that answers over TLS, and the certificate of its own authority."""
+    key, authority = tmp_path / "key.pem", tmp_path / "authority.pem"
+    words = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=own"
+    words += f" -addext subjectAltName=DNS:localhost -keyout {key} -out {authority}"
+    subprocess.run(words.split(), check=True, capture_output=True)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer({"data": [{"id": "theirs", "max_model_len": 4096}]})
+
+        def do_POST(self) -> None:
+            self._answer({"choices": [{"prompt_logprobs": [None, {"2": {"logprob": -1.0}}]}]})
+
+        def _answer(self, value: Any) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(value).encode())
+
+        def log_message(self, *words: Any) -> None: ...
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, key)
+    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://localhost:{server.server_port}", authority
+        server.shutdown()
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes its key")
+
+
+@needs_openssl
+def test_an_authority_of_the_persons_own_is_named_by_the_usual_variable(
+    tls: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, authority = tls
+    settings = EngineSettings(replicas=0, urls=[url])
+    with pytest.raises(Unavailable, match=r"CERTIFICATE_VERIFY_FAILED.*SSL_CERT_FILE names"):
+        look_at(settings)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    assert look_at(settings) == [f"{url} serves theirs"]
+
+    async def ask() -> tuple[float, ...]:
+        async with EngineClient(url, "", "theirs") as client:
+            return await client.logprobs((1, 2))
+
+    assert asyncio.run(ask()) == (-1.0,)
+
+
+def test_a_file_of_authorities_that_is_not_there_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such.pem")
+    with pytest.raises(BadInput, match=r"SSL_CERT_FILE: /no/such\.pem: No such file"):
+        look_at(EngineSettings(replicas=0, urls=["https://gpu-box"]))
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -254,12 +345,12 @@ def keys(monkeypatch: pytest.MonkeyPatch, n: int, sources: Sequence[str]) -> lis
 def test_keys_come_from_the_environment_and_from_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BOX_KEY", "from the environment")
+    monkeypatch.setenv("BOX_KEY", "of-the-environment\r")  # `$(cat FILE)` keeps it
     file = tmp_path / "key"
-    file.write_text("from a file\n")
-    assert keys(monkeypatch, 2, ["BOX_KEY", str(file)]) == ["from the environment", "from a file"]
-    assert keys(monkeypatch, 2, ["BOX_KEY"]) == ["from the environment"] * 2
-    assert keys(monkeypatch, 2, ["BOX_KEY", ""]) == ["from the environment", ""]
+    file.write_bytes(b"of-a-file\r\n")
+    assert keys(monkeypatch, 2, ["BOX_KEY", str(file)]) == ["of-the-environment", "of-a-file"]
+    assert keys(monkeypatch, 2, ["BOX_KEY"]) == ["of-the-environment"] * 2
+    assert keys(monkeypatch, 2, ["BOX_KEY", ""]) == ["of-the-environment", ""]
     assert keys(monkeypatch, 2, []) == ["", ""]
 
 
@@ -275,6 +366,23 @@ def test_a_key_that_is_nowhere_is_named(
 ) -> None:
     with pytest.raises(BadInput, match=says):
         keys(monkeypatch, 1, [source])
+
+
+@pytest.mark.parametrize(
+    "value", [b"# my key\nsecret", b"two secret", b"\xffsecret", "gehe\u00edm-secret".encode()]
+)
+def test_what_cannot_be_a_key_is_refused_without_a_word_of_it(
+    value: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(value)
+    monkeypatch.setenv("BOX_KEY", os.fsdecode(value))
+    for source in ("BOX_KEY", str(file)):
+        with pytest.raises(BadInput) as caught:
+            keys(monkeypatch, 1, [source])
+        assert f"what {source} holds is no key" in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert caught.value.__cause__ is None
 
 
 def test_every_address_is_asked_before_anything_is_started(
@@ -295,3 +403,11 @@ def test_two_runs_never_give_the_same_name(
         for folder in ("one", "two")
     }
     assert len(names) == 2
+
+
+def test_a_run_of_another_machine_gives_other_names_under_the_same_path(
+    run: Run, policy: Policy
+) -> None:
+    name = run.ensure(policy[1], "run-v1").model_name
+    (run.folder / OWNER_FILE).unlink()  # its folder is another one
+    assert run.ensure(policy[1], "run-v1").model_name != name

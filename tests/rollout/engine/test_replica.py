@@ -146,9 +146,12 @@ def test_vllms_own_parallelism_is_passed_through(tiny: TinyModel) -> None:
     ("settings", "says"),
     [
         ({"replicas": 0}, "engine.replicas: 0 needs an address in engine.urls"),
+        ({"port": 65_535, "replicas": 2}, "engine.port: 65535 leaves no ports for 2 servers"),
         ({"urls": ["gpu-box:8000"]}, "engine.urls: 'gpu-box:8000' is not the address"),
         ({"urls": ["http://gpu-box:8000/v1"]}, "is not the address of a server"),
-        ({"urls": ["http://me:secret@gpu-box"]}, "is not the address of a server"),
+        ({"urls": ["http://me:secret@gpu-box"]}, "'…@gpu-box' is not the address of a server"),
+        ({"urls": ["http://:secret@gpu-box"]}, "'…@gpu-box' is not the address of a server"),
+        ({"urls": ["http://gpu-box:8000?"]}, "is not the address of a server"),
         ({"urls": ["http://gpu-box:no"]}, "is not the address of a server"),
         ({"urls": ["http://a"], "keys_from": ["A", "B"]}, "engine.keys_from: 2 entries for 1"),
         ({"shared_there": "/there"}, "engine.shared_there: it is the path of engine.shared"),

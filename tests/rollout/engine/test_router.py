@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,17 +19,19 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import Unavailable
+from fieldkit.process.owned import start_time
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import AdapterInfo
 from rollout.engine import router
-from rollout.engine.client import Completion, Sampler
+from rollout.engine.client import Completion, NoAnswer, Sampler
 from rollout.engine.lifecycle import HOTSWAP
-from rollout.engine.router import Router, samplers
+from rollout.engine.router import Router, is_alive, samplers
 from rollout.engine.target import Served
 from tests.rollout.engine.test_client import answer, flaky_server, reply
 
 SAMPLING = Sampling(1.0, 8, 1.0, 0, 0.0)
 K, TURNS = 4, 6
+TIMES_OUT = 300.0
 HANGS_SECONDS = 60.0  # far more than a simulation takes, and less than the router's patience
 
 
@@ -55,10 +58,11 @@ class Clock:
             assert time.monotonic() - began < HANGS_SECONDS, "nobody wakes what waits"
             for _ in range(50):  # until every task has gone as far as it can now
                 await asyncio.sleep(0)
+            while self._waiting and self._waiting[0][2].cancelled():
+                heapq.heappop(self._waiting)
             if self._waiting and not task.done():
                 self.now, _, due = heapq.heappop(self._waiting)
-                if not due.cancelled():
-                    due.set_result(None)
+                due.set_result(None)
         return task.result()
 
 
@@ -66,12 +70,15 @@ class Clock:
 class Server:
     """A client of a server that takes `seconds` for a token, shared by its requests.
 
-    down: every request fails while it is set. asked: the prompts of its requests.
+    down: every request fails while it is set. hangs: the first request from then on fails after
+    `TIMES_OUT` seconds, and no other one ends. asked: the prompts of its requests.
     """
 
     clock: Clock
     seconds: float = 1.0
     down: bool = False
+    hangs: bool = False
+    hung: int = 0
     asked: list[tuple[int, ...]] = field(default_factory=list)
     proven: int = 0
     in_flight: int = 0
@@ -85,14 +92,25 @@ class Server:
         self.asked.append(tuple(prompt_ids))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        await self.clock.pass_(self.seconds * self.in_flight)
-        self.in_flight -= 1
+        try:
+            await self._take_time()
+        finally:
+            self.in_flight -= 1
         if self.down:
             raise Unavailable("connection reset")
         return Completion((seed,), (-1.0,), "stop")
 
+    async def _take_time(self) -> None:
+        if not self.hangs:
+            return await self.clock.pass_(self.seconds * self.in_flight)
+        self.hung += 1
+        if self.hung > 1:
+            await asyncio.Event().wait()
+        await self.clock.pass_(TIMES_OUT)
+        raise Unavailable("no whole answer")
+
     async def logprobs(self, prompt_ids: Sequence[int]) -> tuple[float, ...]:
-        if self.down:
+        if self.down or self.hangs:
             raise Unavailable("no answer")
         self.proven += 1
         return (-1.0,)
@@ -195,6 +213,41 @@ async def test_the_requests_of_a_lost_server_go_to_the_others_and_nothing_is_sam
     assert sum(answered.values()) <= len(EVERY) * TURNS + servers[0].most_in_flight
 
 
+async def test_the_first_request_that_a_hanging_server_fails_frees_all_others_there() -> None:
+    clock = Clock()
+    routed, servers, said = fleet(clock, 1.0, 1.0)
+
+    async def hang() -> None:
+        await clock.pass_(5.0)
+        servers[0].hangs = True
+
+    whole, _ = await clock.run(asyncio.gather(step(routed, 4), hang()))
+    assert whole == EVERY
+    assert servers[0].hung > 1
+    assert servers[0].in_flight == 0, "its requests were ended there"
+    assert [text.partition(":")[0] for text in said] == ["engine 1 is lost, 1 left"]
+    assert clock.now < 2 * TIMES_OUT
+
+
+async def test_an_attempt_that_is_given_up_ends_its_request() -> None:
+    clock = Clock()
+    routed, servers, said = fleet(clock, 1.0, 1.0)
+
+    async def give_up() -> None:
+        async with routed:
+            playing = asyncio.create_task(episode(routed, 0, 0))
+            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(0)  # its request is sent
+            assert servers[0].in_flight == 1
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+            assert servers[0].in_flight == 0
+
+    await clock.run(give_up())
+    assert said == []
+
+
 async def test_a_server_that_answers_again_proves_itself_and_is_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,7 +279,7 @@ async def test_where_all_are_gone_for_good_the_request_fails_at_once_with_the_la
     routed, servers, said = fleet(clock, 1.0, 1.0, pid=_ended())
     for server in servers:
         server.down = True
-    with pytest.raises(Unavailable, match="no answer"):
+    with pytest.raises(NoAnswer, match="no answer"):
         await clock.run(step(routed, 4))
     assert clock.now == 0.0
     assert [text.partition(":")[0] for text in said] == [
@@ -258,6 +311,14 @@ async def test_servers_of_different_policies_are_never_taken_together() -> None:
     pairs: Any = [(served(1), Server(Clock())), (served(2, "b" * 64), Server(Clock()))]
     with pytest.raises(ValueError, match="do not serve one policy"):
         Router(pairs, lambda text: None)
+
+
+def test_a_process_that_has_a_servers_pid_and_began_at_another_time_is_not_the_server() -> None:
+    began = start_time(os.getpid())
+    assert began is not None
+    one = replace(served(1, pid=os.getpid()), start_time=began)
+    assert is_alive(one)
+    assert not is_alive(replace(one, start_time=began - 1))
 
 
 def _ended() -> int:

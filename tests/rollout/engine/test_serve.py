@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from fieldkit.errors import BadInput, Shortage, Unavailable
-from fieldkit.process.owned import command_line, environment, family
+from fieldkit.process.owned import Owned, command_line, environment, family
 from fieldkit.process.shared_memory import PLACE, shared_files
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import CANARY_FILE, adapter_sha, read_adapter
@@ -39,7 +39,8 @@ from rollout.engine.serve import (
     release_memory,
     stop_engine,
 )
-from rollout.engine.target import Served
+from rollout.engine.server import url
+from rollout.engine.target import Served, Target
 from rollout.engine.vllm_server import (
     API_KEY_VARIABLE,
     BASE_NAME,
@@ -503,6 +504,26 @@ def test_the_server_samples_from_the_distribution_that_it_reports(tiny: TinyMode
     words = command(tiny.folder, EngineSettings(), None, {}, port=1)
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert words[words.index("--generation-config") + 1] == "vllm"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"max_adapters": 9}, {"lora_matmul": False}, {"tcmalloc": False}, {"threads_bind": "0"}),
+        *({"kv_cache_gib": 2.0}, {"max_num_seqs": 9}, {"tensor_parallel": 2}),
+    ],
+)
+def test_a_server_of_other_settings_is_not_taken_for_this_one(
+    tiny: TinyModel, change: dict[str, Any]
+) -> None:
+    one, other = EngineSettings(), replace(EngineSettings(), **change)
+    prints = {Target(tiny.folder, s, {}, BASE_NAME).fingerprint() for s in (one, one, other)}
+    assert len(prints) == 2
+
+
+def test_an_address_with_colons_is_in_brackets() -> None:
+    at = [Owned("engine", "m", info={"host": host, "port": 80}) for host in ("fd00::5", "10.0.0.5")]
+    assert [url(owned) for owned in at] == ["http://[fd00::5]:80", "http://10.0.0.5:80"]
 
 
 def test_socket_paths_in_the_scratch_folder_stay_below_the_kernels_limit(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fieldkit.errors import BadInput, NotOwner
+from fieldkit.errors import BadInput, NotOwner, Unavailable
 from fieldkit.files.journal import Entry, Journal
 from rollout.engine.serve import stop_engine
-from scripts.night.detach import detach
+from scripts.night import detach as detaching
+from scripts.night.detach import _await_ownership, detach
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
 from tests.chaos.night import GRPO_RUN, SITE, alive
@@ -34,6 +35,19 @@ def test_a_run_that_another_loop_owns_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(write_run(tmp_path / "r", tmp_path / "no-model", tmp_path / "no-adapter"))
     with run_lock(folder.lock), pytest.raises(NotOwner, match="another loop owns run r"):
         detach(folder, [])
+
+
+def test_a_loop_that_does_not_own_the_run_in_time_is_told_with_its_pid_and_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detaching, "_START_SECONDS", 0.2)
+    with subprocess.Popen(["sleep", "600"]) as slow:
+        log = tmp_path / "detached.log"
+        try:
+            with pytest.raises(Unavailable, match=rf"pid {slow.pid}, .*`tail -f {log}`.*`kill"):
+                _await_ownership(slow, RunFolder(tmp_path), log)
+        finally:
+            slow.kill()
 
 
 @pytest.mark.slow

@@ -115,6 +115,14 @@ def test_a_process_of_other_code_is_replaced(
     assert owned(folder).pid != first.pid
 
 
+def test_another_environment_is_another_process_whoever_starts_it(folder: RunFolder) -> None:
+    def code(**changes: str) -> str:
+        return KeptTrainer(folder.path, {"OMP_NUM_THREADS": "1", **changes})._code()
+
+    assert code() == code(FIELDKIT_OWNER="train-1", GRPO_LOOP="77", GRPO_LOCK_FD="5")
+    assert len({code(), code(OMP_NUM_THREADS="2"), code(CUDA_VISIBLE_DEVICES="1")}) == 3
+
+
 def test_a_process_whose_socket_was_removed_is_replaced(
     folder: RunFolder, request_line: str
 ) -> None:

@@ -1,15 +1,17 @@
-"""The settings that the train phase gives the trainer for a step."""
+"""The settings that the train phase gives the trainer for a step, and whether it stays."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldkit.files.atomic import write_json
+from rollout.engine.engine_settings import EngineSettings
 from scripts.base.signals import Wish
 from scripts.phases.context import Context
-from scripts.phases.train import settings_of_step
+from scripts.phases.train import _stays, settings_of_step
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
@@ -56,3 +58,20 @@ def test_by_default_it_is_computed_at_every_step(tmp_path: Path) -> None:
 def test_the_dtype_that_was_measured_stays(tmp_path: Path) -> None:
     assert settings_of_step(context(tmp_path, 0.0, [0.1]), 2).dtype == "bf16"
     assert settings_of_step(context(tmp_path / "other", 0.0, []), 1).dtype == "auto"
+
+
+@pytest.mark.parametrize(
+    ("engine", "stays"),
+    [
+        ({"replicas": 0, "urls": ["http://gpu-box"]}, True),
+        ({"replicas": 0, "urls": ["http://gpu-box"], "keep_trainer": False}, False),
+        ({}, False),
+    ],
+    ids=["all servers are elsewhere", "it is not wanted", "the own server has ended"],
+)
+def test_the_trainer_stays_where_no_server_needs_its_room(
+    engine: dict[str, object], stays: bool, tmp_path: Path
+) -> None:
+    ctx = context(tmp_path, 0.0, [])
+    ctx.config = replace(ctx.config, engine=EngineSettings(**engine))  # type: ignore[arg-type]
+    assert _stays(ctx) == stays
