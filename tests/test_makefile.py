@@ -90,7 +90,12 @@ def test_a_preset_for_a_run_that_has_settings_is_refused_with_what_makes_another
     run = f"RUN={os.path.relpath(tmp_path, ROOT / 'runs')}"
 
     def typed(*words: str) -> subprocess.CompletedProcess[str]:
-        only = ["--old-file=programs", f"--old-file={tmp_path}/.ready", "BARE=1"]
+        only = [
+            "--no-print-directory",
+            "--old-file=programs",
+            f"--old-file={tmp_path}/.ready",
+            "BARE=1",
+        ]
         return subprocess.run(
             ["make", f"VENV={tmp_path}", *only, "run", run, *words],
             capture_output=True,

@@ -21,7 +21,7 @@ def test_a_cell_prints_what_the_command_prints(
     name = "turn_penalty"
     done = shell.run_cell("name = 'turn_penalty'\n%grpo keys {name}")  # type: ignore[no-untyped-call]
     assert done.success
-    assert capsys.readouterr().out.startswith(f"reward.{name} = ")
+    assert f"\nreward.{name} = " in capsys.readouterr().out
 
 
 def test_a_command_that_fails_stops_the_cell_and_its_message_is_there(
