@@ -25,9 +25,10 @@ def called() -> str:
 
 
 def typeable(text: str) -> str:
-    """`text` with each `grpo …` and `make …` in backticks as it can be typed here."""
-    if "`grpo " in text:
-        text = text.replace("`grpo ", f"`{called()} ")
+    """`text` with each `grpo …` and `make …` in backticks, and each `… && grpo …`, as it can be
+    typed here."""
+    if "grpo " in text:
+        text = re.sub("(`|&& )grpo ", lambda found: f"{found[1]}{called()} ", text)
     if "`make " in text and Path.cwd() != ROOT:
         text = re.sub("`make (?!-C )", f"`make -C {shlex.quote(str(ROOT))} ", text)
     return text
