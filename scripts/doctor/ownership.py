@@ -29,10 +29,7 @@ from rollout.engine.replica import is_engine
 from rollout.engine.serve import served_names, stop_engine
 from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
-from scripts.run.lock import is_held
-
-LOOP = "loop"
-"""The name under which a detached loop enters its ledger (`scripts.night.detach.LOOP`)."""
+from scripts.run.lock import LOOP, is_held
 
 GRACE_SECONDS = 10.0
 """How long an unused process may take to end after SIGTERM."""

@@ -19,10 +19,7 @@ from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger, spawn
 from scripts.base.exit_codes import raise_code
 from scripts.run.folder import RunFolder
-from scripts.run.lock import holder
-
-LOOP = "loop"
-"""Its name in the ledger."""
+from scripts.run.lock import LOOP, holder
 
 _START_SECONDS = 20.0
 """Time limit for the detached loop to take the run's lock; it needs about a second."""

@@ -25,12 +25,11 @@ from scripts.base.display import Both, Display, log_display
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
 from scripts.base.exit_codes import raise_code
 from scripts.base.signals import Wish, listening
-from scripts.night.detach import LOOP
 from scripts.night.held import Held
 from scripts.phases.registry import HARDER, PHASES
 from scripts.run.config import UNPROTECTED, OnConverged, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
-from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
+from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import FLAT, Phase, drive, phase_beside

@@ -24,6 +24,9 @@ from fieldkit.errors import BadInput, FieldkitError, NotOwner, foreseen
 from fieldkit.files.json_text import parse_json
 from fieldkit.process.owned import boot_id, start_time
 
+LOOP = "loop"
+"""The name of `grpo run`, which holds the lock, in the ledger and on the display."""
+
 LOCK_FD_VARIABLE = "GRPO_LOCK_FD"
 """Environment variable by which a child finds the inherited lock."""
 

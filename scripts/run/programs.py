@@ -16,9 +16,7 @@ from fieldkit.gate import memory
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import marked
 from scripts.run.folder import RunFolder
-
-LOOP = "loop"
-"""The name of `grpo run`, which holds the run's lock."""
+from scripts.run.lock import LOOP
 
 
 @dataclass(frozen=True)

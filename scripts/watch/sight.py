@@ -25,11 +25,11 @@ from scripts.base.machine import host_identity
 from scripts.evidence.played import BASE, WARM_START, finished, reading_order, step_name
 from scripts.run.config import NightSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
-from scripts.run.lock import holder
+from scripts.run.lock import LOOP, holder
 from scripts.run.manifest import is_same_host, read_manifest, typed_to_play
 from scripts.run.next_phase import Phase, RunFiles
 from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted, seconds_left
-from scripts.run.programs import LOOP, Memory, Program, Programs, read_memory
+from scripts.run.programs import Memory, Program, Programs, read_memory
 from scripts.run.reader import read_step
 from scripts.run.state import as_told, read_measured
 from scripts.run.timings import read_timings

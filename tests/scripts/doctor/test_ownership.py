@@ -21,8 +21,8 @@ from rollout.engine.leftovers import SCRATCH_VARIABLE, new_scratch
 from rollout.engine.replica import ENGINE
 from scripts.doctor import checkup, ownership
 from scripts.doctor.ownership import Use, families, reclaim, told
-from scripts.night.detach import LOOP
 from scripts.run import folder
+from scripts.run.lock import LOOP
 from tests.scripts.doctor.servers import WORKER, gone, loop_of, mine, start
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"

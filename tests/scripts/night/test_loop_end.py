@@ -23,10 +23,10 @@ from fieldkit.process.owned import family, marked, wait_ended
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.doctor.ownership import Family, Use, families
-from scripts.night.detach import LOOP, detach
+from scripts.night.detach import detach
 from scripts.phases.stop import stop_idle_engine
 from scripts.run.folder import RunFolder
-from scripts.run.lock import run_lock
+from scripts.run.lock import LOOP, run_lock
 from tests.scripts.doctor.servers import start
 from tests.scripts.made_night import make_night
 
