@@ -7,6 +7,7 @@ not load or allocate anything.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +80,9 @@ def require_memory(
             f" host's memory before it is sharded, and {now.host // beside / GIB:.1f} GiB are"
             " available for each; set processes to fewer, or free memory"
         )
+    allocator = 1.0 if gpu is None and _has_tcmalloc() else _ALLOCATOR
     fixed, per_token = _needs(
-        model_dir, settings, item_bytes, adapter, shards=1 if gpu is None else shards
+        model_dir, settings, item_bytes, adapter, allocator, shards=1 if gpu is None else shards
     )
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
@@ -91,14 +93,18 @@ def require_memory(
         return
     fits = max(0, (room - fixed) // per_token)
     longest = max((s.n_inputs for b in batches for s in b), default=0)
+    checkpointing = "" if settings.gradient_checkpointing else "set gradient_checkpointing, or "
     remedy = (
         f"set tokens_per_microbatch to {fits}"
         if fits >= longest
-        else f"the longest segment alone has {longest} tokens and {fits} fit: set "
-        "gradient_checkpointing, or roll out with fewer turns"
+        else f"the longest segment alone has {longest} tokens and {fits} fit: {checkpointing}"
+        "roll out with fewer turns"
     )
     what = f"a micro-batch of {largest} tokens"
-    if fixed + copy > room:  # whatever the micro-batch
+    if fixed > room:
+        what, needed = "a step before its first micro-batch", fixed
+        remedy = "free memory"
+    elif fixed + copy > room:  # whatever the micro-batch
         what = "the canary's copy of the base in the server's dtype"
         remedy = (
             "free memory; training in that dtype needs no copy: dtype bf16 for a server in bfloat16"
@@ -187,6 +193,11 @@ def forecast(
     if cuda_devices():
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)
+
+
+def _has_tcmalloc() -> bool:
+    """Whether it is preloaded in this process."""
+    return hasattr(ctypes.CDLL(None), "MallocExtension_ReleaseFreeMemory")
 
 
 def _copy_bytes(model_dir: Path, settings: TrainerSettings, item_bytes: int) -> int:

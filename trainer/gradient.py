@@ -260,9 +260,12 @@ def _naming_the_budget(policy: Policy, segments: Micro) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as e:
         n = tokens(segments, policy.shares_prompts)
-        # One segment is a micro-batch of its own under any budget.
-        smaller = f"tokens_per_microbatch to {n // 2}, or " if len(segments) > 1 else ""
+        remedies = []
+        if len(segments) > 1:  # one segment is a micro-batch of its own under any budget
+            remedies.append(f"set tokens_per_microbatch to {n // 2}")
+        if not policy.is_checkpointing:
+            remedies.append("set gradient_checkpointing to true")
         raise Shortage(
             f"task {segments[0].task_id}: a micro-batch of {len(segments)} segments, {n} tokens, "
-            f"does not fit the GPU; set {smaller}gradient_checkpointing to true"
+            f"does not fit the GPU; {', or '.join(remedies) or 'roll out with fewer turns'}"
         ) from e

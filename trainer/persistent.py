@@ -8,8 +8,6 @@ reads its files and writes its files as in `python -m trainer`, and a killed pro
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import socket
@@ -18,13 +16,13 @@ import threading
 import traceback
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from fieldkit.errors import BadInput, foreseen
 from fieldkit.files.json_text import parse_json
 from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
-from trainer.scoring.kept_model import KeptModel
+from trainer.scoring.kept_model import KeptModel, give_back
 from trainer.settings import TrainerSettings
 from trainer.step import train
 
@@ -71,7 +69,7 @@ def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection, connection.makefile("rw", encoding="utf-8") as talk:
             _answer(connection, talk, model)
-        _give_back()
+        give_back()  # the engine works next
 
 
 def _answer(connection: socket.socket, talk: TextIO, model: KeptModel) -> None:
@@ -108,21 +106,12 @@ def _step(line: str, talk: TextIO, model: KeptModel) -> tuple[int, str]:
 def _end_with(connection: socket.socket, finished: threading.Event) -> None:
     """End this process at once when who asked is gone before the answer: as a kill would, from
     which every step recovers."""
-    if not connection.recv(1) and not finished.is_set():
+    try:
+        gone = not connection.recv(1)
+    except ConnectionResetError:  # it went before it had read every line
+        gone = True
+    if gone and not finished.is_set():
         os._exit(_HUNG_UP)
-
-
-def _give_back() -> None:
-    """Return to the system what the step's tensors took: the engine works next."""
-    gc.collect()
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    allocator = ctypes.CDLL(None)
-    if hasattr(allocator, "MallocExtension_ReleaseFreeMemory"):  # tcmalloc, where it is preloaded
-        allocator.MallocExtension_ReleaseFreeMemory()
-    elif hasattr(allocator, "malloc_trim"):  # glibc
-        allocator.malloc_trim(0)
 
 
 if __name__ == "__main__":

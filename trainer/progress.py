@@ -19,7 +19,8 @@ class Progress(Protocol):
         """One finished line."""
 
     def micro_batch(self, phase: str, done: int, of: int, tokens: int, seconds: float) -> None:
-        """`done` of `of` micro-batches of a phase ("reference", "policy") are finished.
+        """`done` of `of` micro-batches of a phase ("reference", "policy", and "policy again" in a
+        later pass) are finished.
 
         tokens: inputs of the last one without padding; seconds: its duration.
         """

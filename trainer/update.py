@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fieldkit.errors import Shortage
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, adapter_sha
 from fieldkit.training.canary_record import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
@@ -38,6 +40,21 @@ from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
 
 
+@contextmanager
+def _naming_the_gpu() -> Iterator[None]:
+    """Turn the GPU's out-of-memory error outside of a micro-batch into a `Shortage`: loading, the
+    optimizer and the canary take memory that another program may have taken meanwhile."""
+    try:
+        yield
+    except torch.OutOfMemoryError as e:
+        what = str(e).partition(". GPU ")[0]  # what follows is advice for who writes programs
+        raise Shortage(
+            f"{what}. `nvidia-smi` shows what holds the GPU's memory; end what is not needed and"
+            " run the same command again"
+        ) from e
+
+
+@_naming_the_gpu()
 def update_adapter(
     inputs: StepInputs,
     checked: Checked,

@@ -43,6 +43,10 @@ _REFUSED = {
     "trainable_token_indices": "trained token embeddings (trainable_token_indices)",
     "use_qalora": "QALoRA",
     "use_bdlora": "BD-LoRA",
+    "kasa_config": "KaSA",
+    "velora_config": "VeLoRA",
+    "monteclora_config": "MonteCLoRA",
+    "arrow_config": "Arrow",
     "alora_invocation_tokens": "activated LoRA (alora_invocation_tokens)",
     "fan_in_fan_out": "transposed weights (fan_in_fan_out)",
 }

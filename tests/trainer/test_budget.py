@@ -96,6 +96,38 @@ def test_a_segment_that_fits_no_budget_is_told_what_helps(
         require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=False)
 
 
+def test_what_the_forecast_needs_with_tcmalloc_is_enough_for_the_step(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop waits until the forecast is available, so the trainer must not ask for more."""
+    largest = max(tokens(batch, shared=True) for batch in batches)
+    settings = replace(SETTINGS, tokens_per_microbatch=largest)
+    with_gpus(monkeypatch, 0)
+    with_room(monkeypatch, forecast(tiny_model, settings, 4, tcmalloc=True))
+    with pytest.raises(Shortage):
+        require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
+    monkeypatch.setattr(trainer_budget, "_has_tcmalloc", lambda: True)
+    require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
+
+
+def test_what_is_set_already_is_not_given_as_advice(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, gradient_checkpointing=True)
+    with_room(monkeypatch, needed(tiny_model))
+    with pytest.raises(Shortage, match=r"tokens and 0 fit: roll out with fewer turns$"):
+        require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
+
+
+def test_a_base_that_does_not_fit_is_named_and_no_copy_of_it(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room(monkeypatch, needed(tiny_model) - 1)
+    for settings in (SETTINGS, COPIED):
+        with pytest.raises(Shortage, match=r"^a step before its first .* available; free memory$"):
+            require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
+
+
 def test_on_a_gpu_its_own_memory_counts_and_shared_memory_is_the_host_s(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

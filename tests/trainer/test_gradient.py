@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Shortage
 from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import adapter_sha, read_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
-from tests.trainer.conftest import VOCABULARY, make_group
+from tests.trainer.conftest import VOCABULARY, make_adapter, make_group
 from trainer.batch import collect
 from trainer.gradient import BundleFigures, accumulate_gradient, check_ids, reference_logprobs
 from trainer.progress import Lines
@@ -176,6 +177,35 @@ def test_dropout_is_off_in_train_mode(tiny_model: Path, adapter: Path) -> None:
     assert torch.equal(first, second)
 
 
+def test_dropout_that_is_a_number_of_a_layer_or_of_the_config_is_off_too(tmp_path: Path) -> None:
+    """OPT keeps its own as numbers and leaves out whole layers by chance; others read the config in
+    each forward pass."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        dropout=0.5,
+        attention_dropout=0.5,
+        layerdrop=0.5,
+    )
+    OPTForCausalLM(config).save_pretrained(tmp_path / "model")  # type: ignore[no-untyped-call]
+    policy = load(
+        tmp_path / "model", make_adapter(tmp_path / "model", tmp_path / "adapter", seed=1)
+    )
+    segments = collect([make_group(random.Random(0), "a")], SETTINGS).segments
+    micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+    first, *others = (policy.logprobs(micro, 1.0)[0] for _ in range(4))
+    assert policy.model.training
+    assert all(torch.equal(first, other) for other in others)
+    own: Any = policy.model.config
+    assert own.dropout == own.attention_dropout == own.layerdrop == 0.0
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_neither_neighbours_nor_padding_reach_a_trained_token(
     tiny_model: Path, adapter: Path, groups: list[RolloutGroup], shared: bool
@@ -266,3 +296,32 @@ def test_an_id_that_the_model_does_not_know_is_named(tiny_model: Path, adapter: 
     strange = replace(segment, ids=(*segment.ids, VOCABULARY))
     with pytest.raises(BadInput, match=f"task t0 k=0: token id {VOCABULARY}"):
         check_ids(policy, [strange])
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "of", "remedy"),
+    [
+        (False, 2, r"set tokens_per_microbatch to \d+, or set gradient_checkpointing to true"),
+        (True, 2, r"set tokens_per_microbatch to \d+"),
+        (False, 1, "set gradient_checkpointing to true"),
+        (True, 1, "roll out with fewer turns"),
+    ],
+)
+def test_a_micro_batch_that_does_not_fit_the_gpu_names_what_is_not_set_yet(
+    tiny_model: Path,
+    adapter: Path,
+    groups: list[RolloutGroup],
+    monkeypatch: pytest.MonkeyPatch,
+    checkpointing: bool,
+    of: int,
+    remedy: str,
+) -> None:
+    policy, quiet = load(tiny_model, adapter, checkpointing), Lines(StringIO())
+
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(policy, "logprobs", full)
+    batch = collect(groups, SETTINGS)
+    with pytest.raises(Shortage, match=f"of {of} segments, .* does not fit the GPU; {remedy}$"):
+        accumulate_gradient(policy, batch, [batch.segments[:of]], None, SETTINGS, quiet)

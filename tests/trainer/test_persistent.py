@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from fieldkit.errors import BadInput
 from tests.trainer.scoring.test_kept_model import written
 from tests.trainer.test_step import SETTINGS, follow, step
+from trainer import persistent
 from trainer.inputs import StepInputs
 from trainer.persistent import Request
 
@@ -135,6 +138,20 @@ def test_who_hangs_up_in_a_step_ends_the_process_and_leaves_no_half_step(
         "train.json",
         "trainer_state",
     ]
+
+
+def test_who_hangs_up_without_reading_every_line_ends_the_process_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Linux tells the other side of such a socket by an error and not by an end of file."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.sendall(b"a line of progress")
+        theirs.close()
+        persistent._end_with(ours, threading.Event())
+    assert codes == [1]
 
 
 def test_who_connects_and_asks_nothing_ends_nothing(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import sha256_file
 from fieldkit.training.adapter import adapter_sha, check_adapter
 from tests.trainer.conftest import make_adapter, make_group, write_bundle
@@ -251,3 +251,17 @@ def test_a_bf16_base_keeps_its_lora_in_float32(inputs: StepInputs) -> None:
     assert result["train"]["training_bits"] == 16
     after = load_file(inputs.out_dir / "adapter" / "adapter_model.safetensors")
     assert {t.dtype for t in after.values()} == {torch.float32}
+
+
+def test_a_gpu_that_is_full_after_the_last_micro_batch_is_a_shortage_and_no_bug(
+    inputs: StepInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+        )
+
+    monkeypatch.setattr("trainer.update.make_canary", fail)
+    with pytest.raises(Shortage, match=r"allocate 2\.00 GiB\. `nvidia-smi` shows"):
+        step(inputs)
+    assert not (inputs.out_dir / "train.json").exists()

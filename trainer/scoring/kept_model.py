@@ -8,9 +8,12 @@ is imported with the first model.
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, AdapterInfo
 from fieldkit.training.tensors import load_tensors, require_alike
@@ -56,7 +59,8 @@ class KeptModel:
         checkpointing: bool,
         sharded: bool = False,
     ) -> None:
-        """Say which model is needed next. A loaded one that is another is dropped."""
+        """Say which model is needed next. A loaded one that is another is dropped, and its memory
+        is available when this returns."""
         files = sorted(p for p in model_dir.iterdir() if p.is_file())
         stats = [(p.name, p.stat()) for p in files]
         shape = _Shape(
@@ -68,7 +72,9 @@ class KeptModel:
             sharded,
         )
         if shape != self._shape:
-            self._shape, self._policy = shape, None
+            was_loaded, self._shape, self._policy = self.is_loaded, shape, None
+            if was_loaded:
+                give_back()
 
     def with_adapter(self, adapter: AdapterInfo) -> Policy:
         """The model with the weights of `adapter`, which has been checked against it.
@@ -92,6 +98,19 @@ class KeptModel:
             _put(adapter.path / WEIGHTS_FILE, policy)
         self._policy = policy
         return policy
+
+
+def give_back() -> None:
+    """Return to the system what tensors took that nothing holds any more."""
+    gc.collect()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    allocator = ctypes.CDLL(None)
+    if hasattr(allocator, "MallocExtension_ReleaseFreeMemory"):  # tcmalloc, where it is preloaded
+        allocator.MallocExtension_ReleaseFreeMemory()
+    elif hasattr(allocator, "malloc_trim"):  # glibc
+        allocator.malloc_trim(0)
 
 
 def _put(file: Path, policy: Policy) -> None:

@@ -65,6 +65,11 @@ class Policy:
         return self._output.weight.dtype  # type: ignore[no-any-return]
 
     @property
+    def is_checkpointing(self) -> bool:
+        """Whether the backward pass computes activations again."""
+        return bool(self._causal.is_gradient_checkpointing)
+
+    @property
     def vocabulary(self) -> int:
         """Rows of the input embedding: every id must be below it."""
         return int(self._causal.get_input_embeddings().weight.shape[0])
@@ -177,20 +182,12 @@ def training_dtype(setting: str, served: torch.dtype, *, sharded: bool = False) 
 
     auto: bf16 where that is what is served, on a GPU. On a CPU both are timed on one matmul then:
     without bf16 instructions bf16 is several times slower, with them several times faster, so it is
-    measured and not assumed. A sharded base is kept in `served`. Raises as `check_dtype`, and
-    `BadInput` for another dtype of a sharded base.
+    measured and not assumed. A sharded base is kept in `served`. Raises as `check_dtype`.
     """
+    check_dtype(setting, dtype_name(served), sharded=sharded)
     if setting == "auto":
         return served if sharded else _fastest(served)
-    check_dtype(setting, dtype_name(served))
-    dtype = _DTYPES[setting]
-    if sharded and dtype != served:
-        raise BadInput(
-            f"trainer.dtype is {setting} and the server computes in {dtype_name(served)}: the parts"
-            " of a sharded base are not converted, so the canary could not be computed; set"
-            ' trainer.dtype to "auto", or trainer.shard_base to false'
-        )
-    return dtype
+    return _DTYPES[setting]
 
 
 def _fastest(served: torch.dtype) -> torch.dtype:
@@ -230,11 +227,15 @@ def _matmul_seconds(dtype: torch.dtype) -> float:
 
 
 def _remove_dropout(model: nn.Module) -> None:
+    """Models have dropout as modules, as numbers of their modules, and as numbers of a config that
+    is read in each forward pass."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0  # type: ignore[assignment]
+        for holder in (module, getattr(module, "config", None)):
+            for name, value in list(getattr(holder, "__dict__", {}).items()):
+                if "drop" in name and isinstance(value, float):
+                    setattr(holder, name, 0.0)
 
 
 def _require_plain_logits(causal: Any, output: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,19 @@ def test_what_cannot_be_served_and_trained_alike_is_refused_by_name(
     folder = write_adapter(tmp_path / "adapter", lora_tensors(), **config)
     with pytest.raises(BadInput, match=named):
         read_adapter(folder)
+
+
+def test_every_variant_of_lora_that_peft_has_is_refused_by_name(tmp_path: Path) -> None:
+    """Some change the base, some add noise to a forward pass; a server computes plain LoRA."""
+    from peft import LoraConfig
+
+    variants = [f.name for f in fields(LoraConfig) if f.metadata.get("is_lora_variant")]
+    assert {"use_dora", "kasa_config"} <= set(variants)
+    for name in variants:
+        config: dict[str, Any] = {name: {"set": True}}
+        folder = write_adapter(tmp_path / name, lora_tensors(), **config)
+        with pytest.raises(BadInput, match=rf"adapter_config\.json: {name}: the adapter uses"):
+            read_adapter(folder)
 
 
 @pytest.mark.parametrize("init", [True, False, "gaussian"])

@@ -115,6 +115,24 @@ def test_another_model_dtype_or_lora_is_loaded_anew(
     assert policy_of(lora=read_adapter(stronger)) is not before
 
 
+def test_a_dropped_models_memory_is_back_before_that_for_the_next_one_is_looked_at(
+    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch keeps what was freed on a GPU, where it looks as if the old model were still there."""
+    info, kept = read_adapter(adapter), KeptModel()
+    kept.keep_only(tiny_model, info, torch.float32, checkpointing=False)
+    kept.with_adapter(info)
+    loaded_when_emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: loaded_when_emptied.append(kept.is_loaded)
+    )
+    kept.keep_only(tiny_model, info, torch.float32, checkpointing=False)
+    assert loaded_when_emptied == []
+    kept.keep_only(tiny_model, info, torch.float32, checkpointing=True)
+    assert loaded_when_emptied == [False]
+
+
 def test_an_adapter_with_a_tensor_too_few_is_refused_by_name_and_the_model_dropped(
     tiny_model: Path, adapter: Path, tmp_path: Path
 ) -> None:

@@ -23,3 +23,14 @@ def test_a_sharded_base_in_another_dtype_is_refused_with_what_to_set() -> None:
     assert training_dtype("fp32", torch.bfloat16) == torch.float32
     with pytest.raises(BadInput, match=r"dtype is fp32 .* in bfloat16.*false"):
         training_dtype("fp32", torch.bfloat16, sharded=True)
+
+
+@pytest.mark.parametrize("setting", ["auto", "bf16", "fp32"])
+def test_a_sharded_base_under_a_server_in_float16_is_refused_since_its_gradients_would_vanish(
+    setting: str,
+) -> None:
+    assert training_dtype("auto", torch.float16) == torch.float32
+    with pytest.raises(
+        BadInput, match=r'set engine\.dtype to "bfloat16", or trainer\.shard_base to'
+    ):
+        training_dtype(setting, torch.float16, sharded=True)

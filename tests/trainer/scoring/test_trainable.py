@@ -22,6 +22,8 @@ def model(folder: Path, **config: Any) -> Path:
     [
         {"logits_scaling": 8.0},
         {"final_logit_softcapping": 30.0},
+        {"logits_soft_cap": 30.0},
+        {"lm_head_multiplier": 0.02},
         {"text_config": {"logit_scale": 0.0625}},
     ],
 )
@@ -56,3 +58,26 @@ def test_weights_are_rounded_in_training_only_where_the_server_rounds_them_too(
         return
     with pytest.raises(BadInput, match=f"computes in {served}.*set to {dtype}"):
         check_trainable(folder, dtype, served)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "served", "says"),
+    [
+        ("auto", "bfloat16", None),
+        ("bf16", "bfloat16", None),
+        ("fp32", "float32", None),
+        ("fp32", "bfloat16", r'set trainer\.dtype to "auto"'),
+        ("auto", "float16", r'set engine\.dtype to "bfloat16"'),
+        ("fp32", "float16", r'set engine\.dtype to "bfloat16"'),
+    ],
+)
+def test_a_sharded_base_has_the_servers_dtype_and_is_told_so_before_a_step(
+    tmp_path: Path, dtype: str, served: str, says: str | None
+) -> None:
+    folder = model(tmp_path)
+    check_trainable(folder, dtype, served)
+    if says is None:
+        check_trainable(folder, dtype, served, sharded=True)
+        return
+    with pytest.raises(BadInput, match=rf"{says}, or trainer\.shard_base to false"):
+        check_trainable(folder, dtype, served, sharded=True)
