@@ -259,7 +259,7 @@ def environment(
         env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
         env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
         env |= kernel_cache.environment(scratch / KERNELS)
-        env = preload.waiting_asleep(preload.preloaded(env, preloads(settings.tcmalloc)))
+        env = preload.waiting(preload.preloaded(env, preloads(settings.tcmalloc)))
         # Would override --kv-cache-memory-bytes.
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     elif replica.of > 1:

@@ -23,7 +23,7 @@ from fieldkit.files.json_text import parse_json
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import read_adapter
-from rollout.engine.preload import preloaded, waiting_asleep
+from rollout.engine.preload import preloaded, waiting
 from rollout.engine.serve import find_engine, release_memory
 from rollout.engine.vllm_server import preloads
 from scripts.base.children import run_child
@@ -106,7 +106,7 @@ def _environment(ctx: Context) -> dict[str, str]:
     """The trainer's, however it is run on this machine; a node has one of its own."""
     if ctx.config.cluster.used:
         return dict(os.environ)
-    return waiting_asleep(preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)))
+    return waiting(preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)))
 
 
 def _inputs(ctx: Context, n: int) -> StepInputs:

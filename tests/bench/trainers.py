@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.files.atomic import write_json
-from rollout.engine.preload import preloaded
+from rollout.engine.preload import preloaded, waiting
 from rollout.engine.vllm_server import preloads
 from tests.bench import child
 from tests.bench.measurements import Measurements, Values, in_turn
@@ -49,7 +49,7 @@ def sizes(served: str) -> list[tuple[str, int]]:
 
 def trainer_environment(work: Work) -> dict[str, str]:
     """What the train phase gives to its trainer."""
-    return preloaded(os.environ, preloads(work.config.engine.tcmalloc))
+    return waiting(preloaded(os.environ, preloads(work.config.engine.tcmalloc)))
 
 
 def words(work: Work, bundle: Path, settings: Path) -> list[str]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from rollout.engine import preload, vllm_server
 from rollout.engine.preload import (
+    SPINS,
     VARIABLE,
     WAIT_POLICY,
+    cores_are_free,
     preloaded,
     tcmalloc,
-    waiting_asleep,
+    waiting,
 )
 
 
@@ -40,9 +44,37 @@ def test_it_is_preloaded_on_a_cpu_and_only_if_it_is_wanted(monkeypatch: pytest.M
     assert vllm_server.preloads(True) is None
 
 
-def test_threads_wait_asleep_unless_a_person_says_otherwise() -> None:
-    assert waiting_asleep({"A": "1"}) == {"A": "1", WAIT_POLICY: "passive"}
-    assert waiting_asleep({WAIT_POLICY: "active"}) == {WAIT_POLICY: "active"}
+def test_threads_spin_a_little_on_free_cores_and_sleep_at_once_on_others() -> None:
+    asleep = {"A": "1", WAIT_POLICY: "passive"}
+    assert waiting({"A": "1"}, lambda: False) == asleep
+    assert waiting({"A": "1"}, lambda: True) == {**asleep, SPINS: "5000"}
+
+
+@pytest.mark.parametrize("said", [{WAIT_POLICY: "active"}, {SPINS: "7"}])
+def test_how_threads_wait_stays_as_a_person_says(said: dict[str, str]) -> None:
+    assert waiting(said, lambda: pytest.fail("the cores were looked at")) == said
+
+
+def test_a_core_in_use_is_not_free_and_one_that_this_process_may_not_use_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = [2.0, 97.0, 10.0]
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds, percpu: used)
+    for mine, free in (({0, 2}, True), ({0, 1}, False), ({0, 9}, True), ({9}, False)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, mine=mine: mine)
+        assert cores_are_free() is free
+
+
+def test_a_program_that_works_makes_its_core_unfree() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        try:
+            assert not cores_are_free()
+        finally:
+            busy.kill()
 
 
 @pytest.mark.skipif(tcmalloc() is None, reason="`make system` installs tcmalloc")
