@@ -7,7 +7,7 @@ recorded or how it is rewarded; `rollout.player` plays every policy by the same 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,7 +86,7 @@ class SampledPolicy:
                 f" {limits.max_model_len}; raise max_model_len or shorten the task"
             )
 
-    async def reply(self, seed: int) -> Said:
+    async def reply(self, seed: int) -> Said | None:
         completion = await self._sampler.sample(self.prompt_ids, self._settings.sampling, seed)
         self._talk.add_completion(completion.ids)
         text = self._renderer.decode(completion.ids)
@@ -261,15 +261,36 @@ class WrittenSampler:
         return Completion(ids, (0.0,) * len(ids), "stop" if ids == whole else "length")
 
 
+class _Recited(SampledPolicy):
+    """Written replies in order, as ids; the episode ends with the last one."""
+
+    def __init__(
+        self, replies: Iterable[str], renderer: ChatRenderer, limits: EpisodeSettings
+    ) -> None:
+        super().__init__(WrittenSampler(lambda *_: self._next, renderer), renderer, limits)
+        self._left, self._next = iter(replies), ""
+
+    async def reply(self, seed: int) -> Said | None:
+        text = await _next_of(self._left)
+        if text is None:
+            return None
+        self._next = text
+        return await super().reply(seed)
+
+
+async def _next_of(replies: Iterator[str]) -> str | None:
+    """The next reply, None after the last. In a thread, as in `WrittenSampler`."""
+    return await asyncio.to_thread(next, replies, None)
+
+
 def reciting(replies: Iterable[str], renderer: ChatRenderer, limits: EpisodeSettings) -> Policy:
     """Gives the replies in order, with the ids that a model would have read and sampled."""
-    left = iter(replies)
-    return SampledPolicy(WrittenSampler(lambda *_: next(left), renderer), renderer, limits)
+    return _Recited(replies, renderer, limits)
 
 
 class RecitedPolicy:
     """Gives the replies in order, whatever the observations. It has no limits, and no ids to train
-    on. The replies are asked for one by one, in a thread, as `WrittenSampler` does."""
+    on."""
 
     prompt_ids: tuple[int, ...] = ()
 
@@ -280,7 +301,7 @@ class RecitedPolicy:
         """The opening has no effect."""
 
     async def reply(self, seed: int) -> Said | None:
-        text = await asyncio.to_thread(next, self._left, None)
+        text = await _next_of(self._left)
         return None if text is None else Said(Reply(text))
 
     def hear(self, observation: Sequence[Message], n_turns: int, world_seconds: float) -> None:

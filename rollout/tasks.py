@@ -184,9 +184,12 @@ def _decode(raw: bytes, where: str, copy: str) -> Task:
         text = raw.decode()
     except UnicodeDecodeError as e:
         raise BadInput(f"{where}: not UTF-8 ({e})") from None
-    published = None if '"env"' in text else _published(text)
-    if published is None:
+    try:
         return decode(Task, text, where)
+    except BadInput:
+        published = _published(text)
+        if published is None:
+            raise
     task = from_plain(Task, published, where)
     # The id seeds the world, so each of a thousand equal rows is a different episode.
     return replace(task, task_id=task.task_id + copy) if environment_of(task).from_rows else task

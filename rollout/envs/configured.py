@@ -71,10 +71,11 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
 
     where = f"envs.{name}"
     oracle, chance = settings.oracle, settings.chance
+    last = "" if settings.fallback else "Done."  # any other text would be a call of the fallback
     return Environment(
         make=lambda site: made().make(site),
         faults=lambda task, where: made().faults(task, where),
-        oracle=oracle_replies(oracle, root, f"{where}.oracle") if oracle else no_oracle,
+        oracle=oracle_replies(oracle, root, f"{where}.oracle", last) if oracle else no_oracle,
         random_reply=drawn_replies(chance, root, f"{where}.chance") if chance else by_chance,
         published=lambda line: published_row(line, name),
         marks=lambda task: [("row", json.dumps(row_of(task), sort_keys=True))],

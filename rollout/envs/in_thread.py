@@ -12,7 +12,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
@@ -57,8 +57,16 @@ class PinnedThread:
                 continue
             try:
                 future.set_result(function())
+            except (StopIteration, asyncio.CancelledError, CancelledError) as e:
+                future.set_exception(_as_error(e))
             except BaseException as e:  # the caller decides, as with an executor
                 future.set_exception(e)
+
+
+def _as_error(e: BaseException) -> RuntimeError:
+    """An exception of user code that asyncio takes for something else: a future never ends with
+    StopIteration, and with CancelledError whoever waits is cancelled."""
+    return RuntimeError(f"it raised {type(e).__name__}").with_traceback(e.__traceback__)
 
 
 async def in_thread(
@@ -136,6 +144,11 @@ async def _limited(awaited: Awaitable[Any], seconds: float, what: str) -> Any:
     try:
         async with limit:
             return await awaited
+    except asyncio.CancelledError as e:
+        waits = asyncio.current_task()
+        if waits is None or waits.cancelling():
+            raise  # the episode is given up
+        raise _as_error(e) from None
     except TimeoutError:
         if not limit.expired():
             raise

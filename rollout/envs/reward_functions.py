@@ -33,7 +33,13 @@ from rollout.envs.tool_world import messages_of, row_of
 from rollout.envs.user_code import load
 
 OWN = "get_reward"
-"""The method of an environment that gives one more part, which is called `reward`."""
+"""The method of an environment that gives one more part, `OWN_PART`."""
+OWN_PART = "reward"
+
+
+def own_part(thing: Any) -> str:
+    """The part that a class gives itself; empty if it has no `OWN`."""
+    return OWN_PART if callable(getattr(thing, OWN, None)) else ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ class RewardFunction:
         given |= {name: call for name, call in offered.items() if _takes(self.call, name)}
         what = f"{where}: reward function {self.name}"
         values = await asked(self.call, given, seconds, what, thread)
+        values = values.tolist() if hasattr(values, "tolist") else values  # an array, a tensor
         if not isinstance(values, Sequence) or len(values) != n:
             of = "one attempt, expected a list of one"
             of = of if n == 1 else f"{n} attempts, expected a list of {n}"
@@ -124,9 +131,10 @@ def checked(value: Any, what: str) -> float | None:
 
 
 def reward_functions(
-    weights: Mapping[str, float], root: Path, where: str, key: str = "rewards"
+    weights: Mapping[str, float], root: Path, where: str, key: str = "rewards", own: str = ""
 ) -> tuple[RewardFunction, ...]:
-    """The functions of `key` in `[envs.NAME]`. Raises `BadInput` that begins with `where`."""
+    """The functions of `key` in `[envs.NAME]`. own: the part that the environment gives itself;
+    empty if it gives none. Raises `BadInput` that begins with `where`."""
     found = []
     for use, weight in weights.items():
         if use == OWN:
@@ -135,9 +143,11 @@ def reward_functions(
         if not callable(call):
             raise BadInput(f"{where}.{key}: {use!r} is not a function")
         found.append(RewardFunction(use.rpartition(":")[2], call, weight))
-    names = [f.name for f in found]
+    names = [own, *(f.name for f in found)]
     if twice := [n for n in names if names.count(n) > 1]:
-        raise BadInput(f"{where}.{key}: two functions are called {twice[0]!r}; rename one")
+        raise BadInput(
+            f"{where}.{key}: two parts of the reward are called {twice[0]!r}; rename a function"
+        )
     return tuple(found)
 
 

@@ -57,6 +57,11 @@ class ToolForm:
     tell: Callable[[Sequence[Schema], str], str] | None = None
     """The tools, and the one that takes replies without a call (empty: none does), as text for the
     system message; None where the chat template shows them."""
+    apart: Callable[[str, Sequence[Schema], bool], Mapping[str, str]] = lambda text, *_: {
+        "content": text
+    }
+    """A reply's `content`, and its `reasoning_content` if any, as TRL gives them to reward
+    functions: without the calls where a chat template writes these."""
 
 
 TOOL_FORMS: Registry[ToolForm] = Registry("tool form")
@@ -158,7 +163,11 @@ def _response_template(calls: str) -> Any:
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "hermes": {
         # A call inside the reasoning is not a call.
-        "reasoning": {"open": "<think>", "close_pattern": r"</think>\s*", "content": "text"},
+        "reasoning_content": {
+            "open": "<think>",
+            "close_pattern": r"</think>\s*",
+            "content": "text",
+        },
         "tool_calls": {
             "open": "<tool_call>",
             "close_pattern": r"</tool_call>\s*",
@@ -185,23 +194,48 @@ def _read_parsed(
     """The calls that transformers' parser finds, with texts cast to the types of the tool's schema.
     If one is malformed the whole reply is plain text. A call without arguments gets an empty
     mapping."""
+    return _calls_in(_parsed(text, tools, whole, form)) or ()
+
+
+def _apart_parsed(
+    text: str, tools: Sequence[Schema], whole: bool, *, form: str
+) -> Mapping[str, str]:
+    message = _parsed(text, tools, whole, form)
+    if _calls_in(message) is None:
+        return {"content": text}
+    thought = message.get("reasoning_content")
+    return {
+        "content": message.get("content") or "",
+        **({} if thought is None else {"reasoning_content": thought}),
+    }
+
+
+def _parsed(text: str, tools: Sequence[Schema], whole: bool, form: str) -> Mapping[str, Any]:
+    """A reply as a message; plain text where the parser refuses it."""
     from transformers.utils.chat_parsing import parse_response
 
     said = text + _OVER * whole
     known: list[Any] = [dict(tool) for tool in tools]
     try:
-        message = parse_response(said, _response_template(form), prefix="", tools=known)
+        message: Mapping[str, Any] = parse_response(
+            said, _response_template(form), prefix="", tools=known
+        )
     except (ValueError, RecursionError):  # what json raises
-        return ()
+        return {"content": text}
+    return message
+
+
+def _calls_in(message: Mapping[str, Any]) -> tuple[ToolCall, ...] | None:
+    """The calls of a message; None if one of them is malformed."""
     calls = []
     for found in (call["function"] for call in message.get("tool_calls", ())):
         if not isinstance(found, dict) or not isinstance(found.get("name"), str):
-            return ()
+            return None
         arguments = found.get("arguments")
         try:
             name, kept = _storable([found["name"], {} if arguments is None else arguments])
         except BadInput:
-            return ()
+            return None
         calls.append(ToolCall(name, kept))
     return tuple(calls)
 
@@ -241,15 +275,19 @@ _FENCED = re.compile(r"```\w*\n(.*?)(?:```|\Z)", re.DOTALL)
 # --- text -----------------------------------------------------------------------------------------
 
 
+_CALL_LINE = re.compile(r"\s*([^\s:{]+)\s*(:|(?=\{))\s*(.*?)\s*$")
+"""A name, which may have hyphens and dots as MCP's do, and the argument or arguments."""
+
+
 def _read_text(text: str, tools: Sequence[Schema], whole: bool = True) -> tuple[ToolCall, ...]:
     """Every line that begins with a tool's name and holds its arguments is a call. The last line of
     a reply that was cut off counts only if its JSON is complete."""
     by_name = {name_of(tool): tool for tool in tools}
     found = []
-    for line in text.splitlines(keepends=True):
-        start = re.match(r"\s*([A-Za-z_]\w*)\s*(:|(?=\{))\s*(.*?)\s*$", line)
+    for line in re.findall(r".+\n?", text):  # not splitlines, which splits at U+2028 and more too
+        start = _CALL_LINE.match(line)
         tool = by_name.get(start[1]) if start else None
-        as_text = start is not None and start[2] == ":" and (whole or line != line.rstrip("\r\n"))
+        as_text = start is not None and start[2] == ":" and (whole or line.endswith("\n"))
         call = _of_line(tool, as_text, start[3]) if start and tool else None
         if call is not None:
             found.append(call)
@@ -286,9 +324,14 @@ def _value(text: str, kind: object) -> Any:
 
 def _write_text(call: ToolCall) -> str:
     values = list(call.arguments.values())
-    if len(values) == 1 and isinstance(values[0], str) and "\n" not in values[0]:
+    if len(values) == 1 and isinstance(values[0], str) and _is_read_back(values[0]):
         return f"{call.name}: {values[0]}"
     return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
+
+
+def _is_read_back(text: str) -> bool:
+    """Whether the text behind a name and a colon is read as this text."""
+    return "\n" not in text and text == text.strip() and not text.startswith("{")
 
 
 def _tell_text(tools: Sequence[Schema], fallback: str) -> str:
@@ -318,6 +361,7 @@ TOOL_FORMS.register(
         "<tool_call>{json}</tool_call>, as Qwen 2.5, Qwen 3 and Hermes write it",
         functools.partial(_read_parsed, form="hermes"),
         _write_hermes,
+        apart=functools.partial(_apart_parsed, form="hermes"),
     ),
 )
 TOOL_FORMS.register(
@@ -326,5 +370,6 @@ TOOL_FORMS.register(
         '`{"name": …, "parameters": {…}}`, one call a reply, as Llama 3.1 and 3.2 write it',
         functools.partial(_read_parsed, form="llama3_json"),
         _write_llama3_json,
+        apart=functools.partial(_apart_parsed, form="llama3_json"),
     ),
 )

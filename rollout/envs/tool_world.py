@@ -37,15 +37,14 @@ class Toolbox(Protocol):
     def schemas(self) -> Sequence[Schema]:
         """The tools, in the order in which the policy sees them."""
 
-    @property
-    def done(self) -> bool:
-        """Whether the environment has ended the episode."""
-
     async def reset(self, row: Mapping[str, Any], seed: int) -> str | None:
         """Set up a row; return the text that follows its prompt. Raises `Unavailable`."""
 
     async def call(self, call: ToolCall) -> str:
         """Run a tool; return its answer. Raises `ToolFailure` and `Unavailable`."""
+
+    async def over(self) -> bool:
+        """Whether the environment has ended the episode. Raises `BadInput` and `Unavailable`."""
 
     async def rewards(
         self, prompt: Sequence[Message], completion: Sequence[Message], row: Mapping[str, Any]
@@ -121,8 +120,9 @@ class ToolWorld:
     async def step(self, reply: Reply) -> Step:
         """Run the reply's calls, in order."""
         whole = reply.finish_reason != "length"
-        calls = self._form.read(reply.text, self._toolbox.schemas, whole) or self._instead(reply)
-        self._completion.append(assistant(reply.text, calls))
+        tools = self._toolbox.schemas
+        calls = self._form.read(reply.text, tools, whole) or self._instead(reply)
+        self._completion.append(assistant(self._form.apart(reply.text, tools, whole), calls))
         if not calls:
             if not whole:  # the policy did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.ENV_DONE)
@@ -137,7 +137,7 @@ class ToolWorld:
             calls=len(calls),
             failed_calls=sum(failed for _, failed in answered),
             parts=_parts(self._toolbox),
-            stop=StopReason.ENV_DONE if self._toolbox.done else None,
+            stop=StopReason.ENV_DONE if await self._toolbox.over() else None,
         )
 
     def _instead(self, reply: Reply) -> tuple[ToolCall, ...]:
@@ -195,9 +195,11 @@ def _is_message(value: Any) -> bool:
 
 
 def with_text(messages: Sequence[Message], text: str | None) -> list[Message]:
-    """The messages, with a text added to the last user message, as TRL adds the result of reset."""
+    """The messages, with a text added to the last user message, as TRL adds the result of reset.
+    The text becomes a `whole_text`."""
     if not text:
         return list(messages)
+    text = whole_text(text)
     if not messages or messages[-1]["role"] != "user":
         return [*messages, {"role": "user", "content": text}]
     last = messages[-1]
@@ -224,12 +226,12 @@ def with_system(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
     return ({"role": "system", "content": text}, *messages)
 
 
-def assistant(text: str, calls: Sequence[ToolCall]) -> Message:
-    """A reply in the form that reward functions get."""
+def assistant(said: Mapping[str, str], calls: Sequence[ToolCall]) -> Message:
+    """A reply in the form that reward functions get. said: as `ToolForm.apart` gives it."""
     asked = [
         {"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
     ]
-    return {"role": "assistant", "content": text, **({"tool_calls": asked} if asked else {})}
+    return {"role": "assistant", **said, **({"tool_calls": asked} if asked else {})}
 
 
 def as_user(answers: Sequence[Message]) -> Message:

@@ -94,7 +94,10 @@ def _written(call: Any, what: str) -> str:
     """A call as a reply. Raises `BadInput` that begins with `what` for a malformed call."""
     match call:
         case (str(name), Mapping() as arguments):
-            return TOOL_FORMS.named(YARDSTICK_FORM).write(ToolCall(name, arguments))
+            try:
+                return TOOL_FORMS.named(YARDSTICK_FORM).write(ToolCall(name, arguments))
+            except TypeError as e:
+                raise BadInput(f"{what}: the arguments of {name} are not JSON: {e}") from None
     raise BadInput(f"{what}: gave {call!r:.80}; a call is (name of a tool, {{its arguments}})")
 
 
@@ -121,7 +124,7 @@ def solved(
     return calls
 
 
-def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequence[str]]:
+def oracle_replies(use: str, root: Path, where: str, last: str) -> Callable[[Task], Sequence[str]]:
     """The replies that solve a task's row, from the function `use`: one reply for each call, and a
     last one without a call. Raises `BadInput` that begins with `where` and the task, as `solved`
     does."""
@@ -129,7 +132,7 @@ def oracle_replies(use: str, root: Path, where: str) -> Callable[[Task], Sequenc
     def replies(task: Task) -> Sequence[str]:
         what = f"{where}: task {task.task_id}"
         calls = solved(use, root, what, world_seed(task.task_id), row_of(task))
-        return [*(_written(call, what) for call in calls), "Done."]
+        return [*(_written(call, what) for call in calls), last]
 
     return replies
 

@@ -22,15 +22,19 @@ from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, Site
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, asked, in_thread
-from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
+from rollout.envs.reward_functions import (
+    OWN,
+    OWN_PART,
+    RewardFunction,
+    checked,
+    own_part,
+    reward_functions,
+)
 from rollout.envs.tool_calls import Schema, ToolCall, name_of
 from rollout.envs.tool_world import ToolFailure, ToolWorld, row_of
 from rollout.envs.tool_yardsticks import random_replies
 from rollout.envs.user_code import identity, load, place_of
 from rollout.generators import DrawingFrom, generators, seed_generators
-
-OWN_PART = "reward"
-"""The name of the part that holds the result of `get_reward()`."""
 
 NO_TOOLS = frozenset(("reset", "configure", OWN))
 """Public methods that are not tools."""
@@ -74,9 +78,18 @@ class TrlCode:
         thread, make = PinnedThread(self.where), self.make
         if make is None:
             return Instance(None, thread)
-        wanted = functools.partial(_made, make, self.settings, self.where)
-        seconds = self.settings.call_seconds
-        return Instance(await in_thread(wanted, {}, seconds, self.where, thread), thread)
+        seconds, config = self.settings.call_seconds, self.settings.config
+        try:
+            thing = await in_thread(make, {}, seconds, self.where, thread)
+            if config:
+                await in_thread(thing.configure, config, seconds, self.where, thread)
+        except Unavailable:
+            raise
+        except Exception as e:
+            raise BadInput(
+                f"{self.where}: {_place(make)}: it cannot be made: {type(e).__name__}: {e}"
+            ) from e
+        return Instance(thing, thread)
 
 
 def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment:
@@ -90,7 +103,7 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
             " those and verifiers environments have a virtual environment of their own"
         )
     found = load(settings.use, root, where)
-    rewards = reward_functions(settings.rewards, root, where)
+    rewards = reward_functions(settings.rewards, root, where, own=own_part(found))
     if inspect.isclass(found):
         code = _of_class(name, found, rewards, settings)
     else:
@@ -165,7 +178,7 @@ def _coroutines(tools: Sequence[Callable[..., Any]]) -> frozenset[str]:
 
 
 def _check_rewards(code: TrlCode, found: Any) -> None:
-    own = callable(getattr(found, OWN, None))
+    own = own_part(found)
     if not own and not code.rewards:
         raise BadInput(
             f"{code.where}: nothing gives a reward; add a method get_reward() to"
@@ -200,18 +213,6 @@ def _check_constructor(cls: type, where: str) -> None:
             f"{where}: {_place(cls)}: {cls.__name__} takes arguments ({', '.join(given)}); as in"
             " TRL it is made without any: give them defaults, or a method configure(**config)"
         )
-
-
-def _made(make: Callable[[], Any], settings: EnvSettings, where: str) -> Any:
-    try:
-        thing = make()
-        if settings.config:
-            thing.configure(**settings.config)
-    except Exception as e:
-        raise BadInput(
-            f"{where}: {_place(make)}: it cannot be made: {type(e).__name__}: {e}"
-        ) from e
-    return thing
 
 
 def schema_of(tool: Callable[..., Any]) -> tuple[Schema | None, str]:
@@ -251,6 +252,15 @@ def _row_faults(found: Any, task: Task) -> list[str]:
     return []
 
 
+def is_over(thing: Any, ends: str) -> bool:
+    """Whether the attribute `ends` of an environment is true. Raises `AttributeError` for one that
+    is not there, and for a method, which would end every episode with its first call."""
+    value = getattr(thing, ends)
+    if inspect.ismethod(value):
+        raise AttributeError(f"{ends} is a method, which is always true; make it a property")
+    return bool(value)
+
+
 class TrlToolbox:
     """One episode of an environment of this style."""
 
@@ -268,19 +278,6 @@ class TrlToolbox:
     @property
     def schemas(self) -> Sequence[Schema]:
         return self._code.schemas
-
-    @property
-    def done(self) -> bool:
-        ends = self._code.settings.ends
-        if not ends:
-            return False
-        try:
-            return bool(getattr(self._own.thing, ends))
-        except AttributeError as e:
-            raise BadInput(
-                f"{self._code.where}.ends: {_place(type(self._own.thing))}: {e}; name an attribute"
-                " that is true when the episode is over"
-            ) from e
 
     async def reset(self, row: Mapping[str, Any], seed: int) -> str | None:
         await self.close()
@@ -312,7 +309,20 @@ class TrlToolbox:
             raise
         except Exception as e:
             raise ToolFailure(str(e)) from e
-        return _text(result, what)
+        return answer_text(result, what)
+
+    async def over(self) -> bool:
+        # In its thread, because the attribute may be a property.
+        return self._code.settings.ends != "" and await self._ask("ends", self._read_end, {})
+
+    def _read_end(self) -> bool:
+        try:
+            return is_over(self._own.thing, self._code.settings.ends)
+        except AttributeError as e:
+            raise BadInput(
+                f"{self._code.where}.ends: {_place(type(self._own.thing))}: {e}; name an attribute"
+                " that is true when the episode is over"
+            ) from e
 
     async def rewards(
         self, prompt: Sequence[Message], completion: Sequence[Message], row: Mapping[str, Any]
@@ -368,13 +378,22 @@ def _seeded(
     return reset(**row)
 
 
-def _text(result: Any, what: str) -> str:
-    """A tool's answer as text: `str`, as in TRL; for a list of content blocks their texts. Raises
-    `BadInput` for an image or audio.
+def answer_text(result: Any, what: str) -> str:
+    """A tool's answer as text: `str`, as in TRL; for a list of text blocks their texts. Raises
+    `BadInput` that begins with `what` for an image, audio or a video, and `ToolFailure` for what
+    has no text, such as a whole number of 5,000 digits.
     """
-    if not isinstance(result, list) or not all(isinstance(b, dict) and "type" in b for b in result):
+    blocks = result if isinstance(result, list) and all(isinstance(b, dict) for b in result) else ()
+    kinds = {str(block.get("type")) for block in blocks}
+    if media := sorted(kinds & _MEDIA):
+        raise BadInput(f"{what}: gave {', '.join(media)}; only text can be played")
+    try:
+        if kinds == {"text"}:
+            return "".join(str(block.get("text", "")) for block in blocks)
         return str(result)
-    kinds = {str(block["type"]) for block in result}
-    if kinds - {"text"}:
-        raise BadInput(f"{what}: gave {', '.join(sorted(kinds))}; only text can be played")
-    return "".join(str(block["text"]) for block in result)
+    except Exception as e:
+        raise ToolFailure(str(e)) from e
+
+
+_MEDIA = frozenset(("image", "image_url", "audio", "input_audio", "video"))
+"""The types of content blocks that no policy here can read."""

@@ -180,7 +180,7 @@ def _module(name: str, where: str) -> ModuleType:
                 f"{where}: there is no module {missing!r}; install it into .venv, or give a file"
             ) from None
         raise _lacks(where, name, missing) from e
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # its code would become the phase's
         raise BadInput(f"{where}: {name} cannot be imported: {type(e).__name__}: {e}") from e
 
 
@@ -224,7 +224,7 @@ def _file_module(path: Path, where: str) -> ModuleType:
     except ModuleNotFoundError as e:
         del sys.modules[name]
         raise _lacks(where, path, e.name) from e
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         del sys.modules[name]
         line = e.lineno if isinstance(e, SyntaxError) else _line_of(e, path)
         raise BadInput(f"{where}: {path}:{line}: {type(e).__name__}: {e}") from e

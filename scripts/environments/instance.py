@@ -9,6 +9,7 @@ that is an error with file and line.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import random
 import time
@@ -21,8 +22,9 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
-from rollout.envs.tool_world import assistant
+from rollout.envs.tool_world import as_shown, assistant
 from rollout.envs.tool_yardsticks import random_call
+from rollout.envs.trl_class import answer_text, is_over
 from rollout.envs.user_code import place_of
 from rollout.generators import seed_generators
 from scripts.environments.contract import Finding, Level, schemas_of
@@ -108,17 +110,12 @@ class Instance:
     def __init__(self, trials: Trials, tell: Callable[[str], None]) -> None:
         kind, config = trials.kind, trials.config
         self._judge, self._ends, self._tell = trials.judge, trials.ends, tell
-        self._runner = asyncio.Runner()
         self.schemas = schemas_of(kind)
         tell(f"{kind.__name__}()")
         with _Blamed(f"{kind.__name__}()", inspect.getattr_static(kind, "__init__")):
             self.env = kind()
             if config:
                 self._finish(self.env.configure(**config))
-
-    def close(self) -> None:
-        """Close the event loop, and the environment if it has a `close`."""
-        self._runner.close()
 
     def begin(self, row: Row, seed: int) -> Played:
         """Reset it. Raises `Broken`."""
@@ -127,7 +124,7 @@ class Instance:
         began = time.perf_counter()
         with _Blamed("reset", self.env.reset):
             said = self._finish(self.env.reset(**row))
-        if said is not None and not isinstance(said, str | list):
+        if said is not None and not isinstance(said, str):
             text = (
                 f"reset returned {type(said).__name__}; a text that the prompt ends with, or None"
             )
@@ -145,8 +142,11 @@ class Instance:
         """Call a tool and record its answer."""
         self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
         began = time.perf_counter()
+        tool = getattr(self.env, name)
         try:
-            said = str(self._finish(getattr(self.env, name)(**arguments)))
+            said = self._said(tool, self._finish(tool(**arguments)))
+        except Broken:
+            raise
         except Exception as e:  # any exception is the policy's observation
             played.raised.append(f"{_raised_at(e)}: tool {name} raised {type(e).__name__}: {e}")
             said = str({"error": str(e)})
@@ -154,9 +154,17 @@ class Instance:
         played.calls.append((name, arguments))
         played.said.append(said)
         call = ToolCall(name, arguments)
-        played.completion.append(assistant(TOOL_FORMS["text"].write(call), (call,)))
+        written = {"content": TOOL_FORMS["text"].write(call)}
+        played.completion.append(assistant(written, (call,)))
         played.completion.append({"role": "tool", "name": name, "content": said})
         self._note_flags(played)
+
+    def _said(self, tool: Callable[..., Any], answer: Any) -> str:
+        """A tool's answer as a run shows it. Raises `ToolFailure`, and `Broken` for an image."""
+        try:
+            return as_shown(answer_text(answer, f"tool {tool.__name__}"))
+        except BadInput as e:
+            raise Broken(Finding(Level.ERROR, place_of(tool), str(e))) from e
 
     def _note_flags(self, played: Played) -> None:
         if not self._ends:
@@ -168,10 +176,13 @@ class Instance:
         if not self._ends:
             return False
         try:
-            return bool(getattr(self.env, self._ends))
+            return is_over(self.env, self._ends)
         except AttributeError as e:
             where = place_of(type(self.env))
             raise Broken(Finding(Level.ERROR, where, f"ends = {self._ends!r}: {e}")) from None
+        except Exception as e:
+            text = f"ends = {self._ends!r}: it raised {type(e).__name__}: {e}"
+            raise Broken(Finding(Level.ERROR, _raised_at(e), text)) from e
 
     def end(self, played: Played, row: Row) -> Played:
         """Compute the reward. Raises `Broken`."""
@@ -198,7 +209,14 @@ class Instance:
         async def wait() -> Any:
             return await value
 
-        return self._runner.run(wait())
+        return _runner().run(wait())
+
+
+@functools.cache
+def _runner() -> asyncio.Runner:
+    """One event loop for all instances: what a module holds for its coroutines, such as a client,
+    works in no other."""
+    return asyncio.Runner()
 
 
 class _Blamed:

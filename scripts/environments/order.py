@@ -10,7 +10,7 @@ import ast
 import functools
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,16 @@ from fieldkit.errors import BadInput
 from fieldkit.eval.grade import RewardPart
 from fieldkit.files.atomic import read_objects
 from rollout.envs.env_settings import graded
-from rollout.envs.reward_functions import OWN, RewardFunction, checked, reward_functions
+from rollout.envs.in_thread import PinnedThread
+from rollout.envs.reward_functions import (
+    OWN,
+    OWN_PART,
+    RewardFunction,
+    checked,
+    own_part,
+    reward_functions,
+)
 from rollout.envs.tool_yardsticks import solved
-from rollout.envs.trl_class import OWN_PART
 from rollout.envs.user_code import load
 from scripts.environments.instance import Call, Played, Trials
 
@@ -84,12 +91,13 @@ def trials_of(order: Order, kind: type) -> Trials:
             f"{order.use}: functions have no reset() that gives a prompt, so name rows that have"
             ' the column `prompt`: `--rows FILE`, with lines like {"prompt": "What is 2 + 3?"}'
         )
-    functions = reward_functions(order.rewards, Path(order.root), order.use)
+    own = own_part(kind)
+    functions = reward_functions(order.rewards, Path(order.root), order.use, own=own)
     return Trials(
         kind,
         functools.partial(_judge, functions=functions, order=order),
         order.rows,
-        pays=bool(functions) or callable(getattr(kind, OWN, None)),
+        pays=bool(functions or own),
         config=order.config,
         ends=order.ends,
         passed=functools.partial(_passed, order=order) if order.passes else None,
@@ -161,6 +169,14 @@ def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     return read_objects(file)
 
 
+class _Here(PinnedThread):
+    """The calling thread, which made the environment: some objects work in no other, and the
+    watching process names the line at which it hangs."""
+
+    async def call(self, function: Callable[[], Any], seconds: float) -> Any:
+        return function()
+
+
 async def _judge(
     env: Any,
     played: Played,
@@ -171,10 +187,11 @@ async def _judge(
 ) -> Sequence[RewardPart]:
     """The parts of the reward, as a run has them."""
     prompt = [{"role": "user", "content": played.opening}]
+    seconds, here = order.call_seconds, _Here(order.use)
     parts = [
         part
         for f in functions
-        for part in await f.of(prompt, played.completion, env, row, order.call_seconds, order.use)
+        for part in await f.of(prompt, played.completion, env, row, seconds, order.use, here)
     ]
     if pay := getattr(env, OWN, None):
         value = pay()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from fieldkit.client import AsyncChatClient
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import StopReason, Trajectory
 from rollout.envs.base import Opening
-from rollout.policies import chatting
+from rollout.policies import chatting, reciting
 from rollout.settings import EpisodeSettings
 from tests.fieldkit.answering import Endpoint, answering
-from tests.rollout.scripted import bash, player, replies, write_task
+from tests.rollout.scripted import bash, player, renderer, replies, write_task
 
 Answer = tuple[int, str]
 WORK = bash("echo done > alpha.txt")
@@ -113,3 +114,18 @@ def test_the_time_of_the_world_is_looked_at_between_turns() -> None:
     policy = chatting(AsyncChatClient("http://nowhere/v1", "m"))(write_task("a"), EpisodeSettings())
     assert policy.hear((), 1, 59.0) is None
     assert policy.hear((), 1, 60.0) is StopReason.TIME_LIMIT
+
+
+async def test_written_replies_that_do_not_say_that_they_are_done_end_the_episode(
+    tmp_path: Path,
+) -> None:
+    """A thread that ran out of replies was waited for without end."""
+    chat = renderer()
+    one = player(
+        tmp_path, replies(""), policy=lambda _, limits: reciting(iter([WORK]), chat, limits)
+    )
+    async with asyncio.timeout(30):
+        t = await one.play(write_task("alpha"), 0, seeds=lambda turn: turn)
+    assert [turn.text for turn in t.turns] == [WORK]
+    assert t.turns[0].completion_ids == chat.encode_reply(WORK)
+    assert t.stop_reason is StopReason.TASK_COMPLETE

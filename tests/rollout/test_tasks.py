@@ -179,6 +179,14 @@ def test_a_file_as_clawgym_publishes_it_is_read(tmp_path: Path) -> None:
     assert read_tasks(write(tmp_path / "again.jsonl", task)) == (task,)
 
 
+def test_a_published_task_may_speak_of_our_own_keys(tmp_path: Path) -> None:
+    wanted = {"kind": "file_contents_contain", "path": "a.log", "must_contain": ["env", "schema"]}
+    path = tmp_path / "clawgym.jsonl"
+    path.write_text(json.dumps({**PUBLISHED, "verifiable_assertions": [wanted]}) + "\n")
+    (task,) = read_tasks(path)
+    assert task.info["verifiable_assertions"] == [wanted]
+
+
 @pytest.mark.parametrize("size", [-1, 2**40, True, "12", None])
 def test_a_binary_stub_of_no_possible_size_is_refused(tmp_path: Path, size: Any) -> None:
     stub = {"path": "a.bin", "kind": "binary-stub", "content": size}

@@ -202,7 +202,7 @@ async def serve(worker: Worker, channel: socket.socket) -> None:
         try:
             ok = await getattr(worker, request["do"])(**request["with"])
             line = json.dumps({"id": asked, "ok": ok})
-        except Exception as e:
+        except (Exception, asyncio.CancelledError) as e:  # the second from the episode itself
             traceback.print_exc()
             line = json.dumps({"id": asked, "error": error_of(e)})
         await asyncio.to_thread(send, line)

@@ -57,6 +57,8 @@ class VerifiersProgram:
         self.where = f"envs.{name}"
         if settings.rewards:
             raise BadInput(f"{self.where}.rewards: the environment's rubric has its own")
+        if settings.ends:
+            raise BadInput(f"{self.where}.ends: a verifiers environment says itself when it ends")
         if not settings.python:
             raise BadInput(
                 f"{self.where}.python: missing; `grpo env add {settings.use}` makes a virtual"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from fieldkit.client.address import host_of, proxied
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
+from rollout.envs.reward_functions import checked
 
 MIB = 1024**2
 MAX_BYTES = 16 * MIB
@@ -159,7 +159,7 @@ class Session:
         data = answer.get("data")
         result = data.get("result") if isinstance(data, dict) else None
         tools = result.get("tools") if isinstance(result, dict) else None
-        if not isinstance(tools, list) or not all(isinstance(t, dict) for t in tools):
+        if not isinstance(tools, list) or not all(map(_is_mcp_tool, tools)):
             raise self._malformed("tools/list", answer)
         return tools
 
@@ -238,9 +238,8 @@ class Session:
             raise self._malformed(kind, answer)
         if reward is not None and not isinstance(reward, bool | int | float):
             raise self._malformed(kind, answer)
-        if reward is not None and not math.isfinite(reward):
-            raise BadInput(f"{self._url}: {kind}: the environment's reward is {reward}")
-        return Answer(observation, None if reward is None else float(reward), done)
+        paid = checked(reward, f"{self._url}: {kind}: the environment's reward")
+        return Answer(observation, paid, done)
 
     def _malformed(self, kind: str, answer: Any) -> Unavailable:
         self._usable = False
@@ -248,6 +247,13 @@ class Session:
         return Unavailable(
             f"{self._url}: {kind}: not an answer of OpenEnv's protocol: {shown[:_SHOWN]!r}"
         )
+
+
+def _is_mcp_tool(listed: Any) -> bool:
+    match listed:
+        case {"name": str()}:
+            return True
+    return False
 
 
 def _told(data: Mapping[str, Any]) -> str:

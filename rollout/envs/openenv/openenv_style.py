@@ -58,7 +58,7 @@ def source_of(name: str, settings: EnvSettings, root: Path) -> Source:
         show=tuple(settings.show),
         options=settings.config,
         limits=Limits(call_seconds=settings.call_seconds),
-        functions=reward_functions(weights, root, f"envs.{name}"),
+        functions=reward_functions(weights, root, f"envs.{name}", own=REWARD),
         weight=settings.rewards.get(REWARD, 1.0),
     )
     if settings.use or settings.ends:

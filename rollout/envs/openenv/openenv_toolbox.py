@@ -263,6 +263,9 @@ class OpenEnvToolbox:
             raise ToolFailure(failure)
         return mcp_text(seen)
 
+    async def over(self) -> bool:
+        return self.done
+
     @property
     def reward(self) -> float | None:
         """The sum of the steps' rewards; None if steps were taken and none gave a reward."""

@@ -222,6 +222,7 @@ def test_the_end_of_the_engines_process_ends_the_phase_at_once(
     nodes: Nodes, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SITE))
+    monkeypatch.setenv("GRPO_TEST_SLOWER", "20")  # so that the step outlasts the look at servers
     folder = tmp_path / "run"
     servers = ensure(folder, policy, nodes.settings(), [])
     stop = once(1, lambda: stop_engine(folder))

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from fieldkit.errors import BadInput, Unavailable
+from fieldkit.eval.grade import RewardPart
 from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.configured import environment_hashes, register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import make_world
-from rollout.envs.reward_functions import checked, completion_of
+from rollout.envs.reward_functions import RewardFunction, checked, completion_of
 from rollout.flight import PartialFile
 from rollout.group import play_groups
 from rollout.player import Player
@@ -175,6 +176,12 @@ def test_the_functions_are_part_of_the_environments_code(tmp_path: Path) -> None
 def test_a_value_that_is_not_one_finite_number_is_bad_input(value: Any, says: str) -> None:
     with pytest.raises(BadInput, match=f"^envs.a: get_reward: {says}"):
         checked(value, "envs.a: get_reward")
+
+
+@pytest.mark.parametrize("gives", [np.array([0.5]), torch.tensor([0.5]), (0.5,)])
+async def test_values_may_come_as_an_array_or_a_tensor_as_in_trl(gives: Any) -> None:
+    function = RewardFunction("f", lambda **given: gives, 1.0)
+    assert await function.of([], [], None, {}, 5.0, "envs.a") == [RewardPart("f", 0.5)]
 
 
 @pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.array(1.0), torch.tensor(1)])

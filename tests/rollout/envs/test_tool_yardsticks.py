@@ -38,6 +38,10 @@ def drawn(rng, shown, **row):
 def malformed(**row):
     return ["add"]
 
+def of_numpy(target, **row):
+    import numpy
+    return [("add", {"amount": numpy.int64(target)})]
+
 class Lottery:
     def reset(self, **row):
         import random
@@ -105,6 +109,20 @@ def test_an_oracle_sees_what_reset_draws_in_an_instance_of_its_own(tmp_path: Pat
     assert done.grade.passed
 
 
+def test_an_oracle_ends_by_saying_nothing_where_any_text_would_be_a_call(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Says:\n"
+        "    def reset(self, **row): self.said = []\n"
+        "    def say(self, text: str):\n"
+        '        """Say.\n\n        Args:\n            text: What.\n        """\n'
+        "        self.said.append(text)\n"
+        "    def get_reward(self): return float(self.said == ['hello'])\n"
+        "def solution(**row): return [('say', {'text': 'hello'})]\n"
+    )
+    settings = EnvSettings("mine.py:Says", "reward >= 1", fallback="say", oracle="mine.py:solution")
+    assert play(ORACLE, environment("counter", settings, tmp_path), tmp_path).grade.passed
+
+
 def test_chance_draws_calls_of_the_tools_or_as_its_function_says(tmp_path: Path) -> None:
     made = counter(tmp_path)
     done = play(RANDOM, made, tmp_path, renderer())
@@ -126,6 +144,7 @@ def test_an_environment_without_an_oracle_has_none(tmp_path: Path) -> None:
     [
         ("mine.py:secret", r"envs\.counter\.oracle: task t0: mine\.py:secret: LookupError: nobody"),
         ("mine.py:malformed", r"envs\.counter\.oracle: task t0: gave 'add'; a call is \(name of"),
+        ("mine.py:of_numpy", r"t0: the arguments of add are not JSON: Object of type int64 is not"),
         ("mine.py:nothing", r"envs\.counter\.oracle.*nothing"),
     ],
 )

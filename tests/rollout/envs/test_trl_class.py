@@ -210,7 +210,7 @@ def test_an_attribute_that_is_not_there_ends_nothing_and_is_named() -> None:
 def test_half_of_a_surrogate_pair_is_shown_as_what_a_tokenizer_takes(tmp_path: Path) -> None:
     (tmp_path / "half.py").write_text(
         "class Half:\n"
-        "    def reset(self, **row): ...\n"
+        "    def reset(self, **row): return '\\ud800?'\n"
         "    def look(self) -> str:\n"
         '        """Look."""\n'
         "        return '\\ud800!'\n"
@@ -218,6 +218,7 @@ def test_half_of_a_surrogate_pair_is_shown_as_what_a_tokenizer_takes(tmp_path: P
     )
     register(EnvSettings(use="half.py:Half", passes="reward >= 1"), tmp_path)
     assert play(["look:", "Done."]).turns[0].observation == "?!"
+    assert opening().messages[-1]["content"].endswith("??")
 
 
 def test_the_environment_ends_the_episode_where_it_is_asked_to() -> None:
@@ -365,6 +366,47 @@ def test_a_class_that_calls_exit_is_a_broken_environment_and_not_the_phases_own_
         play(["quit:", "Done."])
 
 
+ENDS = """
+import asyncio, concurrent.futures
+class Ends:
+    def reset(self, **row): ...
+    {kind} draw(self) -> str:
+        \"\"\"Draw.\"\"\"
+        raise {error}
+    def get_reward(self): return 1.0
+"""
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    "error", ["StopIteration", "asyncio.CancelledError", "concurrent.futures.CancelledError"]
+)
+def test_a_tool_that_raises_what_asyncio_uses_itself_is_told_as_any_other(
+    kind: str, error: str, tmp_path: Path
+) -> None:
+    """A future takes no StopIteration, so its call never ended; and a cancelled episode is lost."""
+    (tmp_path / "ends.py").write_text(ENDS.format(kind=kind, error=error))
+    register(EnvSettings(use="ends.py:Ends", passes="reward >= 1", call_seconds=2.0), tmp_path)
+    done = play(["draw:", "Done."])
+    assert str(done.turns[0].observation).startswith("{'error': ")
+    assert done.grade.passed
+
+
+def test_an_episode_that_is_given_up_while_its_tool_waits_is_cancelled(tmp_path: Path) -> None:
+    source = ENDS.format(kind="async def", error="await asyncio.sleep(600)")
+    (tmp_path / "waits.py").write_text(source)
+    register(EnvSettings(use="waits.py:Ends", passes="reward >= 1"), tmp_path)
+
+    async def given_up() -> None:
+        playing = asyncio.ensure_future(_player(["draw:"]).play(task(), 0, lambda turn: turn))
+        await asyncio.wait({playing}, timeout=0.5)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+
+    asyncio.run(given_up())
+
+
 def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_again(
     tmp_path: Path,
 ) -> None:
@@ -479,6 +521,83 @@ def test_256_episodes_at_once_and_a_slow_tool_stalls_none(tmp_path: Path) -> Non
     asyncio.run(all_of_them())
 
 
+def test_an_answer_is_the_text_that_trl_would_show(tmp_path: Path) -> None:
+    """A number with too many digits for `str` is the policy's mistake, and ends no phase."""
+    (tmp_path / "power.py").write_text(
+        "class Power:\n"
+        "    def reset(self, **row): ...\n"
+        "    def power(self, exponent: int) -> object:\n"
+        '        """A power of ten.\n\n        Args:\n            exponent: Which.\n        """\n'
+        "        blocks = [{'type': 'text', 'text': 'no '}, {'type': 'text', 'text': 'power'}]\n"
+        "        things = [{'type': 'monster', 'hp': 3}]\n"
+        "        return {-1: blocks, -2: things, -3: [], -4: [{'type': 'image'}]}.get(\n"
+        "            exponent, 10 ** max(0, exponent)\n"
+        "        )\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="power.py:Power", passes="reward >= 1"), tmp_path)
+    replies = [f"power: {n}" for n in (2, 9999, -1, -2, -3)]
+    first, huge, *others = [t.observation for t in play([*replies, "Done."]).turns][:-1]
+    assert first == "100"
+    assert "{'error': 'Exceeds the limit" in str(huge)
+    assert others == ["no power", "[{'type': 'monster', 'hp': 3}]", "[]"]
+    with pytest.raises(BadInput, match=r"the tool power: gave image; only text can be played"):
+        play(["power: -4"])
+
+
+def test_a_coroutine_that_configures_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "set.py").write_text(
+        "class Set:\n"
+        "    paid = 0.0\n"
+        "    async def configure(self, paid): self.paid = paid\n"
+        "    def reset(self, **row): ...\n"
+        '    def go(self):\n        """Go."""\n'
+        "    def get_reward(self): return self.paid\n"
+    )
+    register(EnvSettings(use="set.py:Set", passes="reward >= 1", config={"paid": 1.0}), tmp_path)
+    assert play(["Done."]).grade.passed
+
+
+def test_a_method_named_as_the_end_is_refused_because_it_is_always_true(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(
+        "class Asks:\n"
+        "    def reset(self, **row): ...\n"
+        '    def go(self):\n        """Go."""\n'
+        "    def _over(self): return False\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="asks.py:Asks", passes="reward >= 1", ends="_over"), tmp_path)
+    with pytest.raises(BadInput, match=r"counter\.ends: .*: _over is a method, .* a property"):
+        play(["go:", "Done."])
+
+
+def test_an_end_that_is_computed_is_read_in_the_instances_thread(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(
+        "import sqlite3\n"
+        "class Held:\n"
+        "    def __init__(self): self.db = sqlite3.connect(':memory:')\n"
+        "    def reset(self, **row): self.calls = 0\n"
+        "    def go(self, number: int):\n"
+        '        """Go.\n\n        Args:\n            number: Which.\n        """\n'
+        "        self.calls += 1\n"
+        "    @property\n"
+        "    def over(self): return self.db.execute(f'SELECT {self.calls} > 1').fetchone()[0]\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="held.py:Held", passes="reward >= 1", ends="over"), tmp_path)
+    done = play(["go: 1", "go: 2", "go: 3"])
+    assert (len(done.turns), done.stop_reason) == (2, StopReason.ENV_DONE)
+
+
+def test_two_parts_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def reward(**given): return [0.0]\n")
+    use = str(HERE / "counter.py:Counter")
+    mine = {"mine.py:reward": 1.0}
+    register(EnvSettings(use=use, passes="reward >= 1", rewards=mine), tmp_path)
+    with pytest.raises(BadInput, match=r"counter\.rewards: two parts .* called 'reward'; rename"):
+        play(["Done."])
+
+
 def test_functions_are_tools_without_state(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(
         "def double(x: int) -> int:\n"
@@ -506,6 +625,7 @@ def test_functions_are_tools_without_state(tmp_path: Path) -> None:
         ("import chess_engine", "bad.py:X", "needs the package 'chess_engine', which .venv lacks"),
         ("x = (", "bad.py:X", r"bad.py:1: SyntaxError"),
         ("\n1 / 0", "bad.py:X", r"bad.py:2: ZeroDivisionError"),
+        ("raise SystemExit(3)", "bad.py:X", r"bad.py:1: SystemExit: 3"),
         ("class X: ...", "bad.py:X", r"bad.py:1: X has no method reset"),
         (
             "class X:\n    def reset(self, **r): ...",

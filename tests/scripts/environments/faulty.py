@@ -1,12 +1,16 @@
-"""Environments with one fault each, in TRL's style; `Sound` has none."""
+"""Environments with one fault each, in TRL's style; `Sound`, `Holds` and `Waits` have none."""
 
+import asyncio
 import os
 import random
 import re
+import sqlite3
 import time
 from typing import Any
 
 shared: list[str] = []
+answers: asyncio.Queue[str] = asyncio.Queue()
+"""Belongs to the event loop in which it is waited for first, like a client of the module."""
 
 
 class Sound:
@@ -108,6 +112,35 @@ class Untyped(Sound):
     def guess(self, number) -> str:  # type: ignore[no-untyped-def]
         """Guess."""
         return str(number)
+
+
+class SaysList(Sound):
+    def reset(self, **row: Any) -> list[str]:  # type: ignore[override]
+        return ["Find a number."]
+
+
+class Shows(Sound):
+    def read(self) -> list[dict[str, str]]:  # type: ignore[override]
+        """Look."""
+        return [{"type": "image", "image": "a.png"}]
+
+
+class Asked(Sound):
+    def _ended(self) -> bool:
+        return self.over
+
+
+class Holds(Sound):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = sqlite3.connect(":memory:")  # works in this thread alone
+
+
+class Waits(Sound):
+    async def read(self) -> str:  # type: ignore[override]
+        """Wait for an answer."""
+        asyncio.get_running_loop().call_soon(answers.put_nowait, "here")
+        return await answers.get()
 
 
 class OneStep:

@@ -73,6 +73,8 @@ def test_a_sound_environment_has_no_findings_but_figures() -> None:
         ("Narrow", "takes no `**row`", line_of("def reset", "class Narrow")),
         ("Silent", "neither the row nor reset()", line_of("def reset", "class Silent")),
         ("Unpaid", "nothing gives a reward", line_of("class Unpaid")),
+        ("SaysList", "reset returned list", line_of("def reset", "class SaysList")),
+        ("Shows", "gave image; only text can be", line_of("def read", "class Shows")),
         ("ToolRaises", "every call of a tool raised", line_of("every time")),
     ],
 )
@@ -109,6 +111,19 @@ def test_a_reward_function_that_raises_is_an_error_with_its_line(tmp_path: Path)
     [error] = checked("Sound", rewards={f"{file}:pays": 1.0}).findings
     assert "reward function pays: KeyError: 'x'" in error.text
     assert error.where == f"{file}:2"
+
+
+def test_a_reward_function_may_use_what_the_environment_holds_as_in_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "pays.py"
+    file.write_text(
+        "def pays(environments, **given):\n"
+        "    return [environments[0].log.execute('SELECT 0.5').fetchone()[0]]\n"
+    )
+    assert checked("Holds", rewards={f"{file}:pays": 1.0}).findings == ()
+
+
+def test_the_coroutines_of_all_instances_share_an_event_loop_as_in_trl() -> None:
+    assert checked("Waits").findings == ()
 
 
 def test_an_end_that_is_not_set_is_suggested() -> None:
@@ -182,3 +197,5 @@ def test_a_class_that_is_not_there_is_bad_input() -> None:
 def test_an_end_that_is_no_attribute_is_an_error() -> None:
     [error] = checked("OneStep", ends="finished").findings[1:]
     assert "ends = 'finished': 'OneStep' object has no attribute 'finished'" in error.text
+    [error] = checked("Asked", ends="_ended").findings
+    assert "ends = '_ended': _ended is a method, which is always true" in error.text

@@ -1,5 +1,6 @@
 """The worker's end: with its owner, whatever its tools do, and with all that it started."""
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fieldkit.errors import Unavailable
 from rollout.envs.foreign import foreign_worker
+from rollout.envs.foreign.foreign_process import ForeignProcess
 from scripts.base.checkout import ROOT
 from tests.rollout.envs.foreign.gone import wait_until_gone
 
@@ -28,6 +31,8 @@ class Theirs(foreign_worker.Worker):
 
     async def reply(self, episode, **reply):
         print("playing", flush=True)
+        if reply["text"] == "cancelled":
+            raise asyncio.CancelledError
         if reply["text"] == "regex":  # which holds the interpreter's lock
             re.match(r"(a+)+$", "a" * 60 + "b")
         await asyncio.sleep(3600)
@@ -69,3 +74,15 @@ def test_a_killed_owner_takes_along_the_worker_and_what_it_started(
     for pid in json.loads(done.stdout):
         with contextlib.suppress(psutil.NoSuchProcess):  # it had ended before anybody looked
             wait_until_gone(psutil.Process(pid))
+
+
+def test_an_episode_that_cancels_itself_is_answered_with_an_error(tmp_path: Path) -> None:
+    """Without an answer the whole program would be ended after `call_seconds`."""
+    (tmp_path / "worker.py").write_text(textwrap.dedent(WORKER))
+    process = ForeignProcess(Path(sys.executable), tmp_path / "worker.py", tmp_path / "log")
+    try:
+        with pytest.raises(Unavailable, match="CancelledError"):
+            asyncio.run(process.ask("reply", 20, episode=0, text="cancelled"))
+        assert process.alive
+    finally:
+        process.close()

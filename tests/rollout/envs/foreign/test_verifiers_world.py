@@ -382,3 +382,5 @@ def test_settings_that_cannot_work_name_their_key_and_the_command() -> None:
         made("/no/python", "tools")
     with pytest.raises(BadInput, match=r"envs.theirs.rewards: the environment's rubric has"):
         made("/no/python", "tools", rewards={"x.py:f": 1.0})
+    with pytest.raises(BadInput, match=r"envs.theirs.ends: .* says itself when it ends"):
+        made("/no/python", "tools", ends="over")

@@ -236,6 +236,8 @@ async def misbehave(socket: WebSocket, how: str) -> None:
             await socket.send_json({"type": "observation", "data": {"observation": {}}})
         case "nan":
             await socket.send_text(json.dumps(Game(None, "").seen("", float("nan"))))
+        case "huge_reward":
+            await socket.send_json(Game(None, "").seen("", 10**400))
         case "reward_text":
             answer = Game(None, "").seen("")
             await socket.send_json({**answer, "data": {**answer["data"], "reward": "much"}})

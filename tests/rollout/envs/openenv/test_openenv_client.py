@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 from websockets.utils import accept_key
 
 from fieldkit.errors import BadInput, Unavailable
@@ -115,11 +118,26 @@ async def test_a_broken_environment_is_unavailable_and_its_session_is_not_used_a
     await session.close()
 
 
-async def test_a_reward_that_is_no_number_is_bad_input(server: LocalServer) -> None:
+@pytest.mark.parametrize(("fault", "gave"), [("nan", "nan"), ("huge_reward", "inf")])
+async def test_a_reward_that_is_no_number_is_bad_input(
+    server: LocalServer, fault: str, gave: str
+) -> None:
     session = await opened(server)
-    with pytest.raises(BadInput, match="the environment's reward is nan"):
-        await session.reset({"fault": "reset:nan"})
+    with pytest.raises(BadInput, match=f"the environment's reward: gave {gave}, which is not a"):
+        await session.reset({"fault": f"reset:{fault}"})
     await session.close()
+
+
+async def test_a_tool_without_a_name_is_no_answer_of_the_protocol() -> None:
+    class Peer:
+        async def send(self, request: str) -> None: ...
+
+        async def recv(self) -> str:
+            return json.dumps({"type": "mcp", "data": {"result": {"tools": [{"title": "Peek"}]}}})
+
+    session = Session(cast(ClientConnection, Peer()), "ws://here/ws", QUICK)
+    with pytest.raises(Unavailable, match="tools/list: not an answer of OpenEnv's protocol"):
+        await session.mcp_tools()
 
 
 async def test_an_answer_that_does_not_come_ends_the_wait_and_the_session(

@@ -180,3 +180,10 @@ def test_another_program_or_another_package_is_another_environment(tmp_path: Pat
         sha()
     far = EnvSettings(use="", style="openenv", passes="reward >= 1", url="http://127.0.0.1:1")
     assert identity("far", far, tmp_path) == identity("far", far, tmp_path)
+
+
+def test_a_reward_function_named_as_the_servers_own_part_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def reward(**given): return [0.0]\n")
+    asked = settings(rewards={"mine.py:reward": 1.0})
+    with pytest.raises(BadInput, match=r"guess\.rewards: two parts .* called 'reward'; rename"):
+        identity("guess", asked, tmp_path)
