@@ -69,7 +69,7 @@ def single_arm_table(found: ArmFigures) -> Table:
             *[(n, quantities.share(part, of), _span(e, 100, " %")) for n, part, of, e in rates],
             *[(n, quantities.plain(e.value), _span(e, 1, "")) for n, e in means],
             ("wall time, s", quantities.plain(row.mean_seconds), ""),
-            ("stops", stops, ""),
+            ("stops" if summary.samples == 1 else "stops of all attempts", stops, ""),
         ),
         (
             *found.about,
@@ -87,5 +87,7 @@ def plain_figures(found: ArmFigures) -> dict[str, Any]:
 def _span(value: Estimate, scale: float, unit: str) -> str:
     if value.interval is None:
         return ""
+    if quantities.is_alike(value):
+        return quantities.ALIKE
     low, high = (f"{scale * end:.1f}" for end in (value.interval.low, value.interval.high))
     return f"{low} to {high}{unit}"

@@ -102,16 +102,19 @@ def compare_arms(
     found = [arm_of(label, p, tasks) for label, p in played.items()]
     matched = MatchedArms(found, reference)
     first_outcomes, *others = [arm.outcomes for arm in found]
+    origins = [(arm.manifest, Journal(arm.folder.journal).read()) for arm in arms.values()]
+    on = collect.played_on(*origins[0])
+    opened_before = [*dict.fromkeys(run for of in origins for run in collect.opened_before(*of))]
     return Comparison(
         arms=arms,
         n_tasks=len(tasks),
-        played_on=collect.played_on(first.manifest, Journal(first.folder.journal).read()),
+        played_on=on,
         conditions=conditions(first),
         rows=matched.rows(),
         compared=_compared(matched),
         stops={label: stops_of(p.trajectories) for label, p in played.items()},
         pair=collect.compare(played, tasks, reference) if len(arms) == 2 else None,
-        remarks=(*remarks(arms), *told),
+        remarks=(*remarks(arms), *collect.about_tasks(on, opened_before), *told),
         mean=changes([first_outcomes], others) if mean else None,
     )
 

@@ -185,6 +185,11 @@ def _how_again(reference: str, first: StoredArm, arm: StoredArm) -> str:
             f"To make them match: {first.word}@{BASE} is this base model as {reference} was played"
         )
     adapter = arm.adapter or arm.folder.adapter(0)
+    if not adapter.is_dir():
+        return (
+            f"To make them match: this copy of the run has no weights to play {arm.label} with."
+            f" {arm.folder.how_to_play_again}; what differs in its run.toml is set alike first"
+        )
     model = None if same_model else arm.manifest["config"]["model"]["path"]
     how, name = replay(first.folder, adapter, f"{arm.folder.name}-{arm.arm}-again", model)
     if arm.arm == BASE:
@@ -215,9 +220,11 @@ def _unprotected(arms: Mapping[str, StoredArm]) -> Iterator[str]:
 def _newer(arms: Mapping[str, StoredArm]) -> Iterator[str]:
     for label, arm in arms.items():
         if arm.newer is not None:
+            plays = f"`grpo eval {typed_to_play(arm.word, arm.manifest)}` plays it"
+            is_here = arm.folder.adapter(arm.newer).is_dir()
             yield (
                 f"{label} is the newest adapter of its run that was evaluated; step {arm.newer} is"
-                f" newer, and `grpo eval {typed_to_play(arm.word, arm.manifest)}` plays it."
+                f" newer, and {plays if is_here else 'this copy of the run does not have it'}."
             )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fieldkit.errors import Interrupted
 from fieldkit.files.journal import Entry
 from scripts.base.checkout import in_checkout
-from scripts.evidence.collect import Evidence
+from scripts.evidence.collect import Evidence, TaskSet
 from scripts.evidence.findings import Findings
 from scripts.evidence.played import BASE, step_name
 from scripts.evidence.verdict import Habit, Learning, Verdict, Work
@@ -70,10 +71,12 @@ def ending(m: Findings) -> Ending:
             return Ending(EndKind.KEPT, told)
     planned = f" of {m.plan.steps}" if m.plan else ""
     if last:
+        phase = last.data.get("phase")
+        where = f", in its {phase} phase" if phase else ""
         return Ending(
             EndKind.FAILED,
-            f"Stopped by an error after {done}{planned} steps, at {clock(last.time)}, in its"
-            f" {last.data.get('phase')} phase (exit {last.data.get('exit')}).",
+            f"Stopped by an error after {done}{planned} steps, at {clock(last.time)}{where}"
+            f" (exit {last.data.get('exit')}).",
             failure,
         )
     left = f"; next: {m.plan.phase.value}" if m.plan else ""
@@ -81,10 +84,12 @@ def ending(m: Findings) -> Ending:
 
 
 def _failed(journal: Sequence[Entry]) -> Entry | None:
-    """The end of the phase whose error ended the night; None if it went on or ended otherwise."""
+    """The end of the phase, or of the loop, whose error ended the night; None if it went on or
+    ended otherwise, as by a person."""
     told = ("loop_start", "loop_end", "phase_start", "phase_end")
     last = next((e for e in reversed(of_the_night(journal)) if e.event in told), None)
-    return last if last and last.event == "phase_end" and last.data.get("exit") else None
+    no_error = (None, 0, Interrupted.exit_code)
+    return last if last and last.data.get("exit") not in no_error else None
 
 
 def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
@@ -106,13 +111,21 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
             f"`grpo run {m.to_play} --on-converged grow` goes on with tasks of the reserve, if it"
             " has any left: the pool teaches too little now."
         )
+    if m.is_untrained:
+        if end.kind in (EndKind.COMPLETE, EndKind.CONVERGED):
+            out.append(
+                "Groups need rewards that differ: add tasks of another difficulty to the pool, or"
+                " raise rollout.group_size or rollout.temperature in a new run."
+            )
+        return tuple(out)
     if m.verdict is None:
         newest = f" The newest adapter is step {m.steps[-1].step}'s." if len(m.steps) > 1 else ""
         return (*out, f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}")
     out.append(_about_the_adapter(m, m.evidence, m.verdict))
     if m.config.eval.base == "end" and all(arm.name != BASE for arm in m.evidence.arms):
         out.append(f"The base model was not played: `grpo eval {m.to_play}` adds it to the tables.")
-    if m.verdict.work is Work.NOT_DISTINGUISHABLE and m.config.eval.tasks:
+    of_file = m.manifest.get("data", {}).get("heldout", {}).get("n", 0)
+    if m.verdict.work is Work.NOT_DISTINGUISHABLE and m.evidence.n_tasks < of_file:
         out.append("To tell more: set eval.tasks = 0 in a new run and play all held-out tasks.")
     return tuple(out)
 
@@ -134,4 +147,9 @@ def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str
     before = next(arm for arm in evidence.arms if arm.name == evidence.reference)
     if verdict.habit is Habit.NEVER_THERE and before.passed >= NEARLY_ALL * before.n_tasks:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
+    if evidence.played_on is TaskSet.FINAL:
+        return (
+            "More steps may help, but their number would be chosen by a look at the final set: try"
+            " them in a new run, on other held-out tasks."
+        )
     return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."

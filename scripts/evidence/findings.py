@@ -12,12 +12,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput, FieldkitError
+from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.records import StepSummary, Task
 from reward.pool import PoolState, TaskState
 from reward.pool_history import Forecast, PoolHistory, forecast, read_history
 from rollout.arm import EvalSummary, read_eval
+from rollout.draw.rules import WEIGHTS
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
 from scripts.evidence.collect import Evidence, collect
@@ -99,6 +102,8 @@ class Findings:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     journal: tuple[Entry, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    stored_verdict: Verdict | None = None
+    """That of evidence.json, where `evidence` is: not all episodes that it rests on are here."""
     absent: tuple[str, ...] = ()
     """Episodes that were played and are not in this copy of the run, as in one that was committed:
     what is made from them is not as whole as it was."""
@@ -132,8 +137,19 @@ class Findings:
         return tuple(s for s in self.steps if s.mean_turns is not None)
 
     @property
+    def is_untrained(self) -> bool:
+        """Steps were played, and none had a signal: the newest adapter is that of the start."""
+        return len(self.steps) > 1 and self.steps[-1].adapter_sha == self.steps[0].adapter_sha
+
+    @property
     def _paid_alike(self) -> bool:
         return not self.config.reward.schedule
+
+    @property
+    def _rewards_compare(self) -> bool:
+        """Whether a trend of the mean reward is one of the policy. With weights, a draw moves on to
+        tasks that pass more or less often, and their reward with it."""
+        return self._paid_alike and self.config.rollout.draw not in WEIGHTS
 
     @cached_property
     def verdict(self) -> Verdict | None:
@@ -141,11 +157,13 @@ class Findings:
         e = self.evidence
         if e is None or e.newest is None:
             return None
+        if self.stored_verdict is not None:
+            return self.stored_verdict
         found = judge(
             e.arm(e.reference),
             e.arm(e.newest),
             e.against_reference(e.newest),
-            Training(len(self.played), trends(self.played, self._paid_alike), self.sampled),
+            Training(len(self.played), trends(self.played, self._rewards_compare), self.sampled),
         )
         return replace(found, headline=" ".join((found.headline, *e.caution)))
 
@@ -207,10 +225,12 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     if heldout and steps:
         arms, evidence = parts.read("matched tables", matched, nothing_matched, needed=True)
     summaries = _summaries(folder.evals, parts)
+    stored_verdict = None
     if evidence is None and steps:
         evidence = parts.read(
             "evidence.json", lambda: read_stored(folder, steps, summaries), no_evidence
         )
+        stored_verdict = _stored_verdict(folder) if evidence else None
 
     def at_training_temperature() -> Sampled | None:
         played = {step_name(s.step): s.adapter_sha for s in steps}
@@ -235,12 +255,21 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         journal=journal,
         gaps=tuple(parts.gaps),
         absent=absent_episodes(folder, len(steps)),
+        stored_verdict=stored_verdict,
     )
 
 
 def _heldout(config: RunConfig, manifest: Mapping[str, Any] | None) -> tuple[Task, ...]:
     tasks = decode_tasks(from_checkout(config.data.heldout))
     return config.eval.settled(manifest).of(tasks)
+
+
+def _stored_verdict(folder: RunFolder) -> Verdict | None:
+    """The verdict in evidence.json; None if there is none, or an older version's other fields."""
+    try:
+        return from_plain(Verdict, read_json(folder.evidence).get("verdict"), str(folder.evidence))
+    except BadInput:
+        return None
 
 
 def _summaries(evals: Path, parts: _Parts) -> tuple[EvalSummary, ...]:

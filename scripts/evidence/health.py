@@ -74,17 +74,25 @@ class Warning_:
     remedy: str
 
 
-UNSEEN = (
-    f"a KL of more than {KL_SPIKE:g} times any before it; a reward that rises while fewer tasks"
-    f" pass; more than {percent(IDLE)} of the stops with nothing done; more than"
-    f" {percent(HAD_FOR_NOTHING)} of the assertions gained met by doing nothing; replies shorter"
-    f" than {percent(COLLAPSED)} of the first ones; an entropy below {percent(ENTROPY_COLLAPSED)}"
-    f" of the first; a sampler and a trainer that differ by more than {DRIFT} nats a token and"
-    f" drift apart; more than {percent(CLIPPED)} of the tokens clipped; {percent(SILENT)} of the"
-    " steps without a signal; a sandbox that is off; an adapter of another model; groups that are"
-    " too small"
-)
-"""What the checks look for, for a page without warnings."""
+def unseen(config: RunConfig, steps: Sequence[StepSummary]) -> str:
+    """What the checks look for in such a run, for a page without warnings."""
+    looked_for = (
+        f"a KL of more than {KL_SPIKE:g} times any before it",
+        "" if config.reward.schedule else "a reward that rises while fewer tasks pass",
+        f"more than {percent(IDLE)} of the stops with nothing done",
+        f"more than {percent(HAD_FOR_NOTHING)} of the assertions gained met by doing nothing",
+        f"replies shorter than {percent(COLLAPSED)} of the first ones",
+        f"an entropy below {percent(ENTROPY_COLLAPSED)} of the first",
+        ""
+        if step_figures.overlap_figures(steps)
+        else f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token",
+        f"more than {percent(CLIPPED)} of the tokens clipped",
+        f"{percent(SILENT)} of the steps without a signal",
+        "a sandbox that is off",
+        "an adapter of another model",
+        "groups that are too small",
+    )
+    return "; ".join(filter(None, looked_for))
 
 
 def warnings(

@@ -73,10 +73,10 @@ class Training:
     sampled: Sampled | None = None
 
 
-def trends(steps: Sequence[StepSummary], paid_alike: bool = True) -> tuple[Trend, ...]:
-    """The trends of stops and of the reward. steps: the steps with rollouts. paid_alike: false
-    where `reward.schedule` changes what the same work is paid; the reward is then left out."""
-    found = (_trend(steps, figure) for figure in (STOPS, *([REWARD] if paid_alike else [])))
+def trends(steps: Sequence[StepSummary], rewards_compare: bool = True) -> tuple[Trend, ...]:
+    """The trends of stops and of the reward. steps: the steps with rollouts. rewards_compare: false
+    where the mean reward moves without the policy, as by `reward.schedule`; it is then left out."""
+    found = (_trend(steps, figure) for figure in (STOPS, *([REWARD] if rewards_compare else [])))
     return tuple(t for t in found if t is not None)
 
 

@@ -35,7 +35,7 @@ from scripts.evidence.played import PlayedArm, read_played, read_summaries
 from scripts.evidence.stored import absent_episodes, has_episodes
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
-from scripts.words.quantities import signed
+from scripts.words.quantities import ALIKE, is_alike, signed
 from scripts.words.table import Table
 
 PAIRED_NOTE = (
@@ -192,6 +192,8 @@ def _difference(first: _Scored, later: _Scored) -> Iterator[str]:
 def _interval(change: Estimate) -> str:
     if change.interval is None:
         return ""
+    if is_alike(change):
+        return f" [{ALIKE}]"
     return f" [{signed(change.interval.low, 3)} to {signed(change.interval.high, 3)}]"
 
 

@@ -22,7 +22,7 @@ from scripts.words.table import Table
 DIFFERENCES_NOTE = (
     "Differences are paired by task. p: McNemar's exact test, two-sided. Brackets: 95 % intervals"
     " (Newcombe's method 10 for shares of tasks; bootstrap over tasks for assertions, turns and"
-    " tokens)."
+    f" tokens), or [{quantities.ALIKE}] where it is the same on all of them."
 )
 SCOPE_NOTE = (
     "The intervals speak of other tasks of this kind for these very adapters, at one sampling seed"
@@ -35,6 +35,10 @@ WALL_NOTE = (
 )
 EACH_ALONE_NOTE = "p is of each test by itself; the verdict corrects those that it rests on."
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
+PASS_AT_K_NOTE = (
+    "Endings and the parts of the reward count all attempts. The other tables count the first one"
+    " at each task: its seeds are matched."
+)
 
 
 def _tested(change: PairedProportions) -> str:
@@ -386,7 +390,7 @@ def pass_at_k_table(evidence: Evidence) -> Table | None:
         "pass@k",
         ("arm", *[f"pass@{k}" for k in ks]),
         tuple(rows),
-        ("The other tables count the first attempt at each task, whose seeds are matched.",),
+        (PASS_AT_K_NOTE,),
     )
 
 

@@ -10,17 +10,24 @@ from scripts.base.invocation import typeable
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
+from scripts.words.quantities import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-NOT_YET = "No trained adapter has been evaluated yet: this is where the night starts from."
+
+def no_verdict(f: Findings) -> str:
+    """Why there is evidence and no verdict."""
+    if not f.is_untrained:
+        return "No trained adapter has been evaluated yet: this is where the night starts from."
+    n = counted(len(f.steps) - 1, "step")
+    return f"Nothing was trained in {n}: no group had rewards that differ. This is the start."
 
 
 def markdown(f: Findings) -> str:
     """The whole page as Markdown: verdict, tables and milestones."""
     v = f.verdict
-    said = [f"**{v.headline}**", "", *_bullets([*v.details, *_next(f)])] if v else [NOT_YET]
+    said = [f"**{v.headline}**", "", *_bullets([*v.details, *_next(f)])] if v else [no_verdict(f)]
     parts = (
         "\n".join([f"# Run {f.name}", "", *said]) + "\n",
         *[table.markdown() for table in text_tables(f)],
@@ -45,7 +52,7 @@ def rich_page(f: Findings) -> Group:
     from rich.text import Text
 
     v = f.verdict
-    said = [Text(NOT_YET)]
+    said = [Text(no_verdict(f))]
     if v:
         said = [Text(v.headline, style="bold"), *(Text(typeable(line)) for line in v.details)]
     said += [Text(typeable(line), style="bold") for line in _next(f)]

@@ -17,7 +17,17 @@ from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_need
 from fieldkit.eval.stats import Estimate, PairedProportions, holm
 from scripts.evidence.learning import Sampled, Training, Trend
 from scripts.evidence.step_figures import REWARD, STOPS
-from scripts.words.quantities import counted, p_value, percent, plain, points, span, turns
+from scripts.words.quantities import (
+    ALIKE,
+    counted,
+    is_alike,
+    p_value,
+    percent,
+    plain,
+    points,
+    span,
+    turns,
+)
 
 SIGNIFICANT = 0.05
 """A two-sided p-value below this is significant, which matches 95 % intervals."""
@@ -268,7 +278,7 @@ class _Case:
             f"{a.passed} of {a.n_tasks} tasks passed, the {b.name} {b.passed}"
             f" ({self._change(PASSES, self.paired.passed)}). In support:"
             f" {percent(a.assertion_rate.value)} of the assertions hold, the {b.name}"
-            f" {percent(b.assertion_rate.value)} ({_with_interval(rate)}{_luck(rate.sign)})."
+            f" {percent(b.assertion_rate.value)} ({_told(rate)})."
         )
 
     def _stops_sentence(self) -> str:
@@ -286,7 +296,7 @@ class _Case:
         return (
             f"It took {turns(self.after.mean_turns.value)} turns a task, the {self.before.name}"
             f" {turns(self.before.mean_turns.value)}"
-            f" ({_with_interval(change, as_points=False)}{_luck(change.sign)})."
+            f" ({_told(change, as_points=False)})."
         )
 
     def _sampled_sentence(self) -> tuple[str, ...]:
@@ -356,13 +366,15 @@ def _sight(paired: PairedRow, level: float) -> str:
     that was seen."""
     test = paired.passed.test
     differing = test.first_only + test.second_only
-    smallest = detectable_change(test.n, differing / test.n, level) if differing else None
-    if smallest is None:
+    if not differing:
         return ""
-    told = (
-        f" With {differing} of them differing, a change of {100 * smallest:.1f} points is found in"
-        f" {100 * POWER:.0f} of 100 such comparisons"
-    )
+    smallest = detectable_change(test.n, differing / test.n, level)
+    often = f"{100 * POWER:.0f} of 100 such comparisons"
+    told = f" With {differing} of them differing, "
+    if smallest is None:
+        told += f"even a change all in one direction is found in fewer than {often}"
+    else:
+        told += f"a change of {100 * smallest:.1f} points is found in {often}"
     seen = abs(paired.passed.difference.value)
     if test.first_only == test.second_only:
         return f"{told}."
@@ -372,15 +384,19 @@ def _sight(paired: PairedRow, level: float) -> str:
 
 
 def room(paired: PairedRow) -> str:
-    """How much worse or better the arm may still be; empty without an interval."""
+    """How much worse or better an arm may still be whose change is not proven; empty without an
+    interval."""
     interval = paired.passed.difference.interval
     if interval is None:
         return ""
-    worse, better = max(0.0, -interval.low), max(0.0, interval.high)
-    return (
-        f"in tasks passed it may be up to {100 * worse:.1f} points worse or"
-        f" {100 * better:.1f} better"
-    )
+    if interval.excludes():
+        side = "above" if interval.low > 0 else "below"
+        return (
+            f"in tasks passed its interval lies {side} zero ({span(interval)} points), which its"
+            " test does not bear out"
+        )
+    worse, better = 100 * abs(interval.low), 100 * interval.high
+    return f"in tasks passed it may be up to {worse:.1f} points worse or {better:.1f} better"
 
 
 def _with_interval(estimate: Estimate, as_points: bool = True) -> str:
@@ -388,7 +404,14 @@ def _with_interval(estimate: Estimate, as_points: bool = True) -> str:
     unit = " points" if as_points else ""
     if estimate.interval is None:
         return f"{value}{unit}"
+    if is_alike(estimate):
+        return f"{value}{unit} {ALIKE}"
     return f"{value}{unit}, 95 % interval {span(estimate.interval, as_points)}"
+
+
+def _told(change: Estimate, as_points: bool = True) -> str:
+    """A change that its interval alone judges. Where nothing moved, nothing can be luck."""
+    return _with_interval(change, as_points) + ("" if is_alike(change) else _luck(change.sign))
 
 
 def _luck(sign: int) -> str:

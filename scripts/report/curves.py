@@ -167,11 +167,15 @@ def _finish(axes: Axes, top: float | None, legend: bool = True) -> None:
     axes.grid(axis="y")
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     axes.margins(x=0.03)
+    low, high = min(0.0, axes.dataLim.ymin), axes.dataLim.ymax
     if top is not None:
         axes.set_yticks([quarter * top / 4 for quarter in range(5)])
+    elif high > 0:
+        top = axes.get_ylim()[1]
     else:
-        top = axes.get_ylim()[1] if axes.dataLim.ymax > 0 else FLAT_TOP
-    axes.set_ylim(-0.03 * top, ROOM * top)  # from zero, so that noise looks small
+        top = 0.0 if low else FLAT_TOP
+    # With zero, so that noise looks small; a reward may lie below it.
+    axes.set_ylim(low - 0.03 * (top - low), low + ROOM * (top - low))
     drawing.whole_steps(axes, most=6)
     names = axes.get_legend_handles_labels()[1]
     if legend and len(names) > 1:

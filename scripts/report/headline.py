@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fieldkit.eval.stats import PairedProportions
+from fieldkit.eval.stats import Interval, PairedProportions
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
-from scripts.evidence.text_page import NOT_YET
+from scripts.evidence.text_page import no_verdict
 from scripts.evidence.verdict import PASSES, STOPPED, Verdict
 from scripts.evidence.wall_time import WallTime, duration
 from scripts.words import quantities
@@ -21,6 +21,9 @@ UNMATCHED = "There is no verdict: what was evaluated could not be compared."
 
 ONE_IN = 40
 """By luck alone, one in this many 95 % intervals lies below zero."""
+
+_NO_INTERVAL = (None, Interval(0.0, 0.0))
+"""Of one task, and of tasks of which none moved: neither can lie below zero."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,15 @@ def headline(m: Findings, wall: WallTime | None) -> Headline:
     cost = _cost_tile(m, wall)
     if m.evidence is None or verdict is None:
         return Headline(_why_none(m), (), cost, (), "")
-    worse, n_looked_at = _worse(m.evidence)
+    tiles = _tiles(m.evidence, verdict)
+    rows, n_looked_at = _worse(m.evidence)
     return Headline(
         sentence=verdict.headline,
         notes=verdict.notes,
-        tiles=(*_tiles(m.evidence, verdict), *cost),
-        worse=worse,
+        tiles=(*tiles, *cost),
+        worse=(*(f"{tile.name}: {tile.change}" for tile in tiles if tile.sign < 0), *rows),
         worse_note=(
-            f"Of {n_looked_at} intervals below, {len(worse) or 'none'} on the worse side of zero;"
+            f"Of {n_looked_at} intervals below, {len(rows) or 'none'} on the worse side of zero;"
             f" by luck alone it is one in {ONE_IN}."
         ),
     )
@@ -67,7 +71,7 @@ def headline(m: Findings, wall: WallTime | None) -> Headline:
 
 def _why_none(m: Findings) -> str:
     if m.evidence is not None:
-        return NOT_YET
+        return no_verdict(m)
     return UNMATCHED if m.summaries else NO_EVIDENCE
 
 
@@ -120,7 +124,7 @@ def _worse(evidence: Evidence) -> tuple[tuple[str, ...], int]:
         (f"{where} {row.value}", row.paired.assertion_rate)
         for where, rows in by.items()
         for row in rows
-        if row.paired is not None
+        if row.paired is not None and row.paired.assertion_rate.interval not in _NO_INTERVAL
     ]
     worse = [
         f"{what}: assertions {quantities.estimate(change)} points"

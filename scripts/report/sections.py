@@ -18,7 +18,7 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
 from scripts.evidence.findings import Findings
 from scripts.evidence.flips import Change, Flips
-from scripts.evidence.health import UNSEEN
+from scripts.evidence.health import unseen
 from scripts.evidence.played import BASE
 from scripts.evidence.run_tables import WORK, Section, page_tables
 from scripts.evidence.step_figures import STOPS_DONE
@@ -60,7 +60,7 @@ def sections(f: Findings) -> dict[str, Any]:
         "headline": headline(f, wall),
         "gaps": f.gaps,
         "warnings": f.warnings,
-        "unseen": UNSEEN,
+        "unseen": unseen(f.config, f.played),
         "terms": terms(f.verdict),
         "matched": _with_tables(f, Section.MATCHED, _differences_chart),
         "curves": [c for c in drawn if c.title in FIRST],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from fieldkit.eval.stats import Estimate, Interval
+from fieldkit.eval.stats import Estimate, Interval, with_width
 
 MINUS = "−"
 
@@ -46,10 +46,22 @@ def span(interval: Interval, as_points: bool = True) -> str:
     return f"{signed(scale * interval.low)} to {signed(scale * interval.high)}"
 
 
+ALIKE = "on each task"
+"""After a difference that is the same on each task: its bootstrap interval has no width, for all
+resamples are alike, which would read as certainty about other tasks."""
+
+
+def is_alike(value: Estimate) -> bool:
+    """Whether all tasks have the same value, so that the interval has no width."""
+    return value.interval is not None and with_width(value).interval is None
+
+
 def estimate(value: Estimate, as_points: bool = True) -> str:
     """A difference with its interval in brackets."""
     number = points(value.value) if as_points else signed(value.value)
-    return f"{number} [{span(value.interval, as_points)}]" if value.interval else number
+    if value.interval is None:
+        return number
+    return f"{number} [{ALIKE if is_alike(value) else span(value.interval, as_points)}]"
 
 
 def p_value(p: float, equals: bool = False) -> str:

@@ -23,7 +23,7 @@ from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms
 from scripts.compare.forms import html, markdown, plain, rich_page, sentences, tables, write_html
 from scripts.evidence.conditions import NO_CONDITION, remarks
-from scripts.run.config import RunConfig
+from scripts.run.config import DEVELOPMENT, RunConfig
 from scripts.run.folder import RunFolder
 from tests.scripts.evals import arm, write_eval
 from tests.scripts.made_night import HELD_OUT, make_night, tasks, write_tasks
@@ -141,6 +141,20 @@ def test_what_a_copy_without_weights_cannot_play_is_not_offered(runs: Path) -> N
         assert f"`grpo run {runs}/b-again` play it again" in said
 
 
+def test_an_arm_whose_weights_are_not_here_is_not_offered_to_be_played_again(runs: Path) -> None:
+    for step in range(STEPS + 1):
+        RunFolder(runs / "b").adapter(step).rmdir()
+    change(runs / "b", "rollout", "max_turns", 6)
+    said = refusal(runs / "a", runs / "b")
+    assert "this copy of the run has no weights to play b@2 with" in said
+    assert f"`grpo run {runs}/b-again` play it again" in said
+    assert "[model] adapter" not in said
+    evaluation_of(runs / "b", NEWEST_SHA).rename(runs / "elsewhere")
+    said = refusal(runs / "a", runs / "b")
+    assert "step 2 is newer, and this copy of the run does not have it." in said
+    assert "grpo eval" not in said
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [("b@wram", "'wram' is no arm"), ("b@3", "steps 0 to 2"), ("c", "no such run")],
@@ -168,6 +182,7 @@ def test_one_arm_alone_and_one_arm_twice_are_refused(runs: Path) -> None:
 
 def test_other_held_out_tasks_are_counted_and_their_files_named(runs: Path, tmp_path: Path) -> None:
     few = make_night(tmp_path / "few", n_steps=STEPS, held_out=tasks(14)).folder.path
+    RunFolder(few).adapter(STEPS).mkdir()
     said = refusal(runs / "a", few)
     assert "held-out tasks: 24 (" in said
     assert f"14 ({tmp_path}/few/heldout.jsonl) in night@2; 14 are in both" in said
@@ -224,6 +239,7 @@ def test_an_arm_is_played_again_on_as_many_tasks_as_the_first_run_settled_on(
     runs: Path, tmp_path: Path
 ) -> None:
     few = make_night(tmp_path / "few", n_steps=STEPS, held_out=tasks(14)).folder.path
+    RunFolder(few).adapter(STEPS).mkdir()
     change(runs / "a", "eval", "tasks", HELD_OUT)
     (runs / "a" / "run.toml").write_text('[eval]\ntasks = "auto"\n')
     assert f"--skip-preflight --set eval.tasks={HELD_OUT}`" in refusal(runs / "a", few)
@@ -334,6 +350,22 @@ def test_another_base_model_is_told_and_the_same_policy_twice_too(runs: Path) ->
     said = told(runs / "a", runs / "b")
     assert "Not the same base model" in said
     assert "same policy" not in said
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_what_the_tasks_were_used_for_before_is_told(runs: Path, final: bool) -> None:
+    if final:
+        sha = json.loads((runs / "b" / "manifest.json").read_text())["evaluation"]["tasks_sha"]
+        for name, earlier in (("a", []), ("b", ["run a on 2026-11-26 (step 2)"])):
+            journal = Journal(runs / name / "journal.jsonl")
+            journal.append("final_set_opened", tasks_sha=sha, earlier=earlier)
+        says = "The final set had been opened before, by 1 run: run a on 2026-11-26 (step 2)."
+    else:
+        edit(runs / "a", lambda manifest: manifest["data"]["heldout"].update(path=DEVELOPMENT))
+        says = "Settings are chosen on the development tasks, so these figures prove nothing."
+    found = compare_arms([f"{runs}/a", f"{runs}/b"])
+    assert f"- {says}" in markdown(found)
+    assert any(said.startswith(says) for said in plain(found)["remarks"])
 
 
 # --- the numbers ----------------------------------------------------------------------------------

@@ -132,6 +132,8 @@ def test_several_attempts_a_task_give_pass_at_k_and_pairs_of_first_attempts(
     table = pass_at_k_table(evidence)
     assert table is not None
     assert table.rows[-1][0] == "step 1 − warm start, points"
+    assert table.notes[0].startswith("Endings and the parts of the reward count all attempts.")
+    assert evidence.stops["step 1"] == {"TASK_COMPLETE": 12}
 
 
 def test_the_evidence_is_plain_json(evidence: Evidence) -> None:

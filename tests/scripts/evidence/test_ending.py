@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from fieldkit.files.journal import Entry
+from scripts.evidence.collect import TaskSet
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings, Plan, read_findings
-from scripts.evidence.verdict import Habit, Learning
+from scripts.evidence.verdict import Habit, Learning, Work
 from scripts.run.next_phase import Phase
 from tests.scripts.made_night import make_night
 
@@ -37,6 +38,28 @@ def test_a_night_that_is_under_way_says_how_many_steps_go_on_from_there(tmp_path
     assert m.verdict is not None
     m.__dict__["verdict"] = replace(m.verdict, learning=Learning.UNDER_WAY)
     assert next_steps(m, ending(m)) == (f"More steps: `grpo run {m.typed} --steps 16`.",)
+
+
+@pytest.mark.parametrize(("n", "more"), [(24, False), (158, True)])
+def test_all_tasks_are_offered_where_the_file_has_more_than_were_played(
+    n: int, more: bool, tmp_path: Path
+) -> None:
+    m = findings(tmp_path)
+    m.manifest["data"]["heldout"]["n"] = n
+    assert m.verdict is not None
+    assert m.verdict.work is Work.NOT_DISTINGUISHABLE
+    auto = replace(m, config=replace(m.config, eval=replace(m.config.eval, tasks="auto")))
+    assert any("set eval.tasks = 0" in said for said in next_steps(auto, ending(auto))) is more
+
+
+def test_a_number_of_steps_is_not_chosen_by_a_look_at_the_final_set(tmp_path: Path) -> None:
+    m = findings(tmp_path, lost=0)
+    assert m.verdict is not None
+    assert m.evidence is not None
+    m.__dict__["verdict"] = replace(m.verdict, learning=Learning.UNDER_WAY)
+    m.__dict__["evidence"] = replace(m.evidence, played_on=TaskSet.FINAL)
+    (said,) = next_steps(m, ending(m))
+    assert said.startswith("More steps may help, but their number would be chosen by a look at")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +106,19 @@ def test_an_error_counts_only_while_it_is_the_last_thing_that_happened(tmp_path:
     assert ending(replace(m, journal=(failed, went_on))).kind is EndKind.UNFINISHED
     measured = Entry(1.0, 3, "memory_used", {"bytes": 5})
     assert ending(replace(m, journal=(failed, measured))).failure == "no server"
+
+
+def test_an_error_of_the_loop_itself_counts_and_a_stop_by_a_person_does_not(tmp_path: Path) -> None:
+    over = Entry(0.0, 2, "phase_end", {"phase": "eval", "exit": 0})
+    failed = Entry(1.0, 1, "loop_end", {"exit": 2, "error": "step.json: no"})
+    m = replace(findings(tmp_path), plan=Plan(Phase.ROLLOUT, 20), journal=(over, failed))
+    end = ending(m)
+    assert (end.kind, end.failure) == (EndKind.FAILED, "step.json: no")
+    assert end.sentence.endswith("(exit 2).")
+    assert "phase" not in end.sentence
+    stopped = Entry(0.0, 2, "phase_end", {"phase": "train", "exit": 130, "error": "stopped"})
+    last = Entry(1.0, 1, "loop_end", {"exit": 130, "error": "stopped; it goes on"})
+    assert ending(replace(m, journal=(stopped, last))).kind is EndKind.UNFINISHED
 
 
 def test_a_refused_word_after_the_loops_end_is_no_error_of_the_night(tmp_path: Path) -> None:

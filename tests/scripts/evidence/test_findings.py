@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,15 +15,21 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput
+from fieldkit.records import Outcome
 from scripts.cli.app import app
 from scripts.evidence import findings as findings_module
-from scripts.evidence.findings import Findings, read_findings
+from scripts.evidence.ending import ending, next_steps
+from scripts.evidence.findings import Findings, Plan, read_findings
 from scripts.evidence.run_tables import TABLES, Section, Shown
 from scripts.evidence.step_figures import FIGURES, StepFigure, curves
 from scripts.evidence.text_page import markdown, rich_page
 from scripts.evidence.verdict import REWARD_TREND
 from scripts.report.files import write_report
+from scripts.report.headline import headline
+from scripts.run.next_phase import Phase
+from scripts.run.reader import read_step
 from scripts.track.points import read_points
 from scripts.words.table import Table
 from scripts.words.text import as_text
@@ -163,6 +170,34 @@ def test_a_reward_that_a_schedule_pays_by_is_no_sign_of_learning(night: Night) -
         assert found.verdict is not None
         assert any(test.what == REWARD_TREND for test in found.verdict.tests) is compared
         assert any(gain.figure == "reward" for gain in found.milestones.gains) is compared
+
+
+def test_a_reward_of_tasks_that_are_drawn_by_weight_is_no_sign_of_learning(night: Night) -> None:
+    """The frontier's tasks are those that pass half of the time, whatever the policy."""
+    drawn = replace(night.config, rollout=replace(night.config.rollout, draw="frontier"))
+    found = read_findings(night.folder, drawn)
+    assert found.verdict is not None
+    assert REWARD_TREND not in [test.what for test in found.verdict.tests]
+    assert any(gain.figure == "reward" for gain in found.milestones.gains), "what moved is shown"
+
+
+def test_a_night_without_any_signal_is_not_one_whose_adapter_is_still_to_be_evaluated(
+    night: Night,
+) -> None:
+    shutil.rmtree(night.eval_of("sha-8"))
+    for n in range(9):
+        file = night.folder.summary(n)
+        kept = replace(read_step(file, n), adapter_sha="sha-0", outcome=Outcome.NO_SIGNAL)
+        file.write_text(encode(kept))
+    found = read_findings(night.folder, night.config)
+    for shown in (markdown(found), as_text(rich_page(found)), headline(found, None).sentence):
+        assert "Nothing was trained in 8 steps: no group had rewards that differ." in shown
+    advice = " ".join(next_steps(found, ending(found)))
+    assert "Groups need rewards that differ" in advice
+    assert "grpo eval" not in advice
+    under_way = replace(found, plan=Plan(Phase.ROLLOUT, 20))
+    (said,) = next_steps(under_way, ending(under_way))
+    assert "goes on from here" in said
 
 
 def test_what_is_judged_follows_what_was_read(night: Night) -> None:

@@ -305,3 +305,13 @@ def test_a_good_night_has_no_warning() -> None:
         clipped_share=[0.0] * 6,
     )
     assert w.warnings(night, found(night), RunConfig(), {"sandbox": "bwrap"}, None) == ()
+
+
+def test_what_was_not_looked_for_is_not_among_what_was_not_seen() -> None:
+    night, config = steps(reward=[0.3] * 6), RunConfig()
+    scheduled = replace(config.reward, schedule={"turn_penalty": [[1, 0.4], [6, 0.0]]})
+    older = [replace(s, train={"policy_age": 1.0}) for s in night]
+    assert "a reward that rises" in w.unseen(config, night)
+    assert "a reward that rises" not in w.unseen(replace(config, reward=scheduled), night)
+    assert "drift apart" in w.unseen(config, night)
+    assert "drift apart" not in w.unseen(config, older)

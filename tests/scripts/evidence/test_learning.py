@@ -39,7 +39,7 @@ def test_a_reward_that_a_schedule_pays_by_has_no_trend() -> None:
     """A policy that stays as it is, while a turn costs less from step to step."""
     paid_more = [step(n, "sha", stop_rate=0.5, turns=6.0, reward=n / 10) for n in range(1, 9)]
     assert [t.figure for t in trends(paid_more)] == ["stop_rate", "reward"]
-    assert [t.figure for t in trends(paid_more, paid_alike=False)] == ["stop_rate"]
+    assert [t.figure for t in trends(paid_more, rewards_compare=False)] == ["stop_rate"]
 
 
 def play(night: Night, sha: str, stops: int, n: int = 16) -> None:

@@ -24,6 +24,7 @@ from scripts.evidence.text_page import plain_page
 from scripts.report.files import write_files
 from scripts.run.folder import RunFolder
 from scripts.run.reader import read_step
+from tests.scripts.evidence.test_learning import play
 from tests.scripts.made_night import Night, make_night
 
 
@@ -199,6 +200,23 @@ def test_a_night_without_any_episode_still_has_its_tables_and_verdict(
         with pytest.raises(BadInput, match=r"this copy of the run .*`grpo table "):
             grpo_raises(*words)
     assert contents(figures_only.folder.path) == before
+
+
+def test_without_the_episodes_at_the_training_temperature_the_verdict_is_the_one_written(
+    tmp_path: Path,
+) -> None:
+    """Judged again it would make four tests instead of five, and every p be another."""
+    night = written(tmp_path)
+    for sha, stops in (("sha-0", 1), ("sha-8", 12)):
+        play(night, sha, stops=stops)
+    write_files(found(night))
+    before = found(night).verdict
+    assert before is not None
+    assert len(before.tests) == 5
+    for file in night.folder.evals.rglob(TRAJECTORIES):
+        file.unlink()
+    assert found(night).sampled is None
+    assert found(night).verdict == before
 
 
 def test_evidence_of_other_evaluations_is_not_taken(figures_only: Night) -> None:

@@ -179,6 +179,14 @@ def test_a_policy_that_always_stopped_had_no_habit_to_break() -> None:
     assert verdict(before, arm("step 9", set(), EVERY, 2, 4, N)).habit is Habit.NEVER_THERE
 
 
+def test_turns_that_changed_on_no_task_are_not_luck() -> None:
+    before = arm("warm start", set(range(10)), EVERY, 2, 3, N)
+    said = " ".join(verdict(before, arm("step 9", set(range(20)), EVERY, 2, 3, N)).details)
+    assert "It took 3.0 turns a task, the warm start 3.0 (0.0 on each task)." in said
+    said = " ".join(verdict(before, arm("step 9", set(range(20)), EVERY, 2, 2, N)).details)
+    assert "It took 2.0 turns a task, the warm start 3.0 (−1.0 on each task)." in said
+
+
 def test_where_there_was_no_habit_the_first_line_is_about_the_work() -> None:
     before = arm("warm start", set(range(30)), EVERY, 2, 4, N)
     found = verdict(before, arm("step 9", set(range(60)), EVERY, 2, 4, N))
@@ -196,6 +204,14 @@ def test_what_cannot_be_told_says_how_much_worse_it_may_still_be() -> None:
     assert "points worse" in found.details[-2]
 
 
+def test_an_interval_that_its_test_does_not_bear_out_leaves_no_worse_that_is_zero() -> None:
+    before = arm("warm start", set(range(30)), set(), 2, 12, N)
+    found = verdict(before, arm("step 9", set(range(36)), set(), 2, 12, N))
+    assert found.work is Work.NOT_DISTINGUISHABLE
+    assert "its interval lies above zero (+" in found.details[-2]
+    assert "0.0 points worse" not in found.details[-2]
+
+
 def test_nothing_is_said_about_tasks_it_ended_where_it_ended_none() -> None:
     before = arm("warm start", set(), set(), 2, 12, 24)
     found = verdict(before, arm("step 9", set(), set(), 2, 12, 24))
@@ -211,6 +227,17 @@ def test_what_cannot_be_told_says_how_many_tasks_would_tell() -> None:
         in (found.details[-2])
     )
     assert "one of 3.3 takes about 987 tasks" in found.details[-2]
+
+
+def test_where_no_change_would_be_found_that_is_said_and_how_many_tasks_one_takes() -> None:
+    """As on the third SQL night, where 8 of 120 differ."""
+    before = arm("warm start", set(range(34)), EVERY, 2, 3, 120)
+    after = arm("step 12", set(range(5, 37)), EVERY, 2, 3, 120)
+    found = verdict(before, after, rising(10))
+    assert (
+        "With 8 of them differing, even a change all in one direction is found in fewer than 80 of"
+        " 100 such comparisons; one of 1.7 takes about "
+    ) in found.details[-2]
 
 
 def test_the_smallest_change_that_is_found_knows_that_tests_are_corrected_together() -> None:

@@ -77,3 +77,11 @@ def test_what_an_objective_holds_back_is_drawn_where_it_has_a_band() -> None:
     clipped = replace(plain, train={**plain.train, "ratio_clipped_share": 0.05})
     (found,) = [d for d in draw_curves([clipped], None) if d.title == "Held back by the objective"]
     assert (found.unit, bool(found.meaning)) == ("% of tokens", True)
+
+
+@pytest.mark.parametrize("rewards", [(-0.4, -0.3), (-0.4, 0.2)])
+def test_a_reward_below_zero_is_not_cut_off(rewards: tuple[float, ...]) -> None:
+    """An attempt that does nothing in all its turns earns less than nothing."""
+    night = [replace(summary(n, 2), mean_reward=r) for n, r in enumerate(rewards, start=1)]
+    (found,) = [d for d in draw_curves(night, None) if d.title == "Reward"]
+    assert "−0." in found.svg, "the axis has numbers below zero"

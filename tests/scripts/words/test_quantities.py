@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldkit.eval.stats import Estimate, Interval
+from fieldkit.eval.stats import Estimate, Interval, mean_difference
 from scripts.words import quantities
 
 
@@ -29,3 +29,11 @@ def test_a_number_without_an_interval_stands_alone() -> None:
 )
 def test_a_p_value_has_the_digits_that_count(p: float, text: str) -> None:
     assert quantities.p_value(p) == text
+
+
+def test_a_difference_that_is_the_same_on_each_task_has_no_interval_to_show() -> None:
+    """Its resamples are all alike: `[0.0 to 0.0]` would read as certainty about other tasks."""
+    still, fewer = mean_difference([3.0] * 8, [3.0] * 8), mean_difference([12.0] * 8, [3.0] * 8)
+    assert quantities.estimate(still) == "0.0 [on each task]"
+    assert quantities.estimate(fewer, as_points=False) == "−9.0 [on each task]"
+    assert not quantities.is_alike(Estimate(0.5, None))
