@@ -15,7 +15,7 @@ ifneq (,$(and $(STEPS),$(MINUTES)))
 $(error MINUTES limits nothing beside STEPS, a number of steps; give one, as in make run STEPS=$(STEPS))
 endif
 NIGHT := $(if $(STEPS),--steps $(STEPS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
-BARE = $(findstring --sandbox none,$(ARGS))
+BARE = $(findstring --sandbox none,$(patsubst --sandbox=%,--sandbox %,$(ARGS)))
 CODE := fieldkit reward rollout trainer scripts tests
 VERSION = $(shell sed -nE 's/^__version__ = "(.*)"/\1/p' fieldkit/__init__.py)
 WHEEL = dist/grpo_fieldkit-$(VERSION)-py3-none-any.whl
@@ -33,9 +33,12 @@ help: ## list the targets
 # Where another build is asked for than the one that .venv holds, it is set up again.
 HELD = $(shell cat $(READY) 2> /dev/null)
 REBUILD := $(if $(GRPO_BUILD),$(if $(filter $(GRPO_BUILD),$(HELD)),,REBUILD))
+# A folder that was copied or moved has programs that start the Python of another one.
+MOVED := $(shell [ -L $(VENV) ] || [ ! -f $(VENV)/bin/activate ] || \
+	grep -qF "$$(cd $(VENV) && pwd -P)" $(VENV)/bin/activate || echo REBUILD)
 .PHONY: REBUILD
 
-$(READY): $(INPUTS) $(REBUILD)
+$(READY): $(INPUTS) $(or $(REBUILD),$(MOVED))
 	@scripts/setup/setup.sh
 
 # Before any download, and not for a run that leaves out the sandbox.
@@ -46,17 +49,20 @@ setup: $(READY) ## make .venv with the pinned requirements (other targets run it
 
 # A preset that is typed makes a new run; one that is there begins with its own preset's first line.
 ifeq ($(origin PRESET),command line)
-HAS_OTHER = [ -f runs/$(RUN)/run.toml ] && ! cmp -s <(head -n1 runs/$(RUN)/run.toml) \
+HAS_OTHER = [ -f $(RUN_FILE) ] && ! cmp -s <(head -n1 $(RUN_FILE)) \
 	<(head -n1 scripts/prepare/presets/$(PRESET).toml 2> /dev/null)
 else
 HAS_OTHER = false
 endif
 
+# RUN is a name or a path, as `grpo` takes it.
+RUN_FILE = $(if $(findstring /,$(RUN)),,runs/)$(RUN)/run.toml
+
 run: programs $(READY) ## run a night: make run [STEPS=n or MINUTES=27] [RUN=tonight] [PRESET=smol]
-	@if $(HAS_OTHER); then echo "runs/$(RUN) has its own settings, and \`make run RUN=$(RUN)\` goes on" \
+	@if $(HAS_OTHER); then echo "$(RUN_FILE) has its own settings, and \`make run RUN=$(RUN)\` goes on" \
 		"with them; for another preset: \`make run RUN=work PRESET=$(PRESET)\`" >&2; exit 2; fi
 	@$(BIN)/grpo model
-	@[ -f runs/$(RUN)/run.toml ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
+	@[ -f $(RUN_FILE) ] || $(BIN)/grpo new $(RUN) --preset $(PRESET)
 	@$(BIN)/grpo doctor $(RUN) $(BARE)
 	@$(BIN)/grpo run $(RUN) $(NIGHT)
 

@@ -25,7 +25,7 @@ def procs(
     wanted = ledger / LEDGER_FILE if ledger is not None and ledger.is_dir() else ledger
     rows, facts = [("name", "pid", "age", "holds", "ledger")], []
     for found in marked():
-        if wanted is not None and found.ledger.absolute() != wanted.absolute():
+        if wanted is not None and found.ledger.resolve() != wanted.resolve():
             continue
         entries = Ledger(found.ledger).entries()
         entry = next((e for e in entries if e.marker == found.marker), None)

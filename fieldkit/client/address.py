@@ -8,11 +8,15 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def host_of(url: str) -> str:
-    """The host that the address names; "" for none, and for a port that cannot be."""
+    """The host that the address names; "" for none, and for a host or a port that cannot be."""
+    import httpx
+
     try:
         parts = urlsplit(url)
+        # As httpx writes it, and as the socket looks it up; either may refuse it.
+        httpx.URL(url).raw_host.decode().encode("idna")
         return "" if parts.port == 0 else parts.hostname or ""
-    except ValueError:  # a port that is no number or above 65535, half an IPv6 address
+    except (ValueError, httpx.InvalidURL):  # such as port 99999, half an IPv6 address, "a..b"
         return ""
 
 

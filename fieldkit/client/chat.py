@@ -33,6 +33,7 @@ LONGEST_WAIT_S = 30.0
 _MOST_DOUBLINGS = 60  # of the wait between two tries: more than any wait, less than a float holds
 _SHORTEST_TRY_S = 0.1  # of `wait_for_warm`
 _JSON = {"Content-Type": "application/json"}
+_SCHEMES = ("http://", "https://")
 
 
 class ChatError(FieldkitError):
@@ -69,7 +70,7 @@ class _Endpoint:
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
-        if not host_of(self.base_url):
+        if not (self.base_url.lower().startswith(_SCHEMES) and host_of(self.base_url)):
             raise BadInput(
                 f"base_url {self.base_url!r} names no server; it is like http://localhost:8000/v1"
             )
@@ -85,7 +86,8 @@ class _Endpoint:
     def _headers(self) -> dict[str, str]:
         if self._closed:
             raise ChatError(f"the client of {self.base_url} is closed")
-        return {"Authorization": f"Bearer {self.api_key}"}
+        # An empty key is no header: HTTP has none that ends with a space.
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def _body(
         self,
@@ -145,9 +147,10 @@ class _Endpoint:
 class ChatClient(_Endpoint):
     """One model at one endpoint. Use it as a context manager, or `close` it.
 
-    base_url: up to and with the version, as in "http://localhost:8000/v1". timeout: seconds for one
-    try. max_retries: further tries after the first. backoff: seconds before the second try; it
-    doubles from try to try.
+    base_url: up to and with the version, as in "http://localhost:8000/v1". api_key: "" sends none.
+    timeout: seconds for one try; until the answer has its headers, for each step of it.
+    max_retries: further tries after the first. backoff: seconds before the second try; it doubles
+    from try to try.
     """
 
     _http: httpx.Client | None = field(default=None, init=False, repr=False)
@@ -315,7 +318,7 @@ def _seconds(retry_after: str | None) -> float:
     """A Retry-After header, seconds or a date, in seconds from now; 0 for none of the two."""
     with contextlib.suppress(ValueError):
         return max(0.0, float(retry_after or 0))
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):  # a zone may be years away
         until = email.utils.parsedate_to_datetime(str(retry_after))
         return max(0.0, until.timestamp() - time.time())
     return 0.0

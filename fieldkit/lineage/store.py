@@ -46,13 +46,17 @@ class LineageStore:
             raise BadInput(f"trial {trial.exp_id}: a cell holds a NUL character")
         if max(map(len, row)) > csv.field_size_limit():
             raise BadInput(f"trial {trial.exp_id}: a cell is longer than {csv.field_size_limit()}")
+        try:
+            line = _line(row)
+        except UnicodeEncodeError as e:
+            raise BadInput(f"trial {trial.exp_id!r}: a cell that UTF-8 cannot hold ({e})") from None
         self.root.mkdir(parents=True, exist_ok=True)
         with locked(self.results_path) as file:
             file.seek(0)
             _, end = _table(file.read(), self.results_path)
             file.truncate(end)
             head = b"" if end else _line(Trial.header())
-            file.write(head + _line(row))
+            file.write(head + line)
             file.flush()
             os.fsync(file.fileno())
         fsync_dir(self.root)

@@ -31,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SHOWN = 200  # characters of a typed command that a message repeats
+_NEAR = 60  # characters before one that cannot be written
 
 
 def _print_version(asked: bool) -> None:
@@ -80,11 +81,20 @@ def main() -> None:
     try:
         with ending_with_the_pipe():
             app()
-    except (FieldkitError, OSError) as e:
-        if (known := foreseen(e)) is None:
+    except (FieldkitError, OSError, UnicodeEncodeError) as e:
+        if (known := _no_text(e) if isinstance(e, UnicodeEncodeError) else foreseen(e)) is None:
             raise
         print(typeable(f"error: {_with_next_command(known)}"), file=sys.stderr)
         raise SystemExit(known.exit_code) from None
+
+
+def _no_text(error: UnicodeEncodeError) -> BadInput | None:
+    """Half of a surrogate pair, from a typed word or from a file, where it was to be written."""
+    text, at = error.object, error.start
+    if not "\ud800" <= text[at] <= "\udfff":
+        return None
+    near = text[max(0, at - _NEAR) : at + 1]
+    return BadInput(f"{near!r} ends with half of a character, which no text file can hold")
 
 
 def _with_next_command(error: FieldkitError) -> str:

@@ -105,8 +105,12 @@ def refuse(options: Mapping[str, object], why: str) -> None:
 
 
 def endpoint_key(key_from: str | None) -> str:
-    """The endpoint's API key. Servers on one's own machine take any."""
-    return os.environ.get(key_from or "OPENAI_API_KEY", "local")
+    """The endpoint's API key. Servers on one's own machine take any. Raises `BadInput` where the
+    variable that was typed holds none."""
+    key = os.environ.get(key_from or "OPENAI_API_KEY", "")
+    if key_from is not None and not key:
+        raise BadInput(f"--key-from {key_from}: this variable is not set; `export {key_from}=KEY`")
+    return key or "local"
 
 
 def write_engine(run: str, engine: str | None) -> None:

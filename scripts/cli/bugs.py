@@ -46,5 +46,5 @@ def _keep_traceback(run: str, name: str) -> str:
     log = resolve_run(run).log
     log.mkdir(parents=True, exist_ok=True)
     path = log / f"bug-{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
-    path.write_text(traceback.format_exc())
+    path.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
     return str(path)

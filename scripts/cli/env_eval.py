@@ -9,6 +9,8 @@ arm that `grpo eval` plays and keeps.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,7 +236,7 @@ def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Pa
 
     if asked is None and target.heldout is not None:
         text, file = None, target.heldout
-    elif asked is None or asked.lstrip("-").isdigit():
+    elif asked is None or re.fullmatch(r"-?\d{1,9}", asked):
         text = "".join(encode(task) + "\n" for task in _made(target, int(asked or TASKS)))
         file = None
     else:
@@ -250,7 +252,7 @@ def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Pa
         if place.exists() and place.read_text(encoding="utf-8") != text:
             raise BadInput(
                 f"{place}: the tasks of another evaluation; name another folder, as in"
-                f" `--out {out}-2`"
+                f" `--out {shlex.quote(f'{out}-2')}`"
             )
     place.parent.mkdir(parents=True, exist_ok=True)
     write_text(place, text)

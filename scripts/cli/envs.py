@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Ends, EnvName, EnvRun, Json, Passes, Python, tell, typed_again
+from scripts.cli.arguments import (
+    Ends,
+    EnvName,
+    EnvRun,
+    Json,
+    Passes,
+    Python,
+    refuse,
+    tell,
+    typed_again,
+)
 from scripts.cli.env_eval import evaluate_environment
 
 if TYPE_CHECKING:
@@ -77,6 +88,8 @@ def check(
     from scripts.environments.order import read_calls
     from scripts.environments.world_check import WorldTrials, check_world
 
+    if not endpoint:
+        refuse({"--model": model or None}, "goes only with --endpoint, whose model it names")
     trial: dict[str, Any] = {
         "perfect": read_calls(perfect) if perfect else None,
         "endpoint": endpoint,
@@ -86,7 +99,7 @@ def check(
         "seconds": seconds,
     }
     own = dict.fromkeys(reward or (), 1.0)
-    other = _other_style(name, run, passes, python)
+    other = _other_style(name, run, passes=passes, ends=ends, python=python)
     with progress_bar() as progress:
         if other is not None:
             settings = replace(
@@ -126,7 +139,7 @@ def new(
 
     made = write_package(name, out)
     print(made.folder)
-    say(f'next: `grpo env check {made.file} --passes "reward >= 1" --ends over`')
+    say(f'next: `grpo env check {shlex.quote(str(made.file))} --passes "reward >= 1" --ends over`')
 
 
 @env_app.command("list")
@@ -164,14 +177,19 @@ def tasks(
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Rows, one JSON object a line.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first task.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the first task; default: 0.")
+    ] = None,
     as_: Annotated[
         str, typer.Option("--as", metavar="NAME", help="The name of its [envs.NAME].")
     ] = "",
     run: EnvRun = None,
     split: Annotated[
-        str, typer.Option(help="train or eval: which dataset of a verifiers environment.")
-    ] = "train",
+        str | None,
+        typer.Option(
+            help="train or eval: which dataset of a verifiers environment; default: train."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file.")] = False,
 ) -> None:
     """Write an environment's rows as a task file; without --from they differ only in their seed.
@@ -187,12 +205,19 @@ def tasks(
 
     again = typed_again("--force")
     if run and name in (own := _of_run(run)) and own[name].style == "verifiers":
+        refuse(
+            {"--from": from_, "--as": as_ or None}, f"not for {name}, which has its own datasets"
+        )
+        split = split or "train"
         if split not in ("train", "eval"):
             raise BadInput(f"--split {split}: train or eval")
-        made = dataset_tasks(name, own[name], ROOT, split, rows or -1, seed)
+        made = dataset_tasks(name, own[name], ROOT, split, rows or -1, seed or 0)
         write_tasks(None, made, out, force=force, again=again)
         print(f"{out}: {len(made)} tasks")
         return
+    refuse({"--split": split}, "goes only with a verifiers environment of --run")
+    if from_ is not None:
+        refuse({"--seed": seed}, "not with --from, whose rows are taken as they are")
     order = _order(name, run)
     called = as_ or (name if run else order.use.rpartition(":")[2].lower())
     if from_ is not None:
@@ -202,7 +227,7 @@ def tasks(
     elif rows is None:
         raise BadInput("say how many tasks with --rows, or name a file of rows with --from")
     else:
-        made = seed_tasks(called, rows, seed)
+        made = seed_tasks(called, rows, seed or 0)
     write_tasks(class_of(order), made, out, force=force, again=again)
     print(f"{out}: {len(made)} tasks, {made[0].task_id} to {made[-1].task_id}")
     if not run:
@@ -257,30 +282,40 @@ def play(
     from scripts.environments.instance import Broken
     from scripts.environments.order import class_of, trials_of
 
-    other = _other_style(name, run, passes, python)
+    other = _other_style(name, run, passes=passes, ends=ends, python=python)
     if other is not None:
+        if rows is not None:
+            refuse({"--seed": seed or None}, "not with --rows, whose first row decides it")
         _play_world(*other, rows, seed)
         return
     order = _order(name, run, rows, passes, ends)
     try:
         play_by_hand(trials_of(order, class_of(order)), seed, _typed(), sys.stdout)
     except Broken as e:
-        raise BadInput(f"{e}; `grpo env check {name}` says all that is wrong") from None
+        raise BadInput(
+            f"{e}; `grpo env check {shlex.quote(name)}` says all that is wrong"
+        ) from None
 
 
-def _other_style(
-    name: str, run: str | None, passes: str, python: str
-) -> tuple[str, EnvSettings] | None:
-    """The name and the settings of an environment that is no class; None for a class. Raises
+def _other_style(name: str, run: str | None, **typed: str) -> tuple[str, EnvSettings] | None:
+    """The name and the settings of an environment that is no class; None for a class. typed: keys
+    of `[envs.NAME]`, which come before those of a run; "" where none was typed. Raises
     `BadInput`."""
     from scripts.environments.own_env import is_class, own_environment
 
+    given: dict[str, Any] = {key: value for key, value in typed.items() if value}
     if run:
         own = _of_run(run).get(name)
-        return None if own is None or own.style == "trl" else (name, own)
-    if is_class(name, python):
+        if own is None:
+            return None
+        if own.style != "trl":
+            return name, replace(own, **given)
+        refuse(
+            {"--python": given.get("python")}, f"{name} of {run} is a class, which needs no other"
+        )
         return None
-    given = {key: value for key, value in (("passes", passes), ("python", python)) if value}
+    if is_class(name, typed["python"]):
+        return None
     found = own_environment(name, "", given, typed_again("--passes", "reward >= 1"), tell)
     return found.name, found.settings
 
@@ -378,7 +413,7 @@ def _order(
     if ":" not in name:
         raise BadInput(
             f"{name!r} is no file, no module:Class and no registered environment"
-            f" ({', '.join(ENVIRONMENTS)}); `grpo env new {name}` makes one"
+            f" ({', '.join(ENVIRONMENTS)}); `grpo env new {shlex.quote(name)}` makes one"
         )
     return Order(name, str(Path.cwd()), passes=passes, ends=ends, **given)
 

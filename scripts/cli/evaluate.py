@@ -7,6 +7,7 @@ it, prints its figures, and keeps the folder with --out.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -215,17 +216,18 @@ def _folder(out: Path | None, text: str) -> RunFolder:
 
     place = out or cache_dir() / "evals" / f"eval-{sha256_text(text)[:16]}"
     folder = resolve_run(str(place.absolute()))
+    other = shlex.quote(f"{folder.path}-2")
     if folder.config.is_file():
         if folder.config.read_text(encoding="utf-8") != text:
             raise BadInput(
                 f"{folder.config}: another evaluation or a run is there; name another folder, as"
-                f" in `--out {folder.path}-2`"
+                f" in `--out {other}`"
             )
         return folder
     if folder.path.is_file() or (folder.path.is_dir() and any(folder.path.iterdir())):
         raise BadInput(
             f"--out {folder.path}: something else is there; name a new folder, as in"
-            f" `--out {folder.path}-2`"
+            f" `--out {other}`"
         )
     folder.path.mkdir(parents=True, exist_ok=True)
     write_text(folder.config, text)

@@ -22,9 +22,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+_DEVICES = (Path("/dev"), Path("/dev/fd"))
+"""Folders of names that stand for something open, whatever is there."""
+
 
 def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def require_ordinary(path: Path | None, flag: str) -> None:
+    """Raise `BadInput` for a device or a pipe, such as /dev/stdout: a page is moved to its place,
+    so that it would be gone."""
+    if path is None or path.is_dir():
+        return
+    if path.parent in _DEVICES or (path.exists() and not path.is_file()):
+        raise BadInput(f"{path}: no ordinary file; name one, as in `{flag} page.html`")
 
 
 @app.command("ls")
@@ -137,6 +149,7 @@ def compare(
 
     if markdown and json_:
         raise BadInput("--markdown and --json: one form can be printed; choose one of them")
+    require_ordinary(html, "--html")
     comparison = compare_arms(arms, mean=mean, unlike=unlike)
     if markdown:
         print(forms.markdown(comparison), end="")
@@ -165,6 +178,7 @@ def report(
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
+    require_ordinary(out, "--out")
     folder = open_run(run)
     print(write_report(read_findings(folder, read_config(folder.config)), out, tell))
 

@@ -228,7 +228,8 @@ def tasks_check(
         print(f"{file}: {said}")
     n_fatal = sum(p.fatal for p in problems)
     if n_fatal:
-        more = "" if run else f"; `grpo tasks check {file} --run RUN` knows the [envs] of a run too"
+        again = f"grpo tasks check {shlex.quote(str(file))} --run RUN"
+        more = "" if run else f"; `{again}` knows the [envs] of a run too"
         raise BadInput(f"{file}: {n_fatal} problem(s){more}")
     n_warnings = len(problems)
     print(f"{file}: every task is sound{f' ({n_warnings} warnings)' if n_warnings else ''}")

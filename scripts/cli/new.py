@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +84,10 @@ def _say_next(folder: RunFolder) -> None:
         print(folder.config)
         say(
             _ADAPTER.format(
-                adapter=adapter, pool=pool, run=folder.typed, name=next(iter(config.envs))
+                adapter=shlex.quote(str(adapter)),
+                pool=shlex.quote(str(pool)),
+                run=folder.typed,
+                name=next(iter(config.envs)),
             )
         )
     elif (missing := missing_adapter(folder, config)) is not None:

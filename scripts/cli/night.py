@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -68,7 +69,8 @@ def run_(
         from scripts.night.detach import detach as start_detached
 
         pid, log = start_detached(folder, options.words())
-        print(f"run {folder.name} continues in the background: pid {pid}, `tail -f {log}`")
+        shown = shlex.quote(str(log))
+        print(f"run {folder.name} continues in the background: pid {pid}, `tail -f {shown}`")
         return
     from scripts.base.display import make_display
 

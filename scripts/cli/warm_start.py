@@ -3,6 +3,7 @@ untrained."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -139,7 +140,7 @@ def sft(
         else:
             metrics = _sft_played(settings, model, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
-    say(f'next: `grpo prove {out}`, then [model] adapter = "{out}" in a run.toml')
+    say(f"next: `grpo prove {shlex.quote(str(out))}`, then {_in_run_toml(out)}")
 
 
 def _sft_played(
@@ -198,7 +199,14 @@ def _sft_fresh(settings: SftSettings, model: str, out: Path) -> None:
     write_fresh_adapter(settings, find_model(model), out)
     layers = ", ".join(settings.target_modules)
     print(f"{out}: an adapter of rank {settings.rank} on {layers} that changes nothing yet")
-    say(f'next: [model] adapter = "{out}" in a run.toml')
+    say(f"next: {_in_run_toml(out)}")
+
+
+def _in_run_toml(out: Path) -> str:
+    """The line that names the adapter. Paths of run.toml start at the checkout."""
+    from scripts.base.checkout import in_checkout
+
+    return f'[model] adapter = "{in_checkout(out.resolve())}" in a run.toml'
 
 
 def _sft_oracle(
@@ -210,7 +218,6 @@ def _sft_oracle(
     out: Path,
     progress: Progress,
 ) -> dict[str, float]:
-    import shlex
     import tempfile
 
     from scripts.base.checkout import in_checkout
@@ -228,6 +235,6 @@ def _sft_oracle(
     with tempfile.TemporaryDirectory() as scratch:
         chosen = oracle_episodes(config, tasks, model_dir, Path(scratch), progress)
     played = f"--run {folder.typed}" if folder else f"--preset {preset}"
-    flags = f"--oracle {in_checkout(tasks.resolve())} {played}"
+    flags = f"--oracle {shlex.quote(str(in_checkout(tasks.resolve())))} {played}"
     flags += "".join(f" --set {shlex.quote(one)}" for one in given)
     return warm_start_from(settings, model_dir, chosen, flags, out, progress)

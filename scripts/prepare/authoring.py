@@ -277,10 +277,6 @@ class _Asking:
             return Unavailable(f"{self.author.url}: the answer holds no message")
 
 
-def _refused(reply: Reply) -> bool:
-    return isinstance(reply, ChatHTTPError) and reply.status_code in REFUSED
-
-
 def _told(reply: Reply) -> Reply:
     if isinstance(reply, ChatError):
         return Unavailable(f"{reply}; what was judged is kept, and the same command goes on")

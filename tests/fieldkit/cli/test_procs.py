@@ -36,6 +36,9 @@ def test_a_started_process_is_listed_until_it_has_ended(
         assert row.split()[:2] == ["server", str(owned.pid)]
         (fact,) = json.loads(listed(capsys, str(ledger.path), "--json"))
         assert (fact["pid"], fact["leader"]) == (owned.pid, True)
+        (tmp_path / "link").symlink_to(tmp_path)
+        (same,) = json.loads(listed(capsys, str(tmp_path / "link"), "--json"))
+        assert same["pid"] == owned.pid
         ledger.path.unlink()
         assert "in no ledger" in listed(capsys, str(ledger.path))
     finally:

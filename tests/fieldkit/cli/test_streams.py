@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.errors import Shortage
 from fieldkit.lineage import LineageStore
 from tests.fieldkit.compat.test_compat_lineage import trial
 
@@ -41,3 +42,18 @@ def test_a_closed_pipe_ends_a_command_as_it_ends_any_unix_tool(command: list[str
     os.close(write_end)
     assert ended.returncode == -signal.SIGPIPE
     assert ended.stderr == b""
+
+
+def test_a_command_without_an_output_does_its_work(command: list[str]) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    ended = subprocess.run(closed, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_an_output_on_a_full_disk_is_a_shortage_in_one_line(command: list[str]) -> None:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, check=False)
+    assert ended.returncode == Shortage.exit_code
+    (line,) = ended.stderr.decode().splitlines()
+    assert line.startswith("error: no space left on this disk")

@@ -19,9 +19,15 @@ from fieldkit.client.address import host_of, proxied
         ("http://box:99999", ""),
         ("http://box:0", ""),
         ("http://[::1", ""),
+        ("http://bücher.example/v1", "bücher.example"),
+        ("http://my_box.:1", "my_box."),
+        ("http://☃.example/v1", ""),
+        ("http://gpu..box:8000", ""),
+        (f"http://{'a' * 64}/v1", ""),
+        ("http://box/v1\0", ""),
     ],
 )
-def test_an_address_names_a_host_unless_its_port_cannot_be(url: str, host: str) -> None:
+def test_an_address_names_a_host_unless_host_or_port_cannot_be(url: str, host: str) -> None:
     assert host_of(url) == host
 
 

@@ -119,6 +119,15 @@ def test_a_key_may_end_with_the_line_that_it_was_read_from() -> None:
     assert endpoint.keys == ["Bearer key"]
 
 
+async def test_an_empty_key_is_not_sent() -> None:
+    with answering([said("hi")]) as endpoint:
+        with ChatClient(endpoint.base_url, "m", "", max_retries=0) as chat:
+            assert chat.chat(HELLO)["choices"]
+        async with AsyncChatClient(endpoint.base_url, "m", "\n", max_retries=0) as other:
+            assert (await other.chat(HELLO))["choices"]
+    assert endpoint.keys == [None, None]
+
+
 def test_half_a_surrogate_pair_in_a_message_does_not_end_the_chat() -> None:
     with answering([said("hi")]) as endpoint, client(endpoint) as chat:
         assert chat.chat([{"role": "user", "content": [{"text": "\ud83d, \U0001f600"}]}])
@@ -179,7 +188,13 @@ def test_a_server_that_becomes_warm_is_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("header", "waits"),
-    [("0.3", 0.3), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", 0), (None, 0)],
+    [
+        ("0.3", 0.3),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("Wed, 21 Oct 2015 07:28:00 +9999999999999999", 0),
+        ("soon", 0),
+        (None, 0),
+    ],
 )
 def test_a_busy_server_says_how_long_to_wait(header: str | None, waits: float) -> None:
     answers = [(503, "busy"), said("hi")]
@@ -268,7 +283,17 @@ async def test_a_server_on_this_machine_is_not_asked_through_a_proxy(
             assert (await other.chat(HELLO))["choices"]
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:80a/v1", "http://:80/v1", "localhost:8000"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:80a/v1",
+        "http://:80/v1",
+        "localhost:8000",
+        "htp://localhost:8000/v1",
+        "http://☃.example/v1",
+        "http://gpu..box/v1",
+    ],
+)
 @pytest.mark.parametrize("client", [ChatClient, AsyncChatClient])
 def test_what_is_no_address_is_refused_with_one_that_is(
     client: type[ChatClient] | type[AsyncChatClient], url: str

@@ -184,6 +184,14 @@ def test_a_cell_with_a_nul_is_not_written(tmp_path: Path) -> None:
     assert store.all_trials() == []
 
 
+def test_a_cell_with_half_a_surrogate_pair_is_refused_and_the_table_stays(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    store.append(trial("a", ""))
+    with pytest.raises(BadInput, match="trial 'b': a cell that UTF-8 cannot hold"):
+        store.append(replace(trial("b", "a"), hypothesis="so \ud83d"))
+    assert [t.exp_id for t in store.all_trials()] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [(b"\xff\n", ": not UTF-8"), (b'a\t"b"c"\n"\n', ":1: '\t' expected after '\"'")],

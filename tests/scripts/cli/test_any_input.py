@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from rollout.tasks import read_tasks, signatures
+from scripts.base.checkout import ROOT
 from scripts.run import folder as run_folder
 from scripts.run.folder import RunFolder
 from scripts.run.keys import all_keys
@@ -136,6 +137,18 @@ def test_a_setting_beyond_reason_is_refused_by_its_key(
     assert ended.code == BadInput.exit_code
     helps(ended, key)
     assert "run.toml" in ended.error
+
+
+def test_half_a_character_in_a_typed_word_or_a_row_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "say \\ud83d"}\n')
+    sound = f"{ROOT}/tests/scripts/environments/faulty.py:Sound"
+    from_rows = ("env", "tasks", sound, "--from", tmp_path / "rows.jsonl", "--out", tmp_path / "o")
+    for words in (("new", tmp_path / "night", "--set", "model.path=caf\udce9"), from_rows):
+        ended = grpo(*words)
+        assert ended.code == BadInput.exit_code
+        helps(ended, "caf\\udce9' ends with half of", "say \\ud83d' ends with half of")
+    assert not list(tmp_path.rglob("*.toml"))
+    assert not (tmp_path / "o").exists()
 
 
 # -- records ---------------------------------------------------------------------------------------

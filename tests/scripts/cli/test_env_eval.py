@@ -185,6 +185,7 @@ def test_a_broken_line_is_named_in_the_file_that_was_typed(run: Path) -> None:
         (f"{FAULTY}:Sound", ("--passes", "good"), "'good' compares no part"),
         (f"{FAULTY}:Sound", (*PASSES, "--tasks", "0"), "--tasks 0: at least 1"),
         (f"{FAULTY}:Sound", (*PASSES, "--tasks", "nowhere.jsonl"), "nowhere.jsonl: no such file"),
+        (f"{FAULTY}:Sound", (*PASSES, "--tasks", "--7"), "--tasks --7: no such file"),
         (f"{FAULTY}:Sound", (*PASSES, "--tasks", str(FAULTY)), "faulty.py:1:"),
         (f"{FAULTY}:Nothing", PASSES, "has no 'Nothing'"),
         (f"{FAULTY}:Sound", (*PASSES, "--set", "rollout.turns=3"), "unknown key 'rollout.turns'"),

@@ -179,10 +179,10 @@ def test_an_endpoint_that_is_not_there(url: str, code: int, said: str) -> None:
 
 def test_another_evaluation_is_not_mixed_in(tasks: Path, tmp_path: Path) -> None:
     with model() as endpoint:
-        ask(endpoint, "--tasks", tasks, "--out", tmp_path / "one")
-        ended = ask(endpoint, "--tasks", tasks, "--out", tmp_path / "one", "--limit", "2")
+        ask(endpoint, "--tasks", tasks, "--out", tmp_path / "my arms/one")
+        ended = ask(endpoint, "--tasks", tasks, "--out", tmp_path / "my arms/one", "--limit", "2")
     assert ended.code == 2
-    assert f"--out {tmp_path}/one-2`" in ended.error
+    assert f"--out '{tmp_path}/my arms/one-2'`" in ended.error
 
 
 def test_a_folder_that_holds_no_adapter_and_one_of_another_base(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,12 +130,14 @@ def test_what_cannot_be_a_run_is_one_line_and_nothing_is_written(
 def test_a_hint_of_another_folder_names_files_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = grpo("new", tmp_path / "mine", "--env", *SOUND)
+    (tmp_path / "my runs").mkdir()
+    monkeypatch.chdir(tmp_path / "my runs")
+    ended = grpo("new", tmp_path / "my runs/mine", "--env", *SOUND)
     assert ended.code == 0, ended.error
-    pool = re.search(r"--oracle (\S+) --run", ended.out)
-    assert pool is not None
-    assert Path(pool[1]).is_file()
+    hint = re.search(r"`(.+ --oracle .+ --run .+)`", ended.out)
+    assert hint is not None
+    words = shlex.split(hint[1])
+    assert Path(words[words.index("--oracle") + 1]).is_file()
 
 
 def test_an_adapter_for_the_run_is_made_fresh_or_from_the_oracle(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TinyModel
 from tests.scripts.cli.in_process import grpo
 from tests.scripts.typed import BAD_INPUT
 
@@ -34,3 +35,15 @@ def test_words_that_contradict_each_other_are_refused(
     assert ended.code == BAD_INPUT
     assert names in ended.error, ended
     assert not list(tmp_path.iterdir())
+
+
+def test_the_line_for_run_toml_is_right_wherever_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: TinyModel
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = grpo("sft", ".", "--fresh", "--model", tiny.folder)
+    assert ended.code == BAD_INPUT
+    assert ".: name a new folder, as in `" in ended.error
+    ended = grpo("sft", "mine", "--fresh", "--model", tiny.folder)
+    assert ended.code == 0, ended.error
+    assert f'next: [model] adapter = "{tmp_path}/mine" in a run.toml' in ended.out

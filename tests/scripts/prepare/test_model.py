@@ -62,3 +62,9 @@ def test_a_wheel_that_is_not_installed_is_named_with_the_command(
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"no packaged model is called 'gemma'; .*gemma3-270m"):
         build_model(name="gemma")
+
+
+@pytest.mark.parametrize("path", ["my models/foo bar", "~nobody/here"])
+def test_a_path_that_is_neither_folder_nor_hub_id_is_refused(path: str) -> None:
+    with pytest.raises(BadInput, match=rf"model\.path: .*{path}"):
+        find_model(path)

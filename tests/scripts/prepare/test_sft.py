@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -112,12 +113,12 @@ COMMITTED = ROOT / "adapters" / "smol-warm"
 
 
 def test_an_adapter_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "warm"
+    out = tmp_path / "my warm"
     out.mkdir()
     (out / "adapter_model.safetensors").write_text("weeks of work")
-    with pytest.raises(BadInput, match=r"would be lost; `grpo sft .*warm-again` writes"):
+    with pytest.raises(BadInput, match=r"would be lost; `grpo sft '.*my warm-again'` writes"):
         warm_start(SETTINGS, tmp_path / "model", Avoided(()), out, silent)
-    assert [p.name for p in tmp_path.rglob("*")] == ["warm", "adapter_model.safetensors"]
+    assert [p.name for p in tmp_path.rglob("*")] == ["my warm", "adapter_model.safetensors"]
 
 
 def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_names() -> None:
@@ -141,14 +142,16 @@ def test_demonstrations_can_all_end_with_a_stop_after_the_same_work(
     assert " --stops 1 " in command(settings, tmp_path, "--demos 16", None)
 
 
-@pytest.mark.parametrize("model", [None, "gemma3-270m"])
-def test_the_command_is_one_that_grpo_understands(model: str | None) -> None:
+@pytest.mark.parametrize(
+    ("model", "name"), [(None, "x"), ("gemma3-270m", "x"), ("my models/m", "my x")]
+)
+def test_the_command_is_one_that_grpo_understands(model: str | None, name: str) -> None:
     """Both halves of it, to the last word; what they then do has tests of its own."""
     grpo = typer.main.get_group(app)
-    out = Path("adapters/x")
+    out = Path("adapters") / name
     made = command(SftSettings(seed=7), ROOT / out, "--demos 16", model)
     for half in made.split(" && "):
-        name, *words = half.removeprefix("grpo ").split()
+        name, *words = shlex.split(half.removeprefix("grpo "))
         understood = grpo.commands[name].make_context(name, words).params
         assert understood.get("out", understood.get("adapter")) == out
         assert (understood.get("demos", 16), understood.get("seed", 7)) == (16, 7)

@@ -186,6 +186,22 @@ def test_a_missing_python_is_found_before_anything_is_downloaded(machine: Machin
     assert "`make system` installs python3 python3-venv" in done.stderr
 
 
+def test_a_python_that_is_too_old_is_named_and_not_installed_once_more(machine: Machine) -> None:
+    machine.has("bwrap")
+    shutil.rmtree(machine.folder / ".venv")
+    machine.has_script("python3", '[ "$1" = --version ] && echo Python 3.10.12')
+    machine.has_script("apt-get", 'echo "apt-get $*" >&2')
+    machine.has_script("sudo", '[ "$1" = -n ] && exit; "$@"')
+    for mode in ("check", "ensure", "install"):
+        done = machine.type(mode)
+        assert done.returncode == 4
+        missing, old, *_ = done.stderr.splitlines()
+        assert missing == "missing: python3 venv"
+        assert old.startswith(
+            "Python 3.10.12 is here, and 3.11, 3.12 or 3.13 is needed, with venv."
+        )
+
+
 def test_a_kernel_that_forbids_the_sandbox_is_told_before_any_download(machine: Machine) -> None:
     machine.has_script("bwrap", 'echo "bwrap: No permissions to create new namespace" >&2; exit 1')
     done = machine.type("ensure")

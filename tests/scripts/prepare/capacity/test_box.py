@@ -83,6 +83,8 @@ def test_a_box_that_is_not_there_is_an_error_that_says_what_is(tmp_path: Path) -
         named_box("sparc")
     with pytest.raises(BadInput, match=r"no such file; copy .*h100.toml"):
         named_box(str(tmp_path / "none.toml"))
+    with pytest.raises(BadInput, match=r"^~nobody-here/mine.toml: no such file"):
+        named_box("~nobody-here/mine.toml")
     (tmp_path / "latin.toml").write_bytes(b'[box]\ntitle = "\xe9"\n')
     with pytest.raises(BadInput, match=r"not UTF-8"):
         read_box(tmp_path / "latin.toml")

@@ -93,5 +93,7 @@ def test_a_folder_without_a_config_and_an_unknown_name_are_refused(tmp_path: Pat
         read_shape(tmp_path)
     with pytest.raises(BadInput, match=r"did you mean 'Qwen2.5-7B-Instruct'"):
         named_shape("Qwen2.5-7B-Instuct")
+    with pytest.raises(BadInput, match=r"^--model ~nobody-here: neither a folder"):
+        named_shape("~nobody-here")
     with pytest.raises(BadInput, match=r"--model names a folder"):
         shape_of_folder("/nowhere/unheard-of")

@@ -1,0 +1,84 @@
+"""scripts/setup/setup.sh with a Python and a uv that only say that they did it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fieldkit.errors import Unavailable
+from scripts.base.checkout import ROOT
+
+PYTHON = r"""#!/bin/bash
+case "$*" in
+"-m venv --clear .venv")
+    rm -rf .venv && mkdir -p .venv/bin && cp "$0" .venv/bin/python
+    echo "VIRTUAL_ENV='$(pwd -P)/.venv'" > .venv/bin/activate ;;
+"-m pip install "*)
+    uv="#!/bin/bash\n[ \"\$1\" != --version ] || exec echo 'uv ${!#}'\nexit \${NO_NETWORK:-0}\n"
+    printf "${uv/uv==/}" > .venv/bin/uv && chmod +x .venv/bin/uv ;;
+"-c import importlib"*) exit 1 ;;
+--version) echo "Python 3.12.0" ;;
+esac
+"""
+
+
+class Clone:
+    """A checkout whose PATH begins with that Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.venv = folder / ".venv"
+        self._script = folder / "scripts/setup/setup.sh"
+        path = f"{folder.parent}:{os.environ['PATH']}"
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "GRPO_BUILD")}
+        self._env = {**kept, "PATH": path}
+
+    def set_up(self, **env: str) -> tuple[int, bool, str]:
+        """The exit code, whether the environment was made, and what was said on stderr."""
+        done = subprocess.run(
+            [self._script], capture_output=True, text=True, env={**self._env, **env}, check=False
+        )
+        return done.returncode, "making .venv with Python 3.12.0\n" in done.stdout, done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    (tmp_path / "python3").write_text(PYTHON)
+    (tmp_path / "python3").chmod(0o755)
+    shutil.copytree(ROOT / "scripts/setup", tmp_path / "a clone/scripts/setup")
+    made = Clone(tmp_path / "a clone")
+    assert made.set_up() == (0, True, "")
+    assert made.set_up() == (0, False, ""), "it is whole"
+    return made
+
+
+def test_a_set_up_that_fails_says_what_was_not_installed_and_goes_on(clone: Clone) -> None:
+    code, made, said = clone.set_up(NO_NETWORK="1")
+    assert (code, made) == (Unavailable.exit_code, False)
+    assert said.startswith("setup: -r requirements/cpu.txt is not installed; see the error above.")
+    assert clone.set_up() == (0, False, "")
+
+
+def test_what_was_interrupted_is_made_anew(clone: Clone) -> None:
+    installed = clone.venv / "lib/python3.12/site-packages"
+    for package, last in (("whole", "INSTALLER"), ("half", "RECORD")):
+        (installed / f"{package}-1.dist-info").mkdir(parents=True)
+        (installed / f"{package}-1.dist-info" / last).touch()
+    assert clone.set_up() == (0, False, "")
+    assert [path.name for path in installed.iterdir()] == ["whole-1.dist-info"]
+    (clone.venv / "bin/activate").unlink()  # venv itself
+    assert clone.set_up() == (0, True, "")
+
+
+def test_a_folder_that_was_copied_or_moved_gets_an_environment_of_its_own(
+    clone: Clone, tmp_path: Path
+) -> None:
+    shutil.copytree(tmp_path / "a clone", tmp_path / "copy")
+    copy = Clone(tmp_path / "copy")
+    assert copy.set_up() == (0, True, "")
+    assert copy.set_up() == (0, False, "")
+    (tmp_path / "copy").rename(tmp_path / "moved")
+    assert Clone(tmp_path / "moved").set_up() == (0, True, "")
