@@ -79,6 +79,24 @@ def test_another_build_that_is_asked_for_is_set_up_where_one_is_there_already(
     assert "scripts/setup/setup.sh" not in would_do()
 
 
+def test_a_folder_that_was_copied_is_set_up_again(tmp_path: Path) -> None:
+    (tmp_path / ".ready").write_text("cpu\n")
+    (tmp_path / "bin").mkdir()
+    for holder, again in ((tmp_path, False), (tmp_path.parent / "other", True)):
+        (tmp_path / "bin/activate").write_text(f"VIRTUAL_ENV={holder}\n")
+        command = ["make", "-n", f"VENV={tmp_path}", "GRPO_BUILD=", "setup"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+        assert ("scripts/setup/setup.sh" in done.stdout) == again
+
+
+@pytest.mark.parametrize("args", ["--sandbox none", "--until 07:00 --sandbox=none"])
+def test_a_run_without_the_sandbox_asks_for_none_of_its_programs(args: str) -> None:
+    assert "system.sh ensure" in make("-n", "run").stdout
+    bare = make("-n", "run", f"ARGS={args}").stdout
+    assert "system.sh" not in bare
+    assert "grpo doctor tonight --sandbox none\n" in bare
+
+
 def test_a_preset_for_a_run_that_has_settings_is_refused_with_what_makes_another(
     tmp_path: Path,
 ) -> None:
@@ -87,7 +105,7 @@ def test_a_preset_for_a_run_that_has_settings_is_refused_with_what_makes_another
     (tmp_path / "bin" / "grpo").write_text('#!/bin/sh\necho "grpo $*"\n')
     (tmp_path / "bin" / "grpo").chmod(0o755)
     (tmp_path / "run.toml").write_text(run_text("smol", assignments=["run.seed=7"]))
-    run = f"RUN={os.path.relpath(tmp_path, ROOT / 'runs')}"
+    run = f"RUN={tmp_path}"
 
     def typed(*words: str) -> subprocess.CompletedProcess[str]:
         only = [
@@ -110,4 +128,6 @@ def test_a_preset_for_a_run_that_has_settings_is_refused_with_what_makes_another
     assert "has its own settings" in refused.stderr
     assert "`make run RUN=work PRESET=smol-long`" in refused.stderr
     for words in ((), ("PRESET=smol",)):
-        assert "\ngrpo doctor " in typed(*words).stdout
+        said = typed(*words).stdout
+        assert "\ngrpo doctor " in said
+        assert "grpo new " not in said

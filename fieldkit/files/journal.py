@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import append_line, decode_line, last_line, read_lines
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.json_text import parse_json, whole_text
 
 SCHEMA = 1
 
@@ -58,11 +58,13 @@ class Journal:
         self.path = Path(path)
 
     def append(self, event: str, **data: Any) -> None:
-        """Add one event durably. Raises `ValueError` for NaN and for a key of the journal's own."""
+        """Add one event durably; "?" for what is no text, as in a file's name that is not UTF-8.
+        Raises `ValueError` for NaN and for a key of the journal's own."""
         if clash := sorted(set(data) & set(_OWN_KEYS)):
             raise ValueError(f"the journal writes {', '.join(clash)} itself")
         head = {"schema": SCHEMA, "time": round(time.time(), 3), "pid": os.getpid(), "event": event}
-        append_line(self.path, json.dumps({**head, **data}, allow_nan=False, ensure_ascii=False))
+        line = json.dumps({**head, **data}, allow_nan=False, ensure_ascii=False)
+        append_line(self.path, whole_text(line))
 
     def read(self) -> tuple[Entry, ...]:
         """Every event in order; none where no file is. Raises `BadInput` naming file and line."""

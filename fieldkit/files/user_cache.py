@@ -13,4 +13,4 @@ def cache_dir() -> Path:
     """$GRPO_CACHE, or grpo-loop below the user's cache folder. It may not exist yet."""
     if own := os.environ.get("GRPO_CACHE"):
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "grpo-loop"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-loop"

@@ -30,6 +30,27 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
+class _Version:
+    """A version of cgroups: its controller in /proc/self/cgroup, where it is mounted below
+    `_CGROUP`, its files, and the line of memory.stat with pages of files that the kernel would drop
+    first."""
+
+    controller: str
+    mount: str
+    limit: str
+    used: str
+    droppable: str
+
+
+_VERSIONS = (
+    _Version("", "", "memory.max", "memory.current", "inactive_file"),
+    _Version(
+        "memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Available:
     """Available bytes. gpu: None where there is no GPU with memory of its own."""
 
@@ -60,39 +81,45 @@ def total_host() -> int:
 
 
 def _cgroup_available() -> int | None:
-    """What this process's cgroup (v2) and those above it still allow; None where none sets a limit.
+    """What this process's cgroup, in either version, and those above it still allow; None where
+    none sets a limit.
 
     A container is often the uppermost one that it sees; a service or a batch job is below others.
     """
-    own = _own_cgroup()
-    allowed = map(_allowed_by, (_CGROUP / part for part in (own, *own.parents)))
+    allowed = (
+        _allowed_by(_CGROUP / version.mount / part, version)
+        for version in _VERSIONS
+        for own in [_own_cgroup(version)]
+        for part in (own, *own.parents)
+    )
     return min((a for a in allowed if a is not None), default=None)
 
 
-def _own_cgroup() -> Path:
+def _own_cgroup(version: _Version) -> Path:
     """This process's cgroup below the uppermost one that is mounted; that one itself where there is
-    no version 2, or where it is outside of what is mounted."""
+    none of this version, or where it is outside of what is mounted."""
     try:
         lines = _OWN_CGROUP.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return Path()
-    paths = (line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
-    own = Path(next(paths, ""))
+    fields = (line.split(":", 2) for line in lines)
+    paths = (path for _, names, path in fields if version.controller in names.split(","))
+    own = Path(next(paths, "").lstrip("/"))
     return Path() if ".." in own.parts else own
 
 
-def _allowed_by(cgroup: Path) -> int | None:
+def _allowed_by(cgroup: Path, version: _Version) -> int | None:
     """What one cgroup still allows. Pages of files that the kernel would drop first do not count as
-    used."""
+    used. Version 1 without a limit has one that no machine reaches."""
     try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
+        limit = (cgroup / version.limit).read_text().strip()
+        used = int((cgroup / version.used).read_text())
         stat = dict(s.split() for s in (cgroup / "memory.stat").read_text().splitlines())
     except FileNotFoundError:
         return None
     if limit == "max":
         return None
-    return int(limit) - used + int(stat["inactive_file"])
+    return int(limit) - used + int(stat[version.droppable])
 
 
 def _nvml() -> Any | None:
@@ -252,14 +279,18 @@ def top_holders(count: int = 5) -> list[Holder]:
 
 
 def _gpu_holders() -> list[Holder]:
+    """None where the driver tells nobody, as under WSL and in some containers."""
     nvml = _nvml()
     if nvml is None:
         return []
-    return [
-        Holder(process.pid, _name(process.pid), int(process.usedGpuMemory or 0), "gpu")
-        for gpu in _gpus(nvml)
-        for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-    ]
+    try:
+        return [
+            Holder(process.pid, _name(process.pid), int(process.usedGpuMemory or 0), "gpu")
+            for gpu in _gpus(nvml)
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+        ]
+    except nvml.NVMLError:
+        return []
 
 
 def _name(pid: int) -> str:

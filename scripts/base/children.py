@@ -162,11 +162,17 @@ class _Child:
         self.code = code if code >= 0 else 128 - code
         self.program.on_end(self.code)
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for its end; whether it has come."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def end_by(self, deadline: float) -> None:
         """See it end, which it was told to, by this moment of the monotonic clock."""
-        try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if not self.ends_within(max(0.0, deadline - time.monotonic())):
             self.process.kill()
             self.process.wait()
 
@@ -187,10 +193,13 @@ def _stream(children: Sequence[_Child], on_tick: Callable[[], None]) -> None:
             over = [child for child in left if child.is_over]
             heard = [key.fileobj for key, _ in selector.select(TICK_SECONDS)]
             for child in tuple(left):
-                # Something that it started may hold the stdout of one that is over.
-                goes_on = child.read() if child in heard else child not in over
-                if not goes_on:
+                # Something that it started may hold the stdout of one that is over, and one that
+                # has closed its own may go on.
+                if child.read() if child in heard else child not in over:
+                    continue
+                if child in selector.get_map():
                     selector.unregister(child)
+                if child.ends_within(TICK_SECONDS):
                     left.remove(child)
                     child.finish()
             on_tick()

@@ -138,6 +138,10 @@ class PlainDisplay:
             draw()
         except (OSError, ValueError):
             self._gone = True
+        except RuntimeError as e:
+            # A signal came while a full terminal took nothing: its own line is in the log alone.
+            if "reentrant" not in str(e):
+                raise
 
 
 class LiveDisplay(PlainDisplay):
@@ -214,7 +218,7 @@ def log_display(log: Path, name: str) -> PlainDisplay:
     """A plain display into a new file of the run's log/."""
     log.mkdir(parents=True, exist_ok=True)
     file = log / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
-    return PlainDisplay(open(file, "a", encoding="utf-8"), details=True)
+    return PlainDisplay(open(file, "a", encoding="utf-8", errors="replace"), details=True)
 
 
 def headline(now: Now) -> str:

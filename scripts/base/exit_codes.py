@@ -1,4 +1,5 @@
-"""Turns a child's exit code into the matching exception.
+"""Turns a child's exit code into the matching exception, and an exception into what the journal
+says of it.
 
 Only this module interprets exit codes. The text of an error is for the person and decides nothing.
 """
@@ -6,14 +7,17 @@ Only this module interprets exit codes. The text of an error is for the person a
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fieldkit.errors import (
     BadInput,
+    FieldkitError,
     Interrupted,
     NotOwner,
     PoolConverged,
     Shortage,
     Unavailable,
+    foreseen,
 )
 
 KILLED = 137
@@ -50,3 +54,9 @@ def raise_code(code: int, text: str, who: str, log: Path) -> None:
     if code in _BY_CODE and (text or code != PoolConverged.exit_code):
         raise _BY_CODE[code](text or f"{who} ended with exit code {code}; {where}")
     raise ChildBug(f"{who} ended with exit code {code}: {text or 'no message'}; {where}")
+
+
+def as_journalled(error: BaseException) -> dict[str, Any]:
+    """`exit` and `error` of the journal's line about a phase or a loop that this error ends."""
+    code = (foreseen(error) or FieldkitError).exit_code
+    return {"exit": code, "error": str(error) or repr(error)}

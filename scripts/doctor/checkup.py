@@ -7,6 +7,7 @@ here ends or changes anything, except that a missing hub model is downloaded.
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,7 +109,8 @@ def _disk() -> str:
     if free < 2 * DISK_MARGIN_BYTES:
         raise Unavailable(
             f"{free / GIB:.1f} GiB free under {ROOT}, {2 * DISK_MARGIN_BYTES / GIB:.0f} wanted; "
-            f"remove what is not needed: `du -sh {ROOT}/runs/*` shows what each run takes"
+            f"remove what is not needed: `du -sh {shlex.quote(str(ROOT))}/runs/*` shows what each "
+            "run takes"
         )
     return f"{free / GIB:.1f} GiB free under {ROOT}"
 
@@ -131,7 +133,7 @@ def _process(family: Family, own: bool) -> Finding:
     if family.reclaimable:
         return Finding("process", False, f"{text}; `grpo doctor --reclaim` ends it")
     if family.use is Use.UNKNOWN:
-        ledger = family.run.ledger
+        ledger = shlex.quote(str(family.run.ledger))
         return Finding(
             "process",
             False,

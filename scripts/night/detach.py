@@ -8,6 +8,7 @@ so a loop that is refused cannot replace the entry of the running one.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -62,6 +63,6 @@ def _await_ownership(child: subprocess.Popen[bytes], folder: RunFolder, log: Pat
             return
     raise Unavailable(
         f"the loop was started as pid {child.pid}, and does not own the run after "
-        f"{_START_SECONDS:g} s. It may yet: `tail -f {log}` shows what it does, and "
-        f"`kill {child.pid}` ends it"
+        f"{_START_SECONDS:g} s. It may yet: `tail -f {shlex.quote(str(log))}` shows what it does, "
+        f"and `kill {child.pid}` ends it"
     )

@@ -7,6 +7,7 @@ the next one is played. All state is in the run folder.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -23,7 +24,7 @@ from rollout.sandbox.command import SandboxKind
 from scripts.base.children import Program, run_children
 from scripts.base.display import Both, Display, log_display
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
-from scripts.base.exit_codes import raise_code
+from scripts.base.exit_codes import as_journalled, raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.held import Held
 from scripts.phases.registry import HARDER, PHASES
@@ -33,13 +34,14 @@ from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import FLAT, Phase, drive, phase_beside
-from scripts.run.plan import Measured, seconds_allotted, seconds_left
+from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
 from scripts.run.state import (
     phase_now,
     raise_converged,
     read_files,
     read_measured,
+    seconds_to_end,
     steps_planned,
 )
 from scripts.run.timings import LOOP_VARIABLE
@@ -95,11 +97,14 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
         trouble = None
         try:
             left = drive(loop.look, loop.do, lambda: wish.finish)
+        except BaseException as e:
+            loop.journal_error(e)
+            raise
         finally:
             if not options.keep_engine:
                 trouble = loop.stop_engine()
             both.close()
-    loop.end(left, trouble)
+        loop.end(left, trouble)
 
 
 def _require_ours(folder: RunFolder) -> None:
@@ -161,6 +166,7 @@ class _Loop:
         self.beside: Phase | None = None
         self.deadline = next_time(options.until, time.time()) if options.until else None
         self.has_forecast = False
+        self.unshown: Exception | None = None
         self.held = Held(folder)
 
     def journal_start(self) -> None:
@@ -184,13 +190,14 @@ class _Loop:
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures = {"step": float(max(0, step))}
         measured = read_measured(self.folder, files, reader)
-        if self.config.run.steps != "auto" or measured.step_seconds:
-            figures["steps"] = float(steps)
-        if (left := seconds_left(steps, measured, self.config.run.eval_every)) is not None:
-            self._keep_forecast(steps, left)
-        else:
-            left = self._allotted(measured)
+        run, deadline_in = self.config.run, seconds_until(self.deadline)
+        allotted = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
+        left = seconds_to_end(self.config, files, steps, measured, deadline_in)
         if left is not None:
+            self._keep_forecast(steps, left)
+        if left is not None or allotted is None:  # else no step says yet how many fit
+            figures["steps"] = float(steps)
+        if (left := allotted if left is None else left) is not None:
             figures["seconds_left"] = left
         if phase is Phase.DONE:
             if files.flat and files.newest < steps:
@@ -207,10 +214,6 @@ class _Loop:
             said = f"{phase}, {self.beside} beside it" if self.beside else phase.value
             self.display.tell(Event(EventKind.PHASE, said, figures=figures))
         return phase
-
-    def _allotted(self, measured: Measured) -> float | None:
-        run, deadline_in = self.config.run, seconds_until(self.deadline)
-        return seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
 
     def _keep_forecast(self, steps: int, left: float) -> None:
         """Journal this loop's first forecast, to compare it with the end."""
@@ -242,7 +245,7 @@ class _Loop:
         for child in ended:
             child.raise_failure()
         if PHASES[phase].shows_table:
-            self._show_evaluation()
+            self._try_to_show()
 
     def _log(self, phase: Phase) -> Path:
         return self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
@@ -277,6 +280,16 @@ class _Loop:
     def _tick(self) -> None:
         self.display.tick()
         self.held.look()
+
+    def _try_to_show(self) -> None:
+        """Show the evaluation. What fails there ends no night: a page can be made again."""
+        self.unshown = None
+        try:
+            self._show_evaluation()
+        except Exception as e:
+            self.unshown = e
+            told = f"no tables ({str(e) or repr(e)}): `grpo table {self.folder.typed}` makes them"
+            alarm(self.display.tell, told)
 
     def _show_evaluation(self) -> None:
         """Show the main table before the first trained step, the whole page afterwards."""
@@ -329,8 +342,14 @@ class _Loop:
             return e
         return None
 
+    def journal_error(self, error: BaseException) -> None:
+        """Journal that this error ends the loop."""
+        with contextlib.suppress(OSError):  # on a full disk the error itself matters more
+            self.journal.append("loop_end", **as_journalled(error))
+
     def end(self, left: Phase, trouble: FieldkitError | None) -> None:
-        """Journal the end; raise the error for the exit code. trouble: of `stop_engine`."""
+        """Journal the end; raise the error for the exit code, at last that of the newest tables.
+        trouble: of `stop_engine`."""
         self.journal.append("loop_end", next=left.value)
         if left is Phase.CONVERGED:
             raise_converged(self.folder, self.config)
@@ -338,6 +357,8 @@ class _Loop:
             raise Interrupted(self._resume_hint())
         if trouble is not None:
             raise type(trouble)(f"everything is finished and saved; {trouble}") from trouble
+        if self.unshown is not None:
+            raise self.unshown
 
     def _resume_hint(self) -> str:
         command = " ".join(["grpo run", self.folder.typed, *map(shlex.quote, self.options.words())])

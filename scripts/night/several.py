@@ -17,9 +17,9 @@ from scripts.night.loop import LoopOptions, run_loop, with_options
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
-from scripts.run.plan import seconds_allotted, seconds_left
+from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
-from scripts.run.state import look, read_files, read_measured, steps_planned
+from scripts.run.state import look, read_files, read_measured, seconds_to_end, steps_planned
 
 AS_SET = LoopOptions()
 """A night as its run.toml says."""
@@ -43,7 +43,7 @@ def _seconds_left(night: RunFolder, whole: float | None, options: LoopOptions) -
     config = with_options(read_config(night.config), options)
     run, files = config.run, read_files(night, config)
     measured = read_measured(night, files)
-    left = seconds_left(steps_planned(night, config, files), measured, run.eval_every)
+    left = seconds_to_end(config, files, steps_planned(night, config, files), measured)
     return seconds_allotted(run.steps, run.minutes, measured) if left is None else left
 
 

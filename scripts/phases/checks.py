@@ -203,7 +203,8 @@ def check_model(ctx: Context) -> None:
     chat_renderer(ctx.config.model, ctx.model_dir())
     tool_form(ctx.config.model, ctx.model_dir())
     trainer = ctx.trainer()
-    check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype)
+    sharded = trainer.shards > 1
+    check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype, sharded=sharded)
 
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:

@@ -44,7 +44,8 @@ class Done:
 class Context:
     """The context of one phase. `watch` counts from the start of the process; a phase that times
     its parts separately replaces it. `flags` and `numbers`: the phase's own flags and numbers that
-    the command line gave."""
+    the command line gave. `runner`: the event loop of all its coroutines, because what an
+    environment's module holds (a client, a semaphore) works in no other; None: one for each."""
 
     folder: RunFolder
     config: RunConfig
@@ -53,6 +54,7 @@ class Context:
     watch: Stopwatch
     flags: frozenset[str] = frozenset()
     numbers: Mapping[str, int] = field(default_factory=dict)
+    runner: asyncio.Runner | None = None
 
     @property
     def journal(self) -> Journal:
@@ -219,7 +221,7 @@ class Context:
                 self.wish.on_now = lambda: None
 
         try:
-            return asyncio.run(stoppable())
+            return (self.runner.run if self.runner else asyncio.run)(stoppable())
         except asyncio.CancelledError:
             raise Interrupted("stopped; the same command goes on from here") from None
 
@@ -249,15 +251,15 @@ def find_model(path: str) -> Path:
 
 def _from_hub(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
     try:
         # Use the cached copy without asking for a newer one: if `main` moved during the night, one
         # step would serve and train another model than the step before.
         return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass  # not here yet
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass  # not here yet, or no id, which the second call says
     try:
         return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as e:  # the hub client raises a dozen unrelated classes

@@ -31,7 +31,9 @@ from scripts.phases.make_player import player, renderer, reward, serve, show, wo
 from scripts.phases.registry import STEP
 from scripts.phases.rollout import next_step
 from scripts.phases.shared_arms import take_over
+from scripts.phases.start import evaluation_identity
 from scripts.run.ancestry import record_run
+from scripts.run.manifest import read_manifest
 from scripts.run.next_phase import RunFiles, due_arms, is_over
 from scripts.run.reader import RunReader
 from scripts.run.state import read_files
@@ -51,6 +53,7 @@ def evaluate(ctx: Context) -> Done:
     if not due:
         one = "every due arm is" if step is None else f"step {step} is"
         return Done(f"{one} evaluated already")
+    _require_own_arms(ctx)
     ctx.about_to_play()
     for arm in due:
         _record_opening(ctx, files, arm)
@@ -62,9 +65,22 @@ def evaluate(ctx: Context) -> Done:
         ctx.watch = Stopwatch(time.time())
     try:
         record_run(ctx.folder)
-    except BadInput as e:  # a table beside the run ends no night
+    except (BadInput, OSError) as e:  # a table beside the run ends no night
         alarm(ctx.tell, f"the lineage is not recorded: {e}")
     return Done(f"{len(due)} arm(s) evaluated")
+
+
+def _require_own_arms(ctx: Context) -> None:
+    """Raise `BadInput` where this checkout hashes tasks or limits otherwise than the one that began
+    the run: an arm that it plays would stay due, and a loop would come back to it for ever."""
+    began, manifest = (read_manifest(ctx.folder) or {}).get("evaluation", {}), ctx.folder.manifest
+    now = evaluation_identity(ctx, ctx.heldout())
+    if other := [key for key, sha in now.items() if began.get(key) != sha]:
+        raise BadInput(
+            f"{manifest}: evaluation.{other[0]}: what this checkout would play is not what the run"
+            " began with, so its arms could not be compared. Go back to the commit that the file"
+            " names in versions, or start another run with `grpo new`"
+        )
 
 
 def _record_opening(ctx: Context, files: RunFiles, arm: str) -> None:

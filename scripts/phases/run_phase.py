@@ -5,15 +5,16 @@ A person, grpo_loop.sh and `grpo run` all enter a phase here.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from fieldkit.errors import FieldkitError, foreseen
 from fieldkit.files.journal import Journal
 from rollout.sandbox.command import SandboxKind
 from scripts.base.events import Event, EventKind, Tell, note
+from scripts.base.exit_codes import as_journalled
 from scripts.base.signals import Wish, listening
 from scripts.phases.context import Context, Done
 from scripts.phases.registry import PHASES
@@ -60,8 +61,8 @@ def entered(run: str, tell: Tell, sandbox: SandboxKind) -> Iterator[Context]:
     # Under a loop, which hears the same signals, the loop says it.
     wish = Wish() if LOOP_VARIABLE in os.environ else Wish(lambda text: note(tell, text))
     watch = Stopwatch(process_began())
-    with run_lock(folder.lock), listening(wish):
-        yield Context(folder, config, tell, wish, watch)
+    with run_lock(folder.lock), listening(wish), asyncio.Runner() as runner:
+        yield Context(folder, config, tell, wish, watch, runner=runner)
 
 
 def _journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
@@ -72,10 +73,9 @@ def _journalled(folder: RunFolder, name: str, work: Callable[[], Done]) -> Done:
     try:
         done = work()
     except BaseException as e:
-        code = (foreseen(e) or FieldkitError).exit_code
         # On a full disk this line cannot be written either; the first error matters more.
         with contextlib.suppress(OSError):
-            journal.append("phase_end", phase=name, start=began, exit=code, error=str(e) or repr(e))
+            journal.append("phase_end", phase=name, start=began, **as_journalled(e))
         raise
     journal.append("phase_end", phase=name, start=began, exit=0, wrote=done.wrote)
     return done

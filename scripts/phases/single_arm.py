@@ -76,7 +76,7 @@ def find_endpoint(url: str, model: str | None, api_key: str) -> tuple[Endpoint, 
     that is refused and a model that is not there.
     """
     if not _is_address(url):
-        raise BadInput(f"--endpoint {url}: not an address, as in http://localhost:8000/v1")
+        raise BadInput(f"{url}: not an address, as in http://localhost:8000/v1")
     with ChatClient(url, model or "", api_key, timeout=_LOOK_SECONDS, max_retries=0) as client:
         try:
             listed = client.models()

@@ -54,10 +54,10 @@ def clean(folder: RunFolder, dry_run: bool = False) -> Cleaning:
         )
         freed = sum(map(_bytes, removed))
         if removed and not dry_run:
-            names = [folder.relative(path) for path in removed]
-            Journal(folder.journal).append(CLEANED, removed=names, freed_bytes=freed)
             for path in removed:
                 shutil.rmtree(path)
+            names = [folder.relative(path) for path in removed]  # last: the disk may be full
+            Journal(folder.journal).append(CLEANED, removed=names, freed_bytes=freed)
     return Cleaning(removed, freed, tuple(sorted(kept)))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 import sys
 import time
@@ -129,7 +130,8 @@ def _refusal(path: Path) -> str:
     if _is_gone(holder):
         return (
             f"{path}: the loop that held run {run} ({who}) is gone, but a phase it started is "
-            f"still ending; `fuser {path}` names it; run the same command again when it has ended"
+            f"still ending; `fuser {shlex.quote(str(path))}` names it; run the same command again "
+            "when it has ended"
         )
     return (
         f"{path}: another loop owns run {run}: {who}; wait for it, or stop it with "

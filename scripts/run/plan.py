@@ -49,6 +49,11 @@ class Measured:
         return self.earlier_steps + len(self.step_seconds)
 
     @property
+    def base_seconds(self) -> float:
+        """What the base model's arm is expected to take."""
+        return BASE_TIMES * self.start_eval_seconds
+
+    @property
     def gone(self) -> float:
         """Seconds of the night that are over."""
         return sum(self.step_seconds, start=self.earlier_seconds) + self.other_seconds
@@ -108,14 +113,15 @@ def has_time_for_base(
     measured: Measured,
     *,
     deadline_in: float | None = None,
+    before: float = 0.0,
 ) -> bool:
-    """Whether the base model's arm fits into the rest of a night that has no step left to take.
+    """Whether the base model's arm fits into the rest of a night, once it has no step left to take.
 
-    It takes `BASE_TIMES` what the starting adapter's arm took. A night with a number of steps and
-    no limit in time has time.
+    It takes `BASE_TIMES` what the starting adapter's arm took. before: seconds of what is still to
+    be done first. A night with a number of steps and no limit in time has time.
     """
     left = seconds_allotted(steps, minutes, measured, deadline_in=deadline_in)
-    return left is None or left - PAGE_SECONDS >= BASE_TIMES * measured.start_eval_seconds
+    return left is None or left - before - PAGE_SECONDS >= measured.base_seconds
 
 
 def expected_step_seconds(step_seconds: Sequence[float]) -> float:

@@ -16,12 +16,19 @@ from fieldkit.records import Signal
 from reward.plateau import rise
 from reward.pool_history import read_history
 from reward.solve_rate import Played
+from rollout.arm import BASE_ADAPTER
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import bound_changes, check_host, played_yardsticks, refuse_change
 from scripts.run.next_phase import Phase, RunFiles, is_over, next_phase
-from scripts.run.plan import Measured, has_time_for_base, planned_steps, scaled_eval_seconds
+from scripts.run.plan import (
+    Measured,
+    has_time_for_base,
+    planned_steps,
+    scaled_eval_seconds,
+    seconds_left,
+)
 from scripts.run.reader import RunReader, Sums, UnderWay
 from scripts.run.run_pool import next_tasks, pool_now
 from scripts.run.until import seconds_until
@@ -110,14 +117,25 @@ def as_told(
 def of_the_night(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The journal without the phases that were typed since the loop ended, where they have ended
     too and none of them wrote a part of the night: a look at a finished night, or a refused word.
+    Nor is there the end of a loop that repeats the error of its last phase.
     """
-    ends = [i for i, e in enumerate(entries) if e.event == "loop_end"]
-    since = entries[ends[-1] + 1 :] if ends else ()
+    end = max((i for i, e in enumerate(entries) if e.event == "loop_end"), default=None)
+    since = () if end is None else entries[end + 1 :]
     over = [e for e in since if e.event == "phase_end"]
-    if any(e.event == "loop_start" for e in since) or any(e.data.get("wrote") for e in over):
+    has_more = any(e.event == "loop_start" for e in since) or any(e.data.get("wrote") for e in over)
+    if end is None or has_more:
         return entries
     typed = {e.pid for e in over}
-    return [*entries[: len(entries) - len(since)], *(e for e in since if e.pid not in typed)]
+    repeated = "error" in entries[end].data and _is_failed(entries[:end])
+    night = entries[:end] if repeated else entries[: end + 1]
+    return [*night, *(e for e in since if e.pid not in typed)]
+
+
+def _is_failed(entries: Sequence[Entry]) -> bool:
+    """Whether the last phase of the newest loop ended with an error."""
+    told = ("loop_start", "phase_start", "phase_end")
+    last = next((e for e in reversed(entries) if e.event in told), None)
+    return last is not None and bool(last.data.get("exit"))
 
 
 def steps_planned(
@@ -164,6 +182,28 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
         if files.adapters
         else 0.0,
     )
+
+
+def seconds_to_end(
+    config: RunConfig,
+    files: RunFiles,
+    steps: int,
+    measured: Measured,
+    deadline_in: float | None = None,
+) -> float | None:
+    """Seconds until step `steps` is finished and evaluated, and the base model's arm is played
+    where it comes last and has time; None before a step was measured.
+
+    deadline_in: seconds from now by which everything has to be done.
+    """
+    run = config.run
+    left = seconds_left(steps, measured, run.eval_every)
+    if left is None or config.eval.base != "end" or BASE_ADAPTER in files.evaluated:
+        return left
+    is_played = has_time_for_base(
+        run.steps, run.minutes, measured, deadline_in=deadline_in, before=left
+    )
+    return left + measured.base_seconds if is_played else left
 
 
 def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:

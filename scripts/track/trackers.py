@@ -44,6 +44,5 @@ def track(
                 points = read_points(folder) if points is None else points
                 tracker.bring(folder, points, stop_asked)
         except Exception as e:  # no failure of a tracker may end the night
-            note(
-                tell, f"{tracker.name}: {e or repr(e)}; `grpo track {folder.typed}` makes up for it"
-            )
+            said = str(e) or repr(e)
+            note(tell, f"{tracker.name}: {said}; `grpo track {folder.typed}` makes up for it")

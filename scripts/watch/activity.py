@@ -72,11 +72,11 @@ def activity(
         if e.event == "phase_start":
             return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")
         if e.event == "phase_end":
-            code = e.data.get("exit")
-            if code == 0:
+            if e.data.get("exit") == 0:
                 return Activity(between, phase, e.time)
-            why = str(e.data.get("error", ""))
-            return Activity(State.STOPPED, phase, e.time, why=f"exit {code}: {why}")
+            return Activity(State.STOPPED, phase, e.time, why=_error(e))
+        if e.event == "loop_end" and "error" in e.data:
+            return Activity(State.STOPPED, "", e.time, why=_error(e))
         if e.event == "loop_end":
             endings = {Phase.DONE.value: State.DONE, Phase.CONVERGED.value: State.CONVERGED}
             following = str(e.data.get("next"))
@@ -86,6 +86,11 @@ def activity(
         if e.event == "loop_start":
             return Activity(between, "", e.time)
     return Activity(State.FRESH)
+
+
+def _error(entry: Entry) -> str:
+    """The error that ended a phase or a loop."""
+    return f"exit {entry.data.get('exit')}: {entry.data.get('error', '')}"
 
 
 def _at_work(entries: Sequence[Entry], is_alive: Callable[[Entry], bool]) -> list[Entry]:
@@ -104,11 +109,18 @@ def _at_work(entries: Sequence[Entry], is_alive: Callable[[Entry], bool]) -> lis
     return found[::-1]
 
 
-def lives(entry: Entry) -> bool:
-    """Whether the process that wrote the entry is alive; a later process with its pid is not it."""
+def lives(entry: Entry, loop: int | None = None) -> bool:
+    """Whether the process that wrote the entry is alive; a later process with its pid is not it.
+
+    loop: pid of the lock's holder. It and its children are known without a clock, which somebody
+    may have set since.
+    """
     try:
         process = psutil.Process(entry.pid)
-        born = process.create_time()
-        return process.status() != psutil.STATUS_ZOMBIE and born < entry.time + _CLOCK_SLACK_SECONDS
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if loop is not None and loop in (entry.pid, process.ppid()):
+            return True
+        return process.create_time() < entry.time + _CLOCK_SLACK_SECONDS
     except psutil.Error:
         return False

@@ -96,6 +96,8 @@ def _header(sight: Sight) -> Panel:
     title = [sight.name]
     if sight.planned is not None:
         title.append(f"step {sight.step}/{sight.planned}")
+    elif sight.step:
+        title.append(f"step {sight.step}")
     title.append(doing.phases if doing.state is State.WORKING else doing.state.value)
     return Panel(
         Group(*body),

@@ -60,7 +60,8 @@ def _listed(folder: RunFolder) -> Listed:
 
 
 def _state(folder: RunFolder, steps: int) -> str:
-    doing = activity(Journal(folder.journal).read(), holder(folder.lock), lives)
+    loop = holder(folder.lock)
+    doing = activity(Journal(folder.journal).read(), loop, lambda e: lives(e, loop))
     if doing.state is State.FRESH and steps:
         return "its journal is not here"
     return doing.phases if doing.state is State.WORKING else doing.state.value

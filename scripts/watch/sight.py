@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,10 +28,10 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, holder
 from scripts.run.manifest import is_same_host, read_manifest, typed_to_play
 from scripts.run.next_phase import Phase, RunFiles
-from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted, seconds_left
+from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted
 from scripts.run.programs import Memory, Program, Programs, read_memory
 from scripts.run.reader import read_step
-from scripts.run.state import as_told, read_measured
+from scripts.run.state import as_told, read_measured, seconds_to_end
 from scripts.run.timings import read_timings
 from scripts.watch.activity import Activity, State, activity, lives
 
@@ -141,7 +141,7 @@ class Watcher:
         self._troubles: list[str] = []
         self._config = RunConfig()
         """The last readable run.toml: a person may be editing it."""
-        self._plan: tuple[Any, tuple[int, float | None, float]] | None = None
+        self._plan: tuple[Any, tuple[int | None, float | None, float]] | None = None
 
     def look(self) -> Sight:
         """Read the present state. Unreadable parts are named in the sight's `troubles`."""
@@ -153,7 +153,7 @@ class Watcher:
         evals = self._try(self._evals, ())
         host = self._elsewhere()
         loop = holder(self.folder.lock)
-        doing = activity(entries, loop, lambda e: bool(host) or lives(e))
+        doing = activity(entries, loop, lambda e: bool(host) or lives(e, loop))
         if doing.state is State.FRESH and steps:
             doing = Activity(State.RECORD)
         # The limits of the loop that holds the lock, else those of run.toml.
@@ -231,26 +231,28 @@ class Watcher:
         doing: Activity,
         now: float,
     ) -> tuple[int | None, float | None]:
-        """Steps in all, and seconds left."""
+        """Steps in all (None where no step says yet how many fit), and seconds left."""
         if not steps:
             return None, None
-        key = (night, len(steps), len(evals))
+        is_working = doing.state is State.WORKING
+        began = self._step_began(len(steps), doing) if is_working else None
+        key = (night, len(steps), len(evals), began)
         if self._plan is None or self._plan[0] != key:
-            self._plan = key, self._planned(night, steps, evals, now)
+            self._plan = key, self._planned(night, steps, evals, now if began is None else began)
         planned, left, underway_seconds = self._plan[1]
-        if left is None or doing.state is not State.WORKING:
+        if left is None or began is None:
             return planned, left
-        gone = now - self._step_began(len(steps), doing)
-        return planned, max(0.0, left - min(max(0.0, gone), underway_seconds))
+        return planned, max(0.0, left - min(max(0.0, now - began), underway_seconds))
 
     def _planned(
         self,
         night: _Night,
         steps: Sequence[StepSummary],
         evals: Sequence[EvalSummary],
-        now: float,
-    ) -> tuple[int, float | None, float]:
-        """Steps in all, seconds left at the start of the present step, and its expected seconds."""
+        began: float,
+    ) -> tuple[int | None, float | None, float]:
+        """Steps in all, seconds left when the present step `began` (Unix seconds), and its expected
+        seconds."""
         files = RunFiles(
             started=True,
             adapters=tuple(s.adapter_sha for s in steps),
@@ -260,21 +262,23 @@ class Watcher:
         )
         measured = read_measured(self.folder, files)
         run, deadline = night
-        deadline_in = None if deadline is None else deadline - now
+        deadline_in = None if deadline is None else deadline - began
         planned = planned_steps(
             run.steps, run.minutes, measured, eval_every=run.eval_every, deadline_in=deadline_in
         )
-        if (left := seconds_left(planned, measured, run.eval_every)) is None:
+        left = seconds_to_end(replace(self._config, run=run), files, planned, measured, deadline_in)
+        if left is None:
             left = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
-            underway = left or 0.0
-        elif files.newest >= planned:
-            underway = measured.final_eval_seconds
-        else:
-            underway = expected_step_seconds(measured.step_seconds)
-        return planned, left, underway
+            return planned if left is None else None, left, left or 0.0
+        is_last = files.newest >= planned
+        return planned, left, left if is_last else expected_step_seconds(measured.step_seconds)
 
     def _step_began(self, n: int, doing: Activity) -> float:
-        """When the present step began; during training, the start of its rollout."""
+        """When the present step began; during training, the start of its rollout, and in an
+        evaluation the end of the arm before."""
+        if doing.phase == Phase.EVAL:
+            played = [read_timings(self.folder.timings(k), k).segments for k in (0, n - 1)]
+            return max([doing.since, *(s.ended for segments in played for s in segments)])
         if doing.phase != Phase.TRAIN:
             return doing.since
         segments = read_timings(self.folder.timings(n), n).segments

@@ -20,7 +20,7 @@ class Endpoint:
 
     base_url: str
     asked: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
 
 
 def said(text: str) -> tuple[int, str]:

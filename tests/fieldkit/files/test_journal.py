@@ -25,6 +25,13 @@ def test_events_come_back_in_order_with_who_and_when(tmp_path: Path) -> None:
     assert before - rounding <= first.time <= second.time <= time.time() + rounding
 
 
+def test_the_name_of_a_file_that_is_not_utf_8_costs_no_event(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("phase_end", exit=2, error=f"{os.fsdecode(b'caf' + bytes([233]))}: damaged, é")
+    (entry,) = journal.read()
+    assert entry.data["error"] == "caf?: damaged, é"
+
+
 def test_a_journal_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal.jsonl").read() == ()
 

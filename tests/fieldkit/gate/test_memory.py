@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -181,6 +182,22 @@ def test_a_job_may_take_what_its_cgroup_and_all_above_it_still_allow(
     assert available().host == 2 * MIB
 
 
+def test_a_limit_of_the_first_version_of_cgroups_counts_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    top = in_cgroup(monkeypatch, tmp_path, "/") / "memory"
+    for folder, limit in ((top, 2**63 - 4096), (top / "elsewhere", 5 * MIB)):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{3 * MIB}\n")
+        (folder / "memory.stat").write_text(f"rss {MIB}\ntotal_inactive_file {MIB}\n")
+    assert available().host == 3 * MIB
+    shutil.rmtree(top / "elsewhere")  # as in a container, which sees its own as the uppermost
+    assert available().host > 5 * MIB
+    (top / "memory.limit_in_bytes").write_text(f"{4 * MIB}\n")
+    assert available().host == 2 * MIB
+
+
 @pytest.mark.parametrize("own", ["/../other.scope", "/gone.scope"])
 def test_a_cgroup_that_is_not_mounted_leaves_the_limit_of_the_uppermost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str
@@ -273,7 +290,20 @@ def test_a_box_without_a_gpu_has_no_gpu_memory_and_no_holders_of_it(
     assert gpu_names() == []
     if lacks != "gpu":
         assert available().gpu is None
-        assert gpu_held_by([os.getpid()]) == 0
+    assert gpu_held_by([os.getpid()]) == 0
+
+
+def test_a_driver_that_tells_nobody_who_holds_its_memory_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(FakeNvml):
+        def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[SimpleNamespace]:
+            raise self.NVMLError("Not Supported")
+
+    monkeypatch.setitem(sys.modules, "pynvml", Silent())
+    assert gpu_held_by([os.getpid()]) == 0
+    assert describe_holders().endswith(" GiB host")
+    assert Reclaim.measure([os.getpid()]).held_gpu == 0
 
 
 def test_figures_that_another_program_waits_with_are_the_same() -> None:

@@ -54,8 +54,18 @@ def test_asked_to_stop_a_child_gets_sigterm(tmp_path: Path) -> None:
     assert ended == 128 + signal.SIGTERM
 
 
+def test_a_child_that_has_closed_its_stdout_can_still_be_stopped(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    code = (
+        f"import os, time; os.close(1); time.sleep(0.2); open({str(asked)!r}, 'x'); time.sleep(15)"
+    )
+    ended = run(code, tmp_path, tmp_path / "l", on_line=print, stop_asked=asked.exists)
+    assert ended == 128 + signal.SIGTERM
+
+
 PARENT = """
 import sys
+import time
 from pathlib import Path
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from scripts.base.children import run_child

@@ -5,15 +5,25 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 
 import pytest
 from rich.console import Console
 
-from scripts.base.display import LiveDisplay, Now, PlainDisplay, panel, progress_bar
+from scripts.base.display import (
+    LiveDisplay,
+    Now,
+    PlainDisplay,
+    log_display,
+    panel,
+    progress_bar,
+)
 from scripts.base.events import Event, EventKind, alarm, note, progress
 
 PHASE = Event(EventKind.PHASE, "rollout", figures={"step": 3, "steps": 20, "seconds_left": 1290.0})
@@ -81,6 +91,39 @@ def test_a_closed_terminal_does_not_end_the_night() -> None:
     out.close()
     display.tell(PHASE)
     display.tick()
+
+
+def test_ctrl_c_on_a_terminal_that_takes_nothing_more_is_no_error() -> None:
+    """As after Ctrl-S: a line waits for room while the signal is told."""
+    read, write = os.pipe()
+    told: list[bytes] = []
+    with open(read, "rb", buffering=0) as person, open(write, "w", encoding="utf-8") as terminal:
+        display = PlainDisplay(terminal, details=False)
+
+        def asked(number: int, frame: FrameType | None) -> None:
+            note(display.tell, "finishing this step")
+            told.append(person.read(65536))  # the terminal goes on
+
+        before = signal.signal(signal.SIGALRM, asked)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            note(display.tell, "x" * 70_000)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert len(told) == 1
+        note(display.tell, "it is still there")
+        assert b"it is still there" in person.read(65536)
+
+
+def test_a_log_keeps_a_line_that_is_no_text_and_those_after_it(tmp_path: Path) -> None:
+    log = log_display(tmp_path, "loop")
+    note(log.tell, "half a pair: \ud800")
+    note(log.tell, "the next")
+    (file,) = tmp_path.glob("loop-*.log")
+    assert [line[8:] for line in file.read_text().splitlines()] == [
+        "   half a pair: ?",
+        "   the next",
+    ]
 
 
 def test_what_nobody_may_overlook_is_red_on_a_terminal_and_a_line_elsewhere(

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from rollout.engine.forecast import MemoryForecast
 from rollout.engine.port import HOST, free_port
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
+from scripts.doctor import checkup
 from scripts.doctor.run_checks import examine_run
 from scripts.run.folder import RunFolder
 from tests.conftest import TinyModel
@@ -49,6 +51,14 @@ def test_everything_that_is_wrong_is_told_and_not_only_the_first(
     assert "tasks_per_step is 100" in bad["tasks"]
     assert "nowhere: no such folder" in bad["adapter"]
     assert "forecast" not in bad
+
+
+def test_a_full_disk_is_told_with_a_command_that_can_be_typed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkup, "ROOT", Path("/my work"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    assert "`du -sh '/my work'/runs/*`" in checkup.finding("disk", checkup._disk).text
 
 
 def test_a_model_that_cannot_be_trained_is_told_in_the_evening(

@@ -42,9 +42,9 @@ def test_a_loop_that_does_not_own_the_run_in_time_is_told_with_its_pid_and_log(
 ) -> None:
     monkeypatch.setattr(detaching, "_START_SECONDS", 0.2)
     with subprocess.Popen(["sleep", "600"]) as slow:
-        log = tmp_path / "detached.log"
+        log = tmp_path / "an evening.log"
         try:
-            with pytest.raises(Unavailable, match=rf"pid {slow.pid}, .*`tail -f {log}`.*`kill"):
+            with pytest.raises(Unavailable, match=rf"pid {slow.pid}, .*`tail -f '{log}'`.*`kill"):
                 _await_ownership(slow, RunFolder(tmp_path), log)
         finally:
             slow.kill()
@@ -66,7 +66,7 @@ def test_a_detached_night_survives_the_closed_terminal(
     )
     assert started.returncode == 0, started.stderr
     told = re.search(
-        r"run night goes on in the background: pid (\d+), `tail -f (.+)`", started.stdout
+        r"run night continues in the background: pid (\d+), `tail -f (.+)`", started.stdout
     )
     assert told is not None, started.stdout
     loop, log = psutil.Process(int(told[1])), Path(told[2])

@@ -6,6 +6,8 @@ in its place, started through the ledger.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import subprocess
@@ -13,24 +15,27 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
-from fieldkit.errors import NotOwner
+from fieldkit.errors import BadInput, NotOwner
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family, marked, wait_ended
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
+from scripts.base.display import PlainDisplay
 from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import detach
+from scripts.night.loop import LoopOptions, run_loop
 from scripts.phases.stop import stop_idle_engine
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, run_lock
 from tests.scripts.doctor.servers import start
 from tests.scripts.made_night import make_night
 
-SHORTAGE = 5
+BAD_INPUT, SHORTAGE = 2, 5
 IMPOSSIBLE = "[engine]\nmemory_margin_gib = -1e6\nmemory_seconds = {seconds}\n"
 """More memory than there is would have to come back within these seconds."""
 
@@ -126,6 +131,58 @@ def test_the_loop_in_bash_ends_with_the_same_shortage_and_then_well(night: RunFo
     assert "largest holders: pid " in ended.stderr
     assert family(marker) == []
     assert grpo_loop(night).returncode == 0
+
+
+# -- the loop that an error ends ---------------------------------------------------------------
+
+
+def run(night: RunFolder, out: IO[str]) -> None:
+    """Run the loop in this process. Raises as `run_loop`."""
+    run_loop(night, LoopOptions(), PlainDisplay(out, details=False))
+
+
+def test_a_loop_that_an_error_ends_says_so_in_the_journal(night: RunFolder) -> None:
+    night.summary(2).write_text("{")
+    with pytest.raises(BadInput, match=r"step-002.step\.json"):
+        run(night, io.StringIO())
+    start, end = Journal(night.journal).read()
+    assert (start.event, end.event, end.data["exit"]) == ("loop_start", "loop_end", BAD_INPUT)
+    assert str(night.summary(2)) in end.data["error"]
+
+
+def test_a_loop_whose_journal_cannot_be_written_tells_the_first_error(
+    night: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night.summary(2).write_text("{")
+    append = Journal.append
+
+    def full(journal: Journal, event: str, **data: Any) -> None:
+        if event == "loop_end":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(journal, event, **data)
+
+    monkeypatch.setattr(Journal, "append", full)
+    with pytest.raises(BadInput, match=r"step-002.step\.json"):
+        run(night, io.StringIO())
+
+
+def test_tables_that_cannot_be_shown_end_no_night_and_are_its_last_word(
+    night: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arm is due; what would play it brings it back."""
+    (newest,) = [e.parent for e in night.evals.glob("*/eval.json") if '"sha-2"' in e.read_text()]
+    away = newest.rename(night.path / "away")
+    monkeypatch.setattr("scripts.night.loop.run_children", lambda *_, **__: away.rename(newest))
+
+    def broken(*words: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("scripts.evidence.findings.read_findings", broken)
+    out = io.StringIO()
+    with pytest.raises(RuntimeError, match="no font"):
+        run(night, out)
+    assert f"no tables (no font): `grpo table {night.typed}` makes them" in out.getvalue()
+    assert Journal(night.journal).read()[-1].data == {"next": "done"}
 
 
 # -- the loop that goes on in the background ---------------------------------------------------

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from fieldkit.errors import BadInput
 from rollout.engine.engine_settings import EngineSettings
 from scripts.base.signals import Wish
+from scripts.phases.checks import check_model
 from scripts.phases.context import Context
 from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -40,3 +42,16 @@ def test_the_trainer_s_memory_is_that_of_the_dtype_in_which_it_may_load_the_base
 
     assert need("bf16") < need("fp32")
     assert need("auto") == need(as_if)
+
+
+def test_a_base_that_cannot_be_sharded_is_refused_before_the_first_rollout(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    config = RunConfig(
+        model=ModelSettings(path=str(tiny_model)),
+        trainer=TrainerSettings(processes=2, shard_base=True),
+        engine=EngineSettings(dtype="float16"),
+    )
+    ctx = Context(RunFolder(tmp_path), config, lambda event: None, Wish(), Stopwatch(0.0))
+    with pytest.raises(BadInput, match=r"trainer\.shard_base"):
+        check_model(ctx)

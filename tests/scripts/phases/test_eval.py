@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from fieldkit.files.atomic import read_json
+from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json, write_json
 from fieldkit.files.journal import Journal
 from rollout.arm import read_eval
 from rollout.engine.serve import stop_engine
+from scripts.base.events import Event
+from scripts.base.signals import Wish
 from scripts.evidence.findings import read_findings
+from scripts.phases.context import Context
+from scripts.phases.eval import evaluate
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
+from scripts.run.timings import Stopwatch
 from tests.chaos.night import GRPO_RUN, SITE
+from tests.scripts.made_night import make_night
 from tests.tiny_policy import write_run
 
 ENV = {**os.environ, "PYTHONPATH": str(SITE)}
@@ -57,6 +65,45 @@ def test_a_step_that_is_not_there_is_refused_and_leaves_no_trace_in_the_journal(
     said = grpo("eval", str(begun.path), "--step", "999", exit_code=2)
     assert f"`grpo eval {begun.path} --step 0` evaluates the newest" in said.replace("\n", " ")
     assert begun.journal.read_bytes() == before
+
+
+@pytest.fixture
+def due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Context, list[str]]:
+    """An eval phase with one arm to play, and what it tells. It plays nothing."""
+    for part in ("_record_opening", "_play_at_training_temperature", "_play", "_finish"):
+        monkeypatch.setattr(f"scripts.phases.eval.{part}", lambda *_: None)
+    monkeypatch.setattr("scripts.phases.eval._keep_time", lambda *_: None)
+    night, told = make_night(tmp_path, n_steps=1, evaluated=False), list[str]()
+
+    def tell(event: Event) -> None:
+        told.append(event.text)
+
+    return Context(night.folder, night.config, tell, Wish(), Stopwatch(time.time())), told
+
+
+def test_a_lineage_that_cannot_be_written_ends_no_night(
+    due: tuple[Context, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: RunFolder) -> None:
+        raise PermissionError(13, "Permission denied", "results.tsv")
+
+    monkeypatch.setattr("scripts.phases.eval.record_run", refused)
+    ctx, told = due
+    assert evaluate(ctx).text == "1 arm(s) evaluated"
+    assert told == ["the lineage is not recorded: [Errno 13] Permission denied: 'results.tsv'"]
+
+
+@pytest.mark.parametrize("key", ["tasks_sha", "settings_sha"])
+def test_an_arm_that_would_stay_due_is_refused_and_not_played_for_ever(
+    due: tuple[Context, list[str]], key: str
+) -> None:
+    """As where a version of the program has added a setting of an episode."""
+    ctx, _ = due
+    manifest = read_json(ctx.folder.manifest)
+    manifest["evaluation"][key] = "another"
+    write_json(ctx.folder.manifest, manifest)
+    with pytest.raises(BadInput, match=rf"evaluation\.{key}: .* Go back to the commit"):
+        evaluate(ctx)
 
 
 def test_it_is_no_arm_of_the_tables(begun: RunFolder) -> None:

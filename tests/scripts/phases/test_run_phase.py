@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,16 @@ def test_a_phase_from_outside_runs_under_lock_and_journal_like_any_other(run: Ru
     assert begun == {"event": "phase_start", "phase": "count"}
     assert (ended["exit"], ended["wrote"]) == (0, {"counted": "sha"})
     assert Event(EventKind.PHASE, "count") in events
+
+
+def test_the_coroutines_of_a_phase_share_one_event_loop(run: RunFolder) -> None:
+    async def loop() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    with entered(str(run.path), lambda event: None, "bwrap") as ctx:
+        first = ctx.run_async(loop())
+        assert ctx.run_async(loop()) is first
+    assert first.is_closed()
 
 
 def test_a_phase_from_outside_that_fails_is_journalled_with_its_exit_code(run: RunFolder) -> None:

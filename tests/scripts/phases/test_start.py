@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from rollout.engine.serve import find_engine, stop_engine
 from scripts.base.signals import Wish
 from scripts.phases.context import Context
 from scripts.phases.registry import SKIP_PREFLIGHT
-from scripts.phases.start import start
+from scripts.phases.start import _minutes, start
 from scripts.phases.usual import Foresight
-from scripts.run.config import read_config
+from scripts.run.config import NightSettings, read_config
 from scripts.run.folder import RunFolder
-from scripts.run.timings import Stopwatch
+from scripts.run.timings import LOOP_VARIABLE, Stopwatch
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.scripts.made_night import make_night
 from tests.tiny_policy import write_run, write_tasks
@@ -266,6 +267,21 @@ def test_a_short_night_settles_on_fewer_held_out_tasks_before_an_arm_is_played(
     begin(folder)
     assert tasks_of(folder) == (30, None)
     assert [*folder.evals.glob("*/eval.json")] == []
+
+
+def test_a_start_that_was_typed_has_none_of_the_limits_of_an_earlier_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = make_night(tmp_path)
+    limits = {"steps": "auto", "until": time.time() - 3600}
+    Journal(night.folder.journal).append("loop_start", limits=limits)
+    config = replace(night.config, run=NightSettings(minutes=7))
+    watch = Stopwatch(time.time())
+    ctx = Context(night.folder, config, lambda event: None, Wish(), watch)
+    monkeypatch.delenv(LOOP_VARIABLE, raising=False)
+    assert _minutes(ctx) == 7
+    monkeypatch.setenv(LOOP_VARIABLE, str(os.getpid()))
+    assert _minutes(ctx) == pytest.approx(-60, abs=0.1), "that loop's own start has its limits"
 
 
 def test_a_night_without_a_forecast_plays_as_many_as_a_long_one(open_number: RunFolder) -> None:

@@ -79,6 +79,15 @@ def test_a_cleaning_that_was_killed_is_finished_by_the_next(night: RunFolder) ->
     assert clean(night).removed == ()
 
 
+def test_on_a_full_disk_room_is_made_before_anything_is_written(
+    night: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[list[int]] = []
+    monkeypatch.setattr(Journal, "append", lambda *_, **__: left.append(checkpoints(night)))
+    clean(night)
+    assert left == [[0, 3, 7, 8]]
+
+
 def test_a_run_that_was_not_started_has_nothing_to_clean(tmp_path: Path) -> None:
     (tmp_path / "run.toml").touch()
     assert clean(RunFolder(tmp_path)).removed == ()

@@ -54,6 +54,19 @@ def test_a_second_loop_is_told_who_owns_the_run_and_how_to_stop_it(lock: Path) -
         first.kill()
 
 
+def test_a_phase_that_outlives_its_loop_is_named_by_a_command_that_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.run.lock._PATIENCE_SECONDS", 0.0)
+    lock = tmp_path / "my night" / "lock"
+    lock.parent.mkdir()
+    with holder(lock) as phase:
+        lock.write_text(lock.read_text().replace(f'"pid": {phase.pid}', f'"pid": {2**22 + 1}'))
+        with pytest.raises(NotOwner, match=f"is gone, .*`fuser '{lock}'` names it"), run_lock(lock):
+            pytest.fail("the phase still holds it")
+        phase.kill()
+
+
 def test_a_loop_that_was_killed_leaves_no_lock_behind(lock: Path) -> None:
     with holder(lock) as first:
         first.send_signal(signal.SIGKILL)

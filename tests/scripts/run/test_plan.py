@@ -147,3 +147,5 @@ def test_the_base_arm_is_played_in_the_time_that_the_last_step_leaves() -> None:
     assert has_time_for_base(5, 45, gone(1e6))
     assert has_time_for_base(5, 45, gone(1e6), deadline_in=least)
     assert not has_time_for_base(5, 45, gone(0), deadline_in=least - 1)
+    assert has_time_for_base(5, 45, gone(0), deadline_in=least + 200, before=200)
+    assert not has_time_for_base(5, 45, gone(0), deadline_in=least + 199, before=200)

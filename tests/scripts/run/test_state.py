@@ -23,7 +23,15 @@ from scripts.evidence.findings import read_findings
 from scripts.night.loop import LoopOptions, with_options
 from scripts.run.config import RunConfig
 from scripts.run.next_phase import Phase
-from scripts.run.state import as_told, look, raise_converged, read_files, read_measured
+from scripts.run.plan import PAGE_SECONDS
+from scripts.run.state import (
+    as_told,
+    look,
+    raise_converged,
+    read_files,
+    read_measured,
+    seconds_to_end,
+)
 from scripts.run.timings import Segment, write_timings
 from tests.scripts.made_night import Night, make_night, timings
 from tests.scripts.run.exhausted import LONG, exhausted_night, silence
@@ -144,6 +152,24 @@ def test_a_base_arm_for_the_end_waits_for_the_last_step_and_for_time(night: Nigh
     assert look(night.folder, changed(at_end, "run", steps=99))[0] is Phase.ROLLOUT
     assert look(night.folder, changed(at_end, "eval", base="never"))[0] is Phase.DONE
     assert look(night.folder, at_end, deadline=time.time() + 1)[0] is Phase.DONE
+
+
+def test_the_time_left_holds_a_base_arm_that_comes_last_and_has_time(night: Night) -> None:
+    shutil.rmtree(night.eval_of("base"))
+    at_end = changed(night.config, "eval", base="end")
+
+    def left(config: RunConfig, deadline_in: float | None = None) -> float | None:
+        files = read_files(night.folder, config)
+        measured = read_measured(night.folder, files)
+        return seconds_to_end(config, files, STEPS + 2, measured, deadline_in)
+
+    base = read_measured(night.folder, read_files(night.folder, at_end)).base_seconds
+    without = left(night.config)
+    assert without is not None
+    assert base > 0
+    assert left(at_end) == without + base
+    assert left(at_end, without + base + PAGE_SECONDS) == without + base
+    assert left(at_end, without + base + PAGE_SECONDS - 1) == without
 
 
 @pytest.fixture

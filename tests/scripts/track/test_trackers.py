@@ -59,6 +59,20 @@ def test_a_further_tracker_sees_the_points_of_the_runs_that_want_it(
     assert not told
 
 
+def test_a_failure_without_a_word_is_named_by_its_class(
+    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: object) -> str:
+        raise AssertionError
+
+    monkeypatch.setattr(notebook, "bring", fail)
+    told: list[Event] = []
+    track(
+        make_night(tmp_path, n_steps=3).folder, RunConfig(run=NightSettings(steps=3)), told.append
+    )
+    assert [e.text.split(";")[0] for e in told] == ["A notebook: AssertionError()"]
+
+
 def test_a_further_tracker_that_is_not_installed_is_named_before_the_night(
     notebook: Notebook,
 ) -> None:

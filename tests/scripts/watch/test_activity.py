@@ -58,6 +58,24 @@ def test_a_loop_that_ended_says_what_was_next(following: str, state: State) -> N
     assert what(started, entry("loop_end", next=following), loop=None).state is state
 
 
+def test_a_loop_that_an_error_of_its_own_ended_says_which() -> None:
+    over = entry("phase_end", phase="eval", exit=0)
+    failed = entry("loop_end", exit=2, error="step.json: no")
+    refused = (entry("phase_start", 9, phase="eval"), entry("phase_end", 9, exit=2, error="no"))
+    for typed in ((), refused):
+        now = what(over, failed, *typed, loop=None)
+        assert (now.state, now.why) == (State.STOPPED, "exit 2: step.json: no")
+
+
+def test_a_loop_that_its_phase_ended_says_what_the_phase_said_of_it() -> None:
+    failed = entry("phase_end", phase="train", exit=5, error="too little memory")
+    over = (failed, entry("memory_used", bytes=5), entry("loop_end", exit=5, error="the same"))
+    refused = (entry("phase_start", 9, phase="eval"), entry("phase_end", 9, exit=2, error="no"))
+    for typed in ((), refused):
+        now = what(*over, *typed, loop=None)
+        assert (now.phase, now.why) == ("train", "exit 5: too little memory")
+
+
 def test_a_resumed_loop_is_no_longer_stopped() -> None:
     failed = entry("phase_end", phase="train", exit=5, error="too little memory")
     assert what(failed, entry("loop_start", limits={})).state is State.BETWEEN
@@ -89,6 +107,20 @@ def test_a_process_lives_as_long_as_it_is_the_one_that_wrote() -> None:
     assert lives(mine)
     before_it_was_born = entry("phase_start", pid=os.getpid(), at=1.0)
     assert not lives(before_it_was_born)
+
+
+def test_the_lock_tells_who_lives_where_somebody_has_set_the_clock_since() -> None:
+    """Both seem to have been born long after they wrote."""
+    phase = subprocess.Popen(["sleep", "60"])
+    begun = entry("phase_start", pid=phase.pid, at=1.0)
+    try:
+        assert lives(begun, loop=os.getpid())
+        assert lives(entry("phase_start", pid=os.getpid(), at=1.0), loop=os.getpid())
+        assert not lives(begun, loop=os.getppid())
+    finally:
+        phase.kill()
+        phase.wait()
+    assert not lives(begun, loop=os.getpid())
 
 
 def test_a_process_that_ended_does_not_live() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fieldkit.codec import encode_trajectory
 from fieldkit.errors import Interrupted
@@ -27,6 +29,7 @@ from scripts.run.lock import run_lock
 from scripts.run.timings import StepTimings, write_timings
 from scripts.watch import sight
 from scripts.watch.activity import State
+from scripts.watch.frame import frame
 from scripts.watch.sight import Watcher
 from tests.scripts.evals import trajectory
 from tests.scripts.made_night import HELD_OUT, Night, make_night, timings
@@ -37,7 +40,7 @@ STEPS = 4
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     """Four finished steps of six. A phase lives even if it began before this test process did."""
-    monkeypatch.setattr(sight, "lives", lambda entry: True)
+    monkeypatch.setattr(sight, "lives", lambda entry, loop: True)
     made = make_night(tmp_path, n_steps=STEPS, evaluated=False)
     made.folder.config.write_text("[run]\nsteps = 6\n[rollout]\ntasks_per_step = 2\n")
     return made
@@ -158,6 +161,67 @@ def test_the_loop_that_works_knows_better_than_run_toml_how_far_it_goes(night: N
     journal = night.folder.journal.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1')
     night.folder.journal.write_text(journal)
     assert Watcher(night.folder).look().planned == 6, "another loop's limits are no longer asked"
+
+
+def until(folder: RunFolder, deadline: float) -> None:
+    """This very process is a loop that has to be over at the Unix time `deadline`."""
+    limits = {"steps": "auto", "until": deadline}
+    Journal(folder.journal).append("loop_start", limits=limits, changed={})
+
+
+def test_a_watch_that_begins_late_in_a_step_sees_the_deadline_as_the_loop_did(night: Night) -> None:
+    """A step takes 80 s. When this one began there was time for it and one more, not so now."""
+    with run_lock(night.folder.lock):
+        until(night.folder, time.time() + 130)
+        begin(night.folder, "rollout", ago=70)
+        sight = Watcher(night.folder).look()
+    assert (sight.step, sight.planned) == (STEPS + 1, STEPS + 2)
+    assert sight.left == pytest.approx(2 * 80 - 70, abs=2)
+
+
+def unmeasured(night: Night, **limits: object) -> None:
+    """Of the night only the start is finished."""
+    for n in range(1, STEPS + 1):
+        shutil.rmtree(night.folder.step(n), ignore_errors=True)
+    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in limits.items())
+    night.folder.config.write_text(f"[run]\n{told}")
+
+
+def test_how_many_steps_fit_is_not_told_before_one_was_measured(night: Night) -> None:
+    unmeasured(night, steps="auto", minutes=45)
+    begin(night.folder, "rollout")
+    seen = Watcher(night.folder).look()
+    assert seen.planned is None
+    console = Console(record=True, width=80, file=io.StringIO())
+    console.print(frame(seen, console))
+    assert "─ night · step 1 · rollout ─" in console.export_text()
+    unmeasured(night, steps=20)
+    assert Watcher(night.folder).look().planned == 20
+
+
+def test_before_a_step_was_measured_no_second_that_is_gone_is_counted_twice(night: Night) -> None:
+    """The arm before this one ended 10 s ago; both are played by one evaluation."""
+    unmeasured(night, steps="auto", minutes=45)
+    begin(night.folder, "eval", ago=60)
+    played = replace(timings(0).segments[0], began=time.time() - 50, ended=time.time() - 10)
+    write_timings(night.folder.timings(0), StepTimings(0, (played,)))
+    assert Watcher(night.folder).look().left == pytest.approx(45 * 60 - 40 - 10, abs=2)
+    with run_lock(night.folder.lock):
+        night.folder.journal.unlink()
+        until(night.folder, time.time() + 600)
+        begin(night.folder, "eval", ago=60)
+        assert Watcher(night.folder).look().left == pytest.approx(600, abs=2)
+
+
+def test_the_base_arm_that_comes_last_is_part_of_the_time_left(night: Night) -> None:
+    without = Watcher(night.folder).look().left
+    shutil.rmtree(night.eval_of("base"))
+    text = night.folder.config.read_text()
+    night.folder.config.write_text(text + '[eval]\nbase = "end"\n')
+    left = Watcher(night.folder).look().left
+    assert without is not None
+    assert left is not None
+    assert left > without
 
 
 def test_the_last_thing_that_the_loop_said_is_no_row_of_a_table(night: Night) -> None:
