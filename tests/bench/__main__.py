@@ -57,8 +57,8 @@ def main(
         steps.measure(work, taken, rounds)
     if "trl" in chosen:
         against_trl.measure(work, taken, rounds)
-    write_json(out / "performance.json", page.record(work, taken, rounds))
-    write_text(out / "PERFORMANCE.md", page.page(work, taken, rounds))
+    write_json(out / "performance.json", page.record(work, taken))
+    write_text(out / "PERFORMANCE.md", page.page(work, taken))
     tell(str(out / "PERFORMANCE.md"))
 
 

@@ -61,6 +61,10 @@ class Measurements:
         found = [(r, v) for (p, c, r), v in self.found.items() if (p, c) == (part, contestant)]
         return [v[name] for _, v in sorted(found, key=lambda pair: pair[0])]
 
+    def rounds(self, part: str) -> int:
+        """How many rounds of a part were measured, at least in part."""
+        return max((r + 1 for p, _, r in self.found if p == part), default=0)
+
     def contestants(self, part: str) -> list[str]:
         """Those of a part, in the order in which they were first measured."""
         return list(dict.fromkeys(c for p, c, _ in self.found if p == part))

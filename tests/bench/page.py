@@ -150,7 +150,7 @@ def ratios(work: Work, taken: Measurements) -> dict[str, float]:
     }
 
 
-def page(work: Work, taken: Measurements, rounds: int) -> str:
+def page(work: Work, taken: Measurements) -> str:
     """The page."""
     about, settings = taken.about, work.config.rollout
     found = ratios(work, taken)
@@ -162,8 +162,7 @@ def page(work: Work, taken: Measurements, rounds: int) -> str:
     tables = "\n".join(t.markdown() for t in parts if t.rows)
     return f"""# Performance
 
-Written by `make bench` on {about["machine"]},
-in {about["dtype"]}, {counted(rounds, "round")}.
+Written by `make bench` on {about["machine"]}, in {about["dtype"]}.
 The contestants take turns, in the opposite order every second round. A cell is the median of the
 rounds and, in brackets, the smallest and the largest; a ratio is the median of the rounds' ratios.
 Every measurement, with the machine's load when it began, is in `performance.json`; fieldkit's own
@@ -190,7 +189,7 @@ def _rollouts(taken: Measurements) -> Table:
     )
     columns = ("what", "seconds", "ids sampled", "ids a second", "ms a turn in worlds")
     return Table(
-        "Rollout",
+        _titled("Rollout", taken, part),
         columns,
         rows,
         (
@@ -216,13 +215,13 @@ def _trainers(taken: Measurements) -> Table:
         note += f" This machine's matrix products reach {_spread([f / 1e9 for f in limits(taken)])}"
         note += " GFLOP/s in the model's best shape."
     columns = ("what", "forward (reference)", "forward and backward", "peak GiB")
-    return Table("Trainer", columns, rows, (note,))
+    return Table(_titled("Trainer", taken, trainers.PART), columns, rows, (note,))
 
 
 def _sizes(taken: Measurements) -> Table:
     rows = _passes(taken, trainers.SIZES, taken.contestants(trainers.SIZES))
     columns = ("micro-batch, dtype", "forward (reference)", "forward and backward", "peak GiB")
-    return Table("Trainer by micro-batch and dtype", columns, rows, ("One round.",))
+    return Table(_titled("Trainer by micro-batch and dtype", taken, trainers.SIZES), columns, rows)
 
 
 def _passes(
@@ -249,7 +248,7 @@ def _steps(taken: Measurements) -> Table:
     )
     columns = ("what", "seconds", "rollout", "trainer", "engine", "ids sampled")
     return Table(
-        "A whole step",
+        _titled("A whole step", taken, part),
         columns,
         rows,
         (
@@ -267,7 +266,7 @@ def _trl(taken: Measurements) -> Table:
         for name in taken.contestants(part)
     )
     return Table(
-        "A step of a tool environment",
+        _titled("A step of a tool environment", taken, part),
         ("what", "seconds", "ids sampled"),
         rows,
         (
@@ -283,7 +282,13 @@ def _restarts(taken: Measurements) -> Table:
         (name, *(_spread(taken.of(part, name, n)) for n in ("seconds", "start_seconds")))
         for name in taken.contestants(part)
     )
-    return Table("A new adapter", ("lifecycle", "seconds", "first start"), rows)
+    return Table(
+        _titled("A new adapter", taken, part), ("lifecycle", "seconds", "first start"), rows
+    )
+
+
+def _titled(title: str, taken: Measurements, part: str) -> str:
+    return f"{title}, {counted(taken.rounds(part), 'round')}"
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -298,11 +303,11 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def record(work: Work, taken: Measurements, rounds: int) -> dict[str, Any]:
+def record(work: Work, taken: Measurements) -> dict[str, Any]:
     """docs/performance.json."""
     found = [
         {"part": part, "contestant": contestant, "round": round_, **values}
         for (part, contestant, round_), values in taken.found.items()
     ]
     ratio = ratios(work, taken)
-    return {**taken.about, "rounds": rounds, "ratios": ratio, "measurements": found}
+    return {**taken.about, "ratios": ratio, "measurements": found}

@@ -178,10 +178,11 @@ def test_what_was_not_measured_is_left_out(work: Work, tmp_path: Path) -> None:
 
 def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
     whole = Work.of_preset()
-    text = page.page(whole, made(tmp_path / "m.jsonl"), 2)
+    text = page.page(whole, made(tmp_path / "m.jsonl"))
     assert "| rollout, all in flight against one at a time | 6.00 | ≥ 5 |" in text
     assert "8 tasks,\n4 attempts at each, at most 12 turns" in text
     assert "| this loop | 30 (20–40) |" in text
+    assert "Trainer, 2 rounds" in text
 
 
 def test_the_work_is_the_first_step_of_a_default_night() -> None:

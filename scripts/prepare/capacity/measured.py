@@ -133,10 +133,12 @@ def measured_runs(table: Path = TABLE, bench: Path = BENCH) -> list[MeasuredRun]
 
 
 def bench_runs(found: Mapping[str, Any], where: str) -> list[MeasuredRun]:
-    """The rollouts and passes of docs/performance.json; none of its short form, and no rollout that
-    does not tell its longest episode. Raises `BadInput` where it is not such a file."""
+    """The rollouts and passes of docs/performance.json, where it was measured on the box that the
+    nights were; none of its short form, and no rollout that does not tell its longest episode.
+
+    Raises `BadInput` where it is not such a file."""
     try:
-        if found["smaller"]:
+        if found["smaller"] or _PROCESSOR not in found["machine"]:
             return []
         told = f"make bench on {found['machine']}"
         limits: list[float] = []
@@ -155,12 +157,16 @@ def bench_runs(found: Mapping[str, Any], where: str) -> list[MeasuredRun]:
             f"{where}: not as `make bench` writes it ({type(e).__name__}: {e}); `make bench` writes"
             " it again"
         ) from None
-    model, box = "SmolLM2-135M-Instruct", "epyc-2"
+    model = "SmolLM2-135M-Instruct"
     return [
-        MeasuredRun(f"bench, {n} in flight", told, model, box, n, tuple(steps[n]), tflops)
+        MeasuredRun(f"bench, {n} in flight", told, model, _BOX, n, tuple(steps[n]), tflops)
         for n in sorted(steps)
     ]
 
+
+_BOX, _PROCESSOR = "epyc-2", "EPYC"
+"""That box, and what its processor is called. Other processors reach other shares of their
+products."""
 
 _SEATS = {"1 in flight": 1, "4 in flight": 4, "16 in flight": 16, "all in flight": SEATS}
 """The bench's contestants whose rollouts are played as in a night."""

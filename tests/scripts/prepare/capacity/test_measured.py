@@ -36,7 +36,7 @@ def bench(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
     passes = {"part": "trainer", "contestant": "ours", "round": 0, "inputs": 11000, "scored": 3500}
     found = {
-        "machine": "2 cores of X",
+        "machine": "2 cores of an EPYC",
         "smaller": [],
         "measurements": [
             {**rollout, "contestant": "1 in flight", "seconds": 160.0},
@@ -103,8 +103,9 @@ def test_a_benchs_rollouts_and_passes_are_read() -> None:
     assert all(run.is_exact for run in runs.values())
 
 
-def test_a_short_bench_and_one_without_longest_attempts_say_nothing() -> None:
+def test_a_short_bench_another_machines_and_one_without_longest_attempts_say_nothing() -> None:
     assert bench_runs(bench(smaller=["rollout.max_turns=2"]), "performance.json") == []
+    assert bench_runs(bench(machine="2 cores of a Xeon"), "performance.json") == []
     rows = [{k: v for k, v in row.items() if k != "longest"} for row in bench()["measurements"]]
     (passes,) = bench_runs(bench(measurements=rows), "performance.json")
     assert [step.rollout for step in passes.steps] == [None]
