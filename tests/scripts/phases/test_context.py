@@ -45,10 +45,10 @@ def test_the_trainer_s_memory_is_that_of_the_dtype_in_which_it_may_load_the_base
 
 
 def test_a_base_that_cannot_be_sharded_is_refused_before_the_first_rollout(
-    tiny_model: Path, tmp_path: Path
+    policy: tuple[Path, Path], tmp_path: Path
 ) -> None:
     config = RunConfig(
-        model=ModelSettings(path=str(tiny_model)),
+        model=ModelSettings(path=str(policy[0])),
         trainer=TrainerSettings(processes=2, shard_base=True),
         engine=EngineSettings(dtype="float16"),
     )

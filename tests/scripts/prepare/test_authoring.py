@@ -211,7 +211,10 @@ def test_a_file_that_was_changed_is_not_gone_on_with(write: Written) -> None:
         write([said(copy_task(1))], 2)
 
 
-def test_the_command_says_what_it_kept_and_that_it_wanted_more(tmp_path: Path) -> None:
+def test_the_command_says_what_it_kept_and_that_it_wanted_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "k")
     out, apart = tmp_path / "tasks.jsonl", tmp_path / "mine.jsonl"
     apart.write_bytes(from_checkout("data/development.jsonl").read_bytes())
     listed = json.dumps({"data": [{"id": "m"}]})

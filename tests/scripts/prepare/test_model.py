@@ -64,7 +64,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         build_model(name="gemma")
 
 
-@pytest.mark.parametrize("path", ["my models/foo bar", "~nobody/here"])
+@pytest.mark.parametrize("path", ["my models/foo bar", "~no-such-user/here"])
 def test_a_path_that_is_neither_folder_nor_hub_id_is_refused(path: str) -> None:
     with pytest.raises(BadInput, match=rf"model\.path: .*{path}"):
         find_model(path)
