@@ -249,6 +249,8 @@ def _refusal(cls: Any, error: ValidationError) -> str:
     if first["type"] == "unexpected_keyword_argument":
         return f"[{table}]: {_unknown('key', name, fields)}"
     kind, said = fields[name].annotation, fields[name].metadata
+    if get_origin(kind) in (dict, list) and len(first["loc"]) > 1:  # a value in it
+        name, kind, said = f"{name}.{first['loc'][1]}", get_args(kind)[-1], []
     near = nearest(found, _choices(kind, said)) if isinstance(found, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     of_kind = f" ({_KINDS.get(type(found), type(found).__name__)})"

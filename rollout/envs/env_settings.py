@@ -15,7 +15,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import FiniteFloat, PositiveFloat, PositiveInt
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import AssertionResult, Grade, RewardPart
@@ -90,10 +90,10 @@ class EnvSettings:
     such as `reward >= 1`."""
     style: Annotated[str, Choice(ENV_STYLES)] = "trl"
     """The interface of the code."""
-    rewards: dict[str, float] = field(default_factory=dict)
+    rewards: dict[str, FiniteFloat] = field(default_factory=dict)
     """Reward functions (`module:function`, `file.py:function`) with their weights. A part of weight
     0 is reported but not trained on."""
-    group_rewards: dict[str, float] = field(default_factory=dict)
+    group_rewards: dict[str, FiniteFloat] = field(default_factory=dict)
     """Reward functions that compare the attempts of a group, with their weights. They are called
     once with all attempts, after the last has ended, and get no environments. Evaluations have no
     groups."""

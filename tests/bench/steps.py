@@ -60,10 +60,10 @@ def run_of(work: Work, said: Sequence[str]) -> Iterator[RunFolder]:
             stop_engine(folder.path)
 
 
-def step_of(work: Work, folder: RunFolder) -> Values:
-    """Seconds of a run's first step by part, from a served adapter to the next one served."""
+def step_of(work: Work, folder: RunFolder, n: int = 1) -> Values:
+    """Seconds of a run's step `n` by part, from a served adapter to the next one served."""
     settings = work.config.engine
-    served = (folder.adapter(0), folder.version(0))
+    served = (folder.adapter(n - 1), folder.version(n - 1))
     ensure_engine(folder.path, work.model, settings, *served, tell)
     watch = Stopwatch()
     with watch.phase("rollout"):
@@ -71,9 +71,9 @@ def step_of(work: Work, folder: RunFolder) -> Values:
     with watch.phase("train"):
         _grpo("train", str(folder.path))
     with watch.phase("engine"):
-        served = (folder.adapter(1), folder.version(1))
+        served = (folder.adapter(n), folder.version(n))
         ensure_engine(folder.path, work.model, settings, *served, tell)
-    return {**_seconds(watch), **rollouts.amount(read_bundle(folder.bundle(1)))}
+    return {**_seconds(watch), **rollouts.amount(read_bundle(folder.bundle(n)))}
 
 
 _grpo = bind(child.run, "scripts.cli")

@@ -126,7 +126,8 @@ def made(file: Path) -> Measurements:
             steps.DOCUMENT: lambda r: stepped(140 * r),
         },
         against_trl.PART: {
-            against_trl.OURS: lambda r: stepped(10 * r),
+            against_trl.OURS: lambda r: stepped(15 * r),
+            against_trl.LATER: lambda r: stepped(10 * r),
             against_trl.TRL: lambda r: stepped(30 * r),
         },
         restarts.PART: {"hotswap": lambda r: {"seconds": 0.5, "start_seconds": 30.0 * r}},

@@ -84,6 +84,10 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
         ("[eval]\ntemperature = 3.0", "eval.temperature"),
         ("[rollout\n", "not valid TOML"),
         ("[rollout]\ngroup_size = 4\ngroup_size = 8", "not valid TOML"),
+        (
+            '[envs.mine]\nuse = "a:B"\npasses = "r >= 1"\n[envs.mine.rewards]\nf = nan\n',
+            "envs.mine.rewards.f: expected a finite number, found nan",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
