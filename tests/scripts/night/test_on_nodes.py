@@ -158,6 +158,7 @@ def test_a_node_removed_in_training_ends_the_phase_and_the_same_command_trains_o
 def test_the_node_of_the_engine_removed_in_the_rollout_is_exit_4_and_goes_on_elsewhere(
     night: Night, nodes: Nodes, of_one_box: Night
 ) -> None:
+    night.env["GRPO_TEST_SLOWER"] = "20"  # so that the rollout outlasts the look at servers
     config = night.folder.config
     config.write_text(config.read_text().replace('"head" = 1.0', '"serve" = 1.0'))
     nodes.add("s", serve=1.0)
