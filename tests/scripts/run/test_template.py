@@ -111,7 +111,7 @@ def test_a_variable_that_the_template_does_not_have_is_refused(
 
 
 def test_a_value_that_is_no_variable_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"model.chat_template_kwargs: expected a table"):
+    with pytest.raises(BadInput, match=r"kwargs.enable_thinking: expected true .*, found \[1\]"):
         ModelSettings(chat_template_kwargs={"enable_thinking": [1]})  # type: ignore[dict-item]
 
 
