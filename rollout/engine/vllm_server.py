@@ -259,7 +259,7 @@ def environment(
         env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
         env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
         env |= kernel_cache.environment(scratch / KERNELS)
-        env = preload.waiting(preload.preloaded(env, preloads(settings.tcmalloc)))
+        env = computing(env, settings)
         # Would override --kv-cache-memory-bytes.
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     elif replica.of > 1:
@@ -269,6 +269,11 @@ def environment(
 
 def _is_secret(name: str, settings: EngineSettings) -> bool:
     return name in settings.keys_from or _SECRET.search(name.upper()) is not None
+
+
+def computing(environment: Mapping[str, str], settings: EngineSettings) -> dict[str, str]:
+    """`environment` with what an engine on a CPU and every trainer are given (`preload`)."""
+    return preload.waiting(preload.preloaded(environment, preloads(settings.tcmalloc)))
 
 
 def preloads(wanted: bool) -> str | None:

@@ -11,8 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def from_checkout(path: str) -> Path:
     """A path of run.toml: absolute or ~ as it is, anything else below the checkout."""
-    p = Path(os.path.expanduser(path))  # noqa: PTH111  # leaves ~nobody as it is
+    p = from_home(path)
     return p if p.is_absolute() else ROOT / p
+
+
+def from_home(path: str) -> Path:
+    """A path in which ~ is the user's home. ~ with a name that no user has stays."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises for such a name
 
 
 def in_checkout(path: Path) -> Path:

@@ -23,9 +23,8 @@ from fieldkit.files.json_text import parse_json
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import read_adapter
-from rollout.engine.preload import preloaded, waiting
 from rollout.engine.serve import find_engine, release_memory
-from rollout.engine.vllm_server import preloads
+from rollout.engine.vllm_server import computing
 from scripts.base.children import run_child
 from scripts.base.events import detail, progress
 from scripts.base.exit_codes import KILLED, killed, raise_code
@@ -106,7 +105,7 @@ def _environment(ctx: Context) -> dict[str, str]:
     """The trainer's, however it is run on this machine; a node has one of its own."""
     if ctx.config.cluster.used:
         return dict(os.environ)
-    return waiting(preloaded(os.environ, preloads(ctx.config.engine.tcmalloc)))
+    return computing(os.environ, ctx.config.engine)
 
 
 def _inputs(ctx: Context, n: int) -> StepInputs:

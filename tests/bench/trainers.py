@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.files.atomic import write_json
-from rollout.engine.preload import preloaded, waiting
-from rollout.engine.vllm_server import preloads
+from rollout.engine.vllm_server import computing
 from tests.bench import child
 from tests.bench.measurements import Measurements, Values, in_turn
 from tests.bench.work import Work
@@ -49,7 +48,7 @@ def sizes(served: str) -> list[tuple[str, int]]:
 
 def trainer_environment(work: Work) -> dict[str, str]:
     """What the train phase gives to its trainer."""
-    return waiting(preloaded(os.environ, preloads(work.config.engine.tcmalloc)))
+    return computing(os.environ, work.config.engine)
 
 
 def words(work: Work, bundle: Path, settings: Path) -> list[str]:

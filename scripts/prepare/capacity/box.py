@@ -6,7 +6,6 @@ here.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from dataclasses import field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import FiniteFloat
 from fieldkit.errors import BadInput, MissingFile
 from fieldkit.registry import nearest
 from fieldkit.settings import Unit, read, settings
+from scripts.base.checkout import from_home
 
 SHIPPED = Path(__file__).with_name("boxes")
 
@@ -124,7 +124,7 @@ def named_box(name: str) -> Box:
     if name in known:
         return read_box(known[name])
     if name.endswith(".toml"):
-        return read_box(Path(os.path.expanduser(name)))  # noqa: PTH111 (~nobody stays)
+        return read_box(from_home(name))
     near = nearest(name, known)
     hint = f"; did you mean {near!r}?" if near else "."
     raise BadInput(

@@ -7,7 +7,6 @@ and is refused.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from fieldkit.errors import BadInput, MissingFile
 from fieldkit.files.atomic import read_json
 from fieldkit.registry import nearest
 from fieldkit.training.adapter import base_name
+from scripts.base.checkout import from_home
 
 SHIPPED = Path(__file__).with_name("models")
 """A folder with a config.json for each model that has a name here."""
@@ -148,7 +148,7 @@ def named_shape(model: str) -> ModelShape:
     for name in shipped():
         if name.lower() == model.lower():
             return read_shape(SHIPPED / name)
-    folder = Path(os.path.expanduser(model))  # noqa: PTH111 (~nobody stays)
+    folder = from_home(model)
     if folder.is_dir():
         return read_shape(folder)
     hint = f"; did you mean {near!r}?" if (near := nearest(model, shipped())) else ""
