@@ -17,7 +17,8 @@ from typing import Any
 def lazily(package: str, source: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` for a package, from the `import … as …` lines of its `source`.
 
-    Written as `__getattr__, __dir__ = lazily(__name__, __file__)`.
+    Written as `__getattr__, __dir__ = lazily(__name__, __file__)` in an `else` of `TYPE_CHECKING`:
+    a type checker that sees a `__getattr__` takes any name for one that is there.
     """
     tree = ast.parse(Path(source).read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

@@ -121,10 +121,11 @@ class PoolState:
     @property
     def outlook(self) -> str:
         """The expected share and its probability, as a clause for a person."""
+        p = self.probability
+        told = f"{p:.2f}" if p >= 0.005 else "below 0.01"
         return (
             f"{100 * self.share:.0f} % of the next pass's groups are expected to differ in their"
-            f" work, fewer than {100 * self.settings.bound:.0f} % with probability"
-            f" {self.probability:.2f}"
+            f" work, fewer than {100 * self.settings.bound:.0f} % with probability {told}"
         )
 
     @property

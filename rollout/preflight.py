@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fieldkit.records import RolloutGroup, Signal, StopReason, Task, ended_by_themselves
+from fieldkit.records import (
+    ActionKind,
+    RolloutGroup,
+    Signal,
+    StopReason,
+    Task,
+    ended_by_themselves,
+)
 from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups
@@ -22,6 +29,10 @@ PREFLIGHT_TASKS = 4
 """The most tasks of a preflight, as in the third reference document."""
 PREFLIGHT_STEP = 0
 """The step whose seeds a preflight uses; training steps count from 1."""
+_MANY = 0.25
+"""The share of replies that were cut, or had nothing to run, from which a person is told. Of the
+default adapter's it is below a twentieth."""
+_SHOWN = 80  # characters of such a reply
 
 
 class Verdict(StrEnum):
@@ -66,6 +77,13 @@ class Preflight:
     mean_turns: float
     seconds: float
     """Wall clock."""
+    n_replies: int
+    n_cut: int
+    """Replies that reached the length limit."""
+    n_unread: int
+    """Replies in which the world found nothing to run, and no stop."""
+    unread: str
+    """How the first of these begins; empty if there is none."""
 
     @property
     def n_episodes(self) -> int:
@@ -103,12 +121,18 @@ def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
     """Rows and verdict of groups that were played, such as a bundle's."""
     sums = totals([t for g in groups for t in g.trajectories])
     learnable = any(g.signal is Signal.LEARNABLE for g in groups)
+    turns = [turn for g in groups for t in g.trajectories for turn in t.turns]
+    unread = [turn.text for turn in turns if turn.action.kind is ActionKind.NONE]
     return Preflight(
         rows=tuple(_row(g) for g in groups),
         verdict=Verdict.HAS_SIGNAL if learnable else Verdict.NO_SIGNAL,
         stops=dict(sums.stops),
         mean_turns=sums.mean_turns,
         seconds=seconds,
+        n_replies=len(turns),
+        n_cut=sum(turn.finish_reason == "length" for turn in turns),
+        n_unread=len(unread),
+        unread=unread[0][:_SHOWN] if unread else "",
     )
 
 
@@ -165,10 +189,28 @@ def explain(report: Preflight) -> str:
         return (
             f"NO_SIGNAL: {counts}. A night would learn nothing: raise rollout.temperature or"
             " rollout.group_size, use the shaped reward, or start from another adapter or pool."
+            f"{_of_replies(report)}"
         )
     if not report.n_stopped:
         return (
             f"HAS_SIGNAL: {counts}. Stopping cannot be reinforced before it happens: expect a"
-            " slow start, or raise rollout.temperature."
+            f" slow start, or raise rollout.temperature.{_of_replies(report)}"
         )
-    return f"HAS_SIGNAL: {counts}."
+    return f"HAS_SIGNAL: {counts}.{_of_replies(report)}"
+
+
+def _of_replies(report: Preflight) -> str:
+    """Sentences, each with a space before it, where many replies were cut or not understood: then
+    limits or form are wrong, whatever the rewards are."""
+    said, many = "", _MANY * report.n_replies
+    if report.n_cut > many:
+        said += (
+            f" {report.n_cut} of {report.n_replies} replies were cut at rollout.max_new_tokens:"
+            " raise it, or turn long reasoning off (model.chat_template_kwargs)."
+        )
+    if report.n_unread > many:
+        said += (
+            f" {report.n_unread} of {report.n_replies} replies had nothing to run, such as"
+            f" {report.unread!r}."
+        )
+    return said

@@ -76,8 +76,9 @@ def check_disjoint(pool: Path, held_out: Path) -> None:
 
     Two tasks are the same if they have the same id, the same prompt (letter case and spaces aside)
     or the same marks of their environment (a shell task's seed files, its assertions), because
-    training on one would be practice for the other. A row that both files repeat does not count:
-    each copy is played with a seed of its own.
+    training on one would be practice for the other. A mark that both files repeat does not count:
+    it is what all of their tasks have in common, such as one workspace, or a row whose copies are
+    played with seeds of their own.
     """
     _refuse_shared(pool, held_out, "held-out", shared_tasks(pool, held_out))
 
@@ -110,18 +111,17 @@ def shared_tasks(
     default also checks both files."""
     read = read or tasks_by_line
     theirs, ours = read(held_out), read(pool)
-    seeded = _repeated(ours.values()) & _repeated(theirs.values())
+    common = _repeated(ours.values()) & _repeated(theirs.values())
     known = {sign: (line, task) for line, task in theirs.items() for sign in signatures(task)}
     for line, task in ours.items():
         for sign in signatures(task):
-            if sign in known and sign not in seeded:
+            if sign in known and sign not in common:
                 yield line, task, *known[sign], sign[0]
 
 
 def _repeated(tasks: Iterable[Task]) -> set[tuple[str, str]]:
-    """The marks that several rows of a file share."""
-    rows = [t for t in tasks if environment_of(t).from_rows]
-    counts = Counter(mark for task in rows for mark in environment_of(task).marks(task))
+    """The marks that several tasks of a file share."""
+    counts = Counter(mark for task in tasks for mark in environment_of(task).marks(task))
     return {mark for mark, n in counts.items() if n > 1}
 
 
@@ -221,7 +221,7 @@ def _rows(path: Path) -> Iterator[tuple[int, bytes, str]]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     if not path.is_file():
         raise BadInput(f"{path}: no such file; `grpo synth` writes the default task sets")
-    return read_raw_lines(path)
+    return ((line, raw) for line, raw in read_raw_lines(path) if raw.strip())
 
 
 def _without(where: str, error: BadInput) -> str:

@@ -4,7 +4,7 @@ A transcript is a list of token ids that only grows: sampled ids are kept as the
 new text between two completions (end of turn, the observation, the next header) is tokenised. So
 training sees exactly what sampling saw. If a chat template does not allow a conversation to grow
 that way, the conversation is rendered again and the trajectory gets a new segment. The template is
-checked for this once.
+tried once for each kind of reply.
 
 Messages and tools come from the world and may spell the model's control tokens.
 They are broken up before they are tokenised, so that no text can end its turn and speak for
@@ -13,6 +13,7 @@ another.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -29,8 +30,11 @@ Tools = Sequence[Mapping[str, Any]] | None
 _GENERIC = "TokenizersBackend"  # what transformers calls a tokenizer that is all in tokenizer.json
 
 # Placeholders that a template passes through unchanged; no template contains their text.
-_USER, _REPLY = "\x02user\x03", "\x02reply\x03"
+_SYSTEM, _USER, _REPLY = "\x02system\x03", "\x02user\x03", "\x02reply\x03"
 _NEXT = "what the world says next"  # plain, because some templates quote the answers of tools
+
+_THINKS = re.compile("</?think>")
+"""What marks reasoning in a reply. Templates take it out, or put an empty one in."""
 
 Switch = bool | int | str
 """A variable of a chat template."""
@@ -40,7 +44,7 @@ _TODAY = datetime(2024, 7, 26)
 date, sampling would depend on the day, and arms of two days could not be compared."""
 
 _BEGINNING: tuple[Message, ...] = (
-    {"role": "system", "content": "s"},
+    {"role": "system", "content": _SYSTEM},
     {"role": "user", "content": _USER},
 )
 
@@ -66,22 +70,30 @@ class ChatRenderer:
         special = _special_tokens(self._tokenizer)
         self._special_ids = frozenset(self._tokenizer.convert_tokens_to_ids([*special]))
         self._control = _any_of(special)
+        self._takes_system = self._shows_system()
         self.eot_id = self._end_of_turn(self._after_reply([{"role": "user", "content": ""}]))
-        self.prefix_preserving = self.preserves_prefixes()
-        """`preserves_prefixes` without tools, when a user speaks next."""
+        self.preserving: dict[tuple[str, bool], bool] = {}
+        """`preserves_prefixes` without tools, by role and kind of reply, where it was asked."""
 
-    def preserves_prefixes(self, tools: Tools = None, role: str = "user") -> bool:
-        """Whether a finished turn stays the same when a message of `role` follows. It depends on
-        the role: templates of reasoning models keep a reply's reasoning only while tools answer."""
+    def _shows_system(self) -> bool:
+        """Whether the template has a place for a system message. Some refuse one, some leave it
+        out, and a policy would never learn how to act."""
+        from jinja2 import TemplateError
+
+        try:
+            return _SYSTEM in self._text_of(_BEGINNING, None)
+        except TemplateError:
+            return False
+
+    def preserves_prefixes(self, role: str, thinks: bool, tools: Tools = None) -> bool:
+        """Whether a finished turn stays the same when a message of `role` follows. Templates of
+        reasoning models keep a reply's reasoning only while tools answer, and add an empty one to
+        a reply without. thinks: the reply has reasoning."""
         before = self._render(_BEGINNING, tools)
+        reply = f"<think>\nx\n</think>\n\n{_REPLY}" if thinks else _REPLY
         told = {"role": role, "name": "tool", "content": _NEXT}
-        # Some templates remove the reasoning from earlier replies: try with and without.
-        for reply in (_REPLY, f"<think>\nx\n</think>\n\n{_REPLY}"):
-            talk = [{"role": "assistant", "content": reply}, told]
-            whole = self._render([*_BEGINNING, *talk], tools)
-            if not whole.startswith(before + reply) or _NEXT not in whole:
-                return False
-        return True
+        whole = self._render([*_BEGINNING, {"role": "assistant", "content": reply}, told], tools)
+        return whole.startswith(before + reply) and _NEXT in whole
 
     def _after_reply(self, told: Sequence[Message], tools: Tools = None) -> str:
         """The text that the template puts after a reply: its end, `told`, the header of the next
@@ -101,22 +113,28 @@ class ChatRenderer:
         return ids[0]
 
     def _render(self, messages: Sequence[Message], tools: Tools = None) -> str:
+        """The conversation as text, ending with the header of the next reply."""
         from jinja2 import TemplateError
 
+        if not self._takes_system:
+            messages = _without_system(messages)
         try:
-            text: str = self._tokenizer.apply_chat_template(
-                [dict(m) for m in messages],
-                tools=None if tools is None else [dict(t) for t in tools],
-                tokenize=False,
-                add_generation_prompt=True,
-                **self._switches,
-            )
+            return self._text_of(messages, tools)
         except TemplateError as e:
             raise BadInput(
                 f"{self._tokenizer.name_or_path}: the chat template refuses a conversation of "
                 f"{', '.join(m['role'] for m in messages)} ({e}); use a model whose template takes "
                 "it (ChatML, Llama 3, Qwen)"
             ) from None
+
+    def _text_of(self, messages: Sequence[Message], tools: Tools) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            [dict(m) for m in messages],
+            tools=None if tools is None else [dict(t) for t in tools],
+            tokenize=False,
+            add_generation_prompt=True,
+            **self._switches,
+        )
         return text
 
     def harmless(self, outside: Any) -> Any:
@@ -173,6 +191,17 @@ def _load_tokenizer(model_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(model_dir))
 
 
+def _without_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """The conversation with its system text at the head of the first user message, where Gemma 3's
+    template puts it."""
+    first, *rest = messages
+    if first["role"] != "system":
+        return messages
+    if not rest or rest[0]["role"] != "user":
+        return [{**first, "role": "user"}, *rest]
+    return [{**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+
+
 def _special_tokens(tokenizer: Any) -> set[str]:
     """Every special token as it is written: those that transformers knows by a role (bos, eos), and
     those that are only marked as special (Gemma's end of turn)."""
@@ -196,16 +225,20 @@ class Transcript:
         self._renderer = renderer
         self._tools: Tools = renderer.harmless(tools)
         self._messages: list[Message] = renderer.harmless(list(messages))
-        self._preserving = {} if tools else {"user": renderer.prefix_preserving}
+        self._preserving: dict[tuple[str, bool], bool] = {} if tools else renderer.preserving
+        self._kinds = set[bool]()  # whether replies so far had reasoning
         self._completion: tuple[int, ...] | None = None
         self.prompt_ids: tuple[int, ...] = renderer.opening_ids(self._messages, self._tools)
 
     def _grows(self, told: Sequence[Message]) -> bool:
         """Whether the conversation may continue with these messages without being rendered
         again."""
-        for role in {m["role"] for m in told} - self._preserving.keys():
-            self._preserving[role] = self._renderer.preserves_prefixes(self._tools, role)
-        return all(self._preserving[m["role"]] for m in told)
+        found = self._preserving
+        # An earlier reply may be rewritten only now: all kinds so far count.
+        now = set(itertools.product((m["role"] for m in told), self._kinds))
+        for role, thinks in now - found.keys():
+            found[role, thinks] = self._renderer.preserves_prefixes(role, thinks, self._tools)
+        return all(found[key] for key in now)
 
     def add_completion(self, ids: Sequence[int]) -> None:
         """Append the sampled ids, exactly as they came."""
@@ -213,6 +246,7 @@ class Transcript:
             raise ValueError("a completion must be followed by an observation")
         self._completion = tuple(ids)
         reply = self._renderer.harmless(self._renderer.decode(ids))
+        self._kinds.add(_THINKS.search(reply) is not None)
         self._messages.append({"role": "assistant", "content": reply})
 
     def add_observation(self, messages: Sequence[Message]) -> None:

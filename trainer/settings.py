@@ -100,10 +100,11 @@ class TrainerSettings:
     launch: Annotated[Literal["auto", "single", "torchrun"], Change.MACHINE] = "auto"
     """How the trainer is started. "single": one process, which engine.keep_trainer may keep from
     step to step. "torchrun": `processes` of them, each with a part of the bundle, started anew for
-    each step; their number changes the last bits of sums. "auto": torchrun for more than one."""
+    each step; their number changes the last bits of sums. "auto": torchrun where `processes` are
+    several, or where `shard_base` asks for them; else a single one."""
     processes: Annotated[PositiveInt | None, Change.MACHINE] = None
     """Processes that take a step together, on CUDA at most one for each device. Left out: one for
-    each CUDA device, and one on a CPU."""
+    each CUDA device where torchrun starts them, and one on a CPU."""
     shard_base: Annotated[bool, Change.MACHINE] = False
     """With several processes, for a base that does not fit one device: each keeps a part of the
     layers (FSDP2) and gathers the other parts for each pass. The base is kept in the server's
@@ -148,7 +149,11 @@ class TrainerSettings:
     @property
     def world_size(self) -> int:
         """Processes that take a step together on this machine."""
-        return 1 if self.launch == "single" else self.processes or cuda_devices() or 1
+        if self.launch == "single":
+            return 1
+        # Several start anew for each step, which most steps on a GPU take less time than.
+        several = self.launch == "torchrun" or self.shard_base
+        return self.processes or (cuda_devices() if several else 0) or 1
 
     @property
     def launched(self) -> bool:

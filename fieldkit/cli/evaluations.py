@@ -138,8 +138,8 @@ def _attempts(file: Path) -> Iterator[tuple[str, int, int]]:
     if _holds_trajectories(file):
         yield from ((t.task_id, 1, int(t.grade.passed)) for t in _trajectories(file))
         return
-    from fieldkit.eval.base_comparison import flag
     from fieldkit.eval.passk import whole_number
+    from fieldkit.eval.task_record import flag
 
     for where, row in read_objects(file):
         grade = row.get("final_grade")

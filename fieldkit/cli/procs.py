@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fieldkit.cli.columns import show
+from fieldkit.errors import MissingFile
 
 
 def procs(
@@ -45,4 +46,8 @@ def procs(
         shown = f"{name or 'in no ledger'}{'' if leads else ' (child)'}"
         age = "–" if began is None else f"{(time.time() - began) / 60:.0f} min"
         rows.append((shown, str(found.pid), age, f"{held / GIB:.2f} GiB", str(found.ledger)))
+    if wanted is not None and not facts and not wanted.is_file():
+        raise MissingFile(
+            f"{wanted}: no such ledger, and no process names it; `fieldkit procs` lists all"
+        )
     show(rows, facts, as_json=as_json)

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from fieldkit.client.chat import ChatHTTPError as ChatHTTPError
     from fieldkit.client.chat import ChatTimeout as ChatTimeout
     from fieldkit.client.chat import wait_for_warm as wait_for_warm
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

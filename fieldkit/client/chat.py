@@ -89,20 +89,27 @@ class _Endpoint:
         # An empty key is no header: HTTP has none that ends with a space.
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
+    @property
+    def _limits(self) -> httpx.Limits:
+        """A request must not time out because it waits for a connection of the client's own."""
+        import httpx
+
+        return httpx.Limits(max_connections=None)
+
     def _body(
         self,
         messages: Sequence[Mapping[str, Any]],
-        max_tokens: int,
-        temperature: float,
+        max_tokens: int | None,
+        temperature: float | None,
         extra: Mapping[str, Any],
     ) -> str:
         if self.max_retries < 0:
             raise BadInput(f"max_retries is {self.max_retries}; it has to be 0 or more")
+        limits = {"max_tokens": max_tokens, "temperature": temperature}
         payload = {
             "model": self.model,
             "messages": list(messages),
-            "max_tokens": max_tokens,
-            "temperature": temperature,
+            **{key: value for key, value in limits.items() if value is not None},
             **extra,
         }
         return whole_text(json.dumps(payload, allow_nan=False, ensure_ascii=False))
@@ -201,14 +208,16 @@ class ChatClient(_Endpoint):
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        max_tokens: int = 512,
-        temperature: float = 0.0,
+        max_tokens: int | None = 512,
+        temperature: float | None = 0.0,
         **extra: Any,
     ) -> dict[str, Any]:
         """The server's whole answer: {"choices": [{"message": {"content": …}}], …}.
 
-        extra: further keys of the request, such as `response_format` or `seed`. Raises
-        `ChatHTTPError`, `ChatTimeout` or `ChatError`, and `BadInput` for a negative `max_retries`.
+        max_tokens, temperature: None leaves the key out, as for a model that refuses it and takes
+        `max_completion_tokens`. extra: further keys of the request, such as that one,
+        `response_format` or `seed`. Raises `ChatHTTPError`, `ChatTimeout` or `ChatError`, and
+        `BadInput` for a negative `max_retries`.
         """
         body = self._body(messages, max_tokens, temperature, extra)
         attempt = 0
@@ -245,7 +254,9 @@ class ChatClient(_Endpoint):
 
         headers = self._headers
         if self._http is None:
-            self._http = httpx.Client(headers=headers, trust_env=proxied(self.base_url))
+            self._http = httpx.Client(
+                headers=headers, limits=self._limits, trust_env=proxied(self.base_url)
+            )
         return self._http
 
 
@@ -275,8 +286,8 @@ class AsyncChatClient(_Endpoint):
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        max_tokens: int = 512,
-        temperature: float = 0.0,
+        max_tokens: int | None = 512,
+        temperature: float | None = 0.0,
         **extra: Any,
     ) -> dict[str, Any]:
         """As `ChatClient.chat`."""
@@ -303,12 +314,10 @@ class AsyncChatClient(_Endpoint):
 
         headers = self._headers
         if self._http is None:
-            # A request must not time out because it waits for a connection of the client's own.
-            limits = httpx.Limits(max_connections=None)
             self._http = httpx.AsyncClient(
                 headers=headers,
                 timeout=self.timeout,
-                limits=limits,
+                limits=self._limits,
                 trust_env=proxied(self.base_url),
             )
         return self._http

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fieldkit.eval.base_comparison import (
         MatchedBaseComparisonResult as MatchedBaseComparisonResult,
     )
-    from fieldkit.eval.base_comparison import Rows as Rows
     from fieldkit.eval.grade import AssertionResult as AssertionResult
     from fieldkit.eval.judge import BUILTIN_RUBRICS as BUILTIN_RUBRICS
     from fieldkit.eval.judge import RUBRIC_CORRECTNESS as RUBRIC_CORRECTNESS
@@ -38,10 +37,15 @@ if TYPE_CHECKING:
     from fieldkit.eval.passk import pass_at_k_estimator as pass_at_k_estimator
     from fieldkit.eval.stats import Estimate as Estimate
     from fieldkit.eval.stats import Interval as Interval
+    from fieldkit.eval.stats import PairedMeans as PairedMeans
     from fieldkit.eval.stats import PairedProportions as PairedProportions
     from fieldkit.eval.stats import PairedTest as PairedTest
+    from fieldkit.eval.stats import holm as holm
+    from fieldkit.eval.stats import paired_means as paired_means
+    from fieldkit.eval.stats import paired_proportions as paired_proportions
     from fieldkit.eval.task_grader import AssertionGrader as AssertionGrader
     from fieldkit.eval.task_grader import GradeResult as GradeResult
+    from fieldkit.eval.task_record import Rows as Rows
     from fieldkit.eval.text_match import contains as contains
     from fieldkit.eval.text_match import exact_match as exact_match
     from fieldkit.eval.text_match import is_refusal as is_refusal
@@ -52,5 +56,5 @@ if TYPE_CHECKING:
     from fieldkit.eval.tree import Tree as Tree
     from fieldkit.eval.tree import Unmet as Unmet
     from fieldkit.registry import Registry as Registry
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

@@ -7,22 +7,15 @@ or lists of plain dicts, as a script has them. The statistics are the same (`fie
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput
 from fieldkit.eval import stats
-from fieldkit.eval.passk import whole_number
 from fieldkit.eval.stats import Estimate, PairedProportions
-from fieldkit.files.atomic import read_objects
-
-Rows = Iterable[Mapping[str, Any]] | str | Path
-"""Records of one policy, one a task: dicts, or the path of a JSONL file."""
+from fieldkit.eval.task_record import Rows, TaskRecord, paired, read_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +176,7 @@ class MatchedBaseComparison:
     def stats(self, rows: Rows) -> GroupStats:
         """One policy's results. Raises `BadInput`, with the line of a file, for a record that is
         not in order."""
-        return self._counted(list(_read(rows)))
+        return self._counted(list(read_records(rows)))
 
     def compare(self, baseline: Rows, candidate: Rows) -> MatchedBaseComparisonResult:
         """Candidate minus baseline, with tests and intervals.
@@ -191,8 +184,8 @@ class MatchedBaseComparison:
         Raises `BadInput` naming the task where the two did not play the same tasks, or where a
         task's number of assertions differs: such differences are not the policy's.
         """
-        first, second = list(_read(baseline)), list(_read(candidate))
-        pairs = _paired(first, second)
+        first, second = list(read_records(baseline)), list(read_records(candidate))
+        pairs = paired(first, second)
         a, b = self._counted(first), self._counted(second)
         asserted = [(x, y) for x, y in pairs if x.n_total]
         return MatchedBaseComparisonResult(
@@ -229,7 +222,7 @@ class MatchedBaseComparison:
             ),
         )
 
-    def _counted(self, records: Sequence[_Record]) -> GroupStats:
+    def _counted(self, records: Sequence[TaskRecord]) -> GroupStats:
         by_group: dict[str, dict[str, int]] = {}
         by_kind: dict[str, dict[str, int]] = {}
         for r in records:
@@ -257,100 +250,6 @@ class MatchedBaseComparison:
             mean_turns=statistics.fmean(r.turns for r in records) if records else 0.0,
             mean_wall=statistics.fmean(r.seconds for r in records) if records else 0.0,
         )
-
-
-@dataclass(frozen=True)
-class _Record:
-    """One task's record, checked. where: file and line, or its place in a list."""
-
-    where: str
-    task_id: str
-    passed: bool
-    n_passed: int
-    n_total: int
-    assertions: tuple[tuple[str, bool], ...]
-    stopped: str
-    turns: float
-    seconds: float
-
-
-def _read(rows: Rows) -> Iterable[_Record]:
-    if isinstance(rows, str | Path):
-        for where, row in read_objects(Path(rows)):
-            yield _record(row, where)
-        return
-    for i, one in enumerate(rows):
-        yield _record(one, f"record {i}")
-
-
-def _record(row: Any, where: str) -> _Record:
-    if not isinstance(row, Mapping):
-        raise BadInput(f"{where}: expected an object, found {type(row).__name__}")
-    grade = row.get("final_grade")
-    if not row.get("task_id") or not isinstance(grade, Mapping):
-        raise BadInput(f"{where}: a record needs task_id and final_grade")
-    try:
-        found = _Record(
-            where=where,
-            task_id=str(row["task_id"]),
-            passed=flag(grade["passed"]),
-            n_passed=whole_number(grade["n_passed"]),
-            n_total=whole_number(grade["n_total"]),
-            assertions=tuple(
-                (str(a["kind"]), flag(a["passed"])) for a in grade.get("assertions") or ()
-            ),
-            stopped=str(row.get("stopped") or "?"),
-            turns=_measured(row.get("n_turns")),
-            seconds=_measured(row.get("wall_seconds")),
-        )
-    except KeyError as e:
-        raise BadInput(f"{where}: final_grade: the key {e} is missing") from None
-    except (TypeError, ValueError, OverflowError) as e:
-        raise BadInput(f"{where}: not a record ({e})") from None
-    if not 0 <= found.n_passed <= found.n_total:
-        raise BadInput(f"{where}: {found.n_passed} of {found.n_total} assertions cannot hold")
-    return found
-
-
-def flag(value: Any) -> bool:
-    """Whether something passed. Raises `ValueError` for what is neither true nor false, 1 nor 0."""
-    if value not in (0, 1):
-        raise ValueError(f"{value!r} is neither true nor false")
-    return bool(value)
-
-
-def _measured(value: Any) -> float:
-    """A number of turns or seconds; 0 for None."""
-    found = float(value or 0)
-    if not (math.isfinite(found) and found >= 0):
-        raise ValueError(f"{value!r} is not a finite number of 0 or more")
-    return found
-
-
-def _paired(first: Sequence[_Record], second: Sequence[_Record]) -> list[tuple[_Record, _Record]]:
-    if not first:
-        raise BadInput("the baseline has no record: there is nothing to compare")
-    for name, records in (("baseline", first), ("candidate", second)):
-        seen: set[str] = set()
-        for r in records:
-            if r.task_id in seen:
-                raise BadInput(f"{r.where}: the {name} has task {r.task_id} more than once")
-            seen.add(r.task_id)
-    after = {r.task_id: r for r in second}
-    odd = sorted({r.task_id for r in first} ^ after.keys())
-    if odd:
-        there = "candidate" if odd[0] in after else "baseline"
-        raise BadInput(
-            f"not the same tasks: {odd[0]} is in the {there} only ({len(odd)} such tasks); "
-            "evaluate both on the same file"
-        )
-    for r in first:
-        if r.n_total != after[r.task_id].n_total:
-            raise BadInput(
-                f"task {r.task_id} has {r.n_total} assertions in the baseline and "
-                f"{after[r.task_id].n_total} in the candidate: the task changed between the two"
-            )
-    return [(r, after[r.task_id]) for r in first]
 
 
 def _percent(part: int, whole: int) -> float:

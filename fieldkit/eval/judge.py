@@ -83,7 +83,8 @@ class JudgeResult:
 class Judge:
     """Grades answers by `rubric`, one of `BUILTIN_RUBRICS` or a system text of one's own.
 
-    client: a `fieldkit.client.ChatClient`, whose retries apply. scale: lowest and highest score;
+    client: a `fieldkit.client.ChatClient`, whose retries apply. max_tokens, temperature: as for its
+    `chat`; a model that thinks before it grades needs more tokens. scale: lowest and highest score;
     known for the built-in rubrics, and None accepts any number. cache: a JSONL file in which
     replies are kept, so that the same question is not asked twice; without one they are kept
     while this judge lives.
@@ -91,8 +92,8 @@ class Judge:
 
     client: Chats
     rubric: str = RUBRIC_CORRECTNESS
-    max_tokens: int = 160
-    temperature: float = 0.0
+    max_tokens: int | None = 160
+    temperature: float | None = 0.0
     scale: tuple[float, float] | None = None
     cache: str | Path | None = None
     _replies: dict[str, str] = field(default_factory=dict, init=False, repr=False)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from fieldkit.errors import BadInput
+
 LEVEL = 0.95
 """Coverage that every interval aims at."""
 
@@ -80,6 +82,15 @@ class PairedProportions:
     """Two proportions on the same tasks: the test, and second − first with its interval."""
 
     test: PairedTest
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class PairedMeans:
+    """Two means over the same tasks: the sign-flip test's p-value, and second − first with its
+    interval, which is None where all tasks differ alike."""
+
+    p_value: float
     difference: Estimate
 
 
@@ -153,7 +164,15 @@ def _newcombe_phi(test: PairedTest) -> float:
 
 
 def paired_proportions(first: Sequence[bool], second: Sequence[bool]) -> PairedProportions:
-    """`mcnemar` and `paired_difference` of the same pairs."""
+    """Outcomes of two policies, one of each for a task in the same order: McNemar's exact test, and
+    the difference with Newcombe's interval.
+
+    Raises `BadInput` for no task, and for sequences of different lengths.
+
+    >>> found = paired_proportions([False] * 6, [True] * 6)
+    >>> round(found.test.p_value, 4), found.difference.value
+    (0.0312, 1.0)
+    """
     test = mcnemar(first, second)
     return PairedProportions(test, paired_difference(test))
 
@@ -167,6 +186,25 @@ def with_width(found: Estimate) -> Estimate:
     ends = found.interval
     flat = ends is not None and math.isclose(ends.low, ends.high, rel_tol=1e-9, abs_tol=1e-12)
     return replace(found, interval=None) if flat else found
+
+
+def paired_means(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> PairedMeans:
+    """Scores of two policies, one of each for a task in the same order: the sign-flip permutation
+    test (exact for few tasks), and the difference of the means with a paired bootstrap interval.
+
+    Tasks are resampled, and the percentiles taken so that the interval is as wide as Student's
+    (Hesterberg 2015). It reaches to zero where fewer than six tasks differ, which prove nothing.
+
+    Several attempts at a task count as one score, their mean: they are not independent. Raises
+    `BadInput` for no task, sequences of different lengths, and a score that is not finite.
+
+    >>> found = paired_means([0.2, 0.4, 0.1, 0.5, 0.3, 0.6], [0.4, 0.5, 0.4, 0.9, 0.5, 0.7])
+    >>> round(found.p_value, 4), round(found.difference.value, 4), found.difference.sign
+    (0.0312, 0.2167, 1)
+    """
+    _check_pairs(first, second)
+    p_value = sign_flips([b - a for a, b in zip(first, second, strict=True)], seed=seed)
+    return PairedMeans(p_value, with_width(mean_difference(first, second, seed=seed)))
 
 
 def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
@@ -230,7 +268,7 @@ def _ratio(parts: tuple[Values, ...], totals: Values, seed: int, resamples: int)
     for values in (*parts, totals):
         _check_finite(values)
     if min(totals) <= 0:
-        raise ValueError("every task needs a total above 0; leave out the tasks that have none")
+        raise BadInput("every task needs a total above 0; leave out the tasks that have none")
     n = len(totals)
     value = (math.fsum(parts[0]) - sum(map(math.fsum, parts[1:]))) / math.fsum(totals)
     if n == 1:
@@ -254,7 +292,7 @@ def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed
     differences: one for each task, of any size, such as means over several runs. Under the null
     each is as likely to have the other sign; exact where there are few tasks (`scipy.stats
     .permutation_test` with permutation_type "samples"), else from `resamples` random flips. Raises
-    `ValueError` for a difference that is not a finite number.
+    `BadInput` for a difference that is not a finite number.
 
     >>> round(sign_flips([1.0] * 6), 4)
     0.0312
@@ -278,11 +316,16 @@ def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment over the rows of one table (Holm 1979).
+    """Holm's step-down adjustment of tests that are read together, as the rows of one table are
+    (Holm 1979).
 
-    Of m values the i-th smallest is multiplied by m − i + 1, cut at 1, and raised to that of the
-    one before. SciPy lacks it, and for these lines statsmodels would bring pandas. Raises
-    `ValueError` for a value that is not a finite number.
+    p_values of m tests → m p-values that keep the chance of any false rejection below the level
+    each is compared with. The i-th smallest is multiplied by m − i + 1, cut at 1, and raised to
+    that of the one before. SciPy lacks it, and for these lines statsmodels would bring pandas.
+    Raises `BadInput` for a value that is not a finite number.
+
+    >>> holm([0.04, 0.01])
+    [0.04, 0.02]
     """
     _check_finite(p_values)
     adjusted, floor = [0.0] * len(p_values), 0.0
@@ -338,11 +381,11 @@ def _expanded_tail(n: int) -> float:
 
 def _check_finite(values: Sequence[float]) -> None:
     if not all(map(math.isfinite, values)):
-        raise ValueError("a value is not a finite number")
+        raise BadInput("a value is not a finite number")
 
 
 def _check_pairs(first: Sequence[object], second: Sequence[object]) -> None:
     if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} outcomes cannot be paired")
-    if not first:
-        raise ValueError("no task: there is nothing to compare")
+        raise BadInput(f"{len(first)} and {len(second)} outcomes cannot be paired")
+    if len(first) == 0:  # an array has no truth
+        raise BadInput("no task: there is nothing to compare")

@@ -25,5 +25,5 @@ if TYPE_CHECKING:
     from fieldkit.files.journal import Entry as Entry
     from fieldkit.files.journal import Journal as Journal
     from fieldkit.files.journal import Mark as Mark
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

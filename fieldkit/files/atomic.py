@@ -119,12 +119,9 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read one JSON document. Raises `BadInput` naming file and line."""
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    return parse_json(data, str(path), names_line=False)
+    """Read one JSON document. Raises `MissingFile`, and `BadInput` naming file and line."""
+    with _opened(path) as f:
+        return parse_json(f.read(), str(path), names_line=False)
 
 
 @contextmanager

@@ -21,5 +21,5 @@ if TYPE_CHECKING:
     from fieldkit.gate.memory import top_holders as top_holders
     from fieldkit.gate.memory import wait_until_available as wait_until_available
     from fieldkit.gate.patience import Patience as Patience
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class Holder:
 
 def available() -> Available:
     """Available memory, on the host (within this cgroup's limit) and on the GPU."""
-    host, limit, gpu = psutil.virtual_memory().available, _cgroup_available(), _gpu_memory()
+    host, limit = psutil.virtual_memory().available, _cgroup_available()
+    gpu = _gpu_memory(_our_gpu)
     host = host if limit is None else min(host, limit)
     return Available(host, None if gpu is None else int(gpu.free))
 
@@ -152,16 +154,29 @@ def _our_gpu(nvml: Any) -> Any:
     return nvml.nvmlDeviceGetHandleByUUID(first)
 
 
-def _gpu_memory() -> Any:
-    """Free and total bytes of our GPU. None without one, or where it shares the host's memory."""
+def _gpu_memory(find: Callable[[Any], Any]) -> Any:
+    """Free and total bytes of the GPU that `find` takes from NVML. None without one, or where it
+    shares the host's memory."""
     nvml = _nvml()
     if nvml is None:
         return None
     try:
-        return nvml.nvmlDeviceGetMemoryInfo(_our_gpu(nvml))
+        found = nvml.nvmlDeviceGetMemoryInfo(find(nvml))
     except nvml.NVMLError:
-        # Chips with unified memory (GB10) answer "not supported": the host's figure holds for them.
+        # Chips with unified memory (GB10) answer "not supported", or 0 bytes with some drivers: the
+        # host's figure holds for them.
         return None
+    return found if found.total else None
+
+
+def _handle(index: int, nvml: Any) -> Any:
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def _free_together(gpus: Iterable[int]) -> int | None:
+    """Free bytes of these GPUs, by NVML's numbers; None for none, and without memory of theirs."""
+    found = [_gpu_memory(partial(_handle, i)) for i in gpus]
+    return sum(int(each.free) for each in found) if found and all(found) else None
 
 
 def gpu_names() -> list[str]:
@@ -177,7 +192,7 @@ def gpu_names() -> list[str]:
 
 def gpu_total() -> int | None:
     """Bytes that our GPU has; None as in `Available.gpu`."""
-    found = _gpu_memory()
+    found = _gpu_memory(_our_gpu)
     return None if found is None else int(found.total)
 
 
@@ -194,17 +209,26 @@ def held_by(pid: int) -> int:
 
 def gpu_held_by(pids: Iterable[int]) -> int:
     """GPU bytes that these processes hold."""
-    wanted = set(pids)
-    return sum(h.held for h in _gpu_holders() if h.pid in wanted)
+    return sum(_held_by_gpu(pids).values())
+
+
+def _held_by_gpu(pids: Iterable[int]) -> dict[int, int]:
+    """Bytes that these processes hold on each GPU on which they hold any, by NVML's numbers."""
+    wanted, held = set(pids), dict[int, int]()
+    for gpu, holder in _on_gpus():
+        if holder.pid in wanted and holder.held:
+            held[gpu] = held.get(gpu, 0) + holder.held
+    return held
 
 
 @dataclass(frozen=True)
 class Reclaim:
     """Figures from before some processes are ended, to prove afterwards that their memory is back.
 
-    pids: those processes. before: memory available then. held, held_gpu: bytes that they held.
-    others: bytes that all other processes held, and all shared memory: what those take meanwhile
-    is not missing.
+    pids: those processes. gpus: NVML's numbers of the GPUs on which they held memory. before:
+    memory available then, on the host and on those GPUs together. held, held_gpu: bytes that they
+    held. others: bytes that all other processes held, and all shared memory: what those take
+    meanwhile is not missing.
     """
 
     pids: frozenset[int]
@@ -212,17 +236,20 @@ class Reclaim:
     held: int
     held_gpu: int
     others: int
+    gpus: tuple[int, ...] = ()
 
     @classmethod
     def measure(cls, pids: Iterable[int]) -> Reclaim:
         """Measure before ending `pids`."""
         ending = frozenset(pids)
+        held_gpu = _held_by_gpu(ending)
         return cls(
             pids=ending,
-            before=available(),
+            before=Available(available().host, _free_together(held_gpu)),
             held=sum(held_by(pid) for pid in ending),
-            held_gpu=gpu_held_by(ending),
+            held_gpu=sum(held_gpu.values()),
             others=_taken_without(ending),
+            gpus=tuple(held_gpu),
         )
 
     @property
@@ -237,16 +264,15 @@ class Reclaim:
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Reclaim:
         """Inverse of `plain`."""
-        before = Available(**value["before"])
-        return cls(**{**value, "pids": frozenset(value["pids"]), "before": before})
+        before, gpus = Available(**value["before"]), tuple(value.get("gpus", ()))
+        return cls(**{**value, "pids": frozenset(value["pids"]), "before": before, "gpus": gpus})
 
     def wait(self, *, margin: int, seconds: float, what: str) -> None:
         """Wait until all but `margin` bytes came back. Raises `Shortage` after `seconds`."""
 
         def probe() -> Available:
-            now = available()
             taken = max(0, _taken_without(self.pids) - self.others)
-            return Available(now.host + taken, now.gpu)
+            return Available(available().host + taken, _free_together(self.gpus))
 
         gpu = self.before.gpu
         # Where the GPU has no memory of its own, what was held on it comes back to the host.
@@ -275,18 +301,20 @@ def top_holders(count: int = 5) -> list[Holder]:
     """The processes that hold most, host and GPU apart, largest first."""
     host = [Holder(pid, _name(pid), held_by(pid), "host") for pid in psutil.pids()]
     largest = sorted(host, key=lambda h: -h.held)[:count]
-    return largest + sorted(_gpu_holders(), key=lambda h: -h.held)[:count]
+    on_gpus = (holder for _, holder in _on_gpus())
+    return largest + sorted(on_gpus, key=lambda h: -h.held)[:count]
 
 
-def _gpu_holders() -> list[Holder]:
-    """None where the driver tells nobody, as under WSL and in some containers."""
+def _on_gpus() -> list[tuple[int, Holder]]:
+    """NVML's number of a GPU, and a process there. None where the driver tells nobody, as under WSL
+    and in some containers."""
     nvml = _nvml()
     if nvml is None:
         return []
     try:
         return [
-            Holder(process.pid, _name(process.pid), int(process.usedGpuMemory or 0), "gpu")
-            for gpu in _gpus(nvml)
+            (i, Holder(process.pid, _name(process.pid), int(process.usedGpuMemory or 0), "gpu"))
+            for i, gpu in enumerate(_gpus(nvml))
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
         ]
     except nvml.NVMLError:

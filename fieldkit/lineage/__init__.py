@@ -12,5 +12,5 @@ if TYPE_CHECKING:
     from fieldkit.lineage.store import LineageStore as LineageStore
     from fieldkit.lineage.trial import FailureLabel as FailureLabel
     from fieldkit.lineage.trial import Trial as Trial
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

@@ -19,5 +19,5 @@ if TYPE_CHECKING:
     from fieldkit.nim.windowed_client import NIMError as NIMError
     from fieldkit.nim.windowed_client import NIMHTTPError as NIMHTTPError
     from fieldkit.nim.windowed_client import NIMTimeoutError as NIMTimeoutError
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

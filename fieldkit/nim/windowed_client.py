@@ -67,13 +67,13 @@ class NIMClient(ChatClient):
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        max_tokens: int = 512,
-        temperature: float = 0.0,
+        max_tokens: int | None = 512,
+        temperature: float | None = 0.0,
         **extra: Any,
     ) -> dict[str, Any]:
         """As `ChatClient.chat`. Raises `NIMContextOverflowError` for more tokens than the window
         has, by `estimate_tokens`."""
-        wanted = sum(map(_tokens, messages)) + max_tokens
+        wanted = sum(map(_tokens, messages)) + (max_tokens or 0)
         if wanted > self.context_window:
             raise NIMContextOverflowError(estimated_tokens=wanted, ceiling=self.context_window)
         return super().chat(messages, max_tokens=max_tokens, temperature=temperature, **extra)

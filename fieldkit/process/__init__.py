@@ -25,5 +25,5 @@ if TYPE_CHECKING:
     from fieldkit.process.owned import wait_ended as wait_ended
     from fieldkit.process.shared_memory import remove_shared as remove_shared
     from fieldkit.process.shared_memory import shared_files as shared_files
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

@@ -12,5 +12,5 @@ if TYPE_CHECKING:
     from fieldkit.reward.adapter_of_scores import RewardError as RewardError
     from fieldkit.reward.adapter_of_scores import Rollout as Rollout
     from fieldkit.reward.adapter_of_scores import group_advantage as group_advantage
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

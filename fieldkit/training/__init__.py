@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fieldkit.training.losses import k1 as k1
     from fieldkit.training.losses import k2 as k2
     from fieldkit.training.losses import k3 as k3
-    from fieldkit.training.losses import kl_loss as kl_loss
-    from fieldkit.training.losses import policy_loss as policy_loss
     from fieldkit.training.objectives import Normalisation as Normalisation
     from fieldkit.training.objectives import TokenLosses as TokenLosses
     from fieldkit.training.objectives import cispo as cispo
@@ -51,5 +49,5 @@ if TYPE_CHECKING:
     from fieldkit.training.tensors import save_tensors as save_tensors
     from fieldkit.training.weight_delta import WeightDelta as WeightDelta
     from fieldkit.training.weight_delta import WeightDeltaTracker as WeightDeltaTracker
-
-__getattr__, __dir__ = lazily(__name__, __file__)
+else:
+    __getattr__, __dir__ = lazily(__name__, __file__)

@@ -46,7 +46,7 @@ def all_equal(rewards: Sequence[float]) -> bool:
 
 
 def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[float, ...]:
-    """K rewards → K advantages, in the same order.
+    """K rewards, also as an array or a 1-D tensor → K advantages, in the same order.
 
     "std": (r − μ)/(σ + 1e-4) with the sample standard deviation (K − 1 in the denominator).
     "mean": r − μ, which keeps how far apart the rollouts were (Liu et al. 2025, arXiv:2503.20783).
@@ -57,6 +57,7 @@ def group_advantages(rewards: Sequence[float], scale: Scale = "std") -> tuple[fl
     >>> group_advantages([1.0, 0.0, 0.5, 0.5], "mean")
     (0.5, -0.5, 0.0, 0.0)
     """
+    rewards = [float(r) for r in rewards]  # `statistics` takes no element of a tensor
     check_rewards(rewards)
     if scale not in ("std", "mean"):
         raise BadInput(f"advantage scale: {scale!r} is unknown; use std or mean")

@@ -31,8 +31,16 @@ def every_parameter(model: Module) -> dict[str, Parameter]:
 
 
 def trained_parameters(model: Module) -> dict[str, Parameter]:
-    """Name -> parameter of those that require a gradient, a tied one once."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+    """Name -> parameter of those that require a gradient, a tied one once. Raises `BadInput` for
+    one whose values DeepSpeed keeps elsewhere."""
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, parameter in found.items():
+        if getattr(parameter, "ds_numel", parameter.numel()) != parameter.numel():
+            raise BadInput(
+                f"{name} has no values here: DeepSpeed (ZeRO stage 3) keeps a part of it in each "
+                "process. Train the adapter with stage 2, or with FSDP2"
+            )
+    return found
 
 
 def is_sharded(tensor: Tensor) -> bool:

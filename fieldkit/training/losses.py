@@ -1,16 +1,15 @@
-"""The default objective and its two terms, as pure functions of per-token tensors.
+"""Importance weights and estimators of the KL, as pure functions of per-token tensors.
 
-L = −Σ w·A·lp / N + β·Σ k3 / N over the trained tokens, N of the whole bundle. All inputs are 1-D of
-equal length n, float32, natural logarithms at the sampling temperature. Nothing here knows a model,
-a batch or a file, so every formula can be checked on numbers worked out by hand. Other policy terms
-and other means are in `fieldkit.training.objectives`.
+The default objective is L = Σ reinforce(lp, w, A) / N + β·Σ k3 / N over the trained tokens, N of
+the whole bundle. All inputs are 1-D of equal length n, float32, natural logarithms at the sampling
+temperature. Nothing here knows a model, a batch or a file, so every formula can be checked on
+numbers worked out by hand. The policy terms and their means are in
+`fieldkit.training.objectives`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from fieldkit.training.objectives import reinforce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,16 +28,6 @@ def importance_weights(
     """
     ratio = (logprobs_n.detach() - sampler_logprobs_n).exp()
     return ratio.clamp(max=cap), ratio > cap
-
-
-def policy_loss(
-    logprobs_n: Tensor, weights_n: Tensor, advantages_n: Tensor, n_tokens: int
-) -> Tensor:
-    """REINFORCE with given advantages: −Σ w·A·lp / N. The gradient is that of −Σ w·A·∇lp / N.
-
-    `n_tokens` is N of the whole bundle, so that micro-batches sum to the bundle's loss.
-    """
-    return reinforce(logprobs_n, weights_n, advantages_n).sum() / n_tokens
 
 
 def k1(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
@@ -71,8 +60,3 @@ def k3(logprobs_n: Tensor, reference_logprobs_n: Tensor) -> Tensor:
 
 KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 """By their names in Schulman 2020."""
-
-
-def kl_loss(logprobs_n: Tensor, reference_logprobs_n: Tensor, n_tokens: int) -> Tensor:
-    """Σ k3 / N, before the coefficient β. No importance weight: it belongs to the policy term."""
-    return k3(logprobs_n, reference_logprobs_n).sum() / n_tokens

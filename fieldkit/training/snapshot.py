@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import AlreadySwapped, BadInput
-from fieldkit.training.adapter import WEIGHTS_FILE
+from fieldkit.files.atomic import read_json
+from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE
 from fieldkit.training.live import (
     adapter_parameters,
     every_parameter,
@@ -107,11 +108,13 @@ class LoraReferenceSnapshot:
         """The values of an adapter folder, for the live adapter `adapter_name` of `model`.
 
         The file has to hold exactly what is trained: the adapter's own tensors and every other
-        parameter that requires a gradient. Raises `BadInput` that names file and key otherwise;
-        where there is no file it is a `FileNotFoundError` too.
+        parameter that requires a gradient. An adapter_config.json beside it has to scale the
+        update as the live adapter does. Raises `BadInput` that names file and key otherwise; where
+        there is no file it is a `FileNotFoundError` too.
         """
         file = Path(adapter_dir) / weights_filename
         tensors = load_tensors(file)
+        _require_same_scale(model, Path(adapter_dir) / CONFIG_FILE, adapter_name)
         names = adapter_parameters(model, adapter_name, tensors)
         live = every_parameter(model)
         require_alike(tensors, {key: live[name] for key, name in names.items()}, str(file))
@@ -162,10 +165,16 @@ class LoraReferenceSnapshot:
     def __enter__(self) -> LoraReferenceSnapshot:
         """Give the model the snapshot's values. Raises `AlreadySwapped` (a `RuntimeError`) where a
         snapshot is swapped into any of these parameters, and `BadInput` as the constructor does
-        where the model has changed since."""
+        where the model has changed since, and where its adapter is merged into the base."""
         import torch
         from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+        for name, module in self._model.named_modules():
+            if getattr(module, "merged", False) is True:
+                raise BadInput(
+                    f"{name}: its adapter is merged into the base, so a swap of the adapter would "
+                    "change nothing; call unmerge_adapter() first"
+                )
         live = every_parameter(self._model)
         first: dict[int, str] = {}
         for name, values in self._values.items():
@@ -188,6 +197,7 @@ class LoraReferenceSnapshot:
                     self._held[name] = _Held(parameter, own, version)
                     _swapped.add(id(parameter))
                     _put(parameter, values)
+            torch.clear_autocast_cache()  # of weights in another dtype, as they were before
         except BaseException:
             self.restore()
             raise
@@ -201,7 +211,8 @@ class LoraReferenceSnapshot:
         room = self._room.get(name)
         alike = (live.shape, live.dtype, live.device)
         if room is None or (room.shape, room.dtype, room.device) != alike:
-            room = torch.empty_like(live)
+            with torch.inference_mode(False):  # else only another inference mode may write to it
+                room = torch.empty_like(live)
             if live.device.type == "cpu":
                 self._room[name] = room
         return room.copy_(live)
@@ -228,8 +239,23 @@ class LoraReferenceSnapshot:
                         del self._held[name]
             except KeyboardInterrupt as e:
                 interrupt = e
+        torch.clear_autocast_cache()
         if interrupt is not None:
             raise interrupt
+
+
+def _require_same_scale(model: Module, file: Path, adapter_name: str) -> None:
+    """Raise `BadInput` where the adapter of a folder multiplies B·A by another number than the live
+    one: its values in the live adapter would be another policy."""
+    configs = (getattr(module, "peft_config", None) for module in model.modules())
+    live = next((c for c in configs if isinstance(c, dict)), {}).get(adapter_name)
+    stored = read_json(file) if live and file.is_file() else {}
+    for key in ("lora_alpha", "use_rslora", "alpha_pattern"):
+        if key in stored and stored[key] != getattr(live, key, stored[key]):
+            raise BadInput(
+                f"{file}: {key} is {stored[key]}, but {getattr(live, key)} in the model's adapter "
+                f"{adapter_name!r}: give the model the adapter's own settings"
+            )
 
 
 def _put(parameter: Parameter, values: Tensor) -> None:

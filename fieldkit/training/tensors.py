@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput, MissingFile
-from fieldkit.files.atomic import naming
+from fieldkit.files.atomic import write_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,18 +48,12 @@ def require_alike(found: Mapping[str, Tensor], needed: Mapping[str, Tensor], sou
 def save_tensors(
     tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write CPU tensors to a safetensors file; takes as much memory again as the file has bytes.
+    """Write CPU tensors to a safetensors file, whole or not at all; takes as much memory again as
+    the file has bytes.
 
-    A write that fails raises its `OSError`, which names `path`, and leaves no file: safetensors'
-    own writer reports a full disk as an error of its format.
+    A write that fails raises its `OSError` and leaves what was there before: safetensors' own
+    writer reports a full disk as an error of its format.
     """
     from safetensors.torch import save
 
-    data = save(dict(tensors), metadata=dict(metadata) if metadata else None)
-    with naming(path), open(path, "wb") as f:
-        try:
-            f.write(data)
-            f.flush()
-        except OSError:
-            Path(path).unlink()
-            raise
+    write_bytes(path, save(dict(tensors), metadata=dict(metadata) if metadata else None))

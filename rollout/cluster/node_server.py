@@ -24,7 +24,6 @@ from rollout.cluster.cluster_settings import ClusterSettings, told_needs
 from rollout.cluster.run_there import prefix
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import new_scratch
-from rollout.engine.lifecycle import Lifecycle
 from rollout.engine.replica import Replica
 from rollout.engine.server import Progress, Server
 from rollout.engine.target import Target
@@ -62,10 +61,10 @@ class NodeServer(Server):
         needs = told_needs(self._cluster.engine_needs)
         return f"{super()._fingerprint()} on {self._cluster.address} with {needs}"
 
-    def _usable(self) -> Lifecycle | None:
-        """None too where nobody heard where it was placed."""
+    def _brought(self) -> bool:
+        """False too where nobody heard where it was placed."""
         owned = self.ledger.get(self.replica.name)
-        return super()._usable() if owned is not None and owned.info.get("host") else None
+        return owned is not None and bool(owned.info.get("host")) and super()._brought()
 
     @property
     def _room_wanted(self) -> int:

@@ -53,6 +53,7 @@ _TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
 _BAD_REQUEST_STATUS = (400, 413, 422)
 _LOGPROB_SLACK = 1e-4  # a sampled token's logprob may exceed 0 by rounding only
 _BODY_SHOWN = 300  # characters of an error body that reach a message
+_TOKENS = 300  # that an answer has at most for which `request_seconds` are enough
 _UNUSABLE_ANSWERS = 4  # to one request: an engine that answers is up, and goes on answering so
 
 T = TypeVar("T")
@@ -87,8 +88,8 @@ class ClientSettings:
     """How often it fails at least before it is given up: a first one may have run out of time while
     this process stood still."""
     request_seconds: float = 300.0
-    """How long one answer may take, to its last byte. With many requests queued in the engine this
-    includes their turn."""
+    """How long one answer of up to 300 tokens may take, to its last byte, its turn in the engine's
+    queue included; one that may be longer has as much more time."""
     connections: int = 256
     """Requests in flight at most; more wait in the client, in the order of their attempts."""
 
@@ -285,7 +286,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
 
     async def _post(self, body: dict[str, Any], order: int) -> Any:
         """POST once; the JSON of the answer. Raises `_Failed` where another attempt may help."""
-        limit = self._settings.request_seconds
+        limit = self._settings.request_seconds * max(1.0, body["max_tokens"] / _TOKENS)
         async with self._seats.taken(order):
             sent_at = self._clock()
             try:
@@ -333,9 +334,8 @@ def certificates(base_url: str) -> ssl.SSLContext | bool:
 def _backoff(attempt: int) -> float:
     """Seconds before the next attempt: exponential, half of it random, so that requests that failed
     together are not repeated together."""
-    doubled: float = _FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1)
-    longest = min(_LONGEST_BACKOFF_SECONDS, doubled)
-    return longest * random.uniform(0.5, 1.0)
+    doubled = _FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1)
+    return min(_LONGEST_BACKOFF_SECONDS, doubled) * random.uniform(0.5, 1.0)
 
 
 def completion_of(answer: Any, max_tokens: int) -> Completion:

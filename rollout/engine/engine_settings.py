@@ -31,7 +31,7 @@ class EngineSettings:
     """Most tokens of prompt and completion together."""
     kv_cache_gib: Annotated[PositiveFloat, Unit("GiB"), Change.MACHINE] = 1.0
     """Size of the KV cache, on a CPU."""
-    gpu_memory_utilization: Annotated[PositiveFloat, Change.MACHINE] = 0.4
+    gpu_memory_utilization: Annotated[PositiveFloat, Le(1), Change.MACHINE] = 0.4
     """Share of the GPU's memory that the engine takes, weights included, on CUDA."""
     block_size: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 32
     """Tokens a KV block, on a CPU. Turns are short: small blocks are found again more often."""
@@ -55,7 +55,8 @@ class EngineSettings:
     """Keep the trainer's process with its loaded model from step to step, where the lifecycle lets
     it stand beside the engine. It changes no result."""
     start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
-    """How long a server may take until it answers."""
+    """How long a server may take until it answers. A trainer is ended that says nothing for four
+    times as long, and for three times the longest of its last trainings."""
     stop_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 20.0
     """How long a server may take to end after SIGTERM before it is killed."""
     memory_seconds: Annotated[NonNegativeFloat, Unit("seconds"), Change.MACHINE] = 30.0

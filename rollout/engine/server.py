@@ -102,29 +102,28 @@ class Server:
 
     def begin(self) -> None:
         """Serve the target in the cheapest way, or launch a server that will; `finish` waits."""
-        used = self._usable()
-        if used is None or not used.bring(self):
+        if not self._brought():
             self.stop()
             self._launch()
 
-    def _usable(self) -> Lifecycle | None:
-        """The lifecycle of the running server; None where that server cannot be used."""
+    def _brought(self) -> bool:
+        """Whether the running server serves the target now; False where that takes a new one."""
         owned = self.ledger.get(self.replica.name)
         if owned is None or not is_running(owned):
-            return None
+            return False
         if owned.info["fingerprint"] != self._fingerprint():
-            return None
+            return False
         if owned.info.get("replica") != self.replica.note.get("replica"):
-            return None  # it has another part of the machine
+            return False  # it has another part of the machine
         loaded: dict[str, str] = owned.info["loaded"]
         if any(loaded.get(n, a.sha) != a.sha for n, a in self.target.adapters.items()):
-            return None  # the name was used for other weights, whose prefixes may be cached
+            return False  # the name was used for other weights, whose prefixes may be cached
         try:
             self._await_ready(owned)
-            return self._decide()
+            return self._decide().bring(self)
         except Unavailable as e:
             self.say(f"the running server is of no use ({e})")
-            return None
+            return False
 
     def _fingerprint(self) -> str:
         return self.target.fingerprint()
@@ -249,10 +248,9 @@ class Server:
             self.say(f"the compiled kernels are not kept: {e}")
 
     def _require_memory(self) -> None:
-        gpu_total = memory.gpu_total()
         memory.wait_until_available(
             self._need + self._to_come,
-            None if gpu_total is None else int(gpu_total * self.settings.gpu_memory_utilization),
+            vllm_server.gpu_needed(self.settings, self.replica),
             seconds=self.settings.memory_seconds,
             what=f"starting the {self.replica.told}",
         )

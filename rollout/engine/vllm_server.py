@@ -61,6 +61,12 @@ _ERROR_CHARACTERS = 400
 _PROCESS_BYTES = 3 * GIB
 _RANK_BYTES = int(1.4 * GIB)  # of a further EngineCore and Worker
 
+# Of a GPU, besides weights and KV cache, at the very least: CUDA's own and the largest batch's.
+_GPU_BYTES = GIB
+_MOST_OF_A_GPU = 0.9  # what vLLM leaves to other programs by default
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 _ONLY = Replica()
 
 _ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -135,21 +141,55 @@ def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     zeros at the start, so all of it is held) + `_PROCESS_BYTES`. Each further rank of
     engine.data_parallel and engine.tensor_parallel has a cache and processes of its own. Adapters
     are left out: eight of the default one are 15 MB. A GPU without memory of its own (GB10) takes
-    its share of the host's.
+    its share of the host's; for one that has it, the weights are on the host only while the server
+    sleeps. Raises `BadInput` where the share is too small for the model.
     """
     processes = _PROCESS_BYTES + (settings.ranks - 1) * _RANK_BYTES
     if is_cpu_build():
         cache = int(settings.kv_cache_gib * GIB) * settings.ranks
         return _weights(model_dir, settings) + cache + processes
+    _require_share(model_dir, settings)
     if memory.gpu_total() is None:
         return int(memory.total_host() * settings.gpu_memory_utilization) + processes
-    return _weights(model_dir, settings) + processes
+    sleeps = settings.lifecycle == SLEEP.name
+    return processes + (_weights(model_dir, settings) if sleeps else 0)
+
+
+def _require_share(model_dir: Path, settings: EngineSettings) -> None:
+    """Raise `BadInput` where a GPU's share has no room for a KV cache: vLLM says so after minutes,
+    when it has loaded the model."""
+    there = memory.gpu_total() or memory.total_host()
+    weights = _weights(model_dir, settings) // settings.ranks
+    needed, share = weights + _GPU_BYTES, settings.gpu_memory_utilization
+    if needed < share * there or not settings.replicas:
+        return
+    wanted = math.ceil(25 * needed / there) / 20  # a quarter more, for the cache; in steps of 0.05
+    remedy = f"set it to {wanted:g}"
+    if wanted > _MOST_OF_A_GPU:
+        remedy = "divide it among several (engine.tensor_parallel), or take a smaller model"
+    raise BadInput(
+        f"engine.gpu_memory_utilization: {share:g} of a GPU's {there / GIB:.1f} GiB is"
+        f" {share * there / GIB:.1f} GiB, and {weights / GIB:.1f} GiB of this model's weights are"
+        f" to be there with a KV cache; {remedy}"
+    )
 
 
 def _weights(model_dir: Path, settings: EngineSettings) -> int:
     """Of all copies of the model; tensor parallel ranks divide one."""
     one = weight_bytes(model_dir, _ITEM_BYTES[serving_dtype(settings, model_dir)])
     return one * settings.data_parallel
+
+
+def gpu_needed(settings: EngineSettings, replica: Replica = _ONLY) -> int | None:
+    """Bytes that a server takes of the GPU that `memory` measures. None where there is none, and
+    where the server gets another one: vLLM measures that at its start."""
+    total = memory.gpu_total()
+    first = Replica(0, replica.of)
+    if total is None or replica.gpus(_gpus(), settings.ranks) != first.gpus(
+        _gpus(), settings.ranks
+    ):
+        return None
+    return int(total * settings.gpu_memory_utilization)
 
 
 def servers_on_a_gpu(settings: EngineSettings) -> int:
@@ -262,8 +302,12 @@ def environment(
         env = computing(env, settings)
         # Would override --kv-cache-memory-bytes.
         env.pop("VLLM_CPU_KVCACHE_SPACE", None)
-    elif replica.of > 1:
-        env["CUDA_VISIBLE_DEVICES"] = replica.gpus(_gpus(), settings.ranks)
+        return env
+    # FlashInfer's sampler gives no logprobs of what it samples from, so no request of ours uses it;
+    # but vLLM would compile its kernels at the start, which ends it beside an older CUDA toolkit.
+    env.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    if replica.of > 1:
+        env[_VISIBLE] = replica.gpus(_gpus(), settings.ranks)
     return env
 
 
@@ -272,8 +316,15 @@ def _is_secret(name: str, settings: EngineSettings) -> bool:
 
 
 def computing(environment: Mapping[str, str], settings: EngineSettings) -> dict[str, str]:
-    """`environment` with what an engine on a CPU and every trainer are given (`preload`)."""
-    return preload.waiting(preload.preloaded(environment, preloads(settings.tcmalloc)))
+    """`environment` with what engine and trainer are given on a CPU (`preload`); as it is on a GPU.
+
+    The index's own torch could use a GPU beside the CPU build of vLLM too, one whose memory nothing
+    would count.
+    """
+    if not is_cpu_build():
+        return dict(environment)
+    preloaded = preload.preloaded(environment, preloads(settings.tcmalloc))
+    return {**preload.waiting(preloaded), _VISIBLE: ""}
 
 
 def preloads(wanted: bool) -> str | None:
@@ -290,7 +341,7 @@ def _threads_bind(settings: EngineSettings, replica: Replica) -> str:
 
 def _gpus() -> list[str]:
     """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(_VISIBLE)
     if visible is None:
         return [str(i) for i in range(len(memory.gpu_names()))]
     return [name.strip() for name in visible.split(",") if name.strip()]

@@ -97,10 +97,20 @@ def _hash(name: str, asked: EnvSettings, root: Path) -> str:
     return sha256_text("\n".join([own, *more])) if more else own
 
 
+def is_task(line: Mapping[str, Any]) -> bool:
+    """Whether a line of a file is a task, and no row of a dataset."""
+    return {"task_id", "env", "info"} <= line.keys()
+
+
 def published_row(line: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """A row of a dataset, which names its environment in the column `environment`, as a task."""
-    if line.get("environment") != name or "task_id" in line:
+    if line.get("environment") != name or is_task(line):
         return None
+    return row_fields(line, name)
+
+
+def row_fields(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A row with that column as the fields of a `Task`."""
     sha = sha256_text(json.dumps(line, sort_keys=True))[:16]
     info = {key: value for key, value in line.items() if key != "environment"}  # as in TRL
     prompt = line.get("prompt", "")

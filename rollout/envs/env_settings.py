@@ -87,7 +87,7 @@ class EnvSettings:
     """`module:Class` or `path/to/file.py:Class`; with style "verifiers" a package or a file."""
     passes: str
     """The condition for an attempt to count as passed: a part of the reward compared with a number,
-    such as `reward >= 1`."""
+    such as `reward >= 1`. Where no part is called `reward`, it means their weighted sum."""
     style: Annotated[str, Choice(ENV_STYLES)] = "trl"
     """The interface of the code."""
     rewards: dict[str, FiniteFloat] = field(default_factory=dict)
@@ -144,6 +144,10 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 _PASSES = re.compile(r"\s*(.+?)\s*(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)\s*")
 
 
+TOTAL = "reward"
+"""What an episode is paid, the weighted sum of the parts, where no part is called so."""
+
+
 def parse_passes(text: str) -> tuple[str, str, float]:
     """`passes` as (part, comparison, number). Raises `BadInput`."""
     read = _PASSES.fullmatch(text)
@@ -158,17 +162,19 @@ def parse_passes(text: str) -> tuple[str, str, float]:
 def graded(parts: Sequence[RewardPart], passes: str, where: str) -> Grade:
     """The grade of an attempt from the parts of its reward.
 
-    A part that does not apply does not count as passed. Raises `BadInput` that begins with `where`
+    `passes` may name `TOTAL` where no part has that name. What does not apply does not count as
+    passed. Raises `BadInput` that begins with `where`
     if `passes` names an unknown part.
     """
     name, comparison, bound = parse_passes(passes)
-    found = {part.name: part.value for part in parts}
+    found = {TOTAL: Grade((), tuple(parts)).reward} if parts else {}
+    found |= {part.name: part.value for part in parts}
     if name not in found:
         near = nearest(name, found)
         hint = f"; did you mean {near!r}?" if near else ""
         raise BadInput(
             f"{where}: passes = {passes!r} names {name!r}, which is no part of the reward;"
-            f" parts: {', '.join(found) or 'none'}{hint}"
+            f" parts: {', '.join(part.name for part in parts) or 'none'}{hint}"
         )
     value = found[name]
     passed = value is not None and _COMPARISONS[comparison](value, bound)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, Future
@@ -80,11 +81,34 @@ async def in_thread(
 
     Raises what the call raises, and `Unavailable` that begins with `what` after `seconds`, and for
     a call of `sys.exit`, whose code would otherwise become the phase's and mean something else.
+    A call that sets a signal is `BadInput`: it would fail each time, and look like a mistake of the
+    policy.
     """
     try:
         return await _called(call, arguments, seconds, what, thread)
+    except Exception as e:
+        if not sets_signal(e):
+            raise
+        raise BadInput(f"{what}: {SIGNAL_SET} ({_line(e)})") from e
     except SystemExit as e:
         raise Unavailable(f"{what}: it called sys.exit({e.code!r}) ({_line(e)})") from e
+
+
+SIGNAL_SET = (
+    "it sets a signal, as for a time limit, which Python allows in the main thread alone, and an"
+    " environment has a thread of its own; leave the limit to call_seconds, or use one of the"
+    " library that is called"
+)
+"""What is said of such a call."""
+
+
+def sets_signal(e: BaseException | None) -> bool:
+    """Whether user code raised this because it set a signal outside of the main thread."""
+    while e is not None:
+        if "only works in main thread" in str(e):
+            return True
+        e = e.__cause__ or e.__context__
+    return False
 
 
 async def _called(
@@ -133,10 +157,13 @@ async def asked(
 
 def _line(e: BaseException) -> str:
     """file:line that an exception came from."""
-    trace = e.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    found, trace = "?", e.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file != signal.__file__:  # the line that sets one is of interest
+            found = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
+    return found
 
 
 async def _limited(awaited: Awaitable[Any], seconds: float, what: str) -> Any:

@@ -180,10 +180,11 @@ def _coroutines(tools: Sequence[Callable[..., Any]]) -> frozenset[str]:
 def _check_rewards(code: TrlCode, found: Any) -> None:
     own = own_part(found)
     if not own and not code.rewards:
+        home = code.settings.use.rpartition(":")[0]
         raise BadInput(
             f"{code.where}: nothing gives a reward; add a method get_reward() to"
-            f" {getattr(found, '__name__', code.settings.use)}, or functions in"
-            f" {code.where}.rewards"
+            f" {getattr(found, '__name__', code.settings.use)}, or name a function in run.toml:"
+            f' [{code.where}] rewards = {{ "{home}:FUNCTION" = 1.0 }}'
         )
     if OWN in code.settings.rewards and not own:
         raise BadInput(f"{code.where}.rewards: {_place(found)}: there is no method {OWN}")
@@ -305,7 +306,7 @@ class TrlToolbox:
         )
         try:
             result = await in_thread(tool, call.arguments, seconds, what, self._own.thread)
-        except Unavailable:
+        except (BadInput, Unavailable):
             raise
         except Exception as e:
             raise ToolFailure(str(e)) from e

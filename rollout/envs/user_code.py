@@ -1,7 +1,7 @@
 """User code that run.toml names: how it is found, loaded and hashed.
 
 It is imported into this process and trusted like a library; a policy reaches it only through its
-tools. A file's folder is searched for the modules that it imports.
+tools. The modules that a file imports are looked for in its folder and beside its package.
 
 The phases of a run are separate processes, so the code has to be in a file. `keep` writes one for
 what a notebook's cell defines, by value, with all that it uses from other cells. Reading that file
@@ -14,8 +14,10 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from types import ModuleType
@@ -79,7 +81,7 @@ def _lines_of(module: ModuleType) -> list[str]:
     top = module.__name__.partition(".")[0]
     of = packages_distributions().get(top, [])
     file = Path(str(module.__file__)).resolve()
-    lines = [f"{f.relative_to(file.parent)} {sha256_file(f)}" for f in imported_files(file)]
+    lines = [f"{name} {sha256_file(path)}" for name, path in imported_files(file).items()]
     return [f"{d} {version(d)}" for d in of] + lines
 
 
@@ -112,40 +114,71 @@ def keep(thing: type | Callable[..., Any] | Sequence[Callable[..., Any]], path: 
     return f"{path}:{name}"
 
 
-def imported_files(program: Path) -> list[Path]:
-    """A program and the modules and packages of its folder that it imports, directly or not;
+def package_of(file: Path) -> tuple[Path, list[str]]:
+    """The folder that holds a file's package, and the parts of the file's name as a module there;
+    its own folder and its own name if it is in no package."""
+    top, names = file.absolute().parent, [file.stem]
+    while (top / "__init__.py").is_file():
+        names.insert(0, top.name)
+        top = top.parent
+    return top, names
+
+
+def imported_files(program: Path, *folders: Path) -> dict[str, Path]:
+    """A program, and the modules and packages that it imports, directly or not: those of its
+    folder, of its own package, and of further folders. By the path from the program's folder,
     sorted."""
+    program = program.absolute()
+    top, names = package_of(program)
     found, left = {program}, [program]
     while left:
-        for name in _imported_names(left.pop()):
-            path = program.parent / name.replace(".", "/")
-            fresh = {file for file in [path.with_suffix(".py")] if file.is_file()}
-            if (path / "__init__.py").is_file():
-                fresh |= set(path.rglob("*.py"))
-            left += fresh - found
-            found |= fresh
-    return sorted(found)
+        file = left.pop()
+        fresh: set[Path] = set()
+        for level, parts in _imports(file):
+            for path in _slices(program.parent, parts):
+                fresh.add(path.with_suffix(".py"))
+                if (path / "__init__.py").is_file():
+                    fresh.update(_python_files(path))
+            places = [top] if parts[0] == names[0] else []
+            places = [*file.parents[level - 1 : level]] if level else [*folders, *places]
+            for n in range(len(parts)):
+                fresh.update(p.joinpath(*parts[: n + 1]).with_suffix(".py") for p in places)
+        fresh = {path for path in fresh if path.is_file()} - found
+        left += fresh
+        found |= fresh
+    return {os.path.relpath(path, program.parent): path for path in sorted(found)}
 
 
-def _imported_names(file: Path) -> set[str]:
-    """The names that a source imports; for a.b.c every part, because any of a, b and c may be in
-    the program's folder. Empty if the source is not Python."""
+def _slices(folder: Path, parts: Sequence[str]) -> list[Path]:
+    """The paths in a folder that a.b.c may mean: any of a, b and c may be there."""
+    n = len(parts)
+    return [folder.joinpath(*parts[i:j]) for i in range(n) for j in range(i + 1, n + 1)]
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """The Python files below a folder, but those of a virtual environment there."""
+    for here, below, files in os.walk(folder):
+        below[:] = [name for name in below if not (Path(here, name) / "pyvenv.cfg").is_file()]
+        yield from (Path(here, name) for name in files if name.endswith(".py"))
+
+
+def _imports(file: Path) -> list[tuple[int, list[str]]]:
+    """What a source imports: how many dots lead, and the parts of the name behind them. Empty if
+    the source is not Python."""
     if file.suffix != ".py":
-        return set()
+        return []
     try:
         tree = ast.parse(file.read_bytes())
     except SyntaxError:
-        return set()  # importing it reports the error
-    names: list[list[str]] = []
+        return []  # importing it reports the error
+    found: list[tuple[int, list[str]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names += [alias.name.split(".") for alias in node.names]
+            found += [(0, alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names += [[*(node.module or "").split("."), alias.name] for alias in node.names]
-    slices = {
-        ".".join(n[i:j]) for n in names for i in range(len(n)) for j in range(i + 1, len(n) + 1)
-    }
-    return {name.strip(".") for name in slices} - {""}
+            within = node.module.split(".") if node.module else []
+            found += [(node.level, [*within, alias.name]) for alias in node.names]
+    return found
 
 
 def installed_packages(python: Path) -> list[str]:
@@ -164,10 +197,15 @@ def place_of(thing: Any) -> str:
 
 
 def _lacks(where: str, what: object, package: str | None) -> BadInput:
-    more = "; the Python that has it serves an OpenEnv app: `--python PYTHON`, or `python` and"
-    more += f" `serve` in [{where}]"
-    text = f"{where}: {what} needs the package {package!r}, which .venv lacks"
-    return BadInput(text + more if package == "openenv" else text)
+    if package == "openenv":
+        more = "the Python that has it serves an OpenEnv app: `--python PYTHON`, or `python` and"
+        more += f" `serve` in [{where}]"
+    else:
+        uv = shlex.quote(str(Path(sys.executable).with_name("uv")))
+        wanted = str(package).partition(".")[0]
+        more = f"`{uv} pip install --python {shlex.quote(sys.executable)} {wanted}` installs it, if"
+        more += " that is its name on the index"
+    return BadInput(f"{where}: {what} needs the package {package!r}, which .venv lacks; {more}")
 
 
 def _module(name: str, where: str) -> ModuleType:
@@ -209,6 +247,12 @@ def _file_module(path: Path, where: str) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise BadInput(f"{where}: {path}: no such file")
+    top, names = package_of(path)
+    for folder in (str(path.parent), str(top)):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    if names[1:] and any(level for level, _ in _imports(path)):
+        return _in_package(path, ".".join(names), where)
     name = f"{path.stem}_{sha256_text(str(path))[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -216,19 +260,36 @@ def _file_module(path: Path, where: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise BadInput(f"{where}: {path} cannot be loaded as a module")
     module = importlib.util.module_from_spec(spec)
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except ModuleNotFoundError as e:
-        del sys.modules[name]
-        raise _lacks(where, path, e.name) from e
     except (Exception, SystemExit) as e:
         del sys.modules[name]
-        line = e.lineno if isinstance(e, SyntaxError) else _line_of(e, path)
-        raise BadInput(f"{where}: {path}:{line}: {type(e).__name__}: {e}") from e
+        raise _broken(e, path, where) from e
     return module
+
+
+def _in_package(path: Path, name: str, where: str) -> ModuleType:
+    """A file that imports what lies beside it (`from .board import …`), as a module of its
+    package."""
+    try:
+        module = importlib.import_module(name)
+    except (Exception, SystemExit) as e:
+        raise _broken(e, path, where) from e
+    if Path(str(module.__file__)).resolve() != path:
+        raise BadInput(
+            f"{where}: {path}: its package is called {name.partition('.')[0]}, as is another one"
+            f" ({module.__file__}), which is imported instead; rename its folder"
+        )
+    return module
+
+
+def _broken(e: Exception | SystemExit, path: Path, where: str) -> BadInput:
+    """What loading a file raises, whose exit code would become the phase's."""
+    if isinstance(e, ModuleNotFoundError):
+        return _lacks(where, path, e.name)
+    line = e.lineno if isinstance(e, SyntaxError) else _line_of(e, path)
+    return BadInput(f"{where}: {path}:{line}: {type(e).__name__}: {e}")
 
 
 def _line_of(e: BaseException, path: Path) -> int:

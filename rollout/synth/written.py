@@ -135,7 +135,8 @@ _EXAMPLE = {
 
 
 def request(brief: Brief) -> list[Message]:
-    """The messages that ask for the brief's task."""
+    """The message that asks for the brief's task; one, because some chat templates refuse a system
+    message."""
     kinds = "; ".join(f"{kind}({', '.join(['path', *more])})" for kind, more in _CLAIMS.items())
     rules = (
         "You write small tasks for an agent that works in a Linux shell, in an empty folder that "
@@ -153,7 +154,7 @@ def request(brief: Brief) -> list[Message]:
         f"{COMMANDS[brief.difficulty]} solve it. Names and contents are your own, unlike the "
         "example's."
     )
-    return [{"role": "system", "content": rules}, {"role": "user", "content": wish}]
+    return [{"role": "user", "content": f"{rules}\n\n{wish}"}]
 
 
 def _with_article(name: str) -> str:

@@ -8,6 +8,7 @@ ledger names it while it lives.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.parent import ended_with
 
@@ -25,6 +27,9 @@ TICK_SECONDS = 0.5
 
 GRACE_SECONDS = 15.0
 """How long a child may take to end in good order after SIGTERM."""
+
+_KILL_SECONDS = 10.0
+"""How long it may take after SIGKILL; one that hangs in a driver may never end."""
 
 
 def _goes_on() -> bool:
@@ -147,12 +152,18 @@ class _Child:
         return bool(chunk)
 
     def look(self) -> None:
-        """Stop it where that is asked."""
+        """Stop it where that is asked. Raises `Unavailable` where it does not end by that."""
         if self._stop_at is None and self.program.stop_asked():
             self.process.send_signal(signal.SIGTERM)
             self._stop_at = time.monotonic() + GRACE_SECONDS
         if self._stop_at is not None and time.monotonic() > self._stop_at:
             self.process.kill()
+            if not self.ends_within(_KILL_SECONDS):
+                pid = self.process.pid
+                raise Unavailable(
+                    f"{self.program.name}: process {pid} did not end after SIGKILL (stuck in the"
+                    f" kernel?); look at it with `ps -o pid,stat,wchan,cmd -p {pid}`"
+                )
 
     def finish(self) -> None:
         """Pass on a last line without its newline, wait for the end, and tell its exit code."""
@@ -171,15 +182,17 @@ class _Child:
         return True
 
     def end_by(self, deadline: float) -> None:
-        """See it end, which it was told to, by this moment of the monotonic clock."""
+        """See it end, which it was told to, by this moment of the monotonic clock, or soon after a
+        SIGKILL: one that does not end by that is not waited for."""
         if not self.ends_within(max(0.0, deadline - time.monotonic())):
             self.process.kill()
-            self.process.wait()
+            self.ends_within(_KILL_SECONDS)
 
     def forget(self) -> None:
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self._ledger.forget(self.program.name)
+        with contextlib.suppress(OSError):  # an entry of what has ended does no harm
+            self._ledger.forget(self.program.name)
 
 
 def _stream(children: Sequence[_Child], on_tick: Callable[[], None]) -> None:

@@ -1,7 +1,8 @@
 """What a person sees of a night: a live panel on a terminal, plain lines anywhere else.
 
-A display is told events and never asks; it must not fail the night when its terminal is gone. Every
-event but progress also goes to the run's log as a line, so that the morning can read the evening.
+A display is told events and never asks; it must not fail the night when its terminal is gone, nor
+hold it up when its terminal takes nothing. Every event but progress also goes to the run's log as a
+line, so that the morning can read the evening.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from fieldkit.errors import Shortage, foreseen
 from scripts.base.events import Event, EventKind, progress
 from scripts.base.invocation import typeable
+from scripts.base.unblocked import Unblocked, unblocked
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total)."""
@@ -120,7 +123,8 @@ class PlainDisplay:
             self._say(f"{time.strftime('%H:%M:%S')}   {line}")
 
     def close(self) -> None:
-        pass
+        if isinstance(self._out, Unblocked):
+            self._draw(self._out.close)
 
     def _say(self, text: str, style: str = "") -> None:
         self._spoke = time.monotonic()
@@ -131,13 +135,13 @@ class PlainDisplay:
 
     def _draw(self, draw: Callable[[], object]) -> None:
         """Draw, unless the terminal is gone: a closed window must not end the night, and the run's
-        log has it all."""
+        log has it all. A log on a full disk goes on once there is room."""
         if self._gone:
             return
         try:
             draw()
-        except (OSError, ValueError):
-            self._gone = True
+        except (OSError, ValueError) as e:
+            self._gone = not isinstance(foreseen(e), Shortage)
         except RuntimeError as e:
             # A signal came while a full terminal took nothing: its own line is in the log alone.
             if "reentrant" not in str(e):
@@ -166,6 +170,7 @@ class LiveDisplay(PlainDisplay):
 
     def close(self) -> None:
         self._draw(self._live.stop)
+        super().close()
 
     def _print(self, text: str, style: str = "") -> None:
         from rich.text import Text
@@ -198,7 +203,7 @@ def make_display(*, details: bool, out: IO[str] | None = None) -> Display:
 
     out: where to, in place of stdout.
     """
-    out = out or sys.stdout
+    out = unblocked(out or sys.stdout)
     if out.isatty():
         return LiveDisplay(out, details=details)
     return PlainDisplay(out, details=details, quiet=_QUIET_SECONDS)

@@ -37,6 +37,10 @@ def killed(who: str) -> str:
     )
 
 
+class Killed(Shortage):
+    """A child ended with `KILLED`."""
+
+
 class ChildBug(RuntimeError):
     """A child ended with an unknown exit code; its log holds the traceback."""
 
@@ -48,7 +52,7 @@ def raise_code(code: int, text: str, who: str, log: Path) -> None:
     where = f"its log: {log}"
     if code == KILLED:
         kept = "Finished work is kept; free memory and run the same command again"
-        raise Shortage(f"{killed(who)} {kept}; {where}")
+        raise Killed(f"{killed(who)} {kept}; {where}")
     # Code 3 ends a night as a success, so it counts only with its evidence: a user's code that
     # calls `os._exit(3)` in a phase leaves none.
     if code in _BY_CODE and (text or code != PoolConverged.exit_code):

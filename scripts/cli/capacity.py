@@ -209,10 +209,13 @@ def _memory(prediction: Prediction) -> str:
 def _trainer(work: str, processes: int) -> str:
     if processes == 1:
         return (
-            f'{work}: one trainer process is predicted to be the fastest (trainer.launch = "single"'
-            " in run.toml), because several start and load for every step."
+            f"{work}: one trainer process is predicted to be the fastest, as by default, because"
+            " several start and load for every step."
         )
-    return f"{work}: {processes} trainer processes are predicted to be the fastest, as by default."
+    return (
+        f"{work}: {processes} trainer processes are predicted to be the fastest"
+        f" (trainer.processes = {processes} in run.toml)."
+    )
 
 
 def seconds(value: float) -> str:

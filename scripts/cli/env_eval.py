@@ -206,14 +206,11 @@ def _of_run(name: str, run: str) -> tuple[list[str], bool]:
     names a held-out file."""
     import tomllib
 
-    from scripts.run.config import read_config
+    from scripts.cli.env_named import env_of
     from scripts.run.folder import open_run
 
+    env_of(run, name)  # raises for what is no sound file
     folder = open_run(run)
-    known = read_config(folder.config).envs  # raises for what is no sound file
-    if name not in known:
-        listed = ", ".join(known) or "none"
-        raise BadInput(f"{run}: there is no [envs.{name}] in run.toml; known: {listed}")
     tables = tomllib.loads(folder.config.read_text(encoding="utf-8"))
     lines = _lines(f"envs.{name}", tables["envs"][name])
     for table, keys in _OF_EPISODES.items():
@@ -275,6 +272,7 @@ def _of_file(target: _Target, file: Path) -> str | None:
     from fieldkit.codec import decode, encode
     from fieldkit.files.atomic import read_objects
     from fieldkit.records import Task
+    from rollout.envs.configured import is_task
     from scripts.environments.freeze import row_tasks
 
     if not file.is_file():
@@ -282,17 +280,17 @@ def _of_file(target: _Target, file: Path) -> str | None:
     lines = list(read_objects(file))
     if not lines:
         raise BadInput(f"{file}:1: there is no task in the file")
-    if not any("task_id" in line or "environment" in line for _, line in lines):
+    if not any(is_task(line) or "environment" in line for _, line in lines):
         made = row_tasks(target.name, [line for _, line in lines], str(file))
         return "".join(encode(task) + "\n" for task in made)
-    named = [str(line.get("env", line.get("environment", ""))) for _, line in lines]
+    named = [str(line.get("env" if is_task(line) else "environment", "")) for _, line in lines]
     if all(env == target.name for env in named):
         return None
     kept = []
     for (where, line), env in zip(lines, named, strict=True):
         if env == target.name:
             kept.append(json.dumps(line, ensure_ascii=False) + "\n")
-            if "task_id" in line:
+            if is_task(line):
                 decode(Task, kept[-1], where)  # raises with the name of the file that was typed
     if not kept:
         others = ", ".join(sorted({env for env in named if env})) or "none"

@@ -179,10 +179,18 @@ def prove(
     """
     from scripts.base.checkout import from_checkout
     from scripts.phases.context import find_model
+    from scripts.prepare.model import DEFAULT_MODEL
     from scripts.prepare.prove import prove as write
     from scripts.run.config import DataSettings
 
-    canary = write(adapter, find_model(model), from_checkout(DataSettings().heldout), serving)
+    heldout = from_checkout(DataSettings().heldout)
+    try:
+        canary = write(adapter, find_model(model), heldout, serving)
+    except BadInput as e:
+        if model != DEFAULT_MODEL or not adapter.is_dir():
+            raise
+        own = f"`grpo prove {shlex.quote(str(adapter))} --model MODEL`"
+        raise BadInput(f"{e}; {own} names its model where that is not {model}") from None
     tokens = sum(map(len, canary.new))
     print(f"{adapter}/canary.json: {tokens} tokens, rounding noise {canary.noise:.2g}")
 
@@ -230,6 +238,8 @@ def tasks_check(
     if n_fatal:
         again = f"grpo tasks check {shlex.quote(str(file))} --run RUN"
         more = "" if run else f"; `{again}` knows the [envs] of a run too"
+        if any(not p.task_id for p in problems):  # no task could be read from the line
+            more += "; docs/running.md shows the form of a task (Your own tasks)"
         raise BadInput(f"{file}: {n_fatal} problem(s){more}")
     n_warnings = len(problems)
     print(f"{file}: every task is sound{f' ({n_warnings} warnings)' if n_warnings else ''}")
@@ -356,5 +366,5 @@ def use(
     folder = open_run(run)
     config = read_config(folder.config)
     model_dir, context = find_model(config.model.path), config.engine.max_model_len
-    ways = ways_to_use(folder, model_dir, context, step)
+    ways = ways_to_use(folder, model_dir, context, config.model, step)
     print(json.dumps([asdict(way) for way in ways], indent=2) if json_ else uses_text(ways))

@@ -4,6 +4,7 @@ untrained."""
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from scripts.cli.arguments import Set, refuse
 if TYPE_CHECKING:
     from scripts.base.display import Progress
     from scripts.prepare.sft import SftSettings
+    from scripts.run.config import ModelSettings
 
 
 def sft(
@@ -95,11 +97,10 @@ def sft(
 
     Example: grpo sft adapters/mine --fresh --model Qwen/Qwen3-0.6B --lora q_proj --lora v_proj
     """
-    from dataclasses import replace
-
     from scripts.base.display import progress_bar
     from scripts.base.invocation import say
-    from scripts.prepare.sft import SftSettings
+    from scripts.prepare.sft import SftSettings, proving
+    from scripts.run.config import ModelSettings
 
     if oracle is None:
         of_episodes = {"--run": run, "--preset": preset, "--set": set_}
@@ -128,19 +129,22 @@ def sft(
     )
     if stops is not None:
         settings = replace(settings, demo=replace(settings.demo, stop_share=stops))
+    base = ModelSettings(path=model) if model else ModelSettings()
     if fresh:
-        _sft_fresh(settings, model or "smol", out)
+        _sft_fresh(settings, base, out)
         return
     with progress_bar() as progress:
         if oracle is not None:
             given = set_ or []
-            metrics = _sft_oracle(settings, oracle, run, preset or "smol", given, out, progress)
+            base, metrics = _sft_oracle(
+                settings, oracle, run, preset or "smol", given, out, progress
+            )
         elif from_ is not None:
-            metrics = _sft_from(settings, from_, per_task or 4, model, out, progress)
+            base, metrics = _sft_from(settings, from_, per_task or 4, model, out, progress)
         else:
             metrics = _sft_played(settings, model, out, progress)
     print(f"{out}: an adapter after {metrics['train_runtime']:.0f} s")
-    say(f"next: `grpo prove {shlex.quote(str(out))}`, then {_in_run_toml(out)}")
+    say(f"next: `{proving(out, base.path)}`, then {_in_run_toml(out, base)}")
 
 
 def _sft_played(
@@ -161,7 +165,8 @@ def _sft_from(
     model: str | None,
     out: Path,
     progress: Progress,
-) -> dict[str, float]:
+) -> tuple[ModelSettings, dict[str, float]]:
+    """The [model] that the adapter was trained under, and TRL's metrics."""
     from rollout.envs.tool_yardsticks import YARDSTICK_FORM
     from scripts.base.invocation import say
     from scripts.phases.context import find_model
@@ -174,7 +179,9 @@ def _sft_from(
     require_free(out)
     folder = open_run(run)
     source = find_source(folder)
-    model_dir = find_model(model or (source.config.model.path if source.has_ids else "smol"))
+    base = source.config.model if source.has_ids else ModelSettings()
+    base = replace(base, path=model or base.path)
+    model_dir = find_model(base.path)
     check_same_model(source, model_dir, other_weights=model is not None)
     chosen = choose(source, model_dir, per_task)
     print(chosen.told)
@@ -188,25 +195,35 @@ def _sft_from(
             f' tool_form = "{YARDSTICK_FORM}" under [model]'
         )
     flags = f"--from {folder.typed} --per-task {per_task}"
-    return warm_start_from(settings, model_dir, chosen, flags, out, progress, model=model)
+    metrics = warm_start_from(
+        settings, model_dir, chosen, flags, out, progress, model=model, base=base.path
+    )
+    return base, metrics
 
 
-def _sft_fresh(settings: SftSettings, model: str, out: Path) -> None:
+def _sft_fresh(settings: SftSettings, base: ModelSettings, out: Path) -> None:
     from scripts.base.invocation import say
     from scripts.phases.context import find_model
     from scripts.prepare.fresh import write_fresh_adapter
 
-    write_fresh_adapter(settings, find_model(model), out)
+    write_fresh_adapter(settings, find_model(base.path), out)
     layers = ", ".join(settings.target_modules)
     print(f"{out}: an adapter of rank {settings.rank} on {layers} that changes nothing yet")
-    say(f"next: {_in_run_toml(out)}")
+    say(f"next: {_in_run_toml(out, base)}")
 
 
-def _in_run_toml(out: Path) -> str:
-    """The line that names the adapter. Paths of run.toml start at the checkout."""
+def _in_run_toml(out: Path, base: ModelSettings) -> str:
+    """The [model] of a run from this adapter: itself, and what else is not the default. Paths of
+    run.toml start at the checkout."""
+    from fieldkit.codec import plain
     from scripts.base.checkout import in_checkout
+    from scripts.run.assignments import toml_value
 
-    return f'[model] adapter = "{in_checkout(out.resolve())}" in a run.toml'
+    default = plain(type(base)())
+    chosen = {k: v for k, v in plain(base).items() if v != default[k]}
+    values = chosen | {"adapter": str(in_checkout(out.resolve()))}
+    told = ", ".join(f"{key} = {toml_value(value)}" for key, value in values.items())
+    return f"[model] {told} in a run.toml"
 
 
 def _sft_oracle(
@@ -217,7 +234,8 @@ def _sft_oracle(
     given: list[str],
     out: Path,
     progress: Progress,
-) -> dict[str, float]:
+) -> tuple[ModelSettings, dict[str, float]]:
+    """As `_sft_from`."""
     import tempfile
 
     from scripts.base.checkout import in_checkout
@@ -237,4 +255,6 @@ def _sft_oracle(
     played = f"--run {folder.typed}" if folder else f"--preset {preset}"
     flags = f"--oracle {shlex.quote(str(in_checkout(tasks.resolve())))} {played}"
     flags += "".join(f" --set {shlex.quote(one)}" for one in given)
-    return warm_start_from(settings, model_dir, chosen, flags, out, progress)
+    base = config.model
+    metrics = warm_start_from(settings, model_dir, chosen, flags, out, progress, base=base.path)
+    return base, metrics

@@ -7,8 +7,12 @@ here ends or changes anything, except that a missing hub model is downloaded.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import shutil
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +21,7 @@ from pathlib import Path
 from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
+from rollout.engine.vllm_server import is_cpu_build
 from rollout.sandbox.base import probe
 from rollout.sandbox.command import SandboxSettings
 from scripts.base.checkout import ROOT
@@ -31,6 +36,15 @@ MEMORY_BYTES = 8 * GIB
 PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "taskset", "setpriv", "bash", "tar", "mount")
 """Programs that the sandbox runs; on Debian and Ubuntu they are in bubblewrap, util-linux, tar and
 mount."""
+
+
+_COMPUTE = """
+import torch
+for gpu in range(torch.cuda.device_count() or 1):
+    torch.ones(8, device=f"cuda:{gpu}").sum().item()
+print("CUDA", torch.version.cuda)
+"""
+"""Fails where the driver is too old for this torch, and where this torch has no code for a GPU."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Fi
         "sandbox": partial(_sandbox, config.sandbox),
         "memory": _memory,
         "disk": _disk,
-        "gpu": lambda: ", ".join(memory.gpu_names()) or "none: everything runs on the CPU",
+        "gpu": _gpu,
         "model": lambda: str(find_model(config.model.path)),
     }
     return [finding(name, check) for name, check in checks.items()] + _processes(run)
@@ -102,6 +116,33 @@ def _memory() -> str:
             "end what is not needed (`kill PID`; `grpo doctor --reclaim` ends what runs have left)"
         )
     return text
+
+
+def _gpu() -> str:
+    if is_cpu_build():
+        driver = shutil.which("nvidia-smi") is not None
+        unused = ", though there is an NVIDIA driver: `GRPO_BUILD=cuda make setup` would use it"
+        return f"none: everything runs on the CPU{unused if driver else ''}"
+    if missing := _missing_for_kernels():
+        raise Unavailable(f"missing: {', '.join(missing)}; `make system` installs them")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _COMPUTE], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        why = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise Unavailable(
+            f"torch computes nothing there: {why}; `nvidia-smi` shows GPU and driver, "
+            "`GRPO_BUILD=cpu make setup` goes back to the CPU"
+        )
+    return f"{', '.join(memory.gpu_names())}, with {done.stdout.strip()}"
+
+
+def _missing_for_kernels() -> list[str]:
+    """What the programs that Triton compiles for a GPU need: a C compiler, and Python's headers."""
+    compilers = (os.environ.get("CC"), "gcc", "clang")
+    has_compiler = any(name and shutil.which(name) for name in compilers)
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return [*([] if has_compiler else ["gcc"]), *([] if header.is_file() else [str(header)])]
 
 
 def _disk() -> str:

@@ -14,9 +14,10 @@ from typing import IO, Any
 
 from fieldkit.eval.grade import RewardPart
 from fieldkit.records import Task
-from rollout.envs.base import Environment, Reply, Site
+from rollout.envs.base import Environment, Reply
 from rollout.envs.tool_calls import TOOL_FORMS
 from scripts.environments.instance import Instance, Trials
+from scripts.environments.world_episode import bare_site
 
 
 def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) -> None:
@@ -49,12 +50,17 @@ def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) 
 
 
 def play_world_by_hand(
-    environment: Environment, task: Task, site: Site, typed: Iterable[str], out: IO[str]
+    environment: Environment,
+    task: Task,
+    typed: Iterable[str],
+    out: IO[str],
+    tell: Callable[[str], None],
 ) -> None:
-    """One episode of an environment of any style; each line is a reply. Raises as `World`."""
+    """One episode of an environment of any style; each line is a reply. tell: called with what its
+    program says. Raises as `World`."""
     say = _sayer(out)
-    world = environment.make(site)
-    with _running_loop() as wait_for:
+    with bare_site(tell) as site, _running_loop() as wait_for:
+        world = environment.make(site)
         try:
             for message in wait_for(world.reset(task, 0)).messages:
                 say(f"{message['content']}\n")

@@ -1,9 +1,10 @@
 """The process that loads and plays an environment for `grpo env check`.
 
-User code may hang, print, or end its process, so it runs in a process apart from the command. An
-order comes as JSON on stdin. JSON lines go to the original stdout: `at` before each call into the
-environment, `progress`, and at the end `findings` with `figures`. The environment's own output goes
-to stderr. On a signal the stack of a hanging call is written to the descriptor in argv.
+User code may hang, print, or end its process, so it runs in a process apart from the command. As in
+a run, it is imported in the main thread and played in another one. An order comes as JSON on stdin.
+JSON lines go to the original stdout: `at` before each call into the environment, `progress`, and at
+the end `findings` with `figures`. The environment's own output goes to stderr. On a signal the
+stack of a hanging call is written to the descriptor in argv.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fieldkit.errors import FieldkitError
@@ -37,7 +39,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     end_with_parent()  # it may hang for ever
-    faulthandler.register(STACK, file=int(sys.argv[1]), all_threads=False)
+    faulthandler.register(STACK, file=int(sys.argv[1]))
     order = Order(**parse_json(sys.stdin.read(), "the order"))
 
     def tell(**what: Any) -> None:
@@ -45,7 +47,10 @@ def main() -> None:
         out.flush()
 
     try:
-        findings, figures = check(order, tell)
+        tell(at=f"import {order.use}", seconds=IMPORT_SECONDS)
+        class_of(order)
+        with ThreadPoolExecutor(1) as thread:
+            findings, figures = thread.submit(check, order, tell).result()
     except FieldkitError as e:
         tell(failed=str(e), code=e.exit_code)
         return
@@ -54,9 +59,8 @@ def main() -> None:
 
 def check(order: Order, tell: Callable[..., None]) -> tuple[list[Finding], dict[str, Any]]:
     """Findings and figures. Raises `BadInput` for code that cannot be loaded."""
-    tell(at=f"import {order.use}", seconds=IMPORT_SECONDS)
-    kind = class_of(order)
     tell(at="reading the class", seconds=IMPORT_SECONDS)
+    kind = class_of(order)
     findings = broken_promises(kind, order.rows[0])
     figures: dict[str, Any] = {"tools": schemas_of(kind)}
     trials = trials_of(order, kind)

@@ -15,6 +15,7 @@ from fieldkit.client.chat import ChatClient, ChatError
 from fieldkit.errors import Unavailable
 from rollout.envs.base import Message
 from rollout.envs.tool_calls import TOOL_FORMS
+from rollout.envs.tool_world import with_system
 from rollout.envs.user_code import place_of
 from scripts.environments.contract import Finding
 from scripts.environments.earnings import of_model
@@ -85,10 +86,7 @@ def _episode(
     form = TOOL_FORMS["text"]
     assert form.tell is not None
     played = instance.begin(row, seed)
-    talk: list[Message] = [
-        {"role": "system", "content": form.tell(instance.schemas, "")},
-        {"role": "user", "content": played.opening},
-    ]
+    talk = [*with_system(played.prompt, form.tell(instance.schemas, ""))]
     while len(played.calls) < trials.turns and not instance.done:
         tell("an answer of the endpoint", 2 * REPLY_SECONDS + 10)
         text = answer_of(client, talk)

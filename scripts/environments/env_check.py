@@ -150,7 +150,8 @@ def _stands_at(child: subprocess.Popen[bytes], stack: int) -> str:
     said, wait = b"", _STACK_SECONDS
     while select.select([stack], [], [], wait)[0] and (chunk := os.read(stack, 65536)):
         said, wait = said + chunk, _REST_SECONDS
-    frames = [f for f in _FRAME.findall(said.decode(errors="replace")) if _HERE not in f[0]]
+    stacks = [s for s in said.decode(errors="replace").split("\n\n") if _HERE in s]  # of the check
+    frames = [f for stack in stacks for f in _FRAME.findall(stack) if _HERE not in f[0]]
     theirs = [f for f in frames if not f[0].startswith((sys.prefix, sys.base_prefix))]
     return "{}:{}".format(*(theirs or frames)[0][:2]) if frames else ""
 

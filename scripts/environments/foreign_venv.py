@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from fieldkit.errors import BadInput, Unavailable
@@ -29,6 +30,9 @@ _SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<lines>(^#(| .*)$\s)+)^# ///\s*
 """The block of inline metadata, as PEP 723 defines it."""
 
 _GIT = ("git+", "https://", "http://", "ssh://")
+
+_V1_ALONE = "0.4.0"
+"""The version of verifiers from which on an environment with `load_environment` (v0) is none."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ def _source(what: str, also: tuple[str, ...]) -> _Source:
         return _of_file(path, also)
     if path.is_dir():
         return _of_folder(path.resolve(), also)
+    if what.endswith(".whl"):
+        return _of_wheel(what, also)
     if what.startswith(_GIT):
         name = what.removesuffix("/").rpartition("/")[2].partition("@")[0].partition("#")[0]
         address = what if what.startswith("git+") else f"git+{what}"
@@ -125,6 +131,9 @@ def _of_file(path: Path, also: tuple[str, ...]) -> _Source:
         raise BadInput(f"{path}: no such file")
     metadata = inline_metadata(path)
     wanted = (*metadata.get("dependencies", ()), *also)
+    folder = path.parent.resolve()  # `vf-init` puts a pyproject.toml beside the file
+    if not metadata and requires_verifiers(folder):
+        return _of_folder(folder, also)
     if not wanted:
         raise BadInput(
             f"{path}:1: it has no inline metadata (PEP 723) that names what it needs; begin it"
@@ -136,20 +145,67 @@ def _of_file(path: Path, also: tuple[str, ...]) -> _Source:
             f"{path}: it requires Python {needs}, and .venv has {platform.python_version()};"
             " make .venv with another Python (`rm -rf .venv && make setup`)"
         )
-    return _named(path.stem, str(path.resolve()), wanted)
+    bound = _bound(wanted, path)
+    return _named(path.stem, str(path.resolve()), (*wanted, *bound))
 
 
 def _of_folder(folder: Path, also: tuple[str, ...]) -> _Source:
-    project = folder / "pyproject.toml"
-    if not project.is_file():
+    project = _project(folder)
+    try:
+        name = project["name"]
+    except KeyError as e:
+        raise BadInput(f"{folder / 'pyproject.toml'}: it has no project.name") from e
+    parts = sorted(p for p in folder.rglob("*.py") if ".venv" not in p.parts)
+    files = (folder / "pyproject.toml", *parts)
+    stamp = "".join(f"{p.relative_to(folder)} {sha256_file(p)}\n" for p in files)
+    bound = _bound(project.get("dependencies", ()), *parts)
+    return _named(name, name, (str(folder), *also, *bound), stamp)
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    """The table `project` of a folder's pyproject.toml. Raises `BadInput`."""
+    file = folder / "pyproject.toml"
+    if not file.is_file():
         raise BadInput(f"{folder}: it has no pyproject.toml")
     try:
-        name = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["name"]
-    except (tomllib.TOMLDecodeError, KeyError) as e:
-        raise BadInput(f"{project}: no project.name can be read from it ({e!r})") from None
-    parts = sorted(p for p in folder.rglob("*.py") if ".venv" not in p.parts)
-    stamp = "".join(f"{p.relative_to(folder)} {sha256_file(p)}\n" for p in (project, *parts))
-    return _named(name, name, (str(folder), *also), stamp)
+        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+    except tomllib.TOMLDecodeError as e:
+        raise BadInput(f"{file}: it is not valid TOML ({e})") from None
+    return found
+
+
+def _of_wheel(what: str, also: tuple[str, ...]) -> _Source:
+    """A wheel, as environments are given away: a file or its address."""
+    name, path = what.rpartition("/")[2].partition("-")[0].replace("_", "-"), Path(what)
+    if what.startswith(_GIT):
+        return _named(name, name, (what, *also))
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file")
+    return _named(name, name, (str(path.resolve()), *also), sha256_file(path))
+
+
+def requires_verifiers(path: Path) -> bool:
+    """Whether a file's inline metadata or a folder's pyproject.toml require the library. Raises
+    `BadInput` for metadata that cannot be read."""
+    if path.is_dir() and not (path / "pyproject.toml").is_file():
+        return False
+    wanted = _project(path) if path.is_dir() else inline_metadata(path)
+    return any(re.match(r"verifiers\b(?!-)", one) for one in wanted.get("dependencies", ()))
+
+
+def _bound(requirements: Sequence[str], *files: Path) -> tuple[str, ...]:
+    """The further requirement of an environment of v0 that does not exclude a library without v0,
+    as most that are published do not."""
+    for one in requirements:
+        try:
+            needs = Requirement(one)
+        except InvalidRequirement:
+            continue
+        if needs.name == "verifiers" and not needs.url and needs.specifier.contains(_V1_ALONE):
+            texts = (file.read_text(encoding="utf-8", errors="replace") for file in files)
+            v0 = any(re.search(r"^def load_environment\b", text, re.MULTILINE) for text in texts)
+            return (f"verifiers<{_V1_ALONE}",) if v0 else ()
+    return ()
 
 
 def _named(name: str, use: str, requirements: tuple[str, ...], stamp: str = "") -> _Source:

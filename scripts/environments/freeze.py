@@ -8,7 +8,9 @@ seeded by the id, so a task is the same wherever it is played.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from fieldkit.codec import encode, from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_text
 from fieldkit.records import Task
-from rollout.envs.configured import published_row
+from rollout.envs.configured import row_fields
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.foreign.verifiers_world import dataset_rows
 from scripts.environments.contract import Level, broken_promises
@@ -30,19 +32,23 @@ def seed_tasks(name: str, n: int, seed: int) -> list[Task]:
     return [Task(f"{name}-{s:0{DIGITS}d}", name, "", {"seed": s}) for s in range(seed, seed + n)]
 
 
-def row_tasks(name: str, rows: Sequence[dict[str, Any]], where: str) -> list[Task]:
-    """The rows as tasks. Raises `BadInput` that begins with `where` for a row that is there twice
-    or has a column that a task has."""
-    tasks: dict[str, Task] = {}
-    for number, row in enumerate(rows, 1):
-        fields = published_row({**row, "environment": name}, name)
-        if fields is None:
-            raise BadInput(f"{where}:{number}: a row has no column task_id; rename it")
-        task = from_plain(Task, fields, f"{where}:{number}")
-        if task.task_id in tasks:
-            raise BadInput(f"{where}:{number}: this row is there twice; remove one of them")
-        tasks[task.task_id] = task
-    return list(tasks.values())
+def row_tasks(
+    name: str, rows: Sequence[dict[str, Any]], where: str, copies: str = ""
+) -> list[Task]:
+    """The rows as tasks. Equal rows are different tasks, because the id seeds the world; their ids
+    end with `copies` (default: the name of the file `where`) and a number, as where a run reads the
+    rows itself."""
+    made = [
+        from_plain(Task, row_fields({**row, "environment": name}, name), f"{where}:{number}")
+        for number, row in enumerate(rows, 1)
+    ]
+    counts, seen = Counter(task.task_id for task in made), Counter[str]()
+    tasks = []
+    for task in made:
+        seen[task.task_id] += 1
+        copy = f"-{copies or Path(where).stem}-{seen[task.task_id]}"
+        tasks.append(replace(task, task_id=task.task_id + copy * (counts[task.task_id] > 1)))
+    return tasks
 
 
 def dataset_tasks(
@@ -51,7 +57,7 @@ def dataset_tasks(
     """`n` rows of a verifiers environment's own dataset as tasks. Raises as `dataset_rows`."""
     with tempfile.TemporaryDirectory() as scratch:
         rows = dataset_rows(name, settings, root, split, n, seed, Path(scratch))
-    return row_tasks(name, rows, f"envs.{name}, {split}")
+    return row_tasks(name, rows, f"envs.{name}, {split}", split)
 
 
 def write_tasks(

@@ -1,6 +1,6 @@
 """One object of an environment's class, and one episode with it, for the check.
 
-Everything runs in the calling thread, so that a watching process can find the line that hangs.
+Everything runs in the calling thread, whose stack tells a watching process the line that hangs.
 Before each call into the environment `tell` gets a line that names the call. A tool may raise,
 because a policy gets the error as its observation; if a constructor, `reset` or a reward raises,
 that is an error with file and line.
@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import pickle
 import random
+import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,8 +23,9 @@ from typing import Any
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from rollout.envs.base import Message
+from rollout.envs.in_thread import SIGNAL_SET, sets_signal
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
-from rollout.envs.tool_world import as_shown, assistant
+from rollout.envs.tool_world import as_shown, assistant, messages_of, with_text
 from rollout.envs.tool_yardsticks import random_call
 from rollout.envs.trl_class import answer_text, is_over
 from rollout.envs.user_code import place_of
@@ -52,11 +55,14 @@ class Played:
     """One episode: its calls, its observations and its reward."""
 
     seed: int
-    opening: str = ""
+    prompt: Sequence[Message] = ()
+    """What the episode begins with."""
     calls: list[Call] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
     """One line for each time that a tool raised."""
+    drew: str = ""
+    """The first tool that drew from the generators of the process."""
     parts: tuple[RewardPart, ...] = ()
     completion: list[Message] = field(default_factory=list)
     """The calls and their answers as messages, for reward functions."""
@@ -75,6 +81,11 @@ class Played:
     def worth(self) -> dict[str, float | None]:
         """The parts' values by name."""
         return {part.name: part.value for part in self.parts}
+
+    @property
+    def opening(self) -> str:
+        """The prompt as one text."""
+        return "\n".join(message["content"] for message in self.prompt)
 
     @property
     def shown(self) -> str:
@@ -105,12 +116,13 @@ class Trials:
 
 
 class Instance:
-    """One object of the class, and the calls on it."""
+    """One object of the class, and the calls on it. It draws as if no other one did."""
 
     def __init__(self, trials: Trials, tell: Callable[[str], None]) -> None:
         kind, config = trials.kind, trials.config
         self._judge, self._ends, self._tell = trials.judge, trials.ends, tell
         self.schemas = schemas_of(kind)
+        self._drawn = _generators()
         tell(f"{kind.__name__}()")
         with _Blamed(f"{kind.__name__}()", inspect.getattr_static(kind, "__init__")):
             self.env = kind()
@@ -129,28 +141,38 @@ class Instance:
                 f"reset returned {type(said).__name__}; a text that the prompt ends with, or None"
             )
             raise Broken(Finding(Level.ERROR, place_of(self.env.reset), text))
-        prompt = str(row.get("prompt", ""))
-        opening = "".join((prompt, str(said or "")))
-        if not opening.strip():
+        played = Played(seed, reset_s=time.perf_counter() - began)
+        try:
+            played.prompt = with_text(messages_of(row.get("prompt", ""), "the row"), said)
+        except BadInput as e:
+            raise Broken(Finding(Level.ERROR, "", str(e))) from e
+        if not played.opening.strip():
             text = "neither the row nor reset() gives a prompt: have reset return it, or give rows"
             raise Broken(Finding(Level.ERROR, place_of(self.env.reset), text))
-        played = Played(seed, opening, reset_s=time.perf_counter() - began)
+        self._drawn = _generators()
         self._note_flags(played)
         return played
 
     def call(self, played: Played, name: str, arguments: Mapping[str, Any]) -> None:
         """Call a tool and record its answer."""
         self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
+        _draw_on(before := self._drawn)
         began = time.perf_counter()
         tool = getattr(self.env, name)
         try:
             said = self._said(tool, self._finish(tool(**arguments)))
         except Broken:
             raise
-        except Exception as e:  # any exception is the policy's observation
+        except Exception as e:  # any other is the policy's observation
+            if sets_signal(e):
+                text = f"tool {name}: {SIGNAL_SET}"
+                raise Broken(Finding(Level.ERROR, place_of(tool), text)) from e
             played.raised.append(f"{_raised_at(e)}: tool {name} raised {type(e).__name__}: {e}")
             said = str({"error": str(e)})
         played.call_s.append(time.perf_counter() - began)
+        self._drawn = _generators()
+        if self._drawn != before:
+            played.drew = played.drew or name
         played.calls.append((name, arguments))
         played.said.append(said)
         call = ToolCall(name, arguments)
@@ -217,6 +239,20 @@ def _runner() -> asyncio.Runner:
     """One event loop for all instances: what a module holds for its coroutines, such as a client,
     works in no other."""
     return asyncio.Runner()
+
+
+def _generators() -> bytes:
+    """The state of Python's generator, and of NumPy's where it is imported."""
+    numpy = sys.modules.get("numpy")
+    return pickle.dumps((random.getstate(), numpy and numpy.random.get_state()))
+
+
+def _draw_on(state: bytes) -> None:
+    """Continue from a state that `_generators` gave."""
+    of_python, of_numpy = pickle.loads(state)
+    random.setstate(of_python)
+    if of_numpy is not None:
+        sys.modules["numpy"].random.set_state(of_numpy)
 
 
 class _Blamed:

@@ -10,7 +10,7 @@ import ast
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import RewardPart
 from fieldkit.files.atomic import read_objects
+from rollout.envs.configured import is_task
 from rollout.envs.env_settings import graded
 from rollout.envs.in_thread import PinnedThread
 from rollout.envs.reward_functions import (
@@ -123,16 +124,26 @@ def only_class(file: Path) -> str:
         raise BadInput(f"{file}:{e.lineno}: {e.msg}") from None
     except FileNotFoundError:
         raise BadInput(f"{file}: no such file; `grpo env new NAME` makes an environment") from None
-    found = [
+    found = _classes(tree.body)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        todo = f"say which: {', '.join(f'{file}:{n}' for n in found)}"
+    elif inner := _classes(ast.walk(tree)):
+        todo = f"{inner[0]} is inside a function, as in TRL's examples: move it out of there"
+    else:
+        todo = "add one"
+    raise BadInput(f"{file}: {len(found)} classes have a method reset; {todo}")
+
+
+def _classes(nodes: Iterable[ast.AST]) -> list[str]:
+    """The names of the classes with a `reset`."""
+    return [
         node.name
-        for node in tree.body
+        for node in nodes
         if isinstance(node, ast.ClassDef)
         and any(getattr(inner, "name", "") == "reset" for inner in node.body)
     ]
-    if len(found) != 1:
-        named = f"say which: {', '.join(f'{file}:{n}' for n in found)}" if found else ""
-        raise BadInput(f"{file}: {len(found)} classes have a method reset; {named or 'add one'}")
-    return found[0]
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -141,7 +152,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     """
     rows = []
     for where, row in _objects(file):
-        if {"task_id", "env", "info"} <= row.keys():
+        if is_task(row):
             if not isinstance(row["info"], dict):
                 raise BadInput(f"{where}: info is not an object")
             row = {"prompt": row.get("prompt", ""), **row["info"]}
@@ -186,12 +197,11 @@ async def _judge(
     order: Order,
 ) -> Sequence[RewardPart]:
     """The parts of the reward, as a run has them."""
-    prompt = [{"role": "user", "content": played.opening}]
     seconds, here = order.call_seconds, _Here(order.use)
     parts = [
         part
         for f in functions
-        for part in await f.of(prompt, played.completion, env, row, seconds, order.use, here)
+        for part in await f.of(played.prompt, played.completion, env, row, seconds, order.use, here)
     ]
     if pay := getattr(env, OWN, None):
         value = pay()

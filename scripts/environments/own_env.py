@@ -7,7 +7,6 @@ where it has them, else rows that differ by their seed alone, because `reset()` 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import ENVIRONMENTS
-from scripts.environments.foreign_venv import add_environment, inline_metadata
+from scripts.environments.foreign_venv import add_environment, requires_verifiers
 from scripts.environments.freeze import dataset_tasks, seed_tasks
 from scripts.environments.order import only_class
 
@@ -64,7 +63,7 @@ def own_environment(
             " FILE` plays its tasks"
         )
     address, served = typed.startswith(_ADDRESS), "python" in given
-    if not address and ":" not in typed and not typed.endswith(".py"):
+    if not address and ":" not in typed and not typed.endswith(".py") and not _is_verifiers(typed):
         raise BadInput(
             f"{typed!r} is no file, no module:Class, no address and no environment of a preset; for"
             f" an environment of a run add `--run RUN`, and `grpo env add {typed}` makes one of a"
@@ -80,7 +79,7 @@ def own_environment(
         python = str(Path(given["python"]).absolute())  # a link of a virtual environment stays
         called = Path(home).stem if home.endswith(".py") else home.rpartition(".")[2]
         return OwnEnv(as_ or called, {"style": "openenv", "serve": app, **given, "python": python})
-    if not kind and _is_verifiers(Path(home)):
+    if not kind and _is_verifiers(home):
         made = add_environment(home, (), say)
         where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
         return OwnEnv(as_ or made.name, {**where, **given})
@@ -95,26 +94,26 @@ def _from_anywhere(home: str) -> str:
 
 
 def is_class(typed: str, python: str = "") -> bool:
-    """Whether what was typed means a class, and not a server or a verifiers file. python: of the
-    server's virtual environment."""
-    return (
-        not python
-        and not typed.startswith(_ADDRESS)
-        and not (typed.endswith(".py") and _is_verifiers(Path(typed)))
-    )
+    """Whether what was typed means a class, and not a server or a verifiers environment. python: of
+    the server's virtual environment."""
+    return not python and not typed.startswith(_ADDRESS) and not _is_verifiers(typed)
 
 
-def _is_verifiers(file: Path) -> bool:
-    """Whether a file is a verifiers environment: it has `load_environment` (v0), or its inline
-    metadata require the library (v1). One that cannot be read is none."""
+def _is_verifiers(typed: str) -> bool:
+    """Whether a file or a folder is a verifiers environment: the file has `load_environment` (v0),
+    or its inline metadata or the folder's pyproject.toml require the library. A file that cannot be
+    read is none."""
+    path = Path(typed)
+    if path.is_dir():
+        return requires_verifiers(path)
+    if path.suffix != ".py":
+        return False
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError):  # told of where its class is looked for
         return False
-    if any(getattr(node, "name", "") == "load_environment" for node in tree.body):
-        return True
-    needs = inline_metadata(file).get("dependencies", ())
-    return any(re.match(r"verifiers\b(?!-)", one) for one in needs)
+    named = any(getattr(node, "name", "") == "load_environment" for node in tree.body)
+    return named or requires_verifiers(path)
 
 
 def evaluation_tasks(

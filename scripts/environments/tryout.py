@@ -53,6 +53,7 @@ def run_trials(
         )
         played.append(perfect)
     played += [once, empty]
+    findings += _luck(trials.kind, played)
     if not trials.ends:
         findings += unset_end(trials.kind, [p.flags for p in played if p.calls])
     figures["reset_ms"] = 1000 * statistics.median(p.reset_s for p in played)
@@ -98,6 +99,19 @@ def _apart(trials: Trials, once: Played, one: Instance, other: Instance) -> list
     return _difference(
         trials.kind, once, one.end(begun, row), "two instances share state: beside another one it"
     )
+
+
+def _luck(kind: type, played: Sequence[Played]) -> list[Finding]:
+    """A warning where a tool draws from the generators of the process."""
+    tool = next((p.drew for p in played if p.drew), "")
+    if not tool:
+        return []
+    text = (
+        f"tool {tool} draws from the generators of the process, from which other episodes of a run"
+        " draw as well, so attempts at a task differ by luck, which a group takes for skill: make"
+        " one in reset, as self._random = random.Random(random.random())"
+    )
+    return [Finding(Level.WARNING, place_of(getattr(kind, tool, kind)), text)]
 
 
 def many(

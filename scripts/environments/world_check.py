@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
@@ -21,19 +19,23 @@ from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, MissingOracle, Site, World
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
-from rollout.sandbox.command import SandboxSettings
 from scripts.environments import earnings
 from scripts.environments.contract import Finding, Level, is_one_step, one_step
 from scripts.environments.endpoint import answer_of, client_of
 from scripts.environments.env_check import Checked
 from scripts.environments.instance import Call
-from scripts.environments.world_episode import WorldPlayed, begin, drawn, play, step, written
+from scripts.environments.world_episode import (
+    WorldPlayed,
+    bare_site,
+    begin,
+    drawn,
+    play,
+    step,
+    written,
+)
 
 _SHOWS_TOOLS = "hermes"
 """A form of tool calls in which an opening has the schemas of its tools."""
-
-_BOX = SandboxSettings()
-"""No policy's command runs here."""
 
 _SECOND_SECONDS = 5.0
 """How long a second session may take to open beside a first one."""
@@ -66,8 +68,8 @@ def check_world(
 ) -> Checked:
     """Play all trials. use: what was named, for the report. say: called with lines for a person.
     Raises as the first `World.reset`; a later failure is a finding."""
-    with tempfile.TemporaryDirectory() as scratch:
-        found, figures = asyncio.run(_checked(trials, Site(_BOX, Path(scratch), say=say), progress))
+    with bare_site(say) as site:
+        found, figures = asyncio.run(_checked(trials, site, progress))
     return Checked(use, tuple(found), figures)
 
 

@@ -7,14 +7,18 @@ times.
 from __future__ import annotations
 
 import random
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade
 from fieldkit.records import StopReason, Task
-from rollout.envs.base import Environment, Message, Reply, World
+from rollout.envs.base import Environment, Message, Reply, Site, World
+from rollout.sandbox.command import SandboxSettings
 
 Choose = Callable[[Sequence[Message]], Awaitable[str | None]]
 """Gives the next reply to a conversation; None: the policy has no more."""
@@ -46,6 +50,14 @@ class WorldPlayed:
     def worth(self) -> dict[str, float | None]:
         """The values of the reward's parts by name."""
         return {part.name: part.value for part in self.grade.rewards}
+
+
+@contextmanager
+def bare_site(say: Callable[[str], None]) -> Iterator[Site]:
+    """A site for worlds in which no command of a policy runs. say: called with lines for a
+    person."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Site(SandboxSettings(), Path(scratch), say=say)
 
 
 async def play(world: World, task: Task, choose: Choose, most: int) -> WorldPlayed:

@@ -16,11 +16,11 @@ from scripts.base.checkout import in_checkout
 from scripts.evidence.collect import Evidence, TaskSet
 from scripts.evidence.findings import Findings
 from scripts.evidence.played import BASE, step_name
-from scripts.evidence.verdict import Habit, Learning, Verdict, Work
+from scripts.evidence.verdict import Habit, Learning, Verdict, Work, lost_since
 from scripts.run.next_phase import FLAT, Phase
-from scripts.run.state import of_the_night
+from scripts.run.state import last_word, of_the_night
 from scripts.run.until import held
-from scripts.words.quantities import clock, counted
+from scripts.words.quantities import clock, counted, estimate
 
 
 class EndKind(StrEnum):
@@ -57,7 +57,7 @@ def ending(m: Findings) -> Ending:
         flat = f" {FLAT}." if done < m.plan.steps else ""
         return Ending(
             EndKind.COMPLETE,
-            f"Complete: {counted(done, 'step')}, and the evaluations.{flat}",
+            f"Complete: {counted(done, 'step')}, and the evaluations.{flat}{_asked_first(m)}",
             forecast=kept.told() if kept else "",
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
@@ -65,7 +65,8 @@ def ending(m: Findings) -> Ending:
     if m.is_copy:
         over = [e.data.get("next") for e in m.journal if e.event == "loop_end"][-1:]
         if over in ([Phase.DONE.value], [Phase.CONVERGED.value]):
-            return Ending(EndKind.COMPLETE, f"Complete: {counted(done, 'step')}.")
+            told = f"Complete: {counted(done, 'step')}.{_asked_first(m)}"
+            return Ending(EndKind.COMPLETE, told)
         if not m.journal:
             told = f"A copy of {counted(done, 'step')}, without their journal."
             return Ending(EndKind.KEPT, told)
@@ -83,11 +84,18 @@ def ending(m: Findings) -> Ending:
     return Ending(EndKind.UNFINISHED, f"Not finished: {done}{planned} steps are done{left}.")
 
 
+def _asked_first(m: Findings) -> str:
+    """The number of steps that was set at first, where another one was set since: that may have
+    been after a look at the figures."""
+    limits = [e.data.get("limits", {}) for e in m.journal if e.event == "loop_start"]
+    asked = [told["steps"] for told in limits if isinstance(told.get("steps"), int)]
+    return f" {asked[0]} were asked for at first." if asked and asked[0] != asked[-1] else ""
+
+
 def _failed(journal: Sequence[Entry]) -> Entry | None:
     """The end of the phase, or of the loop, whose error ended the night; None if it went on or
     ended otherwise, as by a person."""
-    told = ("loop_start", "loop_end", "phase_start", "phase_end")
-    last = next((e for e in reversed(of_the_night(journal)) if e.event in told), None)
+    last = last_word(of_the_night(journal))
     no_error = (None, 0, Interrupted.exit_code)
     return last if last and last.data.get("exit") not in no_error else None
 
@@ -135,16 +143,30 @@ NEARLY_ALL = 0.9
 
 
 def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str:
-    newest = next(s.step for s in reversed(m.steps) if step_name(s.step) == evidence.newest)
-    adapter = f"`{in_checkout(m.folder.adapter(newest))}`"
+    assert m.judged_step is not None
+    adapter = f"`{in_checkout(m.folder.adapter(m.judged_step))}`"
+    before, after = evidence.arm(evidence.reference), evidence.arm(step_name(m.judged_step))
+    lost = lost_since(evidence.late)
+    if fell := [p for p in lost if evidence.arm(p.reference).passed >= before.passed]:
+        best = min(fell, key=lambda since: since.passed.difference.value)
+        step = next(s.step for s in m.steps if step_name(s.step) == best.reference)
+        return (
+            f"{best.reference.capitalize()} passes more tasks than {best.name}"
+            f" ({estimate(best.passed.difference)} points since):"
+            f" `grpo use {m.typed} --step {step}` says how to take it."
+        )
     if verdict.learning is Learning.WORSE:
         return (
             "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"
             " or change what is paid for (`grpo reward explain`) in a new run."
         )
     if verdict.learning is Learning.DONE:
+        if after.passed < before.passed:
+            return (
+                f"{adapter} ends by itself and may pass fewer tasks: where these count, play more"
+                " held-out tasks before you use it."
+            )
         return f"Use it: {adapter}."
-    before = next(arm for arm in evidence.arms if arm.name == evidence.reference)
     if verdict.habit is Habit.NEVER_THERE and before.passed >= NEARLY_ALL * before.n_tasks:
         return "There was nothing to mend here: try a harder pool, or keep what you had."
     if evidence.played_on is TaskSet.FINAL:

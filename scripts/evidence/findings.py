@@ -39,6 +39,7 @@ from scripts.run.reader import RunReader
 from scripts.run.run_pool import pool_now
 from scripts.run.state import as_told, look
 from scripts.run.timings import StepTimings
+from scripts.words.quantities import counted
 
 T = TypeVar("T")
 
@@ -165,7 +166,24 @@ class Findings:
             e.against_reference(e.newest),
             Training(len(self.played), trends(self.played, self._rewards_compare), self.sampled),
         )
-        return replace(found, headline=" ".join((found.headline, *e.caution)))
+        return replace(found, headline=" ".join((found.headline, *self._unjudged, *e.caution)))
+
+    @property
+    def judged_step(self) -> int | None:
+        """The step whose adapter the verdict is about; None if no trained one is evaluated."""
+        newest = self.evidence.newest if self.evidence is not None else None
+        return next((s.step for s in self.steps if step_name(s.step) == newest), None)
+
+    @property
+    def _unjudged(self) -> tuple[str, ...]:
+        """What was trained since the adapter that is judged, in a sentence; else empty."""
+        shas = [s.adapter_sha for s in self.steps]
+        if self.judged_step is None or shas[-1] == shas[self.judged_step]:
+            return ()
+        later = len(shas) - 1 - self.judged_step
+        return (
+            f"This is of step {self.judged_step}; {counted(later, 'later step')} not evaluated.",
+        )
 
     @cached_property
     def milestones(self) -> Milestones:

@@ -21,6 +21,7 @@ from scripts.evidence.played import PlayedArm, finished, read_played
 from scripts.evidence.step_figures import REWARD, STOPS, StepFigure, by_step
 from scripts.evidence.stored import has_episodes
 from scripts.run.folder import RunFolder
+from scripts.words.quantities import percent, plain, with_interval
 
 FEWEST_STEPS = 5
 """With fewer steps, no trend can be significant: four in perfect order have p = 0.083."""
@@ -40,6 +41,14 @@ class Trend:
     last: float
     tau: float
     p_value: float
+
+    @property
+    def words(self) -> str:
+        """From where to where it went."""
+        if self.figure == REWARD.key:
+            return f"the mean reward went from {plain(self.first, 2)} to {plain(self.last, 2)}"
+        ends = f"from {percent(self.first)} to {percent(self.last)}"
+        return f"attempts that end by themselves went {ends}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,19 @@ class Sampled:
     after: Ended
     before: Ended | None = None
     stopped: PairedProportions | None = None
+
+    def words(self, before: str, p: str) -> str:
+        """In a sentence. before: name of the starting adapter. p: of the comparison, in words."""
+        own = (
+            f"At the training temperature (T = {self.temperature:g}) it ended {self.after.stopped}"
+            f" of the first {self.n_tasks} held-out tasks by itself and passed {self.after.passed}"
+        )
+        if self.before is None or self.stopped is None:
+            return f"{own}."
+        return (
+            f"{own}; the {before} ended {self.before.stopped} and passed {self.before.passed}"
+            f" (ended: {with_interval(self.stopped.difference)}, {p})."
+        )
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,10 @@ def _sentences(found: Milestones, first_step: int | None, paid_alike: bool) -> l
     if found.stops_90 == first_step:
         return _dated(found, REWARD, "rise in reward") or ["The steps' mean reward did not rise."]
     return [
-        _reached("90 % of its episodes", found.stops_90),
-        _reached("every episode", found.stops_100),
-        f"Fewest turns: {found.lowest_turns:.2f} on average, at step {found.lowest_turns_step}.",
+        _reached("90 %", found.stops_90),
+        _reached("100 %", found.stops_100),
+        f"Fewest turns in training: {found.lowest_turns:.2f} on average, in step"
+        f" {found.lowest_turns_step}.",
         *_dated(found, TURNS, "fall in turns", down=True),
     ]
 
@@ -159,5 +160,7 @@ def _dated(found: Milestones, of: StepFigure, change: str, *, down: bool = False
 
 def _reached(what: str, step: int | None) -> str:
     if step is None:
-        return f"No step's rollouts stopped by themselves in {what}."
-    return f"Stopped by itself in {what} first at step {step}."
+        return f"In no step of training did {what} of the attempts end by themselves."
+    return (
+        f"In training {what} of the attempts ended by themselves in step {step} for the first time."
+    )

@@ -86,6 +86,7 @@ def gains_table(f: Findings) -> Table | None:
         "Over the steps, as trailing means",
         _GAIN_COLUMNS,
         tuple(map(_gain_cells, f.milestones.gains)),
+        (DRAW_NOTE,),
     )
 
 
@@ -102,7 +103,11 @@ def env_gains_table(f: Findings) -> Table | None:
     )
 
 
-_GAIN_COLUMNS = ("figure", "first", "last", "most of it by step", "last third bought")
+_GAIN_COLUMNS = ("figure", "first", "last", "most of it by step", "in the last third")
+
+DRAW_NOTE = (
+    "Each step plays other tasks, so that a change may be one of the draw. It is not tested."
+)
 
 
 def _gain_cells(g: Gain) -> tuple[str, ...]:
@@ -196,7 +201,9 @@ def work_table(f: Findings) -> Table | None:
     is known of it."""
     gains = {g.figure: g for g in f.milestones.gains}
     rows: list[tuple[str, ...]] = []
-    notes = [f"Start and end are the first and the last steps, at most {SMOOTHING} of each."]
+    notes = [
+        f"Start and end are the first and the last steps, at most {SMOOTHING} of each. {DRAW_NOTE}"
+    ]
     if "reward" in gains and "pass rate" in gains:
         reward, passed = gains["reward"], gains["pass rate"]
         ends = quantities.plain(reward.first, 2), quantities.plain(reward.last, 2)

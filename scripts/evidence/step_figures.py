@@ -111,7 +111,7 @@ REWARD = StepFigure(
     "Reward", "reward", "mean of a step's rollouts", lambda s: s.mean_reward, "rollout/reward", +1
 )
 STOPS = StepFigure(
-    "Stops by itself", "stops", "% of episodes", lambda s: s.stop_rate, "rollout/stop_rate", +1,
+    "Ended by itself", "stops", "% of attempts", lambda s: s.stop_rate, "rollout/stop_rate", +1,
     is_rate=True, scale=100.0, held_out=lambda arm: arm.stop_rate,
 )  # fmt: skip
 STOPS_DONE = StepFigure(
@@ -125,7 +125,7 @@ STOPS_IDLE = StepFigure(
     line="nothing done", is_number=False,
 )  # fmt: skip
 PASSES = StepFigure(
-    "Passes", "passes", "% of episodes", lambda s: s.pass_rate, "rollout/pass_rate", +1,
+    "Passes", "passes", "% of attempts", lambda s: s.pass_rate, "rollout/pass_rate", +1,
     is_rate=True, scale=100.0, held_out=lambda arm: arm.pass_rate,
 )  # fmt: skip
 ASSERTIONS = StepFigure(
@@ -137,7 +137,7 @@ MIXED = StepFigure(
     "rollout/mixed_groups", +1, is_rate=True, scale=100.0, is_number=False,
 )  # fmt: skip
 TURNS = StepFigure(
-    "Turns", "turns", "an episode", lambda s: s.mean_turns, "rollout/turns", -1,
+    "Turns", "turns", "an attempt", lambda s: s.mean_turns, "rollout/turns", -1,
     digits=2, held_out=lambda arm: arm.mean_turns,
 )  # fmt: skip
 REPLY = StepFigure(

@@ -25,15 +25,19 @@ DIFFERENCES_NOTE = (
     f" tokens), or [{quantities.ALIKE}] where it is the same on all of them."
 )
 SCOPE_NOTE = (
-    "The intervals speak of other tasks of this kind for these very adapters, at one sampling seed"
-    " a task. They do not say how another night with another seed would end."
+    "The intervals speak of other tasks made as these were, of the same templates, with one attempt"
+    " a task by these very adapters: not of other kinds of task, and not of how another night with"
+    " another seed would end."
 )
 WALL_NOTE = (
-    "Wall time is an episode's mean. Episodes run side by side and serving an adapter costs more"
-    " than serving the base, so turns and tokens compare better. The reward is as the run pays it;"
-    " its spread is the standard deviation over the tasks."
+    "Wall time is an attempt's mean. Attempts run side by side, other work may run beside them, and"
+    " an adapter costs more to serve than the base: compare turns and tokens. The reward is as the"
+    " run pays it; its spread is the standard deviation over the tasks."
 )
-EACH_ALONE_NOTE = "p is of each test by itself; the verdict corrects those that it rests on."
+EACH_ALONE_NOTE = (
+    "p is of each test by itself; the verdict corrects those that it rests on, of the newest arm."
+    " An arm that is picked because it stands out here looks better than it is."
+)
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
 PASS_AT_K_NOTE = (
     "Endings and the parts of the reward count all attempts. The other tables count the first one"
@@ -131,8 +135,6 @@ MEASURES = (
     Measure(
         "wall time, s",
         _of_model(lambda a: quantities.plain(a.mean_seconds)),
-        "wall time, s",
-        lambda p: quantities.estimate(p.seconds, as_points=False) if p.seconds else NOTHING,
         is_wide=True,
     ),
     Measure("reward (± its spread)", _reward, is_wide=True),
@@ -379,19 +381,13 @@ def pass_at_k_table(evidence: Evidence) -> Table | None:
     if not evidence.pass_at_k:
         return None
     ks = range(1, evidence.samples + 1)
-    rows = []
-    for name, by_k in evidence.pass_at_k.items():
-        cells = [percents(by_k[k]) for k in ks]
-        rows.append((name, *cells))
+    arms = evidence.pass_at_k.items()
+    rows = [(name, *(percents(by_k[k]) for k in ks)) for name, by_k in arms]
     if gain := evidence.pass_at_k_gain:
         cells = [quantities.estimate(gain[k]) for k in ks]
         rows.append((f"{evidence.newest} − {evidence.reference}, points", *cells))
-    return Table(
-        "pass@k",
-        ("arm", *[f"pass@{k}" for k in ks]),
-        tuple(rows),
-        (PASS_AT_K_NOTE,),
-    )
+    columns = ("arm", *[f"pass@{k}" for k in ks])
+    return Table("pass@k", columns, tuple(rows), (PASS_AT_K_NOTE,))
 
 
 def percents(rate: Estimate) -> str:

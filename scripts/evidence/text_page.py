@@ -11,6 +11,7 @@ from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
 from scripts.words.quantities import counted
+from scripts.words.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,13 +28,28 @@ def no_verdict(f: Findings) -> str:
 def markdown(f: Findings) -> str:
     """The whole page as Markdown: verdict, tables and milestones."""
     v = f.verdict
-    said = [f"**{v.headline}**", "", *_bullets([*v.details, *_next(f)])] if v else [no_verdict(f)]
+    first = f"**{v.headline}**" if v else no_verdict(f)
+    said = [first, "", *_bullets([*_around(f), *(v.details if v else ()), *_next(f)])]
     parts = (
         "\n".join([f"# Run {f.name}", "", *said]) + "\n",
         *[table.markdown() for table in text_tables(f)],
         "\n".join(["## Milestones", "", *_bullets(f.milestones.sentences)]) + "\n",
     )
     return "\n".join(parts)
+
+
+def _around(f: Findings) -> tuple[str, ...]:
+    """What the verdict must not be read without: how the night ended, gaps and warnings."""
+    end = ending(f)
+    return (
+        f"{end.sentence}{f' The error: {_on_a_line(end.failure)}' if end.failure else ''}",
+        *(f"Missing: {gap.what}: {_on_a_line(gap.why)}" for gap in f.gaps),
+        *(f"Warning: {w.title}. {w.seen} {w.meaning} {w.remedy}" for w in f.warnings),
+    )
+
+
+def _on_a_line(text: str) -> str:
+    return visible(" ".join(text.split()))
 
 
 def _next(f: Findings) -> tuple[str, ...]:
@@ -52,9 +68,8 @@ def rich_page(f: Findings) -> Group:
     from rich.text import Text
 
     v = f.verdict
-    said = [Text(no_verdict(f))]
-    if v:
-        said = [Text(v.headline, style="bold"), *(Text(typeable(line)) for line in v.details)]
+    said = [Text(v.headline, style="bold") if v else Text(no_verdict(f))]
+    said += [Text(typeable(line)) for line in (*_around(f), *(v.details if v else ()))]
     said += [Text(typeable(line), style="bold") for line in _next(f)]
     reached = [Text(f"• {s}") for s in f.milestones.sentences]
     shown = [part for t in text_tables(f) for part in (t.rich(), Text())]

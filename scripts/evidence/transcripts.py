@@ -20,34 +20,18 @@ from scripts.words.visible import shortened, visible
 TEXT_CHARS = 1000
 """Longer replies, commands and outputs lose their middle."""
 
-TOKENS_A_TURN = 128
-"""Token ids shown per turn."""
-
 MOST = {Change.LOST: 24, Change.WON: 24, Change.ENDING: 4}
 """Tasks shown of each kind; of the others only the ids."""
 
 BUDGET_BYTES = 2_500_000
 """Most bytes of HTML for all transcripts together: half the limit of the page."""
 
-SURPRISING = -0.6931
-"""ln ½: a sampled token with a lower logprob was unlikely and is set in bold."""
-
 RULE = (
     f"At most {MOST[Change.LOST]} tasks that were lost, {MOST[Change.WON]} that were won and"
     f" {MOST[Change.ENDING]} that ended differently are shown, as long as they fit into"
-    f" {BUDGET_BYTES / 1e6:g} MB. A text of more than {TEXT_CHARS} characters loses its middle, a"
-    f" turn has at most {TOKENS_A_TURN} token ids, and turns that say and see the same are told"
-    " once."
+    f" {BUDGET_BYTES / 1e6:g} MB. A text of more than {TEXT_CHARS} characters loses its"
+    " middle, and turns that say and see the same are told once."
 )
-
-
-@dataclass(frozen=True)
-class Token:
-    """One sampled token: its id, its logprob as text, and whether it was unlikely."""
-
-    id: int
-    logprob: str
-    surprising: bool
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,6 @@ class TurnView:
     cut: bool
     """The reply reached the token limit."""
     n_tokens: int
-    tokens: tuple[Token, ...]
 
     @property
     def repeated(self) -> int:
@@ -157,20 +140,11 @@ def _turn_view(numbers: range, turn: Turn) -> TurnView:
         done=turn.action.kind is ActionKind.DONE,
         cut=turn.finish_reason == "length",
         n_tokens=len(turn.completion_ids),
-        tokens=_tokens(turn),
     )
 
 
 def _only_the_block(reply: str, command: str) -> bool:
     return bool(command) and reply.strip() == f"```bash\n{command.strip()}\n```"
-
-
-def _tokens(turn: Turn) -> tuple[Token, ...]:
-    pairs = zip(turn.completion_ids, turn.logprobs, strict=True)
-    return tuple(
-        Token(i, f"{logprob:.2f}".replace("-", "−"), logprob < SURPRISING)
-        for i, logprob in [*pairs][:TOKENS_A_TURN]
-    )
 
 
 def _assertions(flip: Flip) -> tuple[AssertionView, ...]:

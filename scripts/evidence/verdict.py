@@ -8,25 +8,24 @@ distinguishable", with how much worse or better it may still be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_needed
-from fieldkit.eval.stats import Estimate, PairedProportions, holm
-from scripts.evidence.learning import Sampled, Training, Trend
+from fieldkit.eval.stats import Estimate, PairedProportions, PairedTest, holm
+from scripts.evidence.learning import Training
+from scripts.evidence.milestones import SMOOTHING
 from scripts.evidence.step_figures import REWARD, STOPS
 from scripts.words.quantities import (
-    ALIKE,
     counted,
     is_alike,
     p_value,
     percent,
-    plain,
-    points,
     span,
     turns,
+    with_interval,
 )
 
 SIGNIFICANT = 0.05
@@ -143,6 +142,15 @@ def proven(change: PairedProportions, p: float | None = None) -> int:
     return change.difference.sign if p < SIGNIFICANT else 0
 
 
+def lost_since(late: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
+    """The earlier arms that pass more tasks than the newest, beyond luck (Holm over all of them).
+
+    late: the newest arm against each earlier one.
+    """
+    adjusted = holm([row.passed.test.p_value for row in late])
+    return tuple(row for row, p in zip(late, adjusted, strict=True) if proven(row.passed, p) < 0)
+
+
 def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
     """The family: every test that a claim of the verdict can rest on."""
     pairs = {PASSES: paired.passed, STOPPED: paired.stopped}
@@ -193,34 +201,35 @@ class _Case:
 
     def headline(self, learning: Learning, habit: Habit, work: Work) -> str:
         """The state of the night and the passes; fewer passes than before come first."""
-        fewer = self.after.passed < self.before.passed
-        if learning is Learning.DONE:
-            state = self._done(habit)
+        if learning is Learning.WORSE:
+            state = self._worse(habit, work)
+        elif habit is Habit.GONE:
+            state = f"Done. The habit is gone: {self._ends}."
+        elif habit is Habit.REDUCED:
+            state = f"The habit is reduced, not gone: {self._ends}."
+        elif learning is Learning.DONE:
+            state = "The work got better."
         elif learning is Learning.UNDER_WAY:
             state = f"Under way, not finished: {self._under_way(habit)}."
-        elif learning is Learning.NONE:
-            after = f" in {counted(n, 'step')}" if (n := self.training.n_steps) else ""
-            state = f"No sign of learning{after}: {self._ends}."
         else:
-            state = self._worse(habit, work)
-        parts = [self._fewer(), state] if fewer else [state, self._passes(work)]
-        return " ".join(part for part in parts if part)
+            after = f" in {counted(n, 'step')}" if (n := self.training.n_steps) else ""
+            ends = "" if habit is Habit.NEVER_THERE else f": {self._ends}"
+            state = f"No sign of learning{after}{ends}."
+        fewer = self.after.passed < self.before.passed
+        return f"{self._fewer()} {state}" if fewer else f"{state} {self._passes(work)}"
 
     @property
     def _ends(self) -> str:
         a, b = self.after, self.before
         return f"it ends {a.stopped} of {a.n_tasks} tasks by itself, {b.stopped} before"
 
-    def _done(self, habit: Habit) -> str:
-        if habit is Habit.GONE:
-            return f"Done. The habit is gone: {self._ends}."
-        return "Done: the work got better."
-
     def _under_way(self, habit: Habit) -> str:
-        """The strongest sign of learning, and the held-out tasks if it is not about them."""
-        signs = dict(self._signs()) if habit is not Habit.REDUCED else {}
-        learns = next((words for name, words in signs.items() if self.tests[name].sign > 0), "")
-        return f"{learns}; on all held-out tasks {self._ends}" if learns else self._ends
+        """The strongest sign of learning, and the habit on the held-out tasks if there was one."""
+        learns = [words for name, words in self._signs() if self.tests[name].sign > 0][:1]
+        if not learns:
+            return self._ends
+        held_out = [] if habit is Habit.NEVER_THERE else [f"on all held-out tasks {self._ends}"]
+        return "; ".join(learns + held_out)
 
     def _signs(self) -> Iterator[tuple[str, str]]:
         """The tests at the training temperature, and what each shows if it went up."""
@@ -228,34 +237,38 @@ class _Case:
         if s is not None and s.before is not None:
             yield (
                 SAMPLED,
-                f"at the training temperature it ends {s.after.stopped} of {s.n_tasks} held-out"
-                f" tasks by itself, {s.before.stopped} before",
+                f"at the training temperature it ends {s.after.stopped} of the first {s.n_tasks}"
+                f" held-out tasks by itself, {s.before.stopped} before",
             )
         for t in self.training.trends:
-            yield _TREND_NAMES[t.figure], f"in training, {_FIGURE_WORDS[t.figure](t)}"
+            yield _TREND_NAMES[t.figure], f"in training, {t.words}"
 
     def _worse(self, habit: Habit, work: Work) -> str:
         if work is not Work.WORSE:
-            return f"It stops by itself less often: {self._ends}."
+            return f"It ends fewer tasks by itself: {self._ends}."
         if habit in (Habit.GONE, Habit.REDUCED):
             return (
-                "It traded one habit for another: it stops by itself, but leaves more work undone."
+                "It traded one habit for another: it ends its tasks, but leaves more work undone."
             )
         return f"The work got worse; {self._ends}."
 
     def _fewer(self) -> str:
-        a, b, passed = self.after, self.before, self.tests[PASSES]
-        told = "" if passed.sign else "; that can be luck"
         return (
-            f"Fewer tasks pass than at the start: {a.passed} of {a.n_tasks}, {b.passed} before"
-            f" ({_with_interval(self.paired.passed.difference)}{told})."
+            f"Fewer tasks pass than at the start: {self._counts}"
+            f" ({with_interval(self.paired.passed.difference)}{_luck(self.tests[PASSES].sign)})."
         )
 
     def _passes(self, work: Work) -> str:
-        a, b = self.after, self.before
         if work is Work.BETTER:
-            return f"It passes more tasks: {a.passed} of {a.n_tasks}, {b.passed} before."
-        return f"It passes {a.passed}, {b.passed} before: no difference beyond luck."
+            change = with_interval(self.paired.passed.difference)
+            return f"It passes more tasks: {self._counts} ({change})."
+        same = self.after.passed == self.before.passed
+        return f"It passes {self._counts}{'' if same else _luck(0)}."
+
+    @property
+    def _counts(self) -> str:
+        a, b = self.after, self.before
+        return f"{a.passed} of {a.n_tasks}, {b.passed} before"
 
     # --- the numbers behind it --------------------------------------------------------------------
 
@@ -264,12 +277,16 @@ class _Case:
         return (self._work_sentence(), self._stops_sentence(), self._turns_sentence())
 
     def notes(self, work: Work) -> tuple[str, ...]:
-        """What the training temperature says, what stays open, and how the tests are corrected."""
+        """Which tasks changed, what training says, what stays open, and the tests."""
+        s = self.training.sampled
+        trends = ", Kendall's over the steps" if self.training.trends else ""
         return (
-            *self._sampled_sentence(),
+            _pairs_sentence(self.paired.passed.test),
+            *([s.words(self.before.name, self._p(SAMPLED))] if s else []),
             *self._trend_sentence(),
             *_room_sentence(work, self.paired, _level(self.tests)),
-            f"Each p is corrected for the {len(self.tests)} tests that the verdict makes (Holm).",
+            f"Each p is corrected for the {len(self.tests)} tests that the verdict makes (Holm):"
+            f" McNemar's exact test over the tasks{trends}.",
         )
 
     def _work_sentence(self) -> str:
@@ -278,72 +295,47 @@ class _Case:
             f"{a.passed} of {a.n_tasks} tasks passed, the {b.name} {b.passed}"
             f" ({self._change(PASSES, self.paired.passed)}). In support:"
             f" {percent(a.assertion_rate.value)} of the assertions hold, the {b.name}"
-            f" {percent(b.assertion_rate.value)} ({_told(rate)})."
+            f" {percent(b.assertion_rate.value)} ({_judged(rate)})."
         )
 
     def _stops_sentence(self) -> str:
         a, b = self.after, self.before
-        ended = (
+        done = f" Of the {a.stopped} it ended, {a.stopped_and_passed} were done."
+        return (
             f"{a.name.capitalize()} ended {a.stopped} of {a.n_tasks} tasks by itself,"
             f" the {b.name} {b.stopped} ({self._change(STOPPED, self.paired.stopped)})."
+            f"{done if a.stopped else ''}"
         )
-        if not a.stopped:
-            return ended
-        return f"{ended} Of the {a.stopped} it ended, {a.stopped_and_passed} were done."
 
     def _turns_sentence(self) -> str:
         change = self.paired.turns
         return (
             f"It took {turns(self.after.mean_turns.value)} turns a task, the {self.before.name}"
             f" {turns(self.before.mean_turns.value)}"
-            f" ({_told(change, as_points=False)})."
+            f" ({_judged(change, as_points=False)})."
         )
 
-    def _sampled_sentence(self) -> tuple[str, ...]:
-        s = self.training.sampled
-        return (_sampled_words(s, self.before.name, self._p(SAMPLED)),) if s else ()
-
     def _trend_sentence(self) -> tuple[str, ...]:
-        told = [
-            f"{_FIGURE_WORDS[t.figure](t)} ({self._p(_TREND_NAMES[t.figure])})"
-            for t in self.training.trends
-            if t.first != t.last
-        ]
-        if not told:
+        moved = [t for t in self.training.trends if t.first != t.last]
+        if not moved:
             return ()
-        n = self.training.trends[0].n_steps
-        return (f"Over {n} steps of training, {' and '.join(told)}.",)
+        told = [f"{t.words} ({self._p(_TREND_NAMES[t.figure])})" for t in moved]
+        ends = f"means of the first {SMOOTHING} and the last {SMOOTHING}, which play other tasks"
+        return (f"Over {moved[0].n_steps} steps of training ({ends}), {' and '.join(told)}.",)
 
     def _p(self, name: str) -> str:
         test = self.tests.get(name)
         return f"p {p_value(test.adjusted, equals=True)}{_luck(test.sign)}" if test else ""
 
     def _change(self, name: str, change: PairedProportions) -> str:
-        return f"{_with_interval(change.difference)}, {self._p(name)}"
+        return f"{with_interval(change.difference)}, {self._p(name)}"
 
 
-def _sampled_words(s: Sampled, before: str, p: str) -> str:
-    own = (
-        f"At the training temperature (T = {s.temperature:g}) it ended {s.after.stopped} of"
-        f" {s.n_tasks} held-out tasks by itself and passed {s.after.passed}"
-    )
-    if s.before is None or s.stopped is None:
-        return f"{own}."
+def _pairs_sentence(test: PairedTest) -> str:
     return (
-        f"{own}; the {before} ended {s.before.stopped} and passed {s.before.passed}"
-        f" (ended: {_with_interval(s.stopped.difference)}, {p})."
+        f"Of the {counted(test.n, 'task')} {test.second_only} were won and {test.first_only} lost;"
+        f" {test.both} passed both times and {test.neither} neither time."
     )
-
-
-def _stops_moved(t: Trend) -> str:
-    return f"attempts that end by themselves went from {percent(t.first)} to {percent(t.last)}"
-
-
-def _reward_moved(t: Trend) -> str:
-    return f"the mean reward went from {plain(t.first, 2)} to {plain(t.last, 2)}"
-
-
-_FIGURE_WORDS = {STOPS.key: _stops_moved, REWARD.key: _reward_moved}
 
 
 def _level(tests: Mapping[str, FamilyTest]) -> float:
@@ -399,19 +391,9 @@ def room(paired: PairedRow) -> str:
     return f"in tasks passed it may be up to {worse:.1f} points worse or {better:.1f} better"
 
 
-def _with_interval(estimate: Estimate, as_points: bool = True) -> str:
-    value = points(estimate.value) if as_points else turns(estimate.value, sign=True)
-    unit = " points" if as_points else ""
-    if estimate.interval is None:
-        return f"{value}{unit}"
-    if is_alike(estimate):
-        return f"{value}{unit} {ALIKE}"
-    return f"{value}{unit}, 95 % interval {span(estimate.interval, as_points)}"
-
-
-def _told(change: Estimate, as_points: bool = True) -> str:
+def _judged(change: Estimate, as_points: bool = True) -> str:
     """A change that its interval alone judges. Where nothing moved, nothing can be luck."""
-    return _with_interval(change, as_points) + ("" if is_alike(change) else _luck(change.sign))
+    return with_interval(change, as_points) + ("" if is_alike(change) else _luck(change.sign))
 
 
 def _luck(sign: int) -> str:

@@ -120,12 +120,12 @@ def _lifecycle_sentence(
 def _concurrency_sentence(in_flight: int, seats: int) -> str:
     if seats < in_flight:
         return (
-            f"At most {seats} of a step's {in_flight} episodes were played at once. With more"
+            f"At most {seats} of a step's {in_flight} attempts were played at once. With more"
             " (rollout.concurrency = 0 is all; engine.max_num_seqs) a rollout takes as long as its"
-            " longest episodes, where memory allows it."
+            " longest attempts, where memory allows it."
         )
     return (
-        f"All {in_flight} episodes of a step were in flight at once: more concurrency cannot make"
+        f"All {in_flight} attempts of a step were in flight at once: more concurrency cannot make"
         " a rollout shorter."
     )
 

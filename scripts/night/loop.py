@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import FieldkitError, Interrupted
+from fieldkit.errors import FieldkitError, Interrupted, Unavailable, foreseen
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from rollout.sandbox.command import SandboxKind
-from scripts.base.children import Program, run_children
-from scripts.base.display import Both, Display, log_display
+from scripts.base.children import TICK_SECONDS, Program, run_children
+from scripts.base.display import Both, Display, duration, log_display
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
 from scripts.base.exit_codes import as_journalled, raise_code
 from scripts.base.signals import Wish, listening
+from scripts.night.again import Again
 from scripts.night.held import Held
 from scripts.phases.registry import HARDER, PHASES
 from scripts.run.config import UNPROTECTED, OnConverged, RunConfig, play_flags, read_config
@@ -138,9 +139,13 @@ class _Running:
     failure: str = ""
     was_stopped: bool = False
 
+    @property
+    def has_failed(self) -> bool:
+        return self.code not in (0, Interrupted.exit_code if self.was_stopped else 0)
+
     def raise_failure(self) -> None:
-        """Raise the error for its exit code."""
-        if not (self.was_stopped and self.code == Interrupted.exit_code):
+        """Raise the error for its exit code, if it has failed."""
+        if self.has_failed:
             raise_code(self.code, self.failure, f"the {self.phase.value} phase", self.log)
 
 
@@ -168,6 +173,7 @@ class _Loop:
         self.has_forecast = False
         self.unshown: Exception | None = None
         self.held = Held(folder)
+        self.again = Again()
 
     def journal_start(self) -> None:
         """Journal the loop's start, its limits, and the free keys that have changed."""
@@ -222,11 +228,26 @@ class _Loop:
             self.has_forecast = True
 
     def do(self, phase: Phase) -> None:
-        """Run one phase to its end, and the one that may run beside it. Raises the error of the
+        """Run one phase to its end, and the one that may run beside it. What failed and may go well
+        the next time (`Again`) is left to `look`, which finds it again. Raises the error of the
         first that failed, by its exit code, when the other has come to its own end too."""
         phases = [phase, *([self.beside] if self.beside and not self.wish.finish else [])]
         children = [_Running(one, self._log(one)) for one in phases]
         ended: list[_Running] = []
+        try:
+            self._run(children, ended)
+            for child in ended:
+                child.raise_failure()
+        except Exception as e:  # an `OSError` too: a full disk is the loop's as well
+            failed = next((child.phase for child in ended if child.has_failed), phase)
+            if not self._goes_again(failed, foreseen(e) or e):
+                raise
+            return
+        if PHASES[phase].shows_table:
+            self._try_to_show()
+
+    def _run(self, children: Sequence[_Running], ended: list[_Running]) -> None:
+        """Run these phases to their ends; `ended` gets them."""
         run_children(
             [self._program(child, children, ended) for child in children],
             ledger=Ledger(self.folder.ledger),
@@ -238,14 +259,28 @@ class _Loop:
             },
             pass_fds=(self.lock_fd,),
         )
+        for child in ended:
+            if child.code == 0:
+                self.again.went_well(child.phase)
         if (most := self.held.news()) is not None:
             self.journal.append(USED, bytes=most)
         if self.wish.now:
             raise Interrupted(self._resume_hint())
-        for child in ended:
-            child.raise_failure()
-        if PHASES[phase].shows_table:
-            self._try_to_show()
+
+    def _goes_again(self, phase: Phase, error: Exception) -> bool:
+        """Whether a phase that failed is done once more. Waits before, where that may help."""
+        pause = None if self.wish.finish else self.again.pause(phase, error)
+        if pause is None:
+            return False
+        told = f"the {phase} phase is done once more" + (f" in {duration(pause)}" if pause else "")
+        alarm(self.display.tell, f"{error}; {told} (Ctrl-C stops)")
+        if isinstance(error, Unavailable):
+            self.stop_engine()  # it may hang, and say that it is well
+        over = time.monotonic() + pause
+        while time.monotonic() < over and not self.wish.finish:
+            time.sleep(TICK_SECONDS)  # no event says that memory or disk came back
+            self.display.tick()
+        return True
 
     def _log(self, phase: Phase) -> Path:
         return self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"

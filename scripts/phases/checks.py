@@ -34,7 +34,11 @@ from rollout.sandbox.base import probe
 from rollout.tasks import check_disjoint, check_without_final
 from scripts.base.checkout import ROOT
 from scripts.phases.context import Context
-from scripts.prepare.start_adapter import calls_no_tool, missing_adapter
+from scripts.prepare.start_adapter import (
+    calls_no_tool,
+    learned_another_template,
+    missing_adapter,
+)
 from scripts.run.config import RunConfig
 from scripts.run.template import chat_renderer, tool_form
 from scripts.track.trackers import require_trackers
@@ -215,10 +219,13 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
 
 
 def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
-    """A warning where the adapter calls none of an environment's tools, or names another base
-    model; None where it does not."""
+    """A warning where the adapter calls none of an environment's tools, has another chat template
+    beside it, or names another base model; None where it does not."""
     if (no_tools := calls_no_tool(ctx.folder, ctx.config)) is not None:
         return no_tools
+    template = learned_another_template(ctx.folder, ctx.config, ctx.model_dir())
+    if template is not None:
+        return template
     model = str(ctx.model_dir())
     other = other_base(adapter, model)
     if other is None:

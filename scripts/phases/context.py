@@ -178,8 +178,8 @@ class Context:
     def _there(self, file: Path, key: str) -> Path:
         if not file.is_file():
             raise BadInput(
-                f"{self.folder.config}: {key} is {file}: no such file; `grpo synth` writes the "
-                "default task sets"
+                f"{self.folder.config}: {key} is {file}: no such file; relative paths start at the"
+                " checkout, and `grpo synth` writes the default task sets"
             )
         return file
 

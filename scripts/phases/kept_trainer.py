@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -126,8 +127,10 @@ class KeptTrainer:
 
     def _code(self) -> str:
         """Identity of the sources that a process started now would import, and of its environment,
-        whoever starts it."""
+        whoever starts it. An upgrade under a night changes the interpreter's file or the folder of
+        packages: one that has imported half of the old ones fails at the next import."""
         files = sorted(f for name in _SOURCES for f in (ROOT / name).rglob("*.py"))
+        files += [Path(sys.executable), Path(sysconfig.get_path("purelib"))]
         stats = [(str(f), (s := f.stat()).st_mtime_ns, s.st_size) for f in files]
         env = sorted((name, v) for name, v in self._env.items() if name not in _STARTERS)
         said = repr((sys.executable, env, stats))

@@ -13,11 +13,12 @@ import os
 import sys
 import time
 from dataclasses import asdict, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from fieldkit.codec import encode, read_bundle
-from fieldkit.errors import BadInput, Shortage
+from fieldkit.errors import BadInput, Shortage, Unavailable
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
 from fieldkit.files.json_text import parse_json
 from fieldkit.process.ledger import Ledger
@@ -26,8 +27,10 @@ from fieldkit.training.adapter import read_adapter
 from rollout.engine.serve import find_engine, release_memory
 from rollout.engine.vllm_server import computing
 from scripts.base.children import run_child
+from scripts.base.display import duration
 from scripts.base.events import detail, progress
 from scripts.base.exit_codes import KILLED, killed, raise_code
+from scripts.base.quiet import Quiet
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
 from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside
@@ -54,6 +57,11 @@ _PARTS = {
     "canary": "canary",
 }
 """Names of the trainer's parts in timings.json."""
+
+_STARTS, _TRAININGS, _STEPS = 4, 3, 8
+"""A trainer hangs that says nothing, not even that a micro-batch is done, for so many times
+engine.start_seconds and for so many times the longest training of so many last steps: a server that
+loads the same model needs less than the first for its whole start."""
 
 
 def train(ctx: Context) -> Done:
@@ -92,11 +100,11 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     """Have step `n` trained, by `kept` where there is one; return its train.json."""
     log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     log.parent.mkdir(exist_ok=True)
-    inputs, settings = _inputs(ctx, n), settings_of_step(ctx, n)
+    request = Request(_inputs(ctx, n), settings_of_step(ctx, n), log)
     began = time.monotonic()
-    if kept is None or not _ask(ctx, n, kept, Request(inputs, settings, log)):
-        _run_alone(ctx, n, inputs, settings, log)
-    trained = read_json(inputs.out_dir / "train.json")
+    if kept is None or not _ask(ctx, n, kept, request):
+        _run_alone(ctx, n, request, tries=2 if kept is None else 1)
+    trained = read_json(request.inputs.out_dir / "train.json")
     _count_seconds(ctx, trained["seconds"], time.monotonic() - began)
     return dict(trained)
 
@@ -122,34 +130,81 @@ def _inputs(ctx: Context, n: int) -> StepInputs:
     )
 
 
+class _Listener:
+    """Hears the trainer of step `n`, and notices where it hangs."""
+
+    def __init__(self, ctx: Context, n: int) -> None:
+        self._ctx = ctx
+        self.quiet = Quiet(silence_allowed(ctx, n))
+
+    def hear(self, line: str) -> None:
+        """Pass on a line."""
+        self.quiet.heard()
+        _tell_line(self._ctx, line)
+
+    def stop_asked(self) -> bool:
+        """Whether the trainer is to be ended."""
+        return self._ctx.wish.now or self.quiet.too_long()
+
+    @property
+    def told(self) -> str:
+        """That it hung, in words."""
+        silent = f"said nothing for {duration(self.quiet.seconds)}"
+        return f"the trainer {silent} and was ended in the middle of the step"
+
+
+def silence_allowed(ctx: Context, n: int) -> float:
+    """Seconds for which the trainer of step `n` may say nothing before it counts as hanging."""
+    files = [ctx.folder.step(i) / "train.json" for i in range(max(1, n - _STEPS), n)]
+    took = [float(read_json(f)["seconds"]["total"]) for f in files if f.is_file()]
+    waits = ctx.config.cluster.room_seconds if ctx.config.cluster.used else 0.0
+    start = _STARTS * ctx.config.engine.start_seconds
+    return waits + max(start, _TRAININGS * max(took, default=0.0))
+
+
 def _ask(ctx: Context, n: int, kept: KeptTrainer, request: Request) -> bool:
-    """Have the kept trainer take step `n`; False where it was killed. Raises its errors."""
-    answer = kept.ask(
-        request.line(), lambda line: _tell_line(ctx, line), stop_asked=lambda: ctx.wish.now
-    )
+    """Have the kept trainer take step `n`; False where it was killed, or hung and was ended. Raises
+    its errors."""
+    listener = _Listener(ctx, n)
+    answer = kept.ask(request.line(), listener.hear, listener.stop_asked)
     ctx.check_stop()
     if answer is None:
-        ctx.say("the trainer's process ended in the middle of the step, which is taken anew")
+        ended = "the trainer's process ended in the middle of the step"
+        how = listener.told if listener.quiet.was_too_long else ended
+        ctx.say(f"{how}, which is taken anew")
         return False
     raise_code(answer.code, answer.error, f"step {n}: the trainer", request.log)
     return True
 
 
-def _run_alone(
-    ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings, log: Path
-) -> None:
-    """Run `python -m trainer` on step `n`. Raises the error of its exit code."""
-    code = run_child(
-        _command(ctx, n, inputs, settings),
-        ledger=Ledger(ctx.folder.ledger),
-        name=TRAINER,
-        log=log,
-        on_line=lambda line: _tell_line(ctx, line),
-        stop_asked=lambda: ctx.wish.now,
-        env=_environment(ctx),
+def _run_alone(ctx: Context, n: int, request: Request, tries: int) -> None:
+    """Run `python -m trainer` on step `n`. Raises the error of its exit code, and `Unavailable`
+    where it hung in each of so many tries."""
+    for left in reversed(range(tries)):
+        listener = _Listener(ctx, n)
+        code = run_child(
+            _command(ctx, n, request.inputs, request.settings),
+            ledger=Ledger(ctx.folder.ledger),
+            name=TRAINER,
+            log=request.log,
+            on_line=listener.hear,
+            stop_asked=listener.stop_asked,
+            env=_environment(ctx),
+        )
+        ctx.check_stop()
+        if code == 0 or not listener.quiet.was_too_long:
+            _refuse_failure(ctx, code, n, request.log)
+            return
+        if left:
+            ctx.say(f"{listener.told}, which is taken anew")
+    run = f"{ctx.folder.typed}{ctx.config.flags}"
+    longer = ceil(2 * listener.quiet.seconds / _STARTS)
+    raise Unavailable(
+        f"step {n}: {listener.told}, a second time. `nvidia-smi` shows whether the GPU still"
+        f" answers. The bundle is kept, and `grpo run {run}` takes the step anew; where the"
+        f" trainer was only slow, `grpo run {run} --set engine.start_seconds={longer}` gives it"
+        f" twice as long. Its log: {request.log}"
     )
-    ctx.check_stop()
-    _refuse_failure(ctx, code, n, log)
 
 
 def _command(ctx: Context, n: int, inputs: StepInputs, settings: TrainerSettings) -> list[str]:

@@ -31,6 +31,6 @@ def write_fresh_adapter(settings: SftSettings, model_dir: Path, out: Path) -> No
         raise BadInput(f"{model_dir}: {e}; name its layers, each with --lora") from e
     with whole_dir(out) as folder:
         adapted.save_pretrained(str(folder))
-        tidy(folder, model_dir.name)
+        tidy(folder, model_dir)
         layers = " ".join(settings.target_modules)
         write_json(folder / "sft.json", {"fresh": True, "layers": layers, "seed": settings.seed})

@@ -22,6 +22,7 @@ from fieldkit.codec import encode_trajectory, read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import Task, Trajectory, segments
+from fieldkit.training.adapter import base_name
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.shell_protocol import STOP
@@ -34,6 +35,7 @@ from rollout.transcript import ChatRenderer
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.base.display import Progress
 from scripts.prepare.best_episodes import Chosen
+from scripts.prepare.model import DEFAULT_MODEL
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def fit(
         result = trainer.train()
         trainer.model.save_pretrained(str(folder))
         shutil.rmtree(folder / "trl", ignore_errors=True)
-        tidy(folder, model_dir.name)
+        tidy(folder, model_dir)
         curve = [
             {k: e[k] for k in ("step", "loss", "grad_norm") if k in e}
             for e in trainer.state.log_history
@@ -196,13 +198,13 @@ def lora_config(settings: SftSettings) -> Any:
     )
 
 
-def tidy(folder: Path, base: str) -> None:
+def tidy(folder: Path, model_dir: Path) -> None:
     """Remove what depends on this machine from the adapter, and peft's model card.
 
     peft records the base as a path of this machine and the target modules in the order of a set.
     """
     config = read_json(folder / "adapter_config.json")
-    config["base_model_name_or_path"] = base
+    config["base_model_name_or_path"] = base_name(str(model_dir))
     config["target_modules"] = sorted(config["target_modules"])
     write_json(folder / "adapter_config.json", config)
     (folder / "README.md").unlink(missing_ok=True)
@@ -226,14 +228,16 @@ def warm_start(
     require_free(out)
     work = _work_folder(out)
     stops = settings.demo.stop_share
-    kept = work / f"demos-{model_dir.name}-{settings.demos}-{stops:g}-seed{settings.seed}.jsonl"
+    base = base_name(str(model_dir))
+    kept = work / f"demos-{base}-{settings.demos}-{stops:g}-seed{settings.seed}.jsonl"
     if kept.is_file():
         demos = list(read_trajectories(kept))
     else:
         demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
         _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
-    made = command(settings, out, f"--demos {settings.demos}", model)
+    flags = f"--demos {settings.demos}"
+    made = command(settings, out, flags, model, model or DEFAULT_MODEL)
     stopped = sum(d.turns[-1].text == STOP for d in demos)
     _record(out, made, settings, model_dir, kept, stopped, metrics)
     return metrics
@@ -248,10 +252,12 @@ def warm_start_from(
     progress: Progress,
     *,
     model: str | None = None,
+    base: str,
 ) -> dict[str, float]:
     """Fit to chosen episodes; the adapter's sft.json records their origin.
 
-    flags: what of the command says where they come from. model and errors: as `warm_start`.
+    flags: what of the command says where they come from. base: what names `model_dir`, typed or
+    not. model and errors: as `warm_start`.
     """
     require_free(out)
     demos = list(chosen.demos)
@@ -260,7 +266,7 @@ def warm_start_from(
     _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
     stops = sum(d.stop_reason.by_itself for d in demos)
-    made = command(settings, out, f"{flags} --epochs {settings.epochs:g}", model)
+    made = command(settings, out, f"{flags} --epochs {settings.epochs:g}", model, base)
     _record(out, made, settings, model_dir, kept, stops, metrics, chosen.origin)
     return metrics
 
@@ -282,7 +288,7 @@ def _record(
     found = {
         "command": made_by,
         "settings": asdict(settings),
-        "model": model_dir.name,
+        "model": base_name(str(model_dir)),
         "demos_sha256": sha256_file(kept),
         "demos_that_stop": stops,
         "metrics": metrics,
@@ -311,16 +317,24 @@ def _keep(file: Path, demos: list[Trajectory]) -> None:
     write_text(file, "".join(encode_trajectory(d) + "\n" for d in demos))
 
 
-def command(settings: SftSettings, out: Path, flags: str, model: str | None) -> str:
+def command(settings: SftSettings, out: Path, flags: str, model: str | None, base: str) -> str:
     """What makes the adapter at `out` again, canary included; typed in the checkout.
 
-    flags: what says where the demonstrations come from. model: as `warm_start`.
+    flags: what says where the demonstrations come from. model and base: as `warm_start_from`.
     """
-    folder = shlex.quote(str(in_checkout(out.resolve())))
-    base = "" if model is None else f" --model {shlex.quote(model)}"
+    folder = in_checkout(out.resolve())
+    typed = "" if model is None else f" --model {shlex.quote(model)}"
     layers = "".join(f" --lora {m}" for m in settings.target_modules)
     layers = "" if settings.target_modules == SftSettings().target_modules else layers
     ends = f" --stops {settings.demo.stop_share:g}"
     ends = "" if settings.demo == DemoSettings() else ends
-    made = f"grpo sft {folder} {flags}{ends}{base} --seed {settings.seed}{layers}"
-    return f"{made} && grpo prove {folder}{base}"
+    made = (
+        f"grpo sft {shlex.quote(str(folder))} {flags}{ends}{typed} --seed {settings.seed}{layers}"
+    )
+    return f"{made} && {proving(folder, base)}"
+
+
+def proving(adapter: Path, base: str) -> str:
+    """The command that proves an adapter of the model that `base` names."""
+    words = ["grpo", "prove", str(adapter)]
+    return shlex.join(words if base == DEFAULT_MODEL else [*words, "--model", base])

@@ -1,18 +1,23 @@
 """The adapter that a run starts from: what is wrong with the one it names, and how to make another.
 
 A run on environments needs one that calls tools. The default adapter, and what a bare `grpo sft`
-makes, write shell commands. Nothing here reads an adapter's weights.
+makes, write shell commands. One from another trainer may have learned another chat template than
+the model's. Nothing here reads an adapter's weights.
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+from fieldkit.errors import BadInput
 from scripts.base.checkout import ROOT, from_checkout
 from scripts.prepare.model import DEFAULT_MODEL
 from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
+from scripts.run.template import chat_renderer, own_template
 
 _ORACLE_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """What an adapter that learns to call tools adapts: those of the SQL agent's nights."""
@@ -22,14 +27,66 @@ _DEMONSTRATIONS = "demonstrations.jsonl"
 
 def missing_adapter(folder: RunFolder, config: RunConfig) -> str | None:
     """That the run's adapter is not there, with the command that makes it; None where it is."""
-    path = from_checkout(config.model.adapter)
+    named = config.model.adapter
+    path = from_checkout(named)
     if path.is_dir():
         return None
+    gone = f"{folder.config}: model.adapter is {path}: no such folder; "
+    take = f"`grpo run {folder.typed}{config.flags} --set model.adapter="
+    for other in (Path.cwd() / named, folder.path / named):
+        if other.is_dir():
+            found = shlex.quote(str(other.resolve()))
+            return f"{gone}paths in run.toml start at the checkout; {take}{found}` takes this one"
+    if _is_hub_id(named):
+        own = f"adapters/{named.partition('/')[2]}"
+        hf = str(Path(sys.executable).with_name("hf"))
+        download = shlex.join([hf, "download", named, "--local-dir", str(ROOT / own)])
+        return f"{gone}if it is a hub id, `{download}` downloads it and {take}{own}` takes it"
     kind = "tool calls" if config.envs else "shell tasks"
     return (
-        f"{folder.config}: model.adapter is {path}: no such folder; "
-        f"`{making(folder, config, config.model.adapter)}` makes a start for {kind}, or name a LoRA"
-        f" adapter for {config.model.path}"
+        f"{gone}`{making(folder, config, named)}` makes a start for {kind}, or name a LoRA adapter"
+        f" for {config.model.path}"
+    )
+
+
+def _is_hub_id(named: str) -> bool:
+    """Whether it may be one: two words, the first of which is no folder of the checkout."""
+    owner, slash, name = named.partition("/")
+    is_pair = bool(slash and owner and name) and "/" not in name and owner[0] not in "~."
+    return is_pair and not from_checkout(owner).exists()
+
+
+_CONVERSATION = tuple(
+    {"role": role, "content": role} for role in ("system", "user", "assistant", "user")
+)
+
+
+def learned_another_template(folder: RunFolder, config: RunConfig, model_dir: Path) -> str | None:
+    """That the adapter's folder has a chat template which writes a conversation otherwise than the
+    model's, with the command that takes it; None where there is none, where it writes the same, or
+    where run.toml names a template.
+
+    Trainers leave the template there that they trained with. Under another one an adapter still
+    answers, only worse. Raises as `chat_renderer`.
+    """
+    model, theirs = config.model, own_template(from_checkout(config.model.adapter))
+    if model.chat_template or not theirs:
+        return None
+    taken = replace(model, chat_template=model.adapter, chat_template_kwargs={})
+    try:
+        other = chat_renderer(taken, model_dir)
+    except BadInput:  # this model cannot speak it
+        return None
+    ours = chat_renderer(replace(model, chat_template_kwargs={}), model_dir)
+    talks = _CONVERSATION, _CONVERSATION[1:]  # some templates add a system text of their own
+    if all(other.opening_ids(talk) == ours.opening_ids(talk) for talk in talks):
+        return None
+    take = f"--set {shlex.quote(f'model.chat_template={model.adapter}')}"
+    if not config.is_one_arm:  # which is evaluated by a command of other words
+        take = f"grpo run {folder.typed}{config.flags} {take}"
+    return (
+        f"{model.adapter} has a chat template beside it that is not the model's; if the adapter was"
+        f" trained with it, `{take}` takes it"
     )
 
 

@@ -6,6 +6,7 @@ paths. Nothing is started or written here.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -22,7 +23,10 @@ from fieldkit.training.adapter import (
     tensor_shapes,
 )
 from rollout.engine.vllm_server import LoraShape
+from scripts.base.checkout import from_checkout
+from scripts.run.config import ModelSettings
 from scripts.run.folder import RunFolder
+from scripts.run.template import own_template
 
 CONVERTER = "convert_lora_to_gguf.py"
 """llama.cpp's tool, which is looked for on the PATH and in the folder $LLAMA_CPP."""
@@ -38,11 +42,16 @@ class Use:
 
 
 def ways_to_use(
-    folder: RunFolder, model_dir: Path, context: int, step: int | None = None
+    folder: RunFolder,
+    model_dir: Path,
+    context: int,
+    model: ModelSettings,
+    step: int | None = None,
 ) -> list[Use]:
     """The ways to use the adapter of `step`, or the newest one.
 
-    context: the server's context in tokens, as in the run's own engine. Raises `BadInput` if the
+    context: the server's context in tokens, as in the run's own engine. model: the run's [model]:
+    an adapter is used with the chat template that it was trained with. Raises `BadInput` if the
     run has no such step or this copy does not have its adapter.
     """
     n, path = _step_to_use(folder, step)
@@ -56,10 +65,14 @@ def ways_to_use(
         Use(
             "serve",
             "an OpenAI-compatible server with vLLM",
-            _serve(folder.version(n), adapter, model_dir, context),
+            _serve(folder.version(n), adapter, model_dir, context, model),
         ),
-        Use("load", "in Python with peft", (_python(_LOAD, model_dir, path),)),
-        Use("merge", "into a model folder of its own", (_python(_MERGE, model_dir, path, merged),)),
+        Use("load", "in Python with peft", (_python(_LOAD, model, model_dir, path),)),
+        Use(
+            "merge",
+            "into a model folder of its own",
+            (_python(_MERGE, model, model_dir, path, merged),),
+        ),
         Use("convert", "for llama.cpp (--lora FILE)", _convert(model_dir, path, folder.name, n)),
     ]
 
@@ -98,13 +111,29 @@ def _instead(folder: RunFolder, n: int) -> str:
     return folder.how_to_play_again
 
 
-def _serve(name: str, adapter: AdapterInfo, model_dir: Path, context: int) -> tuple[str, ...]:
+def _template(model: ModelSettings) -> str:
+    """The file of the run's chat template, or its text where it is part of another file; empty
+    where it is the model's own."""
+    if not model.chat_template:
+        return ""
+    path = from_checkout(model.chat_template)
+    file = path / "chat_template.jinja" if path.is_dir() else path
+    return str(file) if file.is_file() else own_template(path)
+
+
+def _serve(
+    name: str, adapter: AdapterInfo, model_dir: Path, context: int, model: ModelSettings
+) -> tuple[str, ...]:
     # Not `vllm serve`: the CPU build's program looks for a distribution named vllm and fails.
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir)]
     shape = LoraShape.of([adapter])
     assert shape is not None, "every adapter has a rank"
     words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
     words += ["--lora-modules", f"{name}={adapter.path}", "--generation-config", "vllm"]
+    if template := _template(model):
+        words += ["--chat-template", template]
+    if model.chat_template_kwargs:
+        words += ["--default-chat-template-kwargs", json.dumps(model.chat_template_kwargs)]
     words += ["--max-model-len", str(context), "--port", "8000"]
     ask = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     url = "http://localhost:8000/v1/chat/completions"
@@ -116,9 +145,9 @@ _LOAD = """\
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({0!r}), {1!r})
-tokenizer = AutoTokenizer.from_pretrained({0!r})
+tokenizer = AutoTokenizer.from_pretrained({0!r}){template}
 ids = tokenizer.apply_chat_template([dict(role="user", content="Hello")],
-    add_generation_prompt=True, return_dict=True, return_tensors="pt")
+    add_generation_prompt=True, return_dict=True, return_tensors="pt"{switches})
 print(tokenizer.decode(model.generate(**ids, max_new_tokens=32)[0]))
 """
 
@@ -127,12 +156,20 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 base = AutoModelForCausalLM.from_pretrained({0!r}, dtype="auto")
 PeftModel.from_pretrained(base, {1!r}).merge_and_unload().save_pretrained({2!r})
-AutoTokenizer.from_pretrained({0!r}).save_pretrained({2!r})
+tokenizer = AutoTokenizer.from_pretrained({0!r}){template}
+tokenizer.save_pretrained({2!r})
 """
 
 
-def _python(program: str, *paths: Path) -> str:
-    return shlex.join([sys.executable, "-c", program.format(*map(str, paths))])
+def _python(program: str, model: ModelSettings, *paths: Path) -> str:
+    found, switches = _template(model), model.chat_template_kwargs
+    text = f"open({found!r}).read()" if found.startswith("/") else repr(found)
+    filled = program.format(
+        *map(str, paths),
+        template=f"\ntokenizer.chat_template = {text}" if found else "",
+        switches=f", **{switches!r}" if switches else "",
+    )
+    return shlex.join([sys.executable, "-c", filled])
 
 
 def _convert(model_dir: Path, adapter: Path, name: str, n: int) -> tuple[str, ...]:

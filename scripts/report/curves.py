@@ -23,6 +23,7 @@ from scripts.evidence.step_figures import (
     CLIPPED,
     HELD_BACK,
     KL,
+    STOPS,
     STOPS_DONE,
     StepFigure,
     by_step,
@@ -60,8 +61,7 @@ GROUPS = "Groups by signal"
 
 MEANINGS = {
     "Reward": "What an attempt earns, as the run pays it.",
-    "Stops by itself": "Attempts that no limit ended: the model said that it is done, or gave its"
-    " answer.",
+    STOPS.name: "Attempts that no limit ended: the model said that it is done, or gave its answer.",
     "Passes": "Attempts in which every assertion holds.",
     "Turns": "Replies of the model in an attempt.",
     str(STOPS_DONE.curve): "Attempts that ended by themselves: those with every assertion met, and"
@@ -79,7 +79,7 @@ MEANINGS = {
 }
 """Heading of a curve → its figure in a sentence."""
 
-FIRST = ("Reward", "Stops by itself", "Passes", "Turns", KL.name, GROUPS)
+FIRST = ("Reward", STOPS.name, "Passes", "Turns", KL.name, GROUPS)
 """The curves to look at first, in order."""
 
 COLOURS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "red": RED, "muted": MUTED}

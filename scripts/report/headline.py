@@ -12,7 +12,7 @@ from fieldkit.eval.stats import Interval, PairedProportions
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import no_verdict
-from scripts.evidence.verdict import PASSES, STOPPED, Verdict
+from scripts.evidence.verdict import PASSES, STOPPED, Verdict, lost_since, proven
 from scripts.evidence.wall_time import WallTime, duration
 from scripts.words import quantities
 
@@ -59,12 +59,16 @@ def headline(m: Findings, wall: WallTime | None) -> Headline:
     rows, n_looked_at = _worse(m.evidence)
     return Headline(
         sentence=verdict.headline,
-        notes=verdict.notes,
+        notes=(*_on_unseen(m.evidence), *verdict.notes),
         tiles=(*tiles, *cost),
-        worse=(*(f"{tile.name}: {tile.change}" for tile in tiles if tile.sign < 0), *rows),
+        worse=(
+            *(f"{tile.name}: {tile.change}" for tile in tiles if tile.sign < 0),
+            *_proven_worse(m.evidence),
+            *rows,
+        ),
         worse_note=(
-            f"Of {n_looked_at} intervals below, {len(rows) or 'none'} on the worse side of zero;"
-            f" by luck alone it is one in {ONE_IN}."
+            f"Of the {n_looked_at} intervals of assertions under “Where it changed”,"
+            f" {len(rows) or 'none'} on the worse side of zero; by luck alone one in {ONE_IN} is."
         ),
     )
 
@@ -80,17 +84,17 @@ def _tiles(evidence: Evidence, verdict: Verdict) -> tuple[Tile, ...]:
     before, after = evidence.arm(evidence.reference), evidence.arm(evidence.newest)
     change = evidence.against_reference(evidence.newest)
 
-    def counted(name: str, was: int, now: int, tested: PairedProportions, more: str = "") -> Tile:
+    def counted(name: str, was: int, now: int, tested: PairedProportions, done: str = "") -> Tile:
         found = f"{quantities.estimate(tested.difference)} points"
         test = verdict.test(name)
         p = quantities.p_value(test.adjusted, equals=True)
         of = f"{now} of {after.n_tasks}"
-        return Tile(name, of, f"{before.name}: {was}{more}", f"{found}, p {p}", test.sign)
+        return Tile(name, of, f"{done}{before.name}: {was}", f"{found}, p {p}", test.sign)
 
-    ended = f"; {after.stopped_and_passed} of these passed" if after.stopped else ""
+    done = f"{after.stopped_and_passed} of them passed; " if after.stopped else ""
     return (
         counted(PASSES, before.passed, after.passed, change.passed),
-        counted(STOPPED, before.stopped, after.stopped, change.stopped, ended),
+        counted(STOPPED, before.stopped, after.stopped, change.stopped, done),
         Tile(
             "assertions that hold",
             quantities.percent(after.assertion_rate.value),
@@ -114,7 +118,36 @@ def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
     each = [f"{duration(wall.training / wall.n_steps)} a step"] if wall.n_steps else []
     evals = [f"evaluations {duration(wall.evals)}"] if wall.evals else []
     steps = quantities.counted(len(f.played), "step")
-    return (Tile("the night took", duration(wall.wall), steps, ", ".join(each + evals), 0),)
+    return (Tile("time at work", duration(wall.wall), steps, ", ".join(each + evals), 0),)
+
+
+def _on_unseen(evidence: Evidence) -> tuple[str, ...]:
+    """How the tasks went whose kind no training task has, where there are others too."""
+    rows = {row.value: row for row in evidence.splits.get("template", ())}
+    row = rows.get("unseen") if len(rows) > 1 else None
+    if row is None or row.paired is None:
+        return ()
+    before, after = (row.rows[name].passed for name in (evidence.reference, row.paired.name))
+    return (
+        f"Of the {row.n_tasks} tasks of templates that training has not, {after} passed, {before}"
+        f" before ({quantities.with_interval(row.paired.passed.difference)}); assertions that"
+        f" hold: {quantities.with_interval(row.paired.assertion_rate)}.",
+    )
+
+
+def _proven_worse(evidence: Evidence) -> tuple[str, ...]:
+    """Where fewer tasks pass beyond luck: than at an earlier step, or in rows of a split table."""
+    since = [(f"since {p.reference}", p.passed.difference) for p in lost_since(evidence.late)]
+    rows = [
+        (f"{tag} {row.value}", row.paired.passed.difference)
+        for tag, found in evidence.splits.items()
+        for row in found
+        if row.paired is not None and proven(row.paired.passed, row.holm_p) < 0
+    ]
+    return tuple(
+        f"{where}: tasks passed {quantities.estimate(change)} points"
+        for where, change in (*since, *rows)
+    )
 
 
 def _worse(evidence: Evidence) -> tuple[tuple[str, ...], int]:

@@ -17,7 +17,7 @@ from rollout.yardsticks import YARDSTICKS
 from scripts.evidence.collect import Evidence
 from scripts.evidence.ending import ending, next_steps
 from scripts.evidence.findings import Findings
-from scripts.evidence.flips import Change, Flips
+from scripts.evidence.flips import Change
 from scripts.evidence.health import unseen
 from scripts.evidence.played import BASE
 from scripts.evidence.run_tables import WORK, Section, page_tables
@@ -37,7 +37,7 @@ HABIT = (
 )
 TERMS = (
     "Held-out tasks are never trained on. The warm start is the adapter that the night began with.",
-    "Brackets are 95 % intervals; a difference whose interval holds zero can be luck.",
+    "Brackets are 95 % intervals over tasks; a difference whose interval holds zero can be luck.",
 )
 
 CHANGE_WORDS = {
@@ -76,7 +76,7 @@ def sections(f: Findings) -> dict[str, Any]:
             "tables": page_tables(f, Section.WORK),
             "heading": WORK,
         },
-        "flipped": _flipped(f.flips),
+        "flipped": _flipped(f),
         "pool": _pool(f),
         "used": used(f.manifest, f.steps),
     }
@@ -152,13 +152,14 @@ def _endings_chart(evidence: Evidence) -> Markup | None:
     return charts.endings(played) if played else None
 
 
-def _flipped(flips: Flips | None) -> dict[str, Any] | None:
+def _flipped(f: Findings) -> dict[str, Any] | None:
     """The ids of all flipped tasks; their transcripts are rendered separately."""
-    if flips is None:
+    if (flips := f.flips) is None:
         return None
     return {
         "before": flips.before,
         "after": flips.after,
+        "show": f"grpo show {f.typed} --task TASK --tokens",
         "counts": {CHANGE_WORDS[c]: len(flips.of(c)) for c in Change},
         "names": {CHANGE_WORDS[c]: [visible(f.task.task_id) for f in flips.of(c)] for c in Change},
     }

@@ -124,7 +124,8 @@ class ModelSettings:
     adapter: str = "adapters/smol-warm"
     """The LoRA adapter that the run starts from; it stays the reference of the KL."""
     chat_template: str = ""
-    """A file with a chat template that replaces the model's own, such as one with tools."""
+    """A file with a chat template that replaces the model's own, such as one with tools; or a
+    folder with a tokenizer that has one, such as an adapter's."""
     chat_template_kwargs: dict[str, bool | int | str] = field(default_factory=dict)
     """Variables of the chat template, such as `{ enable_thinking = false }`."""
     tool_form: Annotated[str, Choice(_ToolForms())] = "auto"

@@ -167,6 +167,15 @@ def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
     )
 
 
+def other_host(manifest: Mapping[str, Any] | None) -> str:
+    """The name of the run's host; empty where it is this one, or where the run was not started."""
+    from scripts.base import machine
+
+    if manifest is None or is_same_host(manifest["host"], machine.host_identity()):
+        return ""
+    return str(manifest["host"]["name"])
+
+
 def is_same_host(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether two host identities name one machine: by name, and by machine id where both have
     one."""

@@ -126,16 +126,16 @@ def of_the_night(entries: Sequence[Entry]) -> Sequence[Entry]:
     if end is None or has_more:
         return entries
     typed = {e.pid for e in over}
-    repeated = "error" in entries[end].data and _is_failed(entries[:end])
+    before = last_word(entries[:end])
+    repeated = "error" in entries[end].data and before is not None and before.data.get("exit")
     night = entries[:end] if repeated else entries[: end + 1]
     return [*night, *(e for e in since if e.pid not in typed)]
 
 
-def _is_failed(entries: Sequence[Entry]) -> bool:
-    """Whether the last phase of the newest loop ended with an error."""
-    told = ("loop_start", "phase_start", "phase_end")
-    last = next((e for e in reversed(entries) if e.event in told), None)
-    return last is not None and bool(last.data.get("exit"))
+def last_word(entries: Sequence[Entry]) -> Entry | None:
+    """The newest start or end of a phase or a loop."""
+    told = ("loop_start", "loop_end", "phase_start", "phase_end")
+    return next((e for e in reversed(entries) if e.event in told), None)
 
 
 def steps_planned(

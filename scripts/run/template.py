@@ -28,11 +28,18 @@ _IN_TRL = {"hermes": ("qwen2_5", "qwen3_training"), "llama3_json": ("llama3_1",)
 
 def chat_renderer(model: ModelSettings, model_dir: Path) -> ChatRenderer:
     """The model's tokenizer with the run's chat template. Raises `BadInput` for a template that
-    cannot be used, and for a variable that it does not have."""
+    cannot be used or is missing, and for a variable that it does not have."""
     from rollout.transcript import ChatRenderer
 
     template = _given_template(model)
-    text = template or _own_template(model_dir)
+    text = template or own_template(model_dir)
+    if not text and (model_dir / "tokenizer_config.json").is_file():
+        beside = bool(own_template(from_checkout(model.adapter)))
+        raise BadInput(
+            f"{model_dir}: the tokenizer has no chat template, as of many base models; under"
+            f' [model] write chat_template = "{model.adapter if beside else "FILE"}"'
+            f"{', the one that lies beside the adapter' if beside else ''}"
+        )
     for name in model.chat_template_kwargs:
         if name in _OURS or re.search(rf"\b{re.escape(name)}\b", text) is None:
             raise BadInput(
@@ -48,7 +55,7 @@ def tool_form(model: ModelSettings, model_dir: Path) -> str:
 
     Raises `BadInput` for a form that needs a template with tools, where the template has none.
     """
-    template = _given_template(model) or _own_template(model_dir)
+    template = _given_template(model) or own_template(model_dir)
     shown = form_of(template)
     if model.tool_form in ("auto", shown, "text"):
         return shown if model.tool_form == "auto" else model.tool_form
@@ -65,7 +72,7 @@ def tool_form(model: ModelSettings, model_dir: Path) -> str:
 def untold_tools(model: ModelSettings, model_dir: Path) -> str | None:
     """What a person should know where the chat template shows tools in a form that we do not read,
     so that the text form takes its place; None where it does not."""
-    template = _given_template(model) or _own_template(model_dir)
+    template = _given_template(model) or own_template(model_dir)
     if model.tool_form != "auto" or form_of(template) != "text" or not shows_tools(template):
         return None
     known = ", ".join(name for name, form in TOOL_FORMS.items() if form.tell is None)
@@ -106,18 +113,23 @@ def _given_template(model: ModelSettings) -> str | None:
     if not model.chat_template:
         return None
     path = from_checkout(model.chat_template)
+    if path.is_dir() and (found := own_template(path)):
+        return found
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
+        what = "no chat template in it" if path.is_dir() else "no such file"
         raise BadInput(
-            f"model.chat_template: {path}: no such file; relative paths start at the checkout"
+            f"model.chat_template: {path}: {what}; relative paths start at the checkout"
         ) from None
     except (OSError, UnicodeDecodeError) as e:
         raise BadInput(f"model.chat_template: {path}: cannot be read ({e})") from None
 
 
-def _own_template(model_dir: Path) -> str:
-    file, config = model_dir / "chat_template.jinja", model_dir / "tokenizer_config.json"
+def own_template(folder: Path) -> str:
+    """The chat template in a folder with a tokenizer, as of a model, or of an adapter whose trainer
+    left it there; empty where there is none."""
+    file, config = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if file.is_file():
         return file.read_text(encoding="utf-8")
     found = read_json(config).get("chat_template") if config.is_file() else None

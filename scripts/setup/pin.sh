@@ -14,6 +14,8 @@ FLAGS=(--no-emit-index-url --no-emit-find-links --no-header --no-annotate --pyth
 # Builds for CUDA that nothing here imports and that a CPU torch cannot load.
 UNUSED='^(torchvision|torchaudio|torchcodec)=='
 CUDA_LIBS='^(nvidia-|cuda-|triton==)'
+# There are no wheels of these for Arm, and vLLM asks for them on x86-64 only.
+X86='^(intel-[a-z-]*==[0-9.]*)$'
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -27,7 +29,8 @@ fi
 echo 'torch==2.13.0' > "$work/override.txt"
 $UV pip compile requirements/cpu.in --override "$work/override.txt" "${FLAGS[@]}" -o "$work/cpu.txt" > /dev/null
 sed -i 's/^torch==\([0-9.]*\)+cpu$/torch==\1/' "$work/cpu.txt"
-grep -vE "$UNUSED|$CUDA_LIBS" "$work/cpu.txt" > requirements/cpu.txt
+grep -vE "$UNUSED|$CUDA_LIBS" "$work/cpu.txt" |
+    sed -E "s/$X86/\1 ; platform_machine == \"x86_64\"/" > requirements/cpu.txt
 grep -E "$CUDA_LIBS" "$work/cpu.txt" > requirements/torch-cuda-libs.txt
 
 # vllm 0.33.0 asks for certifi>=2026.10.19; the index that this was resolved on ends a day earlier.

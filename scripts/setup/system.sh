@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The programs that no Python package brings: the sandbox's, git, and a Python that can make .venv;
-# and tcmalloc, which makes a CPU faster and is not needed: it comes along where nobody has to be
-# asked for it, and a failure to get it stops nothing.
+# for the CUDA build what Triton compiles a GPU's kernels with; and tcmalloc, which makes a CPU faster
+# and is not needed: it comes along where nobody has to be asked for it, and a failure to get it
+# stops nothing.
 #   ensure   install what is missing, before anything is downloaded: as root, or with sudo where it
 #            asks for no password or can ask for it here; else say what to ask an administrator for
 #   install  the same, and say so when nothing is missing
@@ -14,10 +15,23 @@ cd "$(dirname "$0")/../.."
 PROGRAMS=(bwrap:bubblewrap nsenter:util-linux prlimit:util-linux choom:util-linux taskset:util-linux
           setpriv:util-linux mount:mount tar:tar git:git)
 
+# Of vLLM: what setup.sh has installed, or is to install.
+BUILD=${GRPO_BUILD:-$(cat "${VENV:-.venv}/.ready" 2> /dev/null || true)}
+
+missing_for_cuda() {
+    local python=${VENV:-.venv}/bin/python found
+    command -v "${CC:-gcc}" gcc clang > /dev/null || echo gcc:gcc
+    [ -x "$python" ] || python=$(scripts/setup/python.sh) || return 0
+    found=$("$python" -c 'import sys, sysconfig as s
+print(s.get_path("include"), "python%d.%d-dev" % sys.version_info[:2])') || return 0
+    [ -f "${found% *}/Python.h" ] || echo "Python.h:${found##* }"
+}
+
 missing_programs() {
     for p in "${PROGRAMS[@]}"; do command -v "${p%%:*}" > /dev/null || echo "$p"; done
     [ -x "${VENV:-.venv}/bin/python" ] || scripts/setup/python.sh > /dev/null ||
         printf '%s\n' python3:python3 venv:python3-venv
+    [ "$BUILD" != cuda ] || missing_for_cuda
 }
 words() { sed "s/$1//" <<< "$missing" | sort -u | paste -sd ' '; }
 
@@ -26,7 +40,7 @@ and \`make run ARGS='--sandbox none'\`, where the model's commands run as you, u
 
 refuse() { # what to do
     printf 'missing: %s\n%s\n' "$(words ':.*')" "$1" >&2
-    case $missing in *venv:* | tcmalloc:*) ;; *) echo "$WITHOUT" >&2 ;; esac
+    case $missing in *venv:* | tcmalloc:* | *gcc:* | *Python.h:*) ;; *) echo "$WITHOUT" >&2 ;; esac
     exit 4
 }
 
@@ -65,7 +79,7 @@ install() {
 # It comes with packages that are installed anyway, and with a first set-up where nobody is asked.
 # A later `ensure` leaves it: a machine that cannot get it would try at every start.
 wants_tcmalloc() {
-    [ "$mode" != check ] && [ "${GRPO_BUILD:-cpu}" = cpu ] || return 1
+    [ "$mode" != check ] && [ "$BUILD" != cuda ] || return 1
     [ "$mode" != install ] && [ -z "$installed" ] || return 0
     [ ! -f "${VENV:-.venv}/.ready" ] && command -v apt-get > /dev/null || return 1
     [ "$(id -u)" = 0 ] || { command -v sudo > /dev/null && sudo -n true 2> /dev/null; }

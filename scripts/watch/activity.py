@@ -72,7 +72,7 @@ def activity(
         if e.event == "phase_start":
             return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")
         if e.event == "phase_end":
-            if e.data.get("exit") == 0:
+            if e.data.get("exit") == 0 or loop is not None:  # a loop does some failed ones again
                 return Activity(between, phase, e.time)
             return Activity(State.STOPPED, phase, e.time, why=_error(e))
         if e.event == "loop_end" and "error" in e.data:

@@ -19,6 +19,7 @@ from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
 from scripts.run.folder import RunFolder
 from scripts.run.lock import holder
+from scripts.run.manifest import other_host, read_manifest
 from scripts.watch.activity import State, activity, lives
 from scripts.words.table import Table
 
@@ -60,11 +61,14 @@ def _listed(folder: RunFolder) -> Listed:
 
 
 def _state(folder: RunFolder, steps: int) -> str:
-    loop = holder(folder.lock)
-    doing = activity(Journal(folder.journal).read(), loop, lambda e: lives(e, loop))
+    loop, host = holder(folder.lock), other_host(read_manifest(folder))
+    # What lives on another host cannot be seen from here.
+    doing = activity(Journal(folder.journal).read(), loop, lambda e: bool(host) or lives(e, loop))
     if doing.state is State.FRESH and steps:
         return "its journal is not here"
-    return doing.phases if doing.state is State.WORKING else doing.state.value
+    said = doing.phases if doing.state is State.WORKING else doing.state.value
+    is_over = doing.state in (State.DONE, State.CONVERGED)
+    return said if is_over or not host else f"{said}, by the journal of {host}"
 
 
 def _verdict(folder: RunFolder) -> str:

@@ -21,12 +21,11 @@ from fieldkit.files.journal import Entry, Journal
 from fieldkit.files.sharded import stored
 from fieldkit.records import StepSummary, Trajectory
 from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
-from scripts.base.machine import host_identity
 from scripts.evidence.played import BASE, WARM_START, finished, reading_order, step_name
 from scripts.run.config import NightSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, holder
-from scripts.run.manifest import is_same_host, read_manifest, typed_to_play
+from scripts.run.manifest import other_host, read_manifest, typed_to_play
 from scripts.run.next_phase import Phase, RunFiles
 from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted
 from scripts.run.programs import Memory, Program, Programs, read_memory
@@ -151,7 +150,7 @@ class Watcher:
         entries = self._try(self._journal, ())
         steps = self._try(self._steps, ())
         evals = self._try(self._evals, ())
-        host = self._elsewhere()
+        host = other_host(self._try(self._manifest, None))
         loop = holder(self.folder.lock)
         doing = activity(entries, loop, lambda e: bool(host) or lives(e, loop))
         if doing.state is State.FRESH and steps:
@@ -210,13 +209,6 @@ class Watcher:
 
     def _manifest(self) -> dict[str, Any] | None:
         return self._read(self.folder.manifest, lambda path: read_manifest(self.folder), None)
-
-    def _elsewhere(self) -> str:
-        """The name of the run's host; empty if it is this one."""
-        manifest = self._try(self._manifest, None)
-        if manifest is None or is_same_host(manifest["host"], host_identity()):
-            return ""
-        return str(manifest["host"]["name"])
 
     def _running(self, host: str, loop: int | None, doing: Activity) -> tuple[Program, ...]:
         """The run's programs on this host. A phase started by hand holds the lock itself."""

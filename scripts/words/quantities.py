@@ -64,6 +64,16 @@ def estimate(value: Estimate, as_points: bool = True) -> str:
     return f"{number} [{ALIKE if is_alike(value) else span(value.interval, as_points)}]"
 
 
+def with_interval(value: Estimate, as_points: bool = True) -> str:
+    """A difference with its interval, as in a sentence."""
+    number = f"{points(value.value)} points" if as_points else turns(value.value, sign=True)
+    if value.interval is None:
+        return number
+    if is_alike(value):
+        return f"{number} {ALIKE}"
+    return f"{number}, 95 % interval {span(value.interval, as_points)}"
+
+
 def p_value(p: float, equals: bool = False) -> str:
     """A p-value with two or three decimals; `<0.001` below that."""
     if p < 0.001:

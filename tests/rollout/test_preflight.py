@@ -72,6 +72,15 @@ def test_a_policy_that_never_stops_is_told_apart_from_one_that_learns_nothing(
     assert "Stopping cannot be reinforced" in explain(report)
 
 
+def test_replies_that_are_cut_or_not_understood_are_the_likelier_cause(tmp_path: Path) -> None:
+    said = explain(look(tmp_path, replies("I would sort the file. " * 60)))
+    assert said.startswith("NO_SIGNAL: ")
+    n = re.search(r"(\d+) of \1 replies were cut at rollout.max_new_tokens: raise it", said)
+    assert n is not None, said
+    assert f"{n[1]} of {n[1]} replies had nothing to run, such as 'I would sort the file. " in said
+    assert "replies" not in explain(look(tmp_path, sometimes_stops))
+
+
 def test_rewards_that_differ_by_turns_alone_are_told_from_work_that_differs(
     tmp_path: Path,
 ) -> None:

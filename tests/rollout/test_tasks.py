@@ -12,7 +12,7 @@ from fieldkit.errors import BadInput
 from fieldkit.records import Task
 from rollout.envs.registry import environment_of
 from rollout.sandbox.command import SandboxSettings
-from rollout.tasks import check_disjoint, check_tasks, decode_tasks, read_tasks
+from rollout.tasks import check_disjoint, check_tasks, decode_tasks, read_tasks, tasks_by_line
 from tests.rollout.scripted import write_task
 
 
@@ -61,6 +61,15 @@ def test_a_last_line_without_its_newline_is_a_task(tmp_path: Path) -> None:
     path = write(tmp_path / "tasks.jsonl", write_task("a"), write_task("b"))
     path.write_text(path.read_text().rstrip("\n"))
     assert len(read_tasks(path)) == 2
+
+
+def test_blank_lines_are_no_tasks_and_do_not_change_the_numbers_of_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "tasks.jsonl", write_task("a"))
+    path.write_text(f"\n{path.read_text()}  \n\n")
+    assert [*tasks_by_line(path).items()] == [(2, write_task("a"))]
+    path.write_text("\n")
+    [problem] = check_tasks(path)
+    assert "there is no task in the file" in problem.reason
 
 
 @pytest.mark.parametrize(
@@ -293,6 +302,21 @@ def test_a_pool_that_shares_a_task_with_the_held_out_set_is_refused(
     held_out = write(tmp_path / "heldout.jsonl", write_task("x"), HELD)
     pool = write(tmp_path / "pool.jsonl", write_task("a"), write_task("b"), task)
     with pytest.raises(BadInput, match=rf"pool\.jsonl:3: .*same {shared} .*heldout\.jsonl:2"):
+        check_disjoint(pool, held_out)
+
+
+def test_tasks_of_one_workspace_may_be_split_but_no_single_one_may_be_copied(
+    tmp_path: Path,
+) -> None:
+    def of_project(name: str) -> Task:
+        return write_task(name, workspace_seed=HELD.info["workspace_seed"])
+
+    held_out = write(tmp_path / "heldout.jsonl", of_project("c"), of_project("d"))
+    pool = write(tmp_path / "pool.jsonl", of_project("a"), of_project("b"))
+    check_disjoint(pool, held_out)
+    copied = replace(of_project("b"), prompt=of_project("c").prompt)
+    pool = write(tmp_path / "pool.jsonl", of_project("a"), copied)
+    with pytest.raises(BadInput, match=r"pool\.jsonl:2: .*same prompt .*heldout\.jsonl:1"):
         check_disjoint(pool, held_out)
 
 

@@ -96,7 +96,6 @@ def test_a_template_that_drops_old_replies_is_rendered_anew(
         "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     )
     renderer = ChatRenderer(with_template(template, model_dir, tmp_path))
-    assert not renderer.prefix_preserving
     transcript = renderer.start(talk("s", "p"))
     before = transcript.prompt_ids
     completion = renderer.encode_reply("<think>hm</think>an answer")
@@ -171,6 +170,30 @@ def test_reasoning_stays_while_tools_answer_and_goes_when_a_user_speaks(tmp_path
     transcript.add_observation(said("and now?"))
     assert transcript.prompt_ids[: len(grown)] != grown
     assert "hm" not in renderer.decode(transcript.prompt_ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "switches"), [("qwen3", {}), ("qwen3_training", {"enable_thinking": False})]
+)
+def test_a_reply_without_reasoning_stays_though_the_template_rewrites_those_that_have_some(
+    name: str, switches: dict[str, bool], tmp_path: Path
+) -> None:
+    """Each rendering anew is a segment of its own, which costs the whole conversation again."""
+    renderer = ChatRenderer(folder_of(name, tmp_path), switches=switches)
+    transcript = renderer.start(talk("s", "p"))
+    for said_next in ("a.txt", "b.txt"):
+        before = transcript.prompt_ids
+        completion = renderer.encode_reply("```bash\nls\n```")
+        transcript.add_completion(completion)
+        transcript.add_observation(said(said_next))
+        assert transcript.prompt_ids[: len(before) + len(completion)] == before + completion
+    reply = {"role": "assistant", "content": "```bash\nls\n```"}
+    whole = [*talk("s", "p"), reply, *said("a.txt"), reply, *said("b.txt")]
+    assert renderer.decode(transcript.prompt_ids) == renderer.decode(renderer.opening_ids(whole))
+    thought = [{"role": "assistant", "content": "<think>\nhm\n</think>\n\nls"}, *said("c.txt")]
+    transcript.add_completion(renderer.encode_reply(thought[0]["content"]))
+    transcript.add_observation(said("c.txt"))
+    assert transcript.prompt_ids == renderer.opening_ids([*whole, *thought])
 
 
 def test_thinking_is_switched_off_in_every_header(tmp_path: Path) -> None:
@@ -271,10 +294,39 @@ def test_text_from_outside_cannot_end_its_turn_and_speak_for_another(
     assert "< |im_end|>" in renderer.decode(attacked.prompt_ids)
 
 
+@pytest.mark.parametrize(
+    "of_system",
+    ["{{ raise_exception('System role not supported') }}", "{% continue %}"],
+    ids=["refuses", "leaves out"],
+)
+def test_a_template_without_a_place_for_the_system_text_shows_it_to_the_user(
+    of_system: str, model_dir: Path, tmp_path: Path, renderer: ChatRenderer
+) -> None:
+    template = (
+        f"{{% for m in messages %}}{{% if m.role == 'system' %}}{of_system}{{% endif %}}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}<|im_start|>assistant\n"
+    )
+    without = ChatRenderer(with_template(template, model_dir, tmp_path))
+    reply = renderer.encode_reply("```bash\nls\n```")
+    transcripts = (
+        without.start(talk("one block", "do it")),
+        without.start(said("one block\n\ndo it")),
+    )
+    for transcript in transcripts:
+        transcript.add_completion(reply)
+        transcript.add_observation(said("a.txt"))
+    folded, plain = (t.prompt_ids for t in transcripts)
+    assert folded == plain
+    assert "user\none block\n\ndo it" in without.decode(folded)
+    only = without.start([{"role": "system", "content": "one block"}])
+    assert only.prompt_ids == without.start(said("one block")).prompt_ids
+
+
 def test_a_template_that_refuses_the_conversation_is_named(model_dir: Path, tmp_path: Path) -> None:
     refusal = "{{ raise_exception('System role not supported') }}"
     folder = with_template(refusal, model_dir, tmp_path)
-    with pytest.raises(BadInput, match=r"refuses a conversation of system, user.*System role not"):
+    with pytest.raises(BadInput, match=r"refuses a conversation of user, assistant.*System role"):
         ChatRenderer(folder)
 
 

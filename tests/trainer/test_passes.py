@@ -13,7 +13,7 @@ from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup
 from fieldkit.training import objectives
 from fieldkit.training.adapter import adapter_sha, read_adapter
-from fieldkit.training.losses import importance_weights, kl_loss, policy_loss
+from fieldkit.training.losses import importance_weights, k3
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import make_group
 from trainer.batch import TrainingBatch, collect
@@ -89,8 +89,8 @@ def test_one_pass_of_the_default_is_the_published_loss_to_the_last_bit(
         micro = tensors(segments, plain.policy.device, shared=plain.policy.shares_prompts)
         logprobs_n, _ = plain.policy.logprobs(micro, 1.0)
         weights_n, _ = importance_weights(logprobs_n, micro.sampler_logprobs_n, settings.tis_cap)
-        loss = policy_loss(logprobs_n, weights_n, micro.advantages_n, n)
-        loss = loss + settings.kl_coef * kl_loss(logprobs_n, reference_n, n)
+        loss = -(weights_n * micro.advantages_n * logprobs_n).sum() / n
+        loss = loss + settings.kl_coef * (k3(logprobs_n, reference_n).sum() / n)
         torch.autograd.backward(loss)
     norm = torch.nn.utils.clip_grad_norm_(plain.policy.lora().values(), settings.clip_norm)
     plain.optimizer.step()

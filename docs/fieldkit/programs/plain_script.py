@@ -18,8 +18,7 @@ from fieldkit.training import (
     WeightDeltaTracker,
     group_advantages,
     k3,
-    kl_loss,
-    policy_loss,
+    reinforce,
 )
 
 GROUP, PROMPT, REPLY = 8, [1, 2, 3, 4], 6
@@ -51,9 +50,9 @@ def train(model: Any, steps: int) -> list[dict[str, float]]:
         with reference, torch.no_grad():
             under_reference = logprobs(model, ids).flatten()
         now = logprobs(model, ids).flatten()
-        ones, n = torch.ones_like(now), now.numel()
-        loss = policy_loss(now, ones, advantages.flatten(), n)
-        loss = loss + BETA * kl_loss(now, under_reference, n)
+        on_policy = torch.ones_like(now)  # importance weights: the sampler is the policy
+        loss = reinforce(now, on_policy, advantages.flatten()).mean()
+        loss = loss + BETA * k3(now, under_reference).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -105,7 +105,8 @@ class ForeignProcess:
                 return _checked(await answer)
         except TimeoutError:
             answer.cancel()
-            self._end(f"{self._program}: no answer to {do!r} in {seconds:g} s")
+            limit = "" if do == "load" else " (call_seconds)"
+            self._end(f"{self._program}: no answer to {do!r} in {seconds:g} s{limit}")
             raise Unavailable(str(self._over)) from None
         finally:
             self._waiting.pop(asked, None)

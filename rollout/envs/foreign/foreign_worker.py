@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -93,8 +94,8 @@ class Worker:
         self.env: Any = None
         self.episodes: dict[int, Episode] = {}
 
-    async def load(self, use: str, config: dict[str, Any]) -> dict[str, Any]:
-        """Load the environment; return what is known of it."""
+    async def load(self, use: str, config: dict[str, Any]) -> None:
+        """Load the environment."""
         raise NotImplementedError
 
     async def rows(self, split: str, n: int, seed: int | None) -> list[Any]:
@@ -164,7 +165,8 @@ def _text_of(content: Any) -> str:
 
 
 def load_file(path: str, name: str = "environment_file") -> ModuleType:
-    """A file as a module."""
+    """A file as a module, which may import the modules beside it."""
+    sys.path.append(str(Path(path).parent))
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise Refused(f"{path}: it cannot be loaded as a module")

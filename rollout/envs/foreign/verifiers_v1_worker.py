@@ -8,6 +8,7 @@ and their answers.
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -16,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from verifiers import __version__
 from verifiers.v1.clients import Client, ModelContext, TrainClientConfig
 from verifiers.v1.clients.train import serialize_completion, tool_to_wire
 from verifiers.v1.errors import ProviderError
@@ -148,6 +148,30 @@ def failure(errors: list[Any]) -> Any:
 # --- the worker -----------------------------------------------------------------------------------
 
 
+def configured(use: str, config: dict[str, Any]) -> Any:
+    """The configuration of a package or a file, which is imported."""
+    name = use
+    if use.endswith(".py"):
+        name = Path(use).stem
+        foreign.load_file(use, name.replace("-", "_").lower())
+    return resolve_env_config(
+        {
+            **config,
+            "taskset": {**config.get("taskset", {}), "id": name},
+            "agent": {**AGENT, **config.get("agent", {})},
+        }
+    )
+
+
+def is_v0(use: str) -> bool:
+    """Whether a file or a package says `load_environment`, which is the door to v0."""
+    file: str | None = use
+    if not use.endswith(".py"):
+        spec = importlib.util.find_spec(use.rpartition("/")[2].replace("-", "_"))
+        file = spec.origin if spec is not None else None
+    return file is not None and "load_environment" in Path(file).read_text(encoding="utf-8")
+
+
 class Worker(foreign.Worker):  # type: ignore[misc]
     """Answers requests about one taskset."""
 
@@ -155,21 +179,19 @@ class Worker(foreign.Worker):  # type: ignore[misc]
         super().__init__()
         self.serving = contextlib.AsyncExitStack()
 
-    async def load(self, use: str, config: dict[str, Any]) -> dict[str, Any]:
+    async def load(self, use: str, config: dict[str, Any]) -> None:
         """Load the taskset: a package by its name, or a file. config: as `[env]` of its own
         configuration."""
-        name = use
-        if use.endswith(".py"):
-            name = Path(use).stem
-            foreign.load_file(use, name.replace("-", "_").lower())
-        settings = resolve_env_config(
-            {
-                **config,
-                "taskset": {**config.get("taskset", {}), "id": name},
-                "agent": {**AGENT, **config.get("agent", {})},
-            }
-        )
-        self.env = load_environment(settings)
+        try:
+            self.env = load_environment(configured(use, config))
+        except Exception as e:
+            if is_v0(use):
+                raise Refused(
+                    f"{use}: it has load_environment, as environments of v0 have, and the verifiers"
+                    f" of this virtual environment has v1 alone; `grpo env add {use} --with"
+                    " 'verifiers<0.4'` makes another one and prints its lines"
+                ) from e
+            raise
         specs = self.env._agent_specs
         if len(specs) != 1:
             raise Refused(f"{use}: it has {len(specs)} agents; one policy can be played")
@@ -181,14 +203,6 @@ class Worker(foreign.Worker):  # type: ignore[misc]
             )
         interception.resolve_client = LoopClient
         await self.serving.enter_async_context(self.env.serving())
-        module = sys.modules[type(self.env.taskset).__module__]
-        return {
-            "class": type(self.env.taskset).__name__,
-            "version": __version__,
-            "file": module.__file__,
-            "tools": [],
-            "rewards": [],
-        }
 
     async def rows(self, split: str, n: int, seed: int | None) -> list[Any]:
         """`n` rows; a taskset has one dataset for both splits."""

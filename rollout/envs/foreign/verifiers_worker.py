@@ -129,6 +129,15 @@ def messages(given: Any) -> Any:
 # --- scoring --------------------------------------------------------------------------------------
 
 
+def members(env: Any) -> Iterator[Any]:
+    """The environments of a group, or the environment itself."""
+    if isinstance(env, vf.EnvGroup):
+        for one in env.envs:
+            yield from members(one)
+    else:
+        yield env
+
+
 def rubrics(rubric: Any) -> Iterator[Any]:
     """A rubric and all rubrics in it."""
     yield rubric
@@ -199,7 +208,7 @@ def parts(scores: list[tuple[str, float, float]], reward: float) -> list[list[An
 class Worker(foreign.Worker):  # type: ignore[misc]
     """Answers requests about one environment."""
 
-    async def load(self, use: str, config: dict[str, Any]) -> dict[str, Any]:
+    async def load(self, use: str, config: dict[str, Any]) -> None:
         """Load the environment: a package by its name, or a file with `load_environment`."""
         if use.endswith(".py"):
             module = foreign.load_file(use)
@@ -208,37 +217,29 @@ class Worker(foreign.Worker):  # type: ignore[misc]
             self.env = module.load_environment(**config)
         else:
             self.env = vf.load_environment(use, **config)
-            module = sys.modules[use.replace("-", "_").split("/")[-1]]
         if not isinstance(self.env, vf.Environment):
             raise Refused(f"{use}: load_environment gives {type(self.env).__name__}")
-        if self.env.rubric.has_group_rewards:
-            grouped = (f.__name__ for r in rubrics(self.env.rubric) for f in group_functions(r))
+        envs = [*members(self.env)]
+        known = {id(r): r for env in envs for r in rubrics(env.rubric)}.values()
+        if grouped := [f.__name__ for r in known for f in group_functions(r)]:
             raise Refused(
                 f"{use}: a reward function scores a whole group at once ({', '.join(grouped)});"
                 " here each episode is scored alone, so give the rubric functions of one"
                 " completion, and name a function that compares conversations in group_rewards"
             )
-        if not isinstance(self.env, vf.MultiTurnEnv):
-            raise Refused(f"{use}: {type(self.env).__name__} is not a MultiTurnEnv")
-        for rubric in rubrics(self.env.rubric):
+        for env in envs:
+            if not isinstance(env, vf.MultiTurnEnv):
+                raise Refused(f"{use}: {type(env).__name__} is not a MultiTurnEnv")
+        for rubric in known:
             make_strict(rubric)
-        return {
-            "class": type(self.env).__name__,
-            "version": vf.__version__,
-            "file": module.__file__,
-            "tools": [schema(t) for t in self.env.tool_defs or ()],
-            "rewards": [
-                [n, float(w)]
-                for n, w in zip(
-                    self.env.rubric._get_reward_func_names(),
-                    self.env.rubric._get_reward_weights(),
-                    strict=True,
-                )
-            ],
-        }
 
     async def rows(self, split: str, n: int, seed: int | None) -> list[Any]:
         """`n` rows of the "train" or "eval" dataset, shuffled by `seed` unless it is None."""
+        if split == "train" and self.env.build_dataset() is None:
+            raise Refused(
+                "it has an eval_dataset and no dataset, so no rows to train on; give it one in"
+                " load_environment, or evaluate it alone with `grpo env eval`"
+            )
         take = self.env.get_dataset if split == "train" else self.env.get_eval_dataset
         return [foreign.plain_row(row) for row in take(n, seed)]
 

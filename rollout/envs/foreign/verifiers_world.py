@@ -28,7 +28,7 @@ from rollout.envs.reward_functions import checked
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_world import as_shown, as_user, opening, row_of
 from rollout.envs.tool_yardsticks import ToolsAsShown
-from rollout.envs.user_code import installed_packages
+from rollout.envs.user_code import imported_files, installed_packages
 from rollout.seeds import world_seed
 
 _HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ class VerifiersProgram:
         self.settings = settings
         self._process: ForeignProcess | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._facts: Mapping[str, Any] | None = None
+        self._loaded = False
         self._episodes = itertools.count(1)
 
     @property
@@ -87,32 +87,30 @@ class VerifiersProgram:
         """A number for an episode."""
         return next(self._episodes)
 
-    async def facts(self, scratch: Path) -> Mapping[str, Any]:
-        """The environment's `class`, `version`, `file`, `tools` and `rewards`. Starts the program
-        if needed. Raises as `ForeignProcess.ask`."""
+    async def _ready(self, scratch: Path) -> ForeignProcess:
+        """The program, with the environment loaded."""
         if self._process is None or not self._process.alive:
             scratch.mkdir(parents=True, exist_ok=True)
             log = scratch / f"{self.where}.log"
             self._process = ForeignProcess(self._python, _worker(self._python), log)
-            self._facts = self._loading = None
-        if self._facts is None:
+            self._loaded, self._loading = False, None
+        if not self._loaded:
             if self._loading is None or self._loading.done():  # a failed load is tried again
                 self._loading = asyncio.ensure_future(self._load(self._process))
             # Shielded, because other episodes wait for it too.
             await asyncio.shield(self._loading)
-        assert self._facts is not None
-        return self._facts
+        return self._process
 
     async def _load(self, process: ForeignProcess) -> None:
-        config = self.settings.config
-        self._facts = await process.ask("load", _LOAD_SECONDS, use=self._use, config=config)
+        await process.ask("load", _LOAD_SECONDS, use=self._use, config=self.settings.config)
+        self._loaded = True
 
     async def ask(self, do: str, scratch: Path, **arguments: Any) -> Any:
-        """One request to the loaded program. Raises as `ForeignProcess.ask`."""
-        await self.facts(scratch)
-        assert self._process is not None
+        """One request to the program, which is started and loads the environment if needed. Raises
+        as `ForeignProcess.ask`."""
         try:
-            return await self._process.ask(do, self.settings.call_seconds, **arguments)
+            process = await self._ready(scratch)
+            return await process.ask(do, self.settings.call_seconds, **arguments)
         except Unavailable as e:
             raise Unavailable(f"{self.where}: {e}") from e
         except BadInput as e:
@@ -259,12 +257,14 @@ def verifiers_environment(name: str, settings: EnvSettings, root: Path) -> Envir
 
 
 def verifiers_identity(name: str, settings: EnvSettings, root: Path) -> str:
-    """A hash of the file's contents, if it is a file, and of the packages in the virtual
-    environment. Raises `BadInput` if one of them is not there."""
+    """A hash of the file and of those of its folder that it imports, if it is a file, and of the
+    packages in the virtual environment. Raises `BadInput` if one of them is not there."""
     program = VerifiersProgram(name, settings, root)  # checks the virtual environment
     code = root / Path(settings.use).expanduser()
     python = root / Path(settings.python).expanduser()
     if settings.use.endswith(".py") and not code.is_file():
         raise BadInput(f"{program.where}.use: {code}: no such file")
     lines = [program.where, sha256_file(code) if code.is_file() else settings.use]
+    beside = imported_files(code) if code.is_file() else {}
+    lines += [f"{name} {sha256_file(path)}" for name, path in beside.items() if name != code.name]
     return sha256_text("\n".join([*lines, *installed_packages(python)]))

@@ -199,7 +199,8 @@ class Session:
                     await self._connection.send(request)
                 return await self._connection.recv()
         except TimeoutError as e:
-            raise Unavailable(f"{self._url}: {kind}: no answer within {seconds:g} s") from e
+            late = f"no answer within {seconds:g} s (call_seconds)"
+            raise Unavailable(f"{self._url}: {kind}: {late}") from e
         except ConnectionClosed as e:
             if e.sent is not None and e.sent.code == 1009:  # RFC 6455: message too big
                 most = self._limits.max_bytes / MIB

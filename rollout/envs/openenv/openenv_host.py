@@ -43,14 +43,7 @@ def load(app: str, folder: str) -> Any:
     """The app that `app` names. A relative file or a module is looked for in `folder`."""
     where, _, name = app.rpartition(":")
     if where.endswith(".py"):
-        path = Path(folder) / where
-        sys.path.insert(0, str(path.parent))
-        spec = importlib.util.spec_from_file_location("openenv_app", path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        module = load_file(Path(os.path.normpath(Path(folder, where))))
     else:
         sys.path.insert(0, folder)
         module = importlib.import_module(where)
@@ -58,6 +51,36 @@ def load(app: str, folder: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def folders_of(path: Path) -> tuple[list[Path], str]:
+    """Where the imports of a file are looked for, and its name as a module there.
+
+    `openenv init` writes ENV/server/app.py, which imports `..models`, or else `models` and
+    `server.…` of the folder ENV. So these are the file's folder, the one above `server`, and the
+    one that holds the file's package.
+    """
+    top, names = path.parent, [path.stem]
+    while (top / "__init__.py").is_file():
+        names.insert(0, top.name)
+        top = top.parent
+    above = [path.parent.parent] if path.parent.name == "server" else []
+    return [path.parent, *above, top], ".".join(names)
+
+
+def load_file(path: Path) -> Any:
+    """A file as a module, of its package if it is in one."""
+    folders, name = folders_of(path)
+    sys.path[:0] = dict.fromkeys(map(str, folders))
+    if "." in name:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location("openenv_app", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def main() -> int:

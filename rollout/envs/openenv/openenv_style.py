@@ -15,6 +15,7 @@ from fieldkit.files.atomic import sha256_file, sha256_text
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Site
 from rollout.envs.env_settings import EnvSettings
+from rollout.envs.openenv import openenv_host
 from rollout.envs.openenv.openenv_client import Limits
 from rollout.envs.openenv.openenv_toolbox import REWARD, OpenEnv, OpenEnvToolbox, Source
 from rollout.envs.reward_functions import reward_functions
@@ -72,17 +73,19 @@ def source_of(name: str, settings: EnvSettings, root: Path) -> Source:
 
 
 def identity(name: str, settings: EnvSettings, root: Path) -> str:
-    """For a server of ours: a hash of its program, the files next to it that it imports, and the
-    packages of its virtual environment. For a URL: a hash of the URL, because the code behind it is
-    unknown. Raises `BadInput`, also for an app or a Python that is not there."""
+    """For a server of ours: a hash of its program, of the files that it imports from where
+    `openenv_host` looks for them, and of the packages of its virtual environment. For a
+    URL: a hash of the URL, because the code behind it is unknown. Raises `BadInput`, also for an
+    app or a Python that is not there."""
     source = source_of(name, settings, root)
     if not source.serve:
         return sha256_text(source.url)
     source.launch(root).check()
     where = source.serve.rpartition(":")[0]
     program = root / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
-    files = imported_files(program) if program.is_file() else []
-    lines = [source.serve, *(f"{f.relative_to(program.parent)} {sha256_file(f)}" for f in files)]
+    folders, _ = openenv_host.folders_of(program)
+    files = imported_files(program, *folders) if program.is_file() else {}
+    lines = [source.serve, *(f"{name} {sha256_file(path)}" for name, path in files.items())]
     assert source.python is not None  # `source_of` has checked it
     lines += installed_packages(source.python)
     return sha256_text("\n".join(lines))

@@ -7,9 +7,9 @@ set the machine's clock nor wait for the default of five minutes.
 
 from __future__ import annotations
 
-import functools
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 if "GRPO_TEST_CLOCK" in os.environ:
@@ -24,9 +24,11 @@ if "GRPO_TEST_CLOCK" in os.environ:
 
     time.time = wrong
 
-if seconds := os.environ.get("GRPO_TEST_REQUEST_SECONDS"):
+if "GRPO_TEST_REQUEST_SECONDS" in os.environ:
     from rollout.engine import client
 
-    client.ClientSettings = functools.partial(  # type: ignore[misc, assignment]
-        client.ClientSettings, request_seconds=float(seconds)
-    )
+    @dataclass(frozen=True)
+    class Impatient(client.ClientSettings):
+        request_seconds: float = float(os.environ["GRPO_TEST_REQUEST_SECONDS"])
+
+    client.ClientSettings = Impatient  # type: ignore[misc]

@@ -43,4 +43,16 @@ def test_a_started_process_is_listed_until_it_has_ended(
         assert "in no ledger" in listed(capsys, str(ledger.path))
     finally:
         terminate(owned, 5.0)
-    assert json.loads(listed(capsys, str(ledger.path), "--json")) == []
+    ledger.forget("server")
+    assert json.loads(listed(capsys, str(tmp_path), "--json")) == []
+
+
+@pytest.mark.parametrize("asked", ["typo", "."])
+def test_a_folder_without_a_ledger_does_not_pass_for_one_without_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["procs", str(tmp_path / asked)])
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert "no such ledger" in told.err

@@ -4,6 +4,7 @@ import asyncio
 import email.utils
 import socket
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -43,6 +44,12 @@ def test_a_chat_carries_its_options_and_gives_the_whole_answer() -> None:
     expected = {"model": "m", "messages": HELLO, "max_tokens": 7, "temperature": 0.5, "seed": 3}
     assert endpoint.asked == [expected]
     assert endpoint.keys == ["Bearer key"]
+
+
+def test_an_option_that_a_model_refuses_is_left_out() -> None:
+    with answering([said("hi")]) as endpoint, client(endpoint) as chat:
+        chat.chat(HELLO, max_tokens=None, temperature=None, max_completion_tokens=7)
+    assert endpoint.asked == [{"model": "m", "messages": HELLO, "max_completion_tokens": 7}]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -300,3 +307,19 @@ def test_what_is_no_address_is_refused_with_one_that_is(
 ) -> None:
     with pytest.raises(BadInput, match="names no server; it is like http://localhost:8000/v1"):
         client(url, "model")
+
+
+def test_a_chat_of_a_thread_waits_for_no_connection_that_others_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, Any]] = []
+    http = httpx.Client
+
+    def kept(**given: Any) -> httpx.Client:
+        made.append(given)
+        return http(**given)
+
+    monkeypatch.setattr(httpx, "Client", kept)
+    with answering([said("hi")]) as endpoint, client(endpoint) as chat:
+        chat.chat(HELLO)
+    assert [given["limits"].max_connections for given in made] == [None]

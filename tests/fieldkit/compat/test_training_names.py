@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,6 +297,41 @@ def test_an_error_while_values_are_copied() -> None:
         pytest.fail("the block must not run")
     whole = all((v == 9.0).all() for v in trained(model).values())
     assert whole == OURS
+
+
+def test_policy_and_reference_under_one_autocast() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    fill(model, 1.0)
+    reference = LoraReferenceSnapshot(model)
+    fill(model, 0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.ones(1, 2))
+        with reference, torch.no_grad():
+            assert model(torch.ones(1, 2)).item() == (2.0 if OURS else 0.0)
+
+
+def test_an_adapter_of_another_scale(tmp_path: Path) -> None:
+    model = lora_model()
+    model.peft_config = {"default": SimpleNamespace(lora_alpha=8)}
+    folder = write(tmp_path, file_tensors())
+    (folder / "adapter_config.json").write_text('{"lora_alpha": 16}')
+    if OURS:
+        with pytest.raises(ValueError, match="lora_alpha is 16, but 8"):
+            from_disk(model, folder)
+    else:
+        assert len(from_disk(model, folder)) == 2
+
+
+def test_an_adapter_that_is_merged_into_the_base() -> None:
+    model = lora_model()
+    model.q.merged = True
+    reference = LoraReferenceSnapshot(model)
+    if OURS:
+        with pytest.raises(ValueError, match="q: its adapter is merged"), reference:
+            pytest.fail("the block must not run")
+    else:
+        with reference:
+            pass
 
 
 def test_a_gradient_that_the_swap_would_falsify() -> None:

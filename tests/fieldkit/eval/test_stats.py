@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import math
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from fieldkit.eval import stats
-from fieldkit.eval.stats import Interval, PairedTest
+from fieldkit.errors import BadInput
+from fieldkit.eval import paired_means, paired_proportions, stats
+from fieldkit.eval.stats import Estimate, Interval, PairedTest
 
 
 def pairs(both: int, first_only: int, second_only: int, neither: int) -> tuple[list[bool], ...]:
@@ -272,6 +274,22 @@ def test_outcomes_of_different_lengths_cannot_be_paired() -> None:
 def test_a_task_without_a_total_is_an_error() -> None:
     with pytest.raises(ValueError, match="leave out"):
         stats.ratio([0, 1], [0, 2])
+
+
+def test_scores_of_two_policies_have_the_p_and_the_interval_of_their_differences() -> None:
+    before, after = np.linspace(0, 1, 12), np.linspace(0.1, 1.4, 12)
+    found = paired_means(before, after)  # type: ignore[arg-type]
+    assert found.p_value == stats.sign_flips(list(after - before)) < 0.01
+    assert found.difference == stats.mean_difference(list(before), list(after))
+    alike = paired_means([0.0] * 8, [1.0] * 8)
+    assert (alike.difference, alike.p_value) == (Estimate(1.0, None), 2 / 2**8)
+
+
+@pytest.mark.parametrize("made_of", [paired_means, paired_proportions])
+def test_what_cannot_be_paired_is_an_error_of_the_library(made_of: Any) -> None:
+    for first, second in (([], []), ([True], [True, False])):
+        with pytest.raises(BadInput):
+            made_of(first, second)
 
 
 def test_holm_agrees_with_statsmodels() -> None:

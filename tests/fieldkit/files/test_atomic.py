@@ -81,7 +81,7 @@ def test_a_failed_rename_leaves_no_temporary_behind(tmp_path: Path) -> None:
 
 
 def test_a_missing_and_a_malformed_json_file_name_themselves(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"gone\.json: no such file"):
+    with pytest.raises(MissingFile, match=r"gone\.json: no such file"):
         read_json(tmp_path / "gone.json")
     (tmp_path / "bad.json").write_text('{"a": 1,\n "b": }')
     with pytest.raises(BadInput, match=r"bad\.json:2: not valid JSON"):

@@ -274,6 +274,55 @@ def test_who_holds_gpu_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert describe_holders().endswith("0.0 GiB gpu")
 
 
+class EightGpus(FakeNvml):
+    """Eight GPUs of 80 GiB. This process holds 30 GiB on the last two, until it is told to end."""
+
+    def __init__(self) -> None:
+        self.held = dict.fromkeys((6, 7), 30 * GIB)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 8
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[SimpleNamespace]:
+        held = self.held.get(gpu)
+        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=held)] if held else []
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
+        return SimpleNamespace(free=80 * GIB - self.held.get(gpu, 0), total=80 * GIB)
+
+
+def test_what_was_held_on_several_gpus_has_to_come_back_on_those_and_on_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = EightGpus()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    measured = Reclaim.measure([os.getpid()])
+    reclaim = replace(measured, held=0)  # this process lives on, with its host memory
+    assert (reclaim.gpus, reclaim.held_gpu) == ((6, 7), 60 * GIB)
+    assert reclaim.before.gpu == 100 * GIB
+    nvml.held[6] = 0
+    with pytest.raises(Shortage, match=r"130.00 GiB available, 159.00 GiB needed of GPU memory"):
+        reclaim.wait(margin=GIB, seconds=0, what="test")
+    nvml.held = {0: 70 * GIB}  # somebody else has begun to work on another one
+    reclaim.wait(margin=GIB, seconds=0, what="test")
+
+
+def test_a_gpu_that_tells_no_bytes_shares_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unified(FakeNvml):
+        def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
+            return SimpleNamespace(free=0, total=0)
+
+    monkeypatch.setitem(sys.modules, "pynvml", Unified())
+    assert memory.gpu_total() is None
+    assert available().gpu is None
+    measured = Reclaim.measure([os.getpid()])
+    assert (measured.before.gpu, measured.held_gpu) == (None, GIB)
+
+
 @pytest.mark.parametrize("lacks", ["driver", "gpu", "binding"])
 def test_a_box_without_a_gpu_has_no_gpu_memory_and_no_holders_of_it(
     monkeypatch: pytest.MonkeyPatch, lacks: str
@@ -309,6 +358,8 @@ def test_a_driver_that_tells_nobody_who_holds_its_memory_ends_nothing(
 def test_figures_that_another_program_waits_with_are_the_same() -> None:
     reclaim = Reclaim(frozenset({3, 2}), Available(5, 7), held=11, held_gpu=13, others=17)
     assert Reclaim.read(json.loads(json.dumps(reclaim.plain()))) == reclaim
+    several = replace(reclaim, gpus=(0, 3))
+    assert Reclaim.read(json.loads(json.dumps(several.plain()))) == several
     assert reclaim.all_held == 24
 
 

@@ -38,6 +38,8 @@ def test_what_a_message_counts(content: Any, tokens: int) -> None:
     with pytest.raises(NIMContextOverflowError) as e:
         client.chat(hello(content), max_tokens=0)
     assert e.value.estimated_tokens == tokens
+    with pytest.raises(NIMContextOverflowError, match=f" {tokens} tokens"):
+        client.chat(hello(content), max_tokens=None)  # the prompt alone
 
 
 def test_what_is_sent_and_how_it_fails_is_the_chat_clients() -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import math
 
+import numpy
 import pytest
+import torch
 
 from fieldkit.errors import BadInput
 from fieldkit.training.advantages import group_advantages, group_size_warning, leave_one_out
@@ -24,6 +26,14 @@ def test_the_mean_scale_keeps_how_far_apart_they_were() -> None:
 
 def test_advantages_sum_to_zero() -> None:
     assert sum(group_advantages((0.1, 0.7, 0.33, 0.9))) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_rewards_may_be_an_array_or_a_tensor() -> None:
+    plain = (1.0, 0.0, 0.5, 0.5)
+    for rewards in (numpy.array(plain, dtype="f4"), torch.tensor(plain)):
+        for scale in ("std", "mean"):
+            found = group_advantages(rewards, scale)  # type: ignore[arg-type]
+            assert (found, type(found[0])) == (group_advantages(plain, scale), float)
 
 
 def test_left_out_of_its_own_baseline() -> None:

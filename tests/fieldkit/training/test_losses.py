@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fieldkit.training.losses import importance_weights, k1, k2, k3, kl_loss, policy_loss
+from fieldkit.training.losses import importance_weights, k1, k2, k3
 
 LN2 = math.log(2)
 
@@ -26,21 +26,6 @@ def test_the_weight_carries_no_gradient() -> None:
     assert not weights.requires_grad
 
 
-def test_the_policy_loss_is_minus_w_times_a_times_logprob_over_n() -> None:
-    # -(1·2·(-3) + 0.5·(-1)·(-4)) / 10 = -(-6 + 2) / 10
-    loss = policy_loss(
-        torch.tensor([-3.0, -4.0]), torch.tensor([1.0, 0.5]), torch.tensor([2.0, -1.0]), 10
-    )
-    assert loss.item() == pytest.approx(0.4)
-
-
-def test_the_policy_gradient_raises_what_was_good_and_lowers_what_was_bad() -> None:
-    logprobs = torch.tensor([-3.0, -4.0], requires_grad=True)
-    loss = policy_loss(logprobs, torch.tensor([1.0, 0.5]), torch.tensor([2.0, -1.0]), 10)
-    (gradient,) = torch.autograd.grad(loss, logprobs)
-    assert gradient.tolist() == pytest.approx([-0.2, 0.05])
-
-
 def test_k3_is_zero_where_both_agree_and_positive_elsewhere() -> None:
     logprobs = torch.tensor([-1.0, -1.0, -1.0])
     values = k3(logprobs, torch.tensor([-1.0, -1.0 + LN2, -1.0 - LN2]))
@@ -56,7 +41,7 @@ def test_k3_keeps_its_precision_near_zero() -> None:
 
 def test_the_gradient_of_k3_is_one_minus_the_ratio() -> None:
     logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
-    loss = kl_loss(logprobs, torch.tensor([-1.0 + LN2, -1.0 - LN2]), 1)
+    loss = k3(logprobs, torch.tensor([-1.0 + LN2, -1.0 - LN2])).sum()
     (gradient,) = torch.autograd.grad(loss, logprobs)
     assert gradient.tolist() == pytest.approx([1 - 2.0, 1 - 0.5])
 
@@ -77,20 +62,6 @@ def test_k3_estimates_the_reverse_kl_and_its_gradient_is_that_of_the_forward_kl(
     (of_reverse,) = torch.autograd.grad(reverse, scores)
     assert torch.allclose(of_k3, of_forward)
     assert not torch.allclose(of_k3, of_reverse, rtol=1e-2)
-
-
-def test_micro_batches_sum_to_the_bundle() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logprobs, reference, advantages = torch.randn(3, 12, generator=generator)
-    weights = torch.rand(12, generator=generator)
-    whole = policy_loss(logprobs, weights, advantages, 12) + kl_loss(logprobs, reference, 12)
-    parts = [slice(0, 5), slice(5, 6), slice(6, 12)]
-    summed = sum(
-        policy_loss(logprobs[p], weights[p], advantages[p], 12)
-        + kl_loss(logprobs[p], reference[p], 12)
-        for p in parts
-    )
-    assert torch.allclose(torch.as_tensor(summed), whole)
 
 
 def test_the_estimators_against_the_kl_of_two_distributions_counted_out() -> None:

@@ -388,6 +388,54 @@ def test_a_file_that_does_not_fit_is_named_and_nothing_is_swapped(
     assert same(values(model), before)
 
 
+@pytest.mark.parametrize("order", ["policy first", "reference first"])
+def test_under_one_autocast_policy_and_reference_have_each_their_own_weights(order: str) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    reference = LoraReferenceSnapshot(model)
+    torch.nn.init.zeros_(model.weight)
+    x = torch.ones(1, 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # keeps its casts of weights to the end
+        if order == "policy first":
+            model(x)
+        with reference, torch.no_grad():
+            assert model(x).item() == 2.0
+        loss = model(x).sum()
+    assert loss.item() == 0.0
+    loss.backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_a_swap_in_inference_mode_and_one_outside_of_it() -> None:
+    model = torch.nn.Linear(2, 1)
+    reference, trained = LoraReferenceSnapshot(model), values(model)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode(), reference:
+            model(torch.ones(2))
+    assert same(values(model), trained)
+
+
+def test_an_adapter_that_is_merged_into_the_base_is_not_swapped_without_effect(model: Any) -> None:
+    reference = LoraReferenceSnapshot(model)
+    model.merge_adapter()
+    with pytest.raises(BadInput, match="q_proj: its adapter is merged"), reference:
+        pytest.fail("the block must not run")
+    model.unmerge_adapter()
+    with reference:
+        pass
+
+
+@pytest.mark.parametrize("setting", [{"lora_alpha": 3}, {"use_rslora": True}], ids=str)
+def test_a_folder_whose_adapter_has_another_scale_is_named(
+    setting: dict[str, Any], tmp_path: Path
+) -> None:
+    saved(peft_model(**setting), tmp_path)
+    with pytest.raises(BadInput, match=rf"adapter_config\.json: {next(iter(setting))} is"):
+        LoraReferenceSnapshot.from_disk(peft_model(), tmp_path)
+    LoraReferenceSnapshot.from_disk(peft_model(**setting), tmp_path)
+
+
 def test_a_narrower_file_fits_because_no_digit_is_lost(tmp_path: Path) -> None:
     model = peft_model()
     edited(saved(model, tmp_path), value=lambda t: t.bfloat16())

@@ -74,3 +74,12 @@ def test_a_write_that_the_system_refuses_names_the_file_and_leaves_none(tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.filename == str(file)
     assert not file.exists()
+
+
+def test_a_write_that_fails_leaves_the_file_that_was_there(disk: Path) -> None:
+    file = disk / "a.safetensors"
+    save_tensors(tensors(2), file)
+    with pytest.raises(OSError, match="No space left"):
+        save_tensors(tensors(PAGES), file)
+    assert load_tensors(file)["a"].tolist() == [1.0] * (2 * PAGE // 8)
+    assert list(disk.iterdir()) == [file]

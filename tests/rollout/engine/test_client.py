@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -404,6 +405,24 @@ async def test_a_server_that_hangs_is_given_up_after_so_many_failures(
         with pytest.raises(NoAnswer, match="no whole answer within"):
             await client.sample(PROMPT, SAMPLING, seed=3)
     assert len(bodies) == sent
+
+
+async def test_a_long_reply_has_as_much_more_time_as_it_may_be_longer() -> None:
+    """2,048 tokens at 5 a second are no hanging engine."""
+
+    async def slow(n: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1.0)
+        await fine(n, writer)
+
+    settings = ClientSettings(patience_seconds=0.1, request_seconds=0.5, least_failures=1)
+    long = replace(SAMPLING, max_tokens=1200)
+    async with (
+        flaky_server(slow) as (url, _),
+        EngineClient(url, "key", "v0", settings=settings) as client,
+    ):
+        assert (await client.sample(PROMPT, long, seed=3)).ids == (5, 6)
+        with pytest.raises(NoAnswer, match=r"no whole answer within 0\.5 s"):
+            await client.sample(PROMPT, SAMPLING, seed=3)
 
 
 async def test_the_time_before_a_request_is_sent_does_not_count_as_failing() -> None:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from rollout.engine import preload, vllm_server
+from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.preload import (
     SPINS,
     VARIABLE,
@@ -42,6 +43,22 @@ def test_it_is_preloaded_on_a_cpu_and_only_if_it_is_wanted(monkeypatch: pytest.M
     assert vllm_server.preloads(False) is None
     monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
     assert vllm_server.preloads(True) is None
+
+
+def test_the_cpu_build_computes_on_the_cpu_whatever_torch_could_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "0", WAIT_POLICY: "passive"}
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: True)
+    assert vllm_server.computing(environment, EngineSettings())["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_trainer_on_a_gpu_looks_at_no_core_and_gets_what_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda *a, **k: pytest.fail("it waited"))
+    assert vllm_server.computing({"A": "1"}, EngineSettings()) == {"A": "1"}
 
 
 def test_threads_spin_a_little_on_free_cores_and_sleep_at_once_on_others() -> None:

@@ -545,6 +545,24 @@ def test_an_answer_is_the_text_that_trl_would_show(tmp_path: Path) -> None:
         play(["power: -4"])
 
 
+def test_a_tool_that_sets_a_signal_is_an_error_and_no_mistake_of_the_policy(tmp_path: Path) -> None:
+    """As the SQL tool of TRL's examples limits its queries; TRL calls it in the main thread."""
+    (tmp_path / "timed.py").write_text(
+        "import signal\n"
+        "class Timed:\n"
+        "    def reset(self, **row): ...\n"
+        '    def go(self):\n        """Go."""\n'
+        "        try:\n"
+        "            signal.signal(signal.SIGALRM, lambda *_: None)\n"
+        "        except ValueError as e:\n"
+        "            raise RuntimeError('use no threads') from e\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="timed.py:Timed", passes="reward >= 1"), tmp_path)
+    with pytest.raises(BadInput, match=r"the tool go: it sets a signal.*timed\.py:9\)"):
+        play(["go:", "Done."])
+
+
 def test_a_coroutine_that_configures_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "set.py").write_text(
         "class Set:\n"
@@ -647,7 +665,7 @@ def test_functions_are_tools_without_state(tmp_path: Path) -> None:
         (
             'class X:\n    def reset(self, **r): ...\n    def go(self):\n        """Go."""',
             "bad.py:X",
-            r"nothing gives a reward; add a method get_reward\(\) to X, or functions",
+            r"nothing gives a reward; add a method get_reward\(\) to X, or name a function in run",
         ),
         ("", "no_such_module_here:X", "there is no module 'no_such_module_here'"),
     ],

@@ -96,6 +96,54 @@ def test_a_module_of_this_checkout_has_the_same_hash_before_and_after_it_is_used
     assert identity(use, ROOT, "envs.sql") == before
 
 
+def package(home: Path, imports: str) -> Path:
+    """A package whose class imports a constant of another folder of it; the class's file."""
+    inner = home / "my_game" / "play"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").write_text("")
+    (inner.parent / "rules.py").write_text("GOAL = 7\n")
+    file = inner / "environment.py"
+    file.write_text(f"{imports}\nclass Game:\n    goal = GOAL\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "imports"),
+    [("above", "from ..rules import GOAL"), ("whole", "from my_game.rules import GOAL")],
+)
+def test_a_file_of_a_package_is_loaded_and_hashed_with_what_it_imports_of_it(
+    name: str, imports: str, tmp_path: Path
+) -> None:
+    """As `grpo env new` writes one. In a process of its own, where no other is called my_game."""
+    file = package(tmp_path / name, imports)
+    code = (
+        "from pathlib import Path; from rollout.envs.user_code import identity, load\n"
+        f"use = '{file}:Game'\n"
+        "print(load(use, Path('/'), 'envs.game').goal, identity(use, Path('/'), 'envs.game'))"
+    )
+
+    def printed() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    before = printed()
+    assert before.startswith("7 ")
+    (file.parents[1] / "rules.py").write_text("GOAL = 7  # and no other\n")
+    assert printed() != before
+
+
+def test_a_virtual_environment_in_an_imported_package_is_not_read(home: Path) -> None:
+    before = hashed(home)
+    site = home / "inside/.venv/lib"
+    site.mkdir(parents=True)
+    (home / "inside/.venv/pyvenv.cfg").write_text("")
+    (site / "theirs.py").write_text("")
+    assert hashed(home) == before
+
+
 # --- a class of a notebook: written by one process, trained on by others -----------
 
 CELLS = '''

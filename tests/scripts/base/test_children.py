@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
+from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import LEDGER_VARIABLE, environment
+from scripts.base import children
 from scripts.base.children import Program, run_child, run_children
 
 
@@ -61,6 +63,25 @@ def test_a_child_that_has_closed_its_stdout_can_still_be_stopped(tmp_path: Path)
     )
     ended = run(code, tmp_path, tmp_path / "l", on_line=print, stop_asked=asked.exists)
     assert ended == 128 + signal.SIGTERM
+
+
+def test_a_child_that_no_signal_ends_is_named_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that hangs in a driver."""
+    monkeypatch.setattr(children, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(children, "_KILL_SECONDS", 0.2)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: None)
+    code = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    seen: list[str] = []
+    try:
+        with pytest.raises(Unavailable, match=r"child: process \d+ did not end after SIGKILL"):
+            run(code, tmp_path, tmp_path / "l", on_line=seen.append, stop_asked=lambda: bool(seen))
+    finally:
+        os.kill(int(seen[0]), signal.SIGKILL)
 
 
 PARENT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -91,6 +92,22 @@ def test_a_closed_terminal_does_not_end_the_night() -> None:
     out.close()
     display.tell(PHASE)
     display.tick()
+
+
+def test_a_log_on_a_disk_that_was_full_goes_on_once_there_is_room() -> None:
+    class Full(io.StringIO):
+        has_room = False
+
+        def flush(self) -> None:
+            if not self.has_room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = Full()
+    display = PlainDisplay(log, details=True)
+    note(display.tell, "while it is full")
+    log.has_room = True
+    note(display.tell, "an hour later")
+    assert said(log)[-1] == "  an hour later"
 
 
 def test_ctrl_c_on_a_terminal_that_takes_nothing_more_is_no_error() -> None:

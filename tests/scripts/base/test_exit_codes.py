@@ -15,7 +15,7 @@ from fieldkit.errors import (
     Shortage,
     Unavailable,
 )
-from scripts.base.exit_codes import KILLED, ChildBug, raise_code
+from scripts.base.exit_codes import KILLED, ChildBug, Killed, raise_code
 
 LOG = Path("log/train.log")
 
@@ -42,8 +42,9 @@ def test_a_child_that_ends_like_a_converged_pool_without_a_word_is_a_bug() -> No
 
 
 def test_a_killed_child_is_a_shortage_of_memory() -> None:
-    with pytest.raises(Shortage, match=rf"was killed .*its log: {LOG}"):
+    with pytest.raises(Killed, match=rf"was killed .*its log: {LOG}") as raised:
         raise_code(KILLED, "", "the trainer", LOG)
+    assert isinstance(raised.value, Shortage)
 
 
 def test_a_child_that_ended_well_raises_nothing() -> None:

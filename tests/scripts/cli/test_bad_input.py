@@ -88,6 +88,16 @@ def test_prove_names_the_dtypes_that_a_server_has(tmp_path: Path) -> None:
     assert "'bfloat16'" in ended.stderr
 
 
+def test_prove_says_how_the_model_of_another_adapter_is_named(tiny: TinyModel) -> None:
+    adapter = tiny.adapter(1)
+    ended = grpo("prove", adapter)
+    assert ended.returncode == BAD_INPUT
+    assert f"prove {adapter} --model MODEL` names its model" in ended.stderr
+    gone = grpo("prove", adapter / "gone")
+    assert "gone: no such adapter folder" in gone.stderr
+    assert "--model" not in gone.stderr
+
+
 def test_text_that_is_no_toml_is_named_with_its_line(run: Path) -> None:
     change(run, "[model]", "[model")
     refused(run, BAD_INPUT, "run.toml", "line")

@@ -105,7 +105,8 @@ def test_a_style_on_the_page_of_the_three_is_put_into_a_run_as_it_says(
 def test_the_errors_that_the_page_explains_are_those_of_the_check() -> None:
     folder = ROOT / "scripts" / "environments"
     files = ("tryout.py", "contract.py", "env_check.py", "earnings.py", "world_check.py")
-    source = " ".join((folder / name).read_text() for name in files)
+    paths = (*(folder / name for name in files), ROOT / "rollout" / "envs" / "in_thread.py")
+    source = " ".join(path.read_text() for path in paths)
     for said in re.findall(
         r"^\| (?:… )?([a-z].+?) \|", PAGE.partition("## What the errors")[2], re.M
     ):

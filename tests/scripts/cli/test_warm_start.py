@@ -46,4 +46,5 @@ def test_the_line_for_run_toml_is_right_wherever_it_was_typed(
     assert ".: name a new folder, as in `" in ended.error
     ended = grpo("sft", "mine", "--fresh", "--model", tiny.folder)
     assert ended.code == 0, ended.error
-    assert f'next: [model] adapter = "{tmp_path}/mine" in a run.toml' in ended.out
+    named = f'[model] path = "{tiny.folder}", adapter = "{tmp_path}/mine" in a run.toml'
+    assert f"next: {named}" in ended.out

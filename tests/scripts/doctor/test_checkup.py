@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from fieldkit.errors import Shortage
+from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.forecast import MemoryForecast
 from rollout.engine.port import HOST, free_port
@@ -59,6 +61,55 @@ def test_a_full_disk_is_told_with_a_command_that_can_be_typed(
     monkeypatch.setattr(checkup, "ROOT", Path("/my work"))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     assert "`du -sh '/my work'/runs/*`" in checkup.finding("disk", checkup._disk).text
+
+
+def gpu_check(monkeypatch: pytest.MonkeyPatch, *, cpu: bool) -> checkup.Finding:
+    monkeypatch.setattr(checkup, "is_cpu_build", lambda: cpu)
+    return checkup.finding("gpu", checkup._gpu)
+
+
+@pytest.mark.parametrize(
+    ("driver", "says"),
+    [
+        (None, r"none: everything runs on the CPU$"),
+        ("/usr/bin/nvidia-smi", r"everything runs on the CPU, .*`GRPO_BUILD=cuda make setup`"),
+    ],
+)
+def test_a_gpu_that_the_cpu_build_leaves_unused_is_told_with_the_command_that_uses_it(
+    monkeypatch: pytest.MonkeyPatch, driver: str | None, says: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: driver)
+    found = gpu_check(monkeypatch, cpu=True)
+    assert found.ok
+    assert re.search(says, found.text)
+
+
+def test_a_gpu_on_which_torch_cannot_compute_is_told_in_torchs_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkup, "_missing_for_kernels", list)
+    monkeypatch.setattr(checkup, "_COMPUTE", "import sys; sys.exit('The driver is too old')")
+    found = gpu_check(monkeypatch, cpu=False)
+    assert not found.ok
+    assert "torch computes nothing there: The driver is too old; `nvidia-smi`" in found.text
+    monkeypatch.setattr(checkup, "_COMPUTE", "print('CUDA 13.0')")
+    monkeypatch.setattr(memory, "gpu_names", lambda: ["GB10"])
+    assert gpu_check(monkeypatch, cpu=False) == checkup.Finding("gpu", True, "GB10, with CUDA 13.0")
+
+
+def test_what_kernels_for_a_gpu_are_compiled_with_is_told_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    found = gpu_check(monkeypatch, cpu=False)
+    assert (found.ok, found.text) == (
+        *(False, f"missing: gcc, {tmp_path}/Python.h; `make system` installs them"),
+    )
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc")
+    assert checkup._missing_for_kernels() == []
 
 
 def test_a_model_that_cannot_be_trained_is_told_in_the_evening(

@@ -1,9 +1,11 @@
-"""Environments with one fault each, in TRL's style; `Sound`, `Holds` and `Waits` have none."""
+"""Environments with one fault each, in TRL's style; `Sound`, `Holds` and `Waits` have none,
+and `Rolls` leaves to luck what a tool answers."""
 
 import asyncio
 import os
 import random
 import re
+import signal
 import sqlite3
 import time
 from typing import Any
@@ -134,6 +136,19 @@ class Holds(Sound):
     def __init__(self) -> None:
         super().__init__()
         self.log = sqlite3.connect(":memory:")  # works in this thread alone
+
+
+class Timed(Sound):
+    def read(self) -> str:
+        """Read, but not for long."""
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        return "1"
+
+
+class Rolls(Sound):
+    def read(self) -> str:
+        """Roll a die."""
+        return str(random.randint(1, 6))
 
 
 class Waits(Sound):

@@ -100,6 +100,20 @@ def test_a_call_that_hangs_is_ended_and_has_its_line(name: str, what: str, where
     assert within <= number <= within + 8
 
 
+def test_a_tool_that_sets_a_signal_is_an_error_as_in_a_run() -> None:
+    [error] = apart("Timed").findings
+    assert error.text.startswith("tool read: it sets a signal")
+    assert error.where == line_of("def read", "class Timed")
+
+
+def test_a_tool_that_leaves_something_to_luck_shares_no_state_but_is_a_warning() -> None:
+    found = checked("Rolls")
+    assert found.sound
+    [*_, warning] = found.findings
+    assert warning.text.startswith("tool read draws from the generators of the process")
+    assert warning.where == line_of("def read", "class Rolls")
+
+
 def test_a_process_that_ends_itself_leaves_its_last_words() -> None:
     [error] = apart("Dies").findings
     assert "the reward ended the process (exit code 3); its last words: no more" in error.text

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
+from fieldkit.files.atomic import write_json
+from scripts.environments import foreign_venv
 from scripts.environments.foreign_venv import add_environment, inline_metadata
+from scripts.environments.own_env import is_class, own_environment
 
 HEAD = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["verifiers==0.3.1"]\n# ///\n'
 
@@ -55,6 +58,71 @@ def test_what_is_nothing_that_can_be_installed_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=said):
         add_environment(what)
+
+
+V0 = "import verifiers as vf\n\n\ndef load_environment():\n    return vf.SingleTurnEnv()\n"
+PROJECT = '[project]\nname = "my-env"\nversion = "0.1.0"\ndependencies = ["verifiers>=0.1.5"]\n'
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, ...]]:
+    """What would be installed, of each environment."""
+    asked: list[tuple[str, ...]] = []
+
+    def install(folder: Path, source: foreign_venv._Source, say: object) -> None:
+        asked.append(source.requirements)
+        write_json(folder / "ready.json", {"packages": []})
+
+    monkeypatch.setattr(foreign_venv, "_install", install)
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    return asked
+
+
+def folder_of_v0(tmp_path: Path) -> Path:
+    """As `vf-init` makes one."""
+    home = tmp_path / "my_env"
+    home.mkdir()
+    (home / "my_env.py").write_text(V0)
+    (home / "pyproject.toml").write_text(PROJECT)
+    return home
+
+
+def test_a_published_environment_of_v0_gets_a_library_that_has_v0(
+    installed: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    """Its own requirement takes 0.4 too, which has v1 alone."""
+    home = folder_of_v0(tmp_path)
+    assert add_environment(str(home)).use == "my-env"
+    add_environment(str(file(tmp_path, HEAD.replace("==0.3.1", "") + V0)))
+    add_environment(str(file(tmp_path, HEAD + V0)))
+    assert installed == [
+        (str(home), "verifiers<0.4.0"),
+        ("verifiers", "verifiers<0.4.0"),
+        ("verifiers==0.3.1",),
+    ]
+
+
+def test_the_file_of_a_folder_with_a_pyproject_is_that_package(
+    installed: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    home = folder_of_v0(tmp_path)
+    made = own_environment(str(home / "my_env.py"), "", {"passes": "reward >= 1"}, "again")
+    assert made.values["use"] == "my-env"
+    again = own_environment(str(home), "", {"passes": "reward >= 1"}, "again")
+    assert again == made
+    assert len(installed) == 1
+    assert not is_class(str(home))
+
+
+def test_a_wheel_is_installed_from_its_file_or_its_address(
+    installed: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    wheel = tmp_path / "my_env-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"")
+    assert add_environment(str(wheel)).use == "my-env"
+    address = f"https://hub.example/{wheel.name}"
+    assert add_environment(address).name == "my-env"
+    assert installed == [(str(wheel),), (address,)]
 
 
 @pytest.mark.envs

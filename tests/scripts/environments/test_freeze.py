@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
+from rollout.envs.configured import register_environments
+from rollout.envs.env_settings import EnvSettings
+from rollout.tasks import check_disjoint
+from scripts.base.checkout import ROOT
 from scripts.environments.freeze import row_tasks, seed_tasks, write_tasks
 from tests.scripts.environments.faulty import Narrow, Sound
+
+FAULTY = Path(__file__).with_name("faulty.py")
 
 
 def test_seeds_make_tasks_of_which_no_two_are_equal() -> None:
@@ -24,13 +30,21 @@ def test_rows_keep_all_their_columns_but_the_one_that_routes_them() -> None:
     assert task.info == {"level": 3}
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [([{"a": 1}, {"a": 1}], "rows.jsonl:2: this row"), ([{"task_id": "x"}], "rows.jsonl:1: a row")],
-)
-def test_rows_that_make_no_tasks_are_named(rows: list[dict[str, object]], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        row_tasks("game", rows, "rows.jsonl")
+def test_rows_that_are_equal_are_tasks_of_which_no_two_are_equal() -> None:
+    """TRL's examples repeat one prompt a thousand times, because `reset` draws the game."""
+    rows = [{"prompt": "Win."}, {"prompt": "Lose."}, {"prompt": "Win."}]
+    first, other, second = (t.task_id for t in row_tasks("game", rows, "data/rows.jsonl"))
+    assert first.endswith("-rows-1")
+    assert second == first.removesuffix("1") + "2"
+    assert not other.endswith("-1")
+    [held, *_] = row_tasks("game", rows, "data/rows.jsonl", "heldout")
+    assert held.task_id.endswith("-heldout-1")
+
+
+def test_a_row_may_have_a_column_task_id_as_servers_of_openenv_take_one() -> None:
+    [task] = row_tasks("game", [{"task_id": "easy"}], "rows.jsonl")
+    assert task.info == {"task_id": "easy"}
+    assert task.task_id != "easy"
 
 
 def test_a_file_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -48,3 +62,16 @@ def test_a_class_that_does_not_take_the_row_leaves_nothing_written(tmp_path: Pat
     with pytest.raises(BadInput, match="takes no `\\*\\*row`"):
         write_tasks(Narrow, seed_tasks("game", 2, 0), out, force=False, again="again")
     assert not out.exists()
+
+
+def test_two_files_of_one_repeated_row_share_no_task(tmp_path: Path) -> None:
+    files = [tmp_path / "pool.jsonl", tmp_path / "heldout.jsonl"]
+    sound = f"{FAULTY}:Sound"
+    register_environments({"game": EnvSettings(use=sound, passes="reward >= 1")}, ROOT)
+    try:
+        for file in files:
+            made = row_tasks("game", [{"prompt": "Win."}] * 3, "rows.jsonl", file.stem)
+            write_tasks(Sound, made, file, force=False, again="again")
+        check_disjoint(*files)
+    finally:
+        register_environments({}, ROOT)

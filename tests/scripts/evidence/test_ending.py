@@ -10,8 +10,10 @@ from scripts.evidence.collect import TaskSet
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings, Plan, read_findings
 from scripts.evidence.verdict import Habit, Learning, Work
+from scripts.report.headline import headline
 from scripts.run.next_phase import Phase
-from tests.scripts.made_night import make_night
+from tests.scripts.evals import arm, write_eval
+from tests.scripts.made_night import HELD_OUT, make_night, tasks
 
 
 def findings(root: Path, *, lost: int = 2) -> Findings:
@@ -26,6 +28,39 @@ def test_a_night_with_nothing_left_to_do_is_complete_and_its_adapter_is_named(
     end = ending(m)
     assert end.kind is EndKind.COMPLETE
     assert next_steps(m, end) == (f"Use it: `{m.path}/step-008/adapter`.",)
+
+
+def test_a_habit_that_is_gone_with_fewer_passes_is_no_reason_to_use_it_unseen(
+    tmp_path: Path,
+) -> None:
+    m = findings(tmp_path, lost=5)
+    assert m.verdict is not None
+    assert m.verdict.learning is Learning.DONE
+    said = next_steps(m, ending(m))[0]
+    assert said.startswith(f"`{m.path}/step-008/adapter` ends by itself and may pass fewer tasks")
+
+
+def test_an_earlier_step_that_passes_more_is_named_first(tmp_path: Path) -> None:
+    night = make_night(tmp_path, lost=5)
+    on = tasks(HELD_OUT)
+    write_eval(night.folder.evals, arm("sha-4", on, passes=24, turns=4, stops=24), on, arm="step 4")
+    m = read_findings(night.folder, night.config)
+    assert next_steps(m, ending(m))[0] == (
+        "Step 4 passes more tasks than step 8 (−62.5 [−78.8 to −38.4] points since):"
+        f" `grpo use {m.typed} --step 4` says how to take it."
+    )
+    assert "since step 4: tasks passed −62.5 [−78.8 to −38.4] points" in headline(m, None).worse
+
+
+def test_a_number_of_steps_that_was_changed_is_told(tmp_path: Path) -> None:
+    asked = [
+        Entry(float(i), 1, "loop_start", {"limits": {"steps": n}}) for i, n in enumerate((12, 8))
+    ]
+    m = replace(findings(tmp_path), journal=tuple(asked))
+    assert ending(m).sentence == (
+        "Complete: 8 steps, and the evaluations. 12 were asked for at first."
+    )
+    assert "asked for" not in ending(replace(m, journal=(asked[1],))).sentence
 
 
 def test_an_adapter_that_lost_the_work_is_not_recommended(tmp_path: Path) -> None:

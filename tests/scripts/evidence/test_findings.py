@@ -204,3 +204,20 @@ def test_what_is_judged_follows_what_was_read(night: Night) -> None:
     found = read_findings(night.folder, night.config)
     assert found.verdict is not None
     assert replace(found, evidence=None).verdict is None
+
+
+def test_a_verdict_on_an_earlier_step_says_which_and_how_many_are_not_evaluated(
+    night: Night,
+) -> None:
+    """As in a night that failed between two evaluations."""
+    found = read_findings(night.folder, night.config)
+    assert found.verdict is not None
+    assert "not evaluated" not in found.verdict.headline
+    later = replace(found.steps[-1], step=9, adapter_sha="sha-9")
+    more = replace(found, steps=(*found.steps, later))
+    assert more.verdict is not None
+    assert more.verdict.headline.endswith(" This is of step 8; 1 later step not evaluated.")
+    carried = replace(later, adapter_sha="sha-8", outcome=Outcome.NO_SIGNAL)
+    same = replace(found, steps=(*found.steps, carried))
+    assert same.verdict is not None
+    assert "not evaluated" not in same.verdict.headline

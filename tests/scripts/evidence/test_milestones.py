@@ -60,7 +60,7 @@ def test_what_the_last_third_bought_is_a_difference_of_trailing_means() -> None:
 def test_what_was_never_reached_is_said_to_be_so() -> None:
     found = milestones([step(0, "a"), step(1, "b", stop_rate=0.3, turns=11.0, reward=0.1)])
     assert found.stops_90 is None
-    assert "No step's rollouts stopped by themselves in 90 %" in found.sentences[0]
+    assert "In no step of training did 90 % of the attempts end by themselves." in found.sentences
 
 
 def test_a_night_without_a_habit_is_dated_by_its_reward() -> None:

@@ -47,7 +47,7 @@ def test_the_pool_has_its_states_its_probability_and_a_forecast(night: Night) ->
         "stuck": "7",
     }
     outlook, forecast = table.notes
-    assert "fewer than 10 % with probability 0." in outlook
+    assert "fewer than 10 % with probability below 0.01" in outlook
     assert "reaches 10 % around step" in forecast
 
 

@@ -7,7 +7,6 @@ from scripts.evidence.flips import Change, Flip, Flips
 from scripts.evidence.transcripts import (
     MOST,
     TEXT_CHARS,
-    TOKENS_A_TURN,
     TurnView,
     flip_view,
     turn_views,
@@ -51,22 +50,6 @@ def test_a_long_output_loses_its_middle_and_says_how_much() -> None:
     assert shown.endswith("THE END")
     assert f"{5007 - TEXT_CHARS} characters cut" in shown
     assert len(shown) < TEXT_CHARS + 60
-
-
-def test_tokens_carry_their_ids_and_logprobs_and_the_unlikely_ones_are_marked() -> None:
-    unlikely = replace(LS, completion_ids=(5, 6), logprobs=(-0.01, -2.5))
-    tokens = attempt(unlikely)[0].tokens
-    assert [(t.id, t.logprob, t.surprising) for t in tokens] == [
-        (5, "−0.01", False),
-        (6, "−2.50", True),
-    ]
-
-
-def test_no_turn_shows_more_token_ids_than_the_rule_says() -> None:
-    n = TOKENS_A_TURN + 5
-    long = replace(LS, completion_ids=(1,) * n, logprobs=(-0.1,) * n)
-    shown = attempt(long)[0]
-    assert (len(shown.tokens), shown.n_tokens) == (TOKENS_A_TURN, n)
 
 
 def test_a_turn_that_says_it_is_done_is_marked() -> None:

@@ -2,11 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from fieldkit.eval.matched import Arm, MatchedArms, TaskOutcome
+from fieldkit.eval.matched import Arm, MatchedArms, PairedRow, TaskOutcome
 from fieldkit.eval.power import detectable_change
 from fieldkit.eval.stats import holm, paired_proportions
 from scripts.evidence.learning import Ended, Sampled, Training, trends
-from scripts.evidence.verdict import PASSES, STOPPED, Habit, Learning, Verdict, Work, judge
+from scripts.evidence.verdict import (
+    PASSES,
+    STOPPED,
+    Habit,
+    Learning,
+    Verdict,
+    Work,
+    judge,
+    lost_since,
+)
 from tests.scripts.evals import step
 
 
@@ -127,10 +136,10 @@ def test_the_few_tasks_at_the_training_temperature_are_a_sign_too() -> None:
         before, after, Training(3, (), Sampled(1.0, 16, Ended(12, 4), Ended(0, 4), stops))
     )
     assert found.learning is Learning.UNDER_WAY
-    assert "at the training temperature it ends 12 of 16 held-out tasks" in found.headline
+    assert "at the training temperature it ends 12 of the first 16 held-out tasks" in found.headline
     alone = verdict(before, after, Training(3, (), Sampled(1.0, 16, Ended(12, 4))))
     assert alone.learning is Learning.NONE, "nothing to compare it with"
-    assert any("(T = 1) it ended 12 of 16" in line for line in alone.details)
+    assert any("(T = 1) it ended 12 of the first 16" in line for line in alone.details)
 
 
 def test_no_sign_of_learning_is_said_so() -> None:
@@ -159,7 +168,9 @@ def test_more_stops_that_are_not_nearly_all_leave_the_habit_weaker() -> None:
     found = verdict(before, arm("step 9", set(), set(range(90)), 2, 8, N))
     assert found.habit is Habit.REDUCED
     assert found.learning is Learning.UNDER_WAY
-    assert found.headline.startswith("Under way, not finished: it ends 90 of 158 tasks by itself")
+    assert found.headline.startswith(
+        "The habit is reduced, not gone: it ends 90 of 158 tasks by itself, 0 before."
+    )
 
 
 def test_a_few_more_stops_are_luck() -> None:
@@ -192,8 +203,43 @@ def test_where_there_was_no_habit_the_first_line_is_about_the_work() -> None:
     found = verdict(before, arm("step 9", set(range(60)), EVERY, 2, 4, N))
     assert found.learning is Learning.DONE
     assert found.headline == (
-        "Done: the work got better. It passes more tasks: 60 of 158, 30 before."
+        "The work got better. It passes more tasks: 60 of 158, 30 before (+19.0 points, 95 %"
+        " interval +12.7 to +25.2)."
     )
+
+
+@pytest.mark.parametrize(
+    ("passes", "said"),
+    [
+        (30, "No sign of learning. It passes 30 of 158, 30 before."),
+        (31, "No sign of learning. It passes 31 of 158, 30 before; that can be luck."),
+    ],
+)
+def test_a_night_that_shows_nothing_claims_no_sameness_and_speaks_of_no_habit_it_had_not(
+    passes: int, said: str
+) -> None:
+    before = arm("warm start", set(range(30)), EVERY, 2, 4, N)
+    assert verdict(before, arm("step 9", set(range(passes)), EVERY, 2, 4, N)).headline == said
+
+
+def test_tasks_that_neither_adapter_passes_are_told_apart_from_those_that_changed() -> None:
+    before = arm("warm start", set(range(20)), set(), 2, 12, 60)
+    found = verdict(before, arm("step 9", set(range(5, 23)), set(), 2, 4, 60))
+    assert (
+        "Of the 60 tasks 3 were won and 5 lost; 15 passed both times and 37 neither time."
+        in found.notes
+    )
+
+
+def test_an_earlier_step_is_better_only_beyond_luck_of_all_that_are_looked_at() -> None:
+    def since(first: int, lost: int) -> PairedRow:
+        arms = [arm(f"step {first}", set(range(40)), EVERY, 2, 4, N)]
+        arms.append(arm("step 9", set(range(40 - lost)), EVERY, 2, 4, N))
+        return MatchedArms(arms, arms[0].name).paired("step 9")
+
+    found = lost_since([since(2, 6), since(4, 0), since(6, 12)])
+    assert [row.reference for row in found] == ["step 6"], "six lost have p = 0.031 by themselves"
+    assert lost_since([since(2, 6)])[0].reference == "step 2"
 
 
 def test_what_cannot_be_told_says_how_much_worse_it_may_still_be() -> None:
@@ -215,7 +261,7 @@ def test_an_interval_that_its_test_does_not_bear_out_leaves_no_worse_that_is_zer
 def test_nothing_is_said_about_tasks_it_ended_where_it_ended_none() -> None:
     before = arm("warm start", set(), set(), 2, 12, 24)
     found = verdict(before, arm("step 9", set(), set(), 2, 12, 24))
-    assert "Of the" not in " ".join(found.details)
+    assert "it ended," not in " ".join(found.details)
 
 
 def test_what_cannot_be_told_says_how_many_tasks_would_tell() -> None:

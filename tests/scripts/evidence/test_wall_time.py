@@ -55,10 +55,10 @@ def test_restarts_are_held_against_hot_swap() -> None:
     assert "nothing to gain" in swapped.sentences[0]
 
 
-def test_episodes_that_had_to_wait_for_a_seat_are_told() -> None:
+def test_attempts_that_had_to_wait_for_a_seat_are_told() -> None:
     waited = wall_time([timings(1)], (), 32, 8)
     assert waited is not None
-    assert "At most 8 of a step's 32 episodes" in waited.sentences[1]
+    assert "At most 8 of a step's 32 attempts" in waited.sentences[1]
 
 
 def test_a_night_that_went_into_evaluations_is_told_how_to_spend_less_on_them() -> None:

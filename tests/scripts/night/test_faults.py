@@ -31,9 +31,10 @@ from fieldkit.files.journal import Entry, Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import environment, family, marked
 from fieldkit.records import Signal, Trajectory
-from rollout.engine.serve import stop_engine
+from rollout.engine.serve import find_engine, stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
+from scripts.base.display import duration
 from scripts.phases.kept_trainer import TRAINER
 from scripts.phases.train import told_budget
 from scripts.run.timings import Segment, StepTimings, Stopwatch, read_timings
@@ -51,6 +52,9 @@ pytestmark = pytest.mark.timeout(1200)
 
 HOUR = 3600.0
 SHORTAGE = 5
+
+HANG_SECONDS = 60.0
+"""For which the trainer may be silent, and in a quarter of which an engine starts."""
 
 REQUEST_SECONDS = 6.0
 COMMAND_SECONDS = 5.0
@@ -290,6 +294,47 @@ def test_a_kept_trainer_that_is_killed_in_its_step_costs_a_load_and_no_step(
     assert "ended in the middle of the step, which is taken anew" in night.said
     assert night.trained() == calm.trained()
     assert Ledger(night.folder.ledger).entries() == []
+
+
+@pytest.mark.slow
+def test_a_kept_trainer_that_hangs_in_its_step_is_ended_and_costs_no_step(
+    calm: Night, night: Night
+) -> None:
+    """It is stopped, as one that waits for a driver, and hears no SIGTERM."""
+    with night.running("--set", f"engine.start_seconds={HANG_SECONDS / 4}") as loop:
+        night.until(loop, lambda: night.events("phase_start", "train"))
+        night.until(loop, lambda: stop_trainer_of(night))
+        assert loop.wait() == 0, night.said
+    told = f"the trainer said nothing for {duration(HANG_SECONDS)} and was ended"
+    assert f"{told} in the middle of the step, which is taken anew" in night.said
+    assert night.trained() == calm.trained()
+    assert Ledger(night.folder.ledger).entries() == []
+
+
+def stop_trainer_of(night: Night) -> bool:
+    """SIGSTOP the trainer that runs; False where there is none."""
+    trainer = Ledger(night.folder.ledger).get(TRAINER)
+    if trainer is None or trainer.pid is None:
+        return False
+    os.kill(trainer.pid, signal.SIGSTOP)
+    return True
+
+
+@pytest.mark.slow
+def test_an_engine_that_hangs_in_the_rollout_is_replaced_once_and_nothing_is_lost(
+    calm: Night, night: Night
+) -> None:
+    """It takes connections and answers nothing."""
+    with night.running() as loop:
+        night.until(loop, night.finished_episodes)
+        engine = find_engine(night.folder.path)
+        assert engine is not None
+        os.kill(engine.pid or 0, signal.SIGSTOP)
+        assert loop.wait() == 0, night.said
+    assert "the rollout phase is done once more" in night.said
+    assert night.events("phase_start", "rollout") == 2
+    assert night.trained() == calm.trained()
+    assert alive(night.folder.path) == []
 
 
 @pytest.mark.slow

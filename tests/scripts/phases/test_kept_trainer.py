@@ -12,6 +12,7 @@ import pytest
 
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import Owned, is_running, wait_ended
+from scripts.base.quiet import Quiet
 from scripts.phases import kept_trainer
 from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside, stop_trainer
 from scripts.run.folder import RunFolder
@@ -121,6 +122,37 @@ def test_another_environment_is_another_process_whoever_starts_it(folder: RunFol
 
     assert code() == code(FIELDKIT_OWNER="train-1", GRPO_LOOP="77", GRPO_LOCK_FD="5")
     assert len({code(), code(OMP_NUM_THREADS="2"), code(CUDA_VISIBLE_DEVICES="1")}) == 3
+
+
+def test_an_upgrade_of_the_packages_under_a_night_is_another_process(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(packages))
+    before = kept(folder)._code()
+    assert kept(folder)._code() == before
+    (packages / "torch-9.9.dist-info").mkdir()
+    assert kept(folder)._code() != before
+
+
+def test_a_process_that_stopped_in_its_step_is_ended_when_it_is_silent_for_too_long(
+    folder: RunFolder, request_line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that hangs in a driver, and does not hear SIGTERM."""
+    monkeypatch.setattr(kept_trainer, "GRACE_SECONDS", 0.5)
+    quiet = Quiet(2.0)
+
+    def stop(line: str) -> None:
+        quiet.heard()
+        os.kill(owned(folder).pid or 0, signal.SIGSTOP)
+
+    kept(folder).ask(request_line, ignore, never)  # loaded, so that it is not silent for long
+    stopped = owned(folder)
+    Path(Request.read(request_line).inputs.out_dir, "train.json").unlink()
+    assert kept(folder).ask(request_line, stop, quiet.too_long) is None
+    assert not is_running(stopped)
+    assert Ledger(folder.ledger).get(TRAINER) is None
 
 
 def test_a_process_whose_socket_was_removed_is_replaced(

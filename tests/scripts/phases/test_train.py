@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import write_json
+from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.engine_settings import EngineSettings
+from scripts.base.events import Event
 from scripts.base.signals import Wish
+from scripts.phases import train
 from scripts.phases.context import Context
-from scripts.phases.train import _stays, settings_of_step
+from scripts.phases.kept_trainer import Answer, KeptTrainer
+from scripts.phases.train import _ask, _run_alone, _stays, settings_of_step, silence_allowed
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
+from trainer.inputs import StepInputs
+from trainer.persistent import Request
 from trainer.settings import TrainerSettings
 
 
@@ -75,3 +84,116 @@ def test_the_trainer_stays_where_no_server_needs_its_room(
     ctx = context(tmp_path, 0.0, [])
     ctx.config = replace(ctx.config, engine=EngineSettings(**engine))  # type: ignore[arg-type]
     assert _stays(ctx) == stays
+
+
+# -- a trainer that hangs --------------------------------------------------------------------------
+
+
+def trained(folder: Path, *seconds: float) -> Context:
+    """A run whose steps from 1 on were trained in so many seconds."""
+    ctx = context(folder, 0.0, [])
+    for n, total in enumerate(seconds, start=1):
+        ctx.folder.step(n).mkdir(parents=True)
+        write_json(ctx.folder.step(n) / "train.json", {"train": {}, "seconds": {"total": total}})
+    return ctx
+
+
+def test_a_trainer_may_be_silent_for_as_long_as_four_starts_of_a_server(tmp_path: Path) -> None:
+    ctx = trained(tmp_path)
+    assert silence_allowed(ctx, 1) == 1200.0
+    ctx.config = replace(ctx.config, engine=EngineSettings(start_seconds=900.0))
+    assert silence_allowed(ctx, 1) == 3600.0
+
+
+def test_and_for_three_times_the_longest_of_its_last_trainings(tmp_path: Path) -> None:
+    ctx = trained(tmp_path, 5000.0, 20.0, 900.0, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0)
+    assert silence_allowed(ctx, 9) == 15000.0
+    assert silence_allowed(ctx, 10) == 2700.0
+    assert silence_allowed(ctx, 2) == 15000.0
+
+
+def test_and_on_a_cluster_while_it_waits_for_room(tmp_path: Path) -> None:
+    ctx = trained(tmp_path)
+    ctx.config = replace(ctx.config, cluster=ClusterSettings(kind="ray", room_seconds=500.0))
+    assert silence_allowed(ctx, 1) == 1700.0
+
+
+HANGS = "import signal; print('one line', flush=True); signal.pause()"
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    """A run whose trainer says a line and hangs, for which a second of silence is too long."""
+    ctx = trained(tmp_path / "night")
+    ctx.folder.path.mkdir(exist_ok=True)
+    monkeypatch.setattr(train, "silence_allowed", lambda ctx, n: 1.0)
+    monkeypatch.setattr(train, "_environment", lambda ctx: None)
+    runs(monkeypatch, HANGS)
+    return ctx
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, *codes: str) -> list[str]:
+    """Have the trainer be each of these programs in turn, the last one for ever; those that were
+    started."""
+    started: list[str] = []
+
+    def command(*_: object) -> list[str]:
+        started.append(codes[min(len(started), len(codes) - 1)])
+        return [sys.executable, "-c", started[-1]]
+
+    monkeypatch.setattr(train, "_command", command)
+    return started
+
+
+def request_in(folder: Path) -> Request:
+    paths = [folder / name for name in ("bundle", "adapter", "reference", "model", "out")]
+    bundle, adapter, reference, model, out = paths
+    inputs = StepInputs(bundle, adapter, reference, model, None, out)
+    return Request(inputs, TrainerSettings(), folder / "train.log")
+
+
+def test_a_trainer_that_hangs_is_ended_and_the_step_is_taken_anew(
+    hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Event] = []
+    hanging.tell = said.append
+    started = runs(monkeypatch, HANGS, "print('well')")
+    _run_alone(hanging, 3, request_in(tmp_path), tries=2)
+    assert started == [HANGS, "print('well')"]
+    told = "the trainer said nothing for 1 s and was ended in the middle of the step"
+    assert f"{told}, which is taken anew" in [event.text for event in said]
+
+
+def test_one_that_hangs_again_ends_the_phase_with_what_to_type(
+    hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = runs(monkeypatch, HANGS)
+    with pytest.raises(Unavailable) as failed:
+        _run_alone(hanging, 3, request_in(tmp_path), tries=2)
+    assert len(started) == 2
+    said = str(failed.value)
+    assert said.startswith("step 3: the trainer said nothing for 1 s and was ended")
+    assert "The bundle is kept" in said
+    assert f"`grpo run {hanging.folder.typed} --set engine.start_seconds=1`" in said
+    assert said.endswith(f"Its log: {tmp_path / 'train.log'}")
+
+
+class Silent(KeptTrainer):
+    """One that stays, and answers nothing."""
+
+    def ask(
+        self, request: str, on_line: Callable[[str], None], stop_asked: Callable[[], bool]
+    ) -> Answer | None:
+        while not stop_asked():
+            pass
+        return None
+
+
+def test_one_that_stays_and_hangs_is_followed_by_one_for_this_step(
+    hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Event] = []
+    hanging.tell = said.append
+    monkeypatch.setattr(train, "silence_allowed", lambda ctx, n: 0.05)
+    assert not _ask(hanging, 3, Silent(tmp_path, {}), request_in(tmp_path))
+    assert ["said nothing for 0 s and was ended" in event.text for event in said] == [True]

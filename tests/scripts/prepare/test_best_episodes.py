@@ -282,7 +282,13 @@ def test_the_adapter_says_where_it_came_from(
     settings = SftSettings(batch_size=2, rank=4, alpha=8)
     chosen = chosen_of(run, tiny)
     warm_start_from(
-        settings, tiny.folder, chosen, f"--from {run.path} --per-task 4", out, lambda *_: None
+        settings,
+        tiny.folder,
+        chosen,
+        f"--from {run.path} --per-task 4",
+        out,
+        lambda *_: None,
+        base=str(tiny.folder),
     )
     assert check_adapter(out, tiny.folder).rank == 4
     said = read_json(out / "sft.json")
@@ -298,6 +304,7 @@ def test_the_adapter_says_where_it_came_from(
         d.stop_reason is StopReason.TASK_COMPLETE for d in chosen.demos
     )
     assert said["command"].startswith(f"grpo sft {out} --from {run.path} --per-task 4")
+    assert said["command"].endswith(f" && grpo prove {out} --model {tiny.folder}")
 
 
 def test_the_command_refuses_what_does_not_go_together(run: RunFolder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,14 +15,15 @@ from fieldkit.codec import encode, encode_trajectory, plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_text
 from fieldkit.records import Trajectory
-from fieldkit.training.adapter import check_adapter
+from fieldkit.training.adapter import check_adapter, other_base
 from fieldkit.training.canary_record import read_canary
 from rollout.envs.shell_protocol import STOP
 from rollout.synth.demonstrate import DemoSettings
 from rollout.synth.splits import demonstration_plans
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
-from scripts.prepare.model import build_model
+from scripts.prepare.fresh import write_fresh_adapter
+from scripts.prepare.model import DEFAULT_MODEL, build_model
 from scripts.prepare.prove import prove
 from scripts.prepare.sft import (
     Avoided,
@@ -109,6 +111,17 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     assert read_canary(out / "canary.json").adapter_sha == info.sha
 
 
+def test_an_adapter_names_its_base_also_where_that_lies_in_the_hubs_cache(
+    tiny: TinyModel, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "models--somebody--Tiny-1B" / "snapshots" / "0f3a"
+    shutil.copytree(tiny.folder, snapshot)
+    write_fresh_adapter(SETTINGS, snapshot, tmp_path / "mine")
+    info = check_adapter(tmp_path / "mine", snapshot)
+    assert info.base_model == "Tiny-1B"
+    assert other_base(info, str(snapshot)) is None
+
+
 COMMITTED = ROOT / "adapters" / "smol-warm"
 
 
@@ -125,7 +138,9 @@ def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_name
     said = read_json(COMMITTED / "sft.json")
     defaults = SftSettings()
     assert said["settings"] == plain(defaults)
-    assert said["command"] == command(defaults, COMMITTED, f"--demos {defaults.demos}", None)
+    assert said["command"] == command(
+        defaults, COMMITTED, f"--demos {defaults.demos}", None, DEFAULT_MODEL
+    )
     assert said["command"].startswith("grpo sft adapters/smol-warm ")
     assert 0.04 <= said["demos_that_stop"] / defaults.demos <= 0.06
 
@@ -139,7 +154,7 @@ def test_demonstrations_can_all_end_with_a_stop_after_the_same_work(
     assert sum(d.turns[-1].text == STOP for d in demos) < len(demos) / 2
     for ours, theirs in zip(stopping, demos, strict=True):
         assert [t.text for t in ours.turns[:-1]] == [t.text for t in theirs.turns[:-1]]
-    assert " --stops 1 " in command(settings, tmp_path, "--demos 16", None)
+    assert " --stops 1 " in command(settings, tmp_path, "--demos 16", None, "smol")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +164,7 @@ def test_the_command_is_one_that_grpo_understands(model: str | None, name: str) 
     """Both halves of it, to the last word; what they then do has tests of its own."""
     grpo = typer.main.get_group(app)
     out = Path("adapters") / name
-    made = command(SftSettings(seed=7), ROOT / out, "--demos 16", model)
+    made = command(SftSettings(seed=7), ROOT / out, "--demos 16", model, model or "smol")
     for half in made.split(" && "):
         name, *words = shlex.split(half.removeprefix("grpo "))
         understood = grpo.commands[name].make_context(name, words).params

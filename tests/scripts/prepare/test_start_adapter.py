@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT
-from scripts.prepare.start_adapter import calls_no_tool, missing_adapter
+from scripts.prepare.model import build_model
+from scripts.prepare.start_adapter import (
+    calls_no_tool,
+    learned_another_template,
+    missing_adapter,
+)
 from scripts.run.config import DataSettings, ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
+from scripts.run.template import chat_renderer
 
+ASKED = [{"role": "user", "content": "hi"}]
 GONE = ModelSettings(adapter="adapters/not-there")
 SQL = DataSettings(pool="data/sql/pool.jsonl", heldout="data/sql/heldout.jsonl")
 GAME = EnvSettings(use="counter.py:Counter", passes="reward >= 1")
@@ -47,6 +57,50 @@ def test_a_missing_adapter_of_shell_tasks_is_made_from_demonstrations(
     assert said is not None
     assert "`grpo sft adapters/not-there` makes a start for shell tasks" in said
     assert missing_adapter(RunFolder(ROOT / "runs" / "night"), RunConfig()) is None
+
+
+def test_an_adapter_that_lies_in_the_current_folder_or_in_the_runs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, config = RunFolder(tmp_path / "night"), RunConfig(model=ModelSettings(adapter="mine"))
+    for there in (folder.path / "mine", tmp_path / "mine"):
+        there.mkdir(parents=True)
+        said = missing_adapter(folder, config)
+        assert said is not None
+        assert "paths in run.toml start at the checkout; `grpo run " in said
+        assert f"--set model.adapter={there}` takes this one" in said
+
+
+def test_an_adapter_of_the_hub_is_downloaded_by_the_command_that_is_told(tmp_path: Path) -> None:
+    config = RunConfig(model=ModelSettings(adapter="somebody/their-lora"))
+    said = missing_adapter(RunFolder(tmp_path / "night"), config)
+    assert said is not None
+    [download, take] = re.findall("`([^`]+)`", said)
+    program, *words = shlex.split(download)
+    assert os.access(program, os.X_OK)
+    own = f"{ROOT}/adapters/their-lora"
+    assert words == ["download", "somebody/their-lora", "--local-dir", own]
+    assert take.endswith("--set model.adapter=adapters/their-lora")
+
+
+def test_a_chat_template_that_a_trainer_left_beside_the_adapter_is_told(tmp_path: Path) -> None:
+    smol, folder = build_model(), RunFolder(tmp_path / "night")
+    model = ModelSettings(adapter=str(tmp_path))
+    assert learned_another_template(folder, RunConfig(model=model), smol) is None
+    beside = tmp_path / "chat_template.jinja"
+    own = (smol / "chat_template.jinja").read_text()
+    beside.write_text("{# as it was saved #}" + own)  # other text, the same conversation
+    assert learned_another_template(folder, RunConfig(model=model), smol) is None
+    beside.write_text(own.replace("assistant\n'", "assistant: '"))
+    said = learned_another_template(folder, RunConfig(model=model), smol)
+    assert said is not None
+    assert f"--set model.chat_template={tmp_path}` takes it" in said
+    taken = ModelSettings(adapter=str(tmp_path), chat_template=str(tmp_path))
+    assert learned_another_template(folder, RunConfig(model=taken), smol) is None
+    assert chat_renderer(taken, smol).start(ASKED).prompt_ids != (
+        chat_renderer(model, smol).start(ASKED).prompt_ids
+    )
 
 
 def test_the_default_adapter_calls_no_tool_of_an_environment(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput
+from fieldkit.eval.assertions import ASSERTION_KINDS
 from fieldkit.records import Task
 from scripts.base.checkout import ROOT
 from scripts.cli.make import app
@@ -29,6 +31,28 @@ def check(folder: Path, *tasks: Task, play: bool = True) -> tuple[str, BaseExcep
 
 def without_oracle(task: Task) -> Task:
     return replace(task, info={k: v for k, v in task.info.items() if k != "oracle"})
+
+
+def test_the_task_that_the_documents_show_is_sound(tmp_path: Path) -> None:
+    own = (ROOT / "docs" / "running.md").read_text().partition("## Your own tasks\n")[2]
+    shown = json.loads(own.partition("```json\n")[2].partition("```")[0])
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(shown) + "\n")
+    ended = CliRunner().invoke(app, ["tasks", "check", str(file), "--play"])
+    assert "do-nothing passes 0 of 1, the oracle 1 of 1\n" in ended.output
+    assert ended.exit_code == 0
+    for kind in ASSERTION_KINDS:
+        assert f"`{kind}`" in own
+
+
+def test_lines_that_are_no_tasks_are_told_where_the_form_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "from-elsewhere.jsonl"
+    file.write_text('{"question": "How many?", "answer": "3"}\n')
+    ended = CliRunner().invoke(app, ["tasks", "check", str(file)])
+    assert "from-elsewhere.jsonl:1: schema is None" in ended.output
+    assert "docs/running.md shows the form of a task (Your own tasks)" in str(ended.exception)
+    _, error = check(tmp_path, write_task("a", verifiable_assertions=None), play=False)
+    assert "docs/running.md" not in str(error)
 
 
 def test_tasks_that_the_oracle_alone_passes_are_sound(tmp_path: Path) -> None:

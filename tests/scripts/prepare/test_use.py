@@ -97,6 +97,30 @@ def test_the_conversion_is_printed_where_its_tool_is(
     assert str(night.adapter(1)) in typed(line, tmp_path)
 
 
+def test_the_runs_chat_template_is_served_loaded_and_merged(
+    night: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.jinja"
+    file.write_text("{% if loud %}LOUD{% endif %}{{ messages[0].content }}")
+    toml = night.config.read_text()
+    mine = f'chat_template = "{file}"\nchat_template_kwargs = {{ loud = true }}\n'
+    night.config.write_text(toml.replace("[engine]", f"{mine}[engine]"))
+    ways = commands(night)
+    serve = shlex.split(ways["serve"][0])
+    assert serve[serve.index("--chat-template") + 1] == str(file)
+    switches = serve[serve.index("--default-chat-template-kwargs") + 1]
+    assert json.loads(switches) == {"loud": True}
+    assert typed(ways["load"][0], tmp_path).startswith("LOUDHello")
+    typed(ways["merge"][0], tmp_path)
+    merged = tmp_path / "merged" / "night-1" / "chat_template.jinja"
+    assert merged.read_text() == file.read_text()
+    # The template of an adapter's tokenizer may be in its settings alone.
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ 1 }}"}')
+    night.config.write_text(toml.replace("[engine]", f'chat_template = "{tmp_path}"\n[engine]'))
+    assert "'{{ 1 }}'" in commands(night)["serve"][0]
+
+
 def test_a_step_that_is_not_there_is_bad_input(night: RunFolder) -> None:
     done = grpo("use", night.path, "--step", "7")
     assert done.returncode == BAD_INPUT

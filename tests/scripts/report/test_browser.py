@@ -145,17 +145,6 @@ def test_a_transcript_opens_at_a_click_and_stands_side_by_side(show: Any) -> Non
     assert left["y"] == right["y"]
 
 
-def test_token_ids_and_logprobs_are_shown_on_demand(show: Any) -> None:
-    page = show()
-    flip = page.tab.locator("details.flip").first
-    flip.locator("summary").first.click()
-    tokens = flip.locator(".tokens").first
-    assert not tokens.is_visible()
-    flip.locator(".turns summary").first.click()
-    assert tokens.is_visible()
-    assert "3 −0.10" in tokens.inner_text()
-
-
 def test_on_a_phone_the_transcripts_stand_one_above_the_other(show: Any) -> None:
     page = show(PHONE)
     page.open_everything()

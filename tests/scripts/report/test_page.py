@@ -96,13 +96,13 @@ def test_the_verdict_is_told_in_a_sentence_with_its_interval(page: Page) -> None
     assert "The habit is gone: it ends" in page.text
     card = re.search(r"tasks passed 12 of 24 warm start: 10 \S+ \[\S+ to \S+\] points", page.text)
     assert card is not None, "the work is the first card"
-    assert "ended by itself 24 of 24 warm start: 0; 12 of these passed +100.0" in page.text
+    assert "ended by itself 24 of 24 12 of them passed; warm start: 0 +100.0" in page.text
 
 
 def test_what_a_card_shows_is_not_said_again(page: Page) -> None:
     assert "Step 8 ended 24 of 24 tasks by itself" not in page.text
     assert "the warm start 10 (" not in page.text
-    assert "Over 8 steps of training, attempts that end by themselves went from" in page.text
+    assert "Over 8 steps of training (means of the first 3 and the last 3, which play" in page.text
 
 
 def test_the_first_screen_says_what_its_words_mean(page: Page) -> None:

@@ -124,6 +124,31 @@ def test_a_file_that_is_not_there_or_is_no_text_is_named(smol: Path, tmp_path: P
                 read(model, smol)
 
 
+def test_a_model_without_a_template_is_given_the_one_beside_the_adapter(
+    smol: Path, tmp_path: Path
+) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir()
+    adapter.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(smol / name, base / name)
+    config = json.loads((base / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (base / "tokenizer_config.json").write_text(json.dumps(config))
+    model = ModelSettings(adapter=str(adapter))
+    with pytest.raises(BadInput, match=r'no chat template.*write chat_template = "FILE"$'):
+        chat_renderer(model, base)
+    with pytest.raises(BadInput, match=f"model.chat_template: {adapter}: no chat template in it"):
+        chat_renderer(ModelSettings(chat_template=str(adapter)), base)
+    own = (smol / "chat_template.jinja").read_text()
+    (adapter / "tokenizer_config.json").write_text(json.dumps({"chat_template": own}))
+    with pytest.raises(BadInput, match=f'chat_template = "{adapter}", the one that lies beside'):
+        chat_renderer(model, base)
+    given_it = ModelSettings(adapter=str(adapter), chat_template=str(adapter))
+    ids = chat_renderer(given_it, base).opening_ids(ASKED)
+    assert ids == chat_renderer(ModelSettings(), smol).opening_ids(ASKED)
+
+
 def test_a_file_that_is_no_template_is_refused(smol: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.jinja").write_text("{% for m in messages %}")
     with pytest.raises(BadInput, match="the chat template refuses a conversation"):

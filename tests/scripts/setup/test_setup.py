@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from fieldkit.errors import Unavailable
 from scripts.base.checkout import ROOT
@@ -53,6 +54,18 @@ def clone(tmp_path: Path) -> Clone:
     assert made.set_up() == (0, True, "")
     assert made.set_up() == (0, False, ""), "it is whole"
     return made
+
+
+def test_an_arm_machine_is_not_asked_for_what_intel_makes() -> None:
+    lines = (ROOT / "requirements/cpu.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines]
+
+    def on(machine: str) -> set[str]:
+        there = {"platform_machine": machine}
+        return {p.name for p in pins if p.marker is None or p.marker.evaluate(there)}
+
+    assert on("x86_64") - on("aarch64") == {"intel-openmp", "intel-cmplr-lib-ur"}
+    assert not [name for name in on("aarch64") if name.startswith("intel-")]
 
 
 def test_a_set_up_that_fails_says_what_was_not_installed_and_goes_on(clone: Clone) -> None:

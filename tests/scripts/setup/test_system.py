@@ -162,6 +162,8 @@ def test_a_first_set_up_brings_tcmalloc_where_sudo_asks_nothing(machine: Machine
     assert TCMALLOC in done.stderr
     assert done.stdout == "installing system packages: libtcmalloc-minimal4\n"
     # On a GPU nothing preloads it.
+    has_headers(machine)
+    machine.has_script("gcc", "")
     assert machine.type("ensure", GRPO_BUILD="cuda").stderr == ""
     # A machine that could not get it does not try at every start.
     (machine.folder / ".venv/.ready").write_text("cpu\n")
@@ -175,6 +177,38 @@ def test_a_first_set_up_without_a_network_goes_on_without_tcmalloc(machine: Mach
     assert done.returncode == 0
     assert "no network" in done.stderr
     assert "tcmalloc is optional" in done.stderr
+
+
+def has_headers(machine: Machine) -> Path:
+    """Have its Python say where its headers are, and put them there."""
+    folder = machine.folder / "include"
+    folder.mkdir()
+    (folder / "Python.h").touch()
+    folder.chmod(0o755)
+    python = machine.folder / ".venv/bin/python"
+    python.unlink()
+    python.write_text(f"#!/bin/sh\necho {folder} python3.12-dev\n")
+    python.chmod(0o755)
+    return folder / "Python.h"
+
+
+def test_the_cuda_build_needs_what_triton_compiles_with(machine: Machine) -> None:
+    machine.has("bwrap")
+    header = has_headers(machine)
+    header.unlink()
+    assert machine.type("check").returncode == 0
+    done = machine.type("check", GRPO_BUILD="cuda")
+    assert done.returncode == 4
+    assert done.stderr.splitlines() == [
+        "missing: Python.h gcc",
+        "`make system` installs gcc python3.12-dev",
+    ]
+    header.touch()
+    machine.has_script("gcc", "")
+    (machine.folder / ".venv/.ready").write_text("cuda\n")
+    assert machine.type("check").returncode == 0
+    header.unlink()
+    assert machine.type("check").returncode == 4
 
 
 def test_a_missing_python_is_found_before_anything_is_downloaded(machine: Machine) -> None:

@@ -38,6 +38,11 @@ def test_a_phase_that_began_and_is_gone_was_killed() -> None:
     assert now.why == "the train phase was killed"
 
 
+def test_a_loop_that_lives_after_a_failed_phase_is_about_to_do_it_again() -> None:
+    failed = entry("phase_end", phase="rollout", exit=4, error="the engine did not answer")
+    assert what(failed, loop=LOOP).state is State.BETWEEN
+
+
 @pytest.mark.parametrize(("loop", "state"), [(LOOP, State.BETWEEN), (None, State.IDLE)])
 def test_after_a_phase_it_depends_on_whether_a_loop_goes_on(loop: int | None, state: State) -> None:
     assert what(entry("phase_end", phase="rollout", exit=0), loop=loop).state is state

@@ -10,6 +10,7 @@ import pytest
 from fieldkit.files.atomic import write_json
 from fieldkit.files.journal import Journal
 from scripts.base.checkout import ROOT
+from scripts.base.machine import host_identity
 from scripts.run.folder import RunFolder
 from scripts.watch.listing import list_runs, listing_table
 from tests.scripts.typed import grpo
@@ -33,6 +34,22 @@ def test_each_run_says_steps_state_verdict_and_size(tmp_path: Path) -> None:
     assert (listed.steps, listed.state, listed.verdict) == (2, "done", "The habit is gone.")
     assert 3 * 2**20 <= listed.bytes < 4 * 2**20
     assert listing_table([listed]).rows[0][2] == "3 MiB"
+
+
+def test_a_run_of_another_host_is_told_by_its_journal_and_not_called_stopped(
+    tmp_path: Path,
+) -> None:
+    for name, host in (("here", host_identity()), ("there", {"name": "box2", "machine_id": ""})):
+        folder = run_below(tmp_path, name)
+        write_json(folder.manifest, {"schema": 1, "host": host})
+        Journal(folder.journal).append("loop_start")
+        said = json.loads(folder.journal.read_text())
+        gone = {**said, "event": "phase_start", "phase": "rollout", "pid": 2**22 + 1}
+        folder.journal.write_text(json.dumps(said) + "\n" + json.dumps(gone) + "\n")
+    states = {Path(r.run).name: r.state for r in list_runs(tmp_path)}
+    assert states == {"here": "stopped", "there": "rollout, by the journal of box2"}
+    Journal(tmp_path / "there" / "journal.jsonl").append("loop_end", next="done")
+    assert {Path(r.run).name: r.state for r in list_runs(tmp_path)}["there"] == "done"
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,6 @@ def test_a_taskset_is_played_scored_and_ended_by_a_limit(
 def test_a_harness_that_runs_commands_on_this_machine_is_refused(
     settings: EnvSettings, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     bash = replace(settings, config={"agent": {"harness": {"id": "bash"}}})
     with pytest.raises(BadInput, match=r"its harness 'bash' would run the policy's commands"):
         dataset_rows("sums", bash, Path("/"), "train", 1, 0, tmp_path)
@@ -77,3 +76,11 @@ def test_an_endpoint_is_evaluated_on_its_rows() -> None:
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["summary"]["n_tasks"] == 2
     assert {a["messages"][-1]["content"][:8] for a in endpoint.asked} == {"What is "}
+
+
+def test_an_environment_of_v0_is_told_which_version_it_needs(
+    settings: EnvSettings, tmp_path: Path
+) -> None:
+    old = replace(settings, use=str(SUMS.with_name("everything.py")))
+    with pytest.raises(BadInput, match=r"`grpo env add \S+ --with 'verifiers<0\.4'` makes"):
+        dataset_rows("sums", old, Path("/"), "train", 1, 0, tmp_path)

@@ -20,6 +20,7 @@ from rollout.envs.foreign.verifiers_world import (
     VerifiersWorld,
     dataset_rows,
     verifiers_environment,
+    verifiers_identity,
 )
 from rollout.player import Player
 from rollout.policies import RecitedPolicy
@@ -236,6 +237,45 @@ def test_a_judge_that_does_not_answer_is_an_error_and_no_reward(
     environment = made(python, "judge", "judged == 1", url="http://127.0.0.1:9/v1")
     with pytest.raises(Unavailable, match=r"reward function judged: .*Judge model"):
         play(environment, asked("What is 3 + 3?"), ["It is six."], tmp_path)
+
+
+@pytest.mark.envs
+def test_a_group_of_environments_plays_and_scores_each_row_in_its_own(
+    python: str, tmp_path: Path
+) -> None:
+    environment = made(python, "both", "reward >= 1")  # the sum: they have no part in common
+    first, *_, last = rows(python, "both", tmp_path, 16)
+    sums = play(environment, task(**first), [f"It is {first['answer']}."], tmp_path)
+    assert [(p.name, p.value) for p in sums.grade.rewards][:2] == [
+        ("right", 1.0),
+        ("lambda_free", 0.5),
+    ]
+    call = '<tool_call>{"name": "pay", "arguments": {"coins": 2}}</tool_call>'
+    till = play(environment, task(**last), [call, "Paid."], tmp_path)
+    assert till.turns[0].observation == "2 in the till"
+    assert [(p.name, p.value) for p in till.grade.rewards][:1] == [("paid", 2.0)]
+    assert sums.grade.passed
+    assert till.grade.passed
+
+
+@pytest.mark.envs
+def test_a_dataset_that_is_not_there_is_named(python: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="it has an eval_dataset and no dataset"):
+        rows(python, "held out", tmp_path)
+
+
+@pytest.mark.envs
+def test_a_file_may_import_the_module_beside_it_and_is_hashed_with_it(
+    python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "prompts.py").write_text("SYSTEM = 'Add.'\n")
+    file = tmp_path / "mine.py"
+    file.write_text(f"from prompts import SYSTEM\n{EXAMPLES.read_text(encoding='utf-8')}")
+    settings = EnvSettings(use=str(file), style="verifiers", passes="right == 1", python=python)
+    assert len(dataset_rows("mine", settings, tmp_path, "train", 1, 0, tmp_path)) == 1
+    before = verifiers_identity("mine", settings, tmp_path)
+    (tmp_path / "prompts.py").write_text("SYSTEM = 'Sum up.'\n")
+    assert verifiers_identity("mine", settings, tmp_path) != before
 
 
 @pytest.mark.envs

@@ -167,6 +167,37 @@ async def test_an_app_may_be_named_by_its_module(tmp_path: Path) -> None:
         assert await fetch_schema(await server.address(), QUICK) == ACTION
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from ..models import READY\nfrom .game import app\n",  # of textarena_env
+        "from models import READY\nfrom server.game import app\n",  # of a container
+        "from my_env.server.game import app\n",  # of coding_env
+    ],
+)
+async def test_the_app_of_a_package_as_openenv_init_lays_it_out_is_a_file_that_can_be_served(
+    tmp_path: Path, imports: str
+) -> None:
+    app = write_package(tmp_path, imports)
+    with local(launch(app=app), tmp_path) as server:
+        assert await fetch_schema(await server.address(), QUICK) == ACTION
+
+
+def write_package(folder: Path, imports: str) -> str:
+    """The app's file; its game is the double."""
+    home = folder / "my_env"
+    (home / "server").mkdir(parents=True)
+    (home / "__init__.py").write_text("from .models import READY\n")
+    (home / "models.py").write_text("READY = True\n")
+    (home / "server/__init__.py").write_text("from .game import app\n")
+    (home / "server/app.py").write_text(imports)
+    (home / "server/game.py").write_text(
+        f"import sys\nsys.path.append({str(ROOT)!r})\n"
+        "from tests.rollout.envs.openenv.openenv_double import app\n"
+    )
+    return f"{home}/server/app.py:app"
+
+
 async def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(
     tmp_path: Path,
 ) -> None:

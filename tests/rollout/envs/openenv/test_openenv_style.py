@@ -187,3 +187,22 @@ def test_a_reward_function_named_as_the_servers_own_part_is_refused(tmp_path: Pa
     asked = settings(rewards={"mine.py:reward": 1.0})
     with pytest.raises(BadInput, match=r"guess\.rewards: two parts .* called 'reward'; rename"):
         identity("guess", asked, tmp_path)
+
+
+@pytest.mark.parametrize("file", ["models.py", "server/game.py"])
+def test_a_change_beside_the_folder_of_the_server_is_another_environment(
+    file: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "my_env"
+    (home / "server").mkdir(parents=True)
+    (home / "__init__.py").write_text("")
+    (home / "models.py").write_text("ONE = 1\n")
+    (home / "server/__init__.py").write_text("")
+    (home / "server/game.py").write_text("TWO = 2\n")
+    (home / "server/app.py").write_text("from ..models import ONE\nimport my_env.server.game\n")
+    how = settings(app="", serve=f"{home}/server/app.py:app")
+    before = identity("mine", how, tmp_path)
+    (home / "client.py").write_text("")
+    assert identity("mine", how, tmp_path) == before
+    (home / file).write_text("ONE = TWO = 3\n")
+    assert identity("mine", how, tmp_path) != before

@@ -168,6 +168,11 @@ def load_environment(kind="tools", **options):
             return [1.0] * len(completions)
 
         return vf.SingleTurnEnv(dataset=sums(), rubric=vf.Rubric(funcs=[best]))
+    if kind == "both":
+        till = Till(dataset=sums(), rubric=vf.Rubric(funcs=[paid]), max_turns=4)
+        return vf.EnvGroup([tools(), till], env_names=["sums", "till"])
+    if kind == "held out":
+        return vf.SingleTurnEnv(eval_dataset=sums(), rubric=vf.Rubric(funcs=[right]))
     if kind == "dies":
 
         def die(completion):

@@ -1,0 +1,164 @@
+"""`grpo env check` and `grpo env play`: an environment is played before any run is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fieldkit.errors import BadInput
+from scripts.cli.arguments import (
+    Ends,
+    EnvName,
+    EnvRun,
+    Json,
+    Passes,
+    Python,
+    refuse,
+    tell,
+    typed_again,
+)
+
+Rows = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Rows for reset(**row), one JSON a line.")
+]
+
+
+def check(
+    name: EnvName,
+    run: EnvRun = None,
+    rows: Rows = None,
+    passes: Passes = "",
+    ends: Ends = "",
+    python: Python = "",
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FUNCTION", help="A reward function, as rewards.py:right."),
+    ] = None,
+    perfect: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The calls that solve the first row at seed 0."),
+    ] = None,
+    endpoint: Annotated[
+        str, typer.Option(metavar="URL", help="Also play with the model at this endpoint.")
+    ] = "",
+    model: Annotated[str, typer.Option(help="The model's name at the endpoint.")] = "",
+    episodes: Annotated[int, typer.Option(min=2, help="Random episodes.")] = 32,
+    turns: Annotated[int, typer.Option(min=1, help="Most calls an episode.")] = 15,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="Time after which no further episode begins.")
+    ] = 60,
+    call_seconds: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Time limit of one call; default: 10 of a class, else 60."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Check an environment and play it; exit 2 if it cannot be trained on.
+
+    NAME may be functions or a verifiers file, too; with --python an OpenEnv server's app.
+    OPENAI_API_KEY holds the key of --endpoint, if it needs one.
+
+    Examples: grpo env check my_env.py:MyEnv --passes "reward >= 1", or grpo env check
+    http://localhost:8000 --passes "reward >= 1"
+    """
+    from rollout.envs.configured import environment
+    from scripts.base.checkout import ROOT
+    from scripts.base.display import progress_bar
+    from scripts.cli.env_named import order_of, other_style, tasks_of
+    from scripts.environments.check_text import check_text
+    from scripts.environments.env_check import check_environment
+    from scripts.environments.order import read_calls
+    from scripts.environments.world_check import WorldTrials, check_world
+
+    if not endpoint:
+        refuse({"--model": model or None}, "goes only with --endpoint, whose model it names")
+    trial: dict[str, Any] = {
+        "perfect": read_calls(perfect) if perfect else None,
+        "endpoint": endpoint,
+        "model": model,
+        "episodes": episodes,
+        "turns": turns,
+        "seconds": seconds,
+    }
+    own = dict.fromkeys(reward or (), 1.0)
+    keys = {"passes": passes, "ends": ends, "python": python}
+    other = other_style(name, run, keys, typed_again("--passes", "reward >= 1"), tell)
+    with progress_bar() as progress:
+        if other is not None:
+            settings = replace(
+                other[1],
+                call_seconds=call_seconds or other[1].call_seconds,
+                rewards={**other[1].rewards, **own},
+            )
+            tasks = tasks_of(other[0], settings, run, rows, episodes)
+            trials = WorldTrials(environment(other[0], settings, ROOT), tasks, **trial)
+            checked = check_world(name, replace(trials, wants=settings.sessions), tell, progress)
+        else:
+            order = order_of(name, run, rows, passes, ends, episodes)
+            order = replace(
+                order,
+                call_seconds=call_seconds or order.call_seconds,
+                rewards={**order.rewards, **own},
+                **trial,
+            )
+            checked = check_environment(order, progress)
+    print(json.dumps(checked.plain(), indent=2) if json_ else check_text(checked))
+    if not checked.sound:
+        n = sum(f.level == "error" for f in checked.findings)
+        raise BadInput(f"{name}: {n} error(s)")
+
+
+def play(
+    name: EnvName,
+    run: EnvRun = None,
+    rows: Rows = None,
+    passes: Passes = "",
+    ends: Ends = "",
+    python: Python = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of Python's and NumPy's generators.")] = 0,
+) -> None:
+    """Play an episode in the terminal; type calls as `NAME {json}` or `NAME: argument`.
+
+    NAME may be a verifiers file, too; with --python an OpenEnv server's app.
+
+    Examples: grpo env play my_env.py:MyEnv --seed 3, or grpo env play catch --run tonight
+    """
+    from rollout.envs.configured import environment
+    from scripts.base.checkout import ROOT
+    from scripts.cli.env_named import one_task, order_of, other_style
+    from scripts.environments.by_hand import play_by_hand, play_world_by_hand
+    from scripts.environments.instance import Broken
+    from scripts.environments.order import class_of, trials_of
+
+    keys = {"passes": passes, "ends": ends, "python": python}
+    other = other_style(name, run, keys, typed_again("--passes", "reward >= 1"), tell)
+    if other is not None:
+        if rows is not None:
+            refuse({"--seed": seed or None}, "not with --rows, whose first row decides it")
+        made, task = environment(*other, ROOT), one_task(*other, rows, seed)
+        play_world_by_hand(made, task, _typed(), sys.stdout, tell)
+        return
+    order = order_of(name, run, rows, passes, ends, 1)
+    try:
+        play_by_hand(trials_of(order, class_of(order)), seed, _typed(), sys.stdout)
+    except Broken as e:
+        raise BadInput(
+            f"{e}; `grpo env check {shlex.quote(name)}` says all that is wrong"
+        ) from None
+
+
+def _typed() -> Iterator[str]:
+    """The lines of stdin, with a prompt if a person types them."""
+    person = sys.stdin.isatty()
+    while True:
+        try:
+            yield input("> " if person else "")
+        except EOFError:
+            return

@@ -1,0 +1,79 @@
+"""What becomes of a server that answers and cannot be used any more; no process is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldkit.errors import Unavailable
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.lifecycle import Hotswap, Lifecycle, RunningServer
+from rollout.engine.replica import ENGINE
+from rollout.engine.server import Server
+from rollout.engine.target import Target
+
+
+class Hangs(Hotswap):
+    """Its server lists its models, and never has an adapter loaded."""
+
+    def bring(self, server: RunningServer) -> bool:
+        raise Unavailable("/v1/load_lora_adapter: ReadTimeout: timed out")
+
+
+class Watched(Server):
+    """One that runs, and notes what is done with it."""
+
+    def __init__(self, run_dir: Path, used: Lifecycle) -> None:
+        self.said: list[str] = []
+        settings = EngineSettings()
+        target = Target(run_dir, settings, {}, "base")
+        super().__init__(run_dir, settings, self.said.append, target)
+        self.used, self.done = used, list[str]()
+
+    def _fingerprint(self) -> str:
+        return "the same"
+
+    def _await_ready(self, owned: Any) -> None:
+        pass
+
+    def _decide(self) -> Lifecycle:
+        return self.used
+
+    def stop(self) -> int:
+        self.done.append("stop")
+        return 1
+
+    def _launch(self) -> None:
+        self.done.append("launch")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    """A run whose ledger has a server, which is this process."""
+    ledger = Ledger(tmp_path / LEDGER_FILE)
+    info = {"fingerprint": "the same", "loaded": {}}
+    ledger.started(ledger.announce(ENGINE, ["vllm"], tmp_path / "log", info), os.getpid())
+    yield tmp_path
+    ledger.forget(ENGINE)
+
+
+def test_a_server_that_loads_no_adapter_any_more_is_followed_by_a_fresh_one(run_dir: Path) -> None:
+    server = Watched(run_dir, Hangs())
+    server.begin()
+    assert server.done == ["stop", "launch"]
+    assert "the running server is of no use (/v1/load_lora_adapter: ReadTimeout" in server.said[0]
+
+
+def test_one_that_serves_the_target_stays(run_dir: Path) -> None:
+    class Serves(Hotswap):
+        def bring(self, server: RunningServer) -> bool:
+            return True
+
+    server = Watched(run_dir, Serves())
+    server.begin()
+    assert server.done == []
