@@ -77,8 +77,8 @@ def check_disjoint(pool: Path, held_out: Path) -> None:
     Two tasks are the same if they have the same id, the same prompt (letter case and spaces aside)
     or the same marks of their environment (a shell task's seed files, its assertions), because
     training on one would be practice for the other. A mark that both files repeat does not count:
-    it is what all of their tasks have in common, such as one set of files, or a row whose copies are
-    played with seeds of their own.
+    it is what all of their tasks have in common, such as one set of files, or a row whose copies
+    are played with seeds of their own.
     """
     _refuse_shared(pool, held_out, "held-out", shared_tasks(pool, held_out))
 

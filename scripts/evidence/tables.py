@@ -31,8 +31,8 @@ SCOPE_NOTE = (
 )
 WALL_NOTE = (
     "Wall time is an attempt's mean. Attempts run side by side, other work may run beside them, and"
-    " an adapter costs more to serve than the base, so compare turns and tokens. The reward is as the"
-    " run pays it; its spread is the standard deviation over the tasks."
+    " an adapter costs more to serve than the base, so compare turns and tokens. The reward is as"
+    " the run pays it; its spread is the standard deviation over the tasks."
 )
 EACH_ALONE_NOTE = (
     "p is of each test by itself; the verdict corrects those that it rests on, of the newest arm."
