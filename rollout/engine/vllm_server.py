@@ -183,11 +183,9 @@ def _weights(model_dir: Path, settings: EngineSettings) -> int:
 def gpu_needed(settings: EngineSettings, replica: Replica = _ONLY) -> int | None:
     """Bytes that a server takes of the GPU that `memory` measures. None where there is none, and
     where the server gets another one: vLLM measures that at its start."""
-    total = memory.gpu_total()
-    first = Replica(0, replica.of)
-    if total is None or replica.gpus(_gpus(), settings.ranks) != first.gpus(
-        _gpus(), settings.ranks
-    ):
+    total, gpus = memory.gpu_total(), _gpus()
+    ours, first = (r.gpus(gpus, settings.ranks) for r in (replica, Replica(0, replica.of)))
+    if total is None or ours != first:
         return None
     return int(total * settings.gpu_memory_utilization)
 
