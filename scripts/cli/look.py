@@ -18,6 +18,7 @@ from scripts.base.invocation import say
 from scripts.cli.arguments import Json, Run, Sandbox, tell
 
 if TYPE_CHECKING:
+    from scripts.compare.shown import Shown
     from scripts.words.table import Table
 
 app = typer.Typer()
@@ -117,8 +118,15 @@ def compare(
         bool,
         typer.Option(
             "--mean",
-            help="Also compare the mean of all arms but the first with the first, as for nights of"
-            " several seeds.",
+            help="Also compare the mean of all arms but the first with the first.",
+        ),
+    ] = False,
+    seeds: Annotated[
+        bool,
+        typer.Option(
+            "--seeds",
+            help="The runs are nights of one setting with several seeds: compare each with its own"
+            " start, and the mean of all.",
         ),
     ] = False,
     unlike: Annotated[
@@ -139,27 +147,48 @@ def compare(
 ) -> None:
     """Compare arms of any runs on the same held-out tasks, from stored evaluations.
 
-    Examples: grpo compare tonight@warm tonight, or grpo compare monday tuesday wednesday@12.
+    Examples: grpo compare tonight@warm tonight, or grpo compare monday tuesday wednesday@12, or
+    grpo compare seed0 seed1 seed2 --seeds.
     """
+    from scripts.compare import forms, seed_forms
+    from scripts.compare.compare import compare_arms
+    from scripts.compare.over_seeds import compare_nights
+    from scripts.compare.shown import write_html
+
+    if mean and seeds:
+        raise BadInput(
+            "--mean and --seeds: the first arm is the start of all with --mean, and with"
+            " --seeds each night has its own; choose one of them"
+        )
+    refuse_two_forms(markdown, json_)
+    require_ordinary(html, "--html")
+    if seeds:
+        shown = seed_forms.shown(compare_nights(arms, unlike=unlike), "Nights of several seeds")
+    else:
+        shown = forms.shown(compare_arms(arms, mean=mean, unlike=unlike))
+    print_form(shown, markdown, json_)
+    if html is not None:
+        print(write_html(shown, html), file=sys.stderr)
+
+
+def print_form(shown: Shown, markdown: bool, json_: bool) -> None:
+    """Print a comparison as tables, as Markdown or as JSON."""
     from rich.console import Console
 
-    from scripts.compare import forms
-    from scripts.compare.compare import compare_arms
     from scripts.words.text import WIDTH
 
+    if json_:
+        _print_json(shown.plain())
+    elif markdown:
+        print(shown.markdown(), end="")
+    else:
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(shown.rich())
+
+
+def refuse_two_forms(markdown: bool, json_: bool) -> None:
+    """Raise `BadInput` where two forms of one output are asked for."""
     if markdown and json_:
         raise BadInput("--markdown and --json: one form can be printed; choose one of them")
-    require_ordinary(html, "--html")
-    comparison = compare_arms(arms, mean=mean, unlike=unlike)
-    if markdown:
-        print(forms.markdown(comparison), end="")
-    elif json_:
-        _print_json(forms.plain(comparison))
-    else:
-        console = Console(width=None if sys.stdout.isatty() else WIDTH)
-        console.print(forms.rich_page(comparison))
-    if html is not None:
-        print(forms.write_html(comparison, html), file=sys.stderr)
 
 
 @app.command()

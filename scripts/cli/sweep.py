@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Collection
@@ -145,29 +144,23 @@ def show(
 
     Example: grpo sweep show penalty --markdown
     """
-    from rich.console import Console
-
+    from fieldkit.files.atomic import write_text
+    from scripts.cli.look import print_form, refuse_two_forms
     from scripts.compare import seed_forms
     from scripts.compare.over_seeds import compare_over_seeds
     from scripts.prepare.sweep_file import read_sweep
     from scripts.run.folder import resolve_run
-    from scripts.words.text import WIDTH
 
-    if markdown and json_:
-        raise BadInput("--markdown and --json: one form can be printed; choose one of them")
+    refuse_two_forms(markdown, json_)
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
     found = compare_over_seeds(
         {arm: [night.path for night in nights] for arm, nights in sweep.by_arm.items()}
     )
-    if json_:
-        print(json.dumps(found.plain(), indent=2, ensure_ascii=False))
-    elif markdown:
-        print(seed_forms.markdown(found), end="")
-    else:
-        console = Console(width=None if sys.stdout.isatty() else WIDTH)
-        console.print(seed_forms.rich_page(found))
-    print(seed_forms.write_page(found, folder.name, folder.path / PAGE), file=sys.stderr)
+    shown = seed_forms.shown(found, folder.name)
+    print_form(shown, markdown, json_)
+    write_text(folder.path / PAGE, shown.html())
+    print(folder.path / PAGE, file=sys.stderr)
 
 
 def _refuse_conditions(varied: set[str]) -> None:

@@ -6,7 +6,7 @@ arms with different conditions are refused. fieldkit computes tests and interval
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,8 @@ from fieldkit.errors import BadInput
 from fieldkit.eval import stats
 from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow
 from fieldkit.files.journal import Journal
-from fieldkit.records import Task
-from rollout.arm import tasks_sha
-from rollout.synth.written import ALIKE, alike
-from rollout.tasks import decode_tasks
-from scripts.base.checkout import from_checkout
 from scripts.compare.mean_change import Changes, changes
+from scripts.compare.near_copies import held_out_tasks, on_tasks, without_near_copies
 from scripts.evidence import collect
 from scripts.evidence.collect import Evidence, TaskSet, arm_of, stops_of
 from scripts.evidence.conditions import conditions, refuse_unmatched, remarks
@@ -92,12 +88,12 @@ def compare_arms(
         raise BadInput(f"--mean: name at least two arms after the reference; {SYNTAX}")
     arms = matched_arms(names)
     reference, first = next(iter(arms.items()))
-    tasks, told = _tasks(arms)
+    tasks, told = held_out_tasks(arms)
     if unlike is not None:
-        tasks, left_out = _unlike(tasks, unlike)
+        tasks, left_out = without_near_copies(tasks, unlike)
         told = (*told, left_out)
         kept = {task.task_id for task in tasks}
-        arms = {label: _on(arm, kept) for label, arm in arms.items()}
+        arms = {label: on_tasks(arm, kept) for label, arm in arms.items()}
     played = {label: arm.played for label, arm in arms.items()}
     found = [arm_of(label, p, tasks) for label, p in played.items()]
     matched = MatchedArms(found, reference)
@@ -145,51 +141,6 @@ def _labelled(arms: Sequence[StoredArm]) -> dict[str, StoredArm]:
             raise BadInput(f"{label} is named twice; {SYNTAX}")
         labelled[label] = arm
     return labelled
-
-
-def _tasks(arms: Mapping[str, StoredArm]) -> tuple[tuple[Task, ...], tuple[str, ...]]:
-    """Read the held-out tasks from the first run whose task file still matches.
-
-    If no file matches, return tasks without tags, which evaluations lack, and a remark.
-    """
-    first = next(iter(arms.values()))
-    for arm in arms.values():
-        path = from_checkout(arm.manifest["data"]["heldout"]["path"])
-        try:
-            tasks = decode_tasks(path)
-        except BadInput:
-            continue
-        tasks = tasks[: arm.manifest["config"]["eval"].get("tasks") or len(tasks)]
-        if tasks_sha(tasks) == first.played.summary.tasks_sha:
-            return tasks, ()
-    ids = dict.fromkeys(t.task_id for t in first.played.trajectories)
-    path = from_checkout(first.manifest["data"]["heldout"]["path"])
-    return tuple(Task(task_id, "", "", {}) for task_id in ids), (
-        f"{path} is gone or has changed, so nothing is shown by persona, difficulty or template.",
-    )
-
-
-def _unlike(tasks: Sequence[Task], file: Path) -> tuple[tuple[Task, ...], str]:
-    """The tasks that are not much like one of the file's, and a remark on those left out."""
-    if not all(task.prompt for task in tasks):
-        raise BadInput(
-            "--unlike: the held-out tasks are not those of the runs' task file any more, or an"
-            " environment writes their prompts, so nothing is known of what they are like"
-        )
-    near = alike(tasks, decode_tasks(file))
-    kept = tuple(task for task in tasks if task.task_id not in near)
-    if not kept:
-        raise BadInput(f"--unlike {file}: all {len(tasks)} held-out tasks are like tasks of it")
-    return kept, (
-        f"{len(near)} of {len(tasks)} tasks are left out: their prompts have {100 * ALIKE:.0f} % or"
-        f" more of their runs of five characters in common with one of {file}."
-    )
-
-
-def _on(arm: StoredArm, tasks: Collection[str]) -> StoredArm:
-    """The arm without its attempts at other tasks."""
-    kept = tuple(t for t in arm.played.trajectories if t.task_id in tasks)
-    return replace(arm, played=replace(arm.played, trajectories=kept))
 
 
 def _compared(matched: MatchedArms) -> tuple[Compared, ...]:

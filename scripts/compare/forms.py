@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.codec import SCHEMA
-from fieldkit.files.atomic import write_text
 from scripts.compare.compare import Compared, Comparison
 from scripts.compare.seed_forms import CHANGES_COLUMNS, changes_row, passes
+from scripts.compare.shown import Shown
 from scripts.evidence.conditions import surroundings
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import Section, page_tables
@@ -29,8 +29,8 @@ from scripts.evidence.tables import (
 )
 from scripts.evidence.verdict import proven, room
 from scripts.report.provenance import SHA_DIGITS
-from scripts.run.folder import refuse_run_file
 from scripts.run.manifest import model_identity
+from scripts.words.quantities import listed
 from scripts.words.table import Table
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ ARM_COLUMNS = ("arm", "passed", "assertions", "ended by itself", "… and passed
 
 def title(c: Comparison) -> str:
     """The title of the comparison."""
-    return f"{_listed(list(c.arms))} on the same {c.n_tasks} {c.played_on.value} tasks"
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{listed(list(c.arms))} on the same {c.n_tasks} {c.played_on.value} tasks"
 
 
 def sentences(c: Comparison) -> tuple[str, ...]:
@@ -71,7 +67,7 @@ def sentences(c: Comparison) -> tuple[str, ...]:
 
 
 def _mean_of(c: Comparison) -> str:
-    return f"The mean of {_listed([one.row.name for one in c.compared])}"
+    return f"The mean of {listed([one.row.name for one in c.compared])}"
 
 
 def _sentence(one: Compared) -> str:
@@ -224,12 +220,6 @@ def _played(c: Comparison) -> Table:
     return Table("", ("arm", "run", "adapter", "base model", "evaluation"), tuple(rows))
 
 
-def write_html(c: Comparison, path: Path) -> Path:
-    """Write the page, making its folder if needed.
-
-    Raises `BadInput` if `path` is a folder, or another file than compare.html in a run's.
-    """
-    refuse_run_file(path, "--html", path.with_name("compare.html"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, html(c))
-    return path
+def shown(c: Comparison) -> Shown:
+    """The comparison in each of its forms."""
+    return Shown(partial(rich_page, c), partial(markdown, c), partial(plain, c), partial(html, c))

@@ -1,32 +1,44 @@
 """Arms that were played with several seeds: each against where it started, and against the first.
 
 One night says nothing about the next one, so an arm here is all its nights: of every held-out task
-the mean over them, and tests over the tasks. Everything is read from finished evaluations.
+the mean over them, and tests over the tasks. The arms are those of a sweep, or one that a person
+names night by night. Everything is read from finished evaluations.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
+from scripts.compare.compare import matched_arms
 from scripts.compare.mean_change import MEASURES, Changes, Outcomes, adjusted, by_task, changes
+from scripts.compare.near_copies import held_out_tasks, on_tasks, without_near_copies
 from scripts.evidence.collect import TaskSet, opened_before, outcome, played_on
-from scripts.evidence.conditions import refuse_unmatched
+from scripts.evidence.conditions import refuse_unmatched, remarks
 from scripts.evidence.milestones import milestones
 from scripts.evidence.stored_arm import WARM, StoredArm, read_arm
+from scripts.run.config import flat
 from scripts.run.folder import RunFolder
+from scripts.run.manifest import FREE_KEYS, KEPT_KEYS
 from scripts.run.reader import RunReader
+from scripts.words.quantities import listed
+
+_NOT_COMPARED = frozenset(
+    {"run.seed", "rollout.run_seed", "data.heldout", "model.path", *FREE_KEYS, *KEPT_KEYS}
+)
+"""The seed, what does not change a result, and what has to be alike (held-out tasks) or has a
+remark of its own (the base model)."""
 
 
 @dataclass(frozen=True)
 class SeedNight:
-    """A night with its newest evaluated adapter and the one that it started from."""
+    """A night with the adapter that counts, and the one that it started from. steps: up to it."""
 
     name: str
     start: Outcomes
@@ -62,13 +74,15 @@ class SeedsArm:
 @dataclass(frozen=True)
 class SeedsComparison:
     """Arms over the same held-out tasks. unplayed: the nights whose newest adapter has no
-    evaluation yet, and that are left out. opened_before: as `collect.opened_before`."""
+    evaluation yet, and that are left out. opened_before: as `collect.opened_before`. remarks: what
+    else a reader should know."""
 
     n_tasks: int
     played_on: TaskSet
     opened_before: tuple[str, ...]
     arms: tuple[SeedsArm, ...]
-    unplayed: tuple[str, ...]
+    unplayed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -84,49 +98,114 @@ class SeedsComparison:
             "opened_before": list(self.opened_before),
             "reference": self.reference,
             "unplayed": list(self.unplayed),
+            "remarks": list(self.remarks),
             "arms": [_plain(arm) for arm in self.arms],
         }
 
 
+@dataclass(frozen=True)
+class _Played:
+    """The two evaluated adapters of a night."""
+
+    name: str
+    start: StoredArm
+    end: StoredArm
+
+
 def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
-    """Compare arms by name, each with its nights' run folders.
+    """Compare the arms of a sweep by name, each with its nights' run folders.
 
     Raises `BadInput` where no night of an arm has evaluated its newest adapter, and where
     evaluations were not played alike.
     """
-    stored: dict[str, StoredArm] = {}
-    nights: dict[str, list[SeedNight]] = {name: [] for name in arms}
+    nights: dict[str, list[_Played]] = {name: [] for name in arms}
     unplayed = []
     for name, folders in arms.items():
         for folder in folders:
-            if not _is_evaluated(RunReader(RunFolder(folder))):
+            if _is_evaluated(RunReader(RunFolder(folder))):
+                start, end = read_arm(f"{folder}@{WARM}"), read_arm(str(folder))
+                nights[name].append(_Played(folder.name, start, end))
+            else:
                 unplayed.append(folder.name)
-                continue
-            start, end = read_arm(f"{folder}@{WARM}"), read_arm(str(folder))
-            stored |= {f"{folder.name}@{arm.arm}": arm for arm in (start, end)}
-            nights[name].append(_night(folder.name, start, end))
     if empty := [name for name, played in nights.items() if not played]:
         whose = "no night" if len(empty) == len(arms) else f"no night of {', '.join(empty)}"
         sweeps = {RunFolder(folder.parent).typed for folders in arms.values() for folder in folders}
         raise BadInput(
             f"{whose} is finished and evaluated yet; `grpo sweep run {min(sweeps)}` plays them"
         )
-    refuse_unmatched(stored)
-    played = {name: tuple(found) for name, found in nights.items()}
+    return replace(_compared(nights), unplayed=tuple(unplayed))
+
+
+def compare_nights(words: Sequence[str], *, unlike: Path | None = None) -> SeedsComparison:
+    """Compare the named arms (`stored_arm.SYNTAX`), one of each night, with their own starts: the
+    nights of one setting that differ by their seed.
+
+    unlike: as in `compare.compare_arms`. Raises as `compare.matched_arms` and for `unlike`, and
+    `BadInput` for an arm that is the start of its night or no step of it.
+    """
+    ends = matched_arms(words)
+    for label, end in ends.items():
+        if not end.arm.isdecimal():
+            raise BadInput(
+                f"{label}: --seeds compares what a night came to with its own start; name the"
+                f" night alone, as in `grpo compare {end.word} … --seeds`"
+            )
+    told = (*_differing_settings(ends.values()), *remarks(ends))
+    starts = {label: read_arm(f"{end.word}@{WARM}") for label, end in ends.items()}
+    if unlike is not None:
+        tasks, left_out = without_near_copies(held_out_tasks(ends)[0], unlike)
+        told = (*told, left_out)
+        kept = {task.task_id for task in tasks}
+        starts, ends = (
+            {label: on_tasks(arm, kept) for label, arm in arms.items()} for arms in (starts, ends)
+        )
+    nights = [_Played(label.rpartition("@")[0], starts[label], end) for label, end in ends.items()]
+    if len({night.name for night in nights}) < len(nights):
+        raise BadInput("--seeds: two of these are steps of one night; name each night once")
+    return replace(_compared({listed(words): nights}), remarks=told)
+
+
+def _compared(arms: Mapping[str, Sequence[_Played]]) -> SeedsComparison:
+    """Compare arms that have a night each. Raises `BadInput` where they were not played alike."""
+    every = [night for nights in arms.values() for night in nights]
+    refuse_unmatched(
+        {
+            label: arm
+            for n in every
+            for label, arm in ((f"{n.name}@{WARM}", n.start), (n.name, n.end))
+        }
+    )
+    played = {name: tuple(map(_night, nights)) for name, nights in arms.items()}
     starts = [[night.start for night in own] for own in played.values()]
     ends = [[night.end for night in own] for own in played.values()]
     gains = adjusted([changes(*arm) for arm in zip(starts, ends, strict=True)])
     against = [None, *adjusted([changes(ends[0], other) for other in ends[1:]])]
     rows = zip(played, played.values(), gains, against, strict=True)
-    one = next(iter(stored.values()))
-    of_run = one.manifest, Journal(one.folder.journal).read()
+    origins = [(n.end.manifest, Journal(n.end.folder.journal).read()) for n in every]
+    before = dict.fromkeys(run for origin in origins for run in opened_before(*origin))
     return SeedsComparison(
         n_tasks=len(ends[0][0]),
-        played_on=played_on(*of_run),
-        opened_before=opened_before(*of_run),
+        played_on=played_on(*origins[0]),
+        opened_before=tuple(before),
         arms=tuple(SeedsArm(*row) for row in rows),
-        unplayed=tuple(unplayed),
     )
+
+
+def _differing_settings(arms: Iterable[StoredArm]) -> Iterator[str]:
+    """A remark where nights differ in more than their seed and what no result depends on."""
+    first, *others = map(_settings, arms)
+    keys = sorted({*first}.union(*others) - _NOT_COMPARED)
+    if differing := [key for key in keys if any(o.get(key) != first.get(key) for o in others)]:
+        yield f"The nights differ in more than their seed: {', '.join(differing)}."
+
+
+def _settings(arm: StoredArm) -> dict[str, Any]:
+    """A night's settings by dotted key. Files count by what they hold, wherever they lie."""
+    files = {
+        "data.pool": arm.manifest["data"]["pool"]["sha256"],
+        "model.adapter": RunReader(arm.folder).steps[0].adapter_sha,
+    }
+    return flat(arm.manifest["config"]) | files
 
 
 def _is_evaluated(night: RunReader) -> bool:
@@ -134,11 +213,13 @@ def _is_evaluated(night: RunReader) -> bool:
     return len(night.steps) > 1 and night.steps[-1].adapter_sha in night.evaluations
 
 
-def _night(name: str, start: StoredArm, end: StoredArm) -> SeedNight:
+def _night(night: _Played) -> SeedNight:
     before, after = (
-        {task: outcome(t) for task, t in arm.played.first_attempts.items()} for arm in (start, end)
+        {task: outcome(t) for task, t in arm.played.first_attempts.items()}
+        for arm in (night.start, night.end)
     )
-    return SeedNight(name, before, after, RunReader(end.folder).steps)
+    steps = RunReader(night.end.folder).steps[: int(night.end.arm) + 1]
+    return SeedNight(night.name, before, after, steps)
 
 
 def _plain(arm: SeedsArm) -> dict[str, Any]:

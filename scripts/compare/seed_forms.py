@@ -6,12 +6,12 @@ All show the same numbers. The sentences claim a difference only where test and 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
-from fieldkit.files.atomic import write_text
 from scripts.compare.mean_change import Change, Changes
-from scripts.compare.over_seeds import SeedsArm, SeedsComparison
+from scripts.compare.over_seeds import SeedNight, SeedsArm, SeedsComparison
+from scripts.compare.shown import Shown
 from scripts.evidence.collect import about_tasks
 from scripts.words.quantities import counted, estimate, p_value, percent, plain
 from scripts.words.table import Table
@@ -36,7 +36,7 @@ def title(c: SeedsComparison) -> str:
 
 def sentences(c: SeedsComparison) -> tuple[str, ...]:
     """What can be said of each arm."""
-    gains = [f"{arm.name}: {passes(arm.gain['passed'], 'at its start')}" for arm in c.arms]
+    gains = [f"{arm.name}: {passes(arm.gain['passed'], 'at the start')}" for arm in c.arms]
     others = [
         f"{arm.name} against {c.reference}: {passes(arm.against['passed'], f'with {c.reference}')}"
         for arm in c.arms
@@ -69,7 +69,7 @@ def tables(c: SeedsComparison) -> tuple[Table, ...]:
             "90 % stops by step",
         ),
         tuple(_gain_row(arm, c.n_tasks) for arm in c.arms),
-        (*about_tasks(c.played_on, c.opened_before), METHOD, *_steps(c), *_unplayed(c)),
+        (*about_tasks(c.played_on, c.opened_before), METHOD, *_steps(c), *_unplayed(c), *c.remarks),
     )
     if len(c.arms) == 1:
         return (gains,)
@@ -97,12 +97,17 @@ def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
         str(len(arm.nights)),
         percent(before),
         percent(after),
-        ", ".join(f"{night.total(night.end, 'passed'):.0f}" for night in arm.nights),
+        ", ".join(_passed(night) for night in arm.nights),
         _tested(arm.gain["passed"]),
         " → ".join(map(percent, arm.means("stopped"))),
         " → ".join(map(plain, arm.means("turns"))),
         ", ".join("never" if n is None else str(n) for n in (x.stops_90 for x in arm.nights)),
     )
+
+
+def _passed(night: SeedNight) -> str:
+    """Tasks passed at a night's start and at its end."""
+    return " → ".join(f"{night.total(at, 'passed'):.0f}" for at in (night.start, night.end))
 
 
 def _tested(change: Change) -> str:
@@ -169,7 +174,6 @@ def html(c: SeedsComparison, heading: str) -> str:
     )
 
 
-def write_page(c: SeedsComparison, heading: str, path: Path) -> Path:
-    """Write the page; returns its path."""
-    write_text(path, html(c, heading))
-    return path
+def shown(c: SeedsComparison, heading: str) -> Shown:
+    """The comparison in each of its forms; the page stands under `heading`."""
+    return Shown(partial(rich_page, c), partial(markdown, c), c.plain, partial(html, c, heading))

@@ -6,6 +6,7 @@ Differences of rates are in points (hundredths), rates are in percent, and a min
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from fieldkit.eval.stats import Estimate, Interval, with_width
 
@@ -85,6 +86,11 @@ def p_value(p: float, equals: bool = False) -> str:
 def clock(at: float) -> str:
     """A Unix time as local hour and minute."""
     return time.strftime("%H:%M", time.localtime(at))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Two or more names as they stand in a sentence: a, b and c."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def counted(n: int, noun: str) -> str:

@@ -17,16 +17,14 @@ from fieldkit.codec import read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from rollout.arm import TRAJECTORIES, key_of
-from rollout.tasks import read_tasks
-from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms
-from scripts.compare.forms import html, markdown, plain, rich_page, sentences, tables, write_html
+from scripts.compare.forms import html, markdown, plain, rich_page, sentences, tables
 from scripts.evidence.conditions import NO_CONDITION, remarks
 from scripts.run.config import DEVELOPMENT, RunConfig
 from scripts.run.folder import RunFolder
 from tests.scripts.evals import arm, write_eval
-from tests.scripts.made_night import HELD_OUT, make_night, tasks, write_tasks
+from tests.scripts.made_night import HELD_OUT, make_night, tasks
 from tests.scripts.report.test_page import Page
 
 STEPS = 2
@@ -489,19 +487,6 @@ def test_a_task_id_is_no_markup_on_the_page(pair: Comparison) -> None:
     assert "⟨U+202E⟩" in page.text
 
 
-def test_the_page_is_written_where_it_was_asked_for_and_over_no_file_of_a_run(
-    pair: Comparison, one_night: Path, tmp_path: Path
-) -> None:
-    path = write_html(pair, tmp_path / "new" / "c.html")
-    assert path.read_text().startswith("<!doctype html>")
-    with pytest.raises(BadInput, match="a folder"):
-        write_html(pair, tmp_path)
-    report = next(one_night.rglob("run.toml")).with_name("report.html")
-    with pytest.raises(BadInput, match="this file belongs to a run; name another"):
-        write_html(pair, report)
-    assert not report.exists()
-
-
 # --- as it is typed -------------------------------------------------------------------------------
 
 
@@ -561,35 +546,3 @@ def test_the_mean_of_all_arms_but_the_first_is_compared_with_it_where_that_is_as
 def test_a_mean_of_one_arm_is_refused(runs: Path) -> None:
     with pytest.raises(BadInput, match="--mean: name at least two arms after the reference"):
         compare_arms([f"{runs}/a@warm", f"{runs}/a"], mean=True)
-
-
-# --- without near copies --------------------------------------------------------------------------
-
-
-def test_tasks_whose_prompts_are_much_like_one_of_a_file_are_left_out(tmp_path: Path) -> None:
-    arms = [f"{ROOT}/runs/idle-night@warm", f"{ROOT}/runs/idle-night"]
-    whole = compare_arms(arms)
-    copied = read_tasks(ROOT / "data" / "heldout.jsonl")[5]
-    near = replace(copied, task_id="trained-on", prompt=copied.prompt.replace(".", " now."))
-    file = write_tasks(tmp_path / "pool.jsonl", [near])
-    found = compare_arms(arms, unlike=file)
-    assert found.n_tasks == whole.n_tasks - 1
-    ids = {t.task_id for arm in found.arms.values() for t in arm.played.trajectories}
-    assert copied.task_id not in ids
-    assert [row.n_tasks for row in found.rows] == [found.n_tasks] * 2
-    said = f"1 of {whole.n_tasks} tasks are left out: their prompts have 60 % or more"
-    assert said in " ".join(found.remarks)
-    assert said in markdown(found)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_where_nothing_would_be_left_or_prompts_are_not_known_leaving_out_is_refused(
-    runs: Path, tmp_path: Path, known: bool
-) -> None:
-    file = write_tasks(tmp_path / "like.jsonl", tasks(1, "other"))  # the same prompt
-    if not known:
-        edit(runs / "a", lambda manifest: manifest["data"]["heldout"].update(path="gone.jsonl"))
-    arms = [f"{runs}/a@warm", f"{runs}/a"]
-    reason = "all 24 held-out tasks are like tasks of it" if known else "nothing is known"
-    with pytest.raises(BadInput, match=f"--unlike.*{reason}"):
-        compare_arms(arms, unlike=file)

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import holm, mcnemar, sign_flips
 from rollout.arm import TRAJECTORIES
+from scripts.base.checkout import ROOT
 from scripts.cli.app import app
-from scripts.compare.over_seeds import SeedsComparison, compare_over_seeds
+from scripts.compare.over_seeds import SeedsComparison, compare_nights, compare_over_seeds
 from scripts.compare.seed_forms import html, markdown, rich_page, sentences, tables
 from scripts.run.config import DEVELOPMENT
 from scripts.run.folder import SWEEP_FILE
@@ -133,6 +134,49 @@ def test_nights_on_the_development_set_say_that_they_prove_nothing(
     assert "so these figures prove nothing" in found
 
 
+# --- nights that were no sweep --------------------------------------------------------------------
+
+
+def test_nights_that_a_person_names_are_one_arm_each_with_its_own_start(nights: Path) -> None:
+    words = [str(nights / "hard-seed0"), f"{nights / 'hard-seed1'}@{STEPS}"]
+    found = compare_nights(words)
+    (arm,) = found.arms
+    assert arm.name == f"{words[0]} and {words[1]}"
+    assert [n.name for n in arm.nights] == ["hard-seed0", "hard-seed1"]
+    assert [n.total(n.end, "passed") for n in arm.nights] == [9, 5]
+    of_sweep = compare_over_seeds({"hard": folders(nights)["hard"]}).arms[0]
+    assert arm.gain == of_sweep.gain
+    assert not [r for r in found.remarks if "more than their seed" in r]
+
+
+def test_a_setting_in_which_nights_differ_is_named_and_a_free_one_is_not(
+    nights: Path, tmp_path: Path
+) -> None:
+    for seed in range(2):
+        shutil.copytree(nights / f"kind-seed{seed}", tmp_path / f"kind-seed{seed}")
+    file = tmp_path / "kind-seed1" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["config"]["trainer"]["kl_coef"] = 0.5
+    manifest["config"]["run"]["minutes"] = 3
+    manifest["config"]["run"]["seed"] = 7
+    file.write_text(json.dumps(manifest))
+    found = compare_nights([str(tmp_path / f"kind-seed{n}") for n in range(2)])
+    told = "The nights differ in more than their seed: trainer.kl_coef."
+    assert told in found.remarks
+    assert told in markdown(found)
+
+
+def test_the_start_of_a_night_is_no_night(nights: Path) -> None:
+    with pytest.raises(BadInput, match="compares what a night came to with its own start; name"):
+        compare_nights([str(nights / "kind-seed0"), f"{nights / 'kind-seed1'}@warm"])
+
+
+def test_two_steps_of_one_night_are_not_two_nights() -> None:
+    night = str(ROOT / "runs" / "sql-0")
+    with pytest.raises(BadInput, match="two of these are steps of one night"):
+        compare_nights([night, f"{night}@6"])
+
+
 # --- how it is shown ------------------------------------------------------------------------------
 
 
@@ -148,7 +192,9 @@ def test_every_form_says_the_same(found: SeedsComparison) -> None:
         assert sentence in shown.getvalue()
         assert sentence.replace("'", "&#39;") in page
     assert sentences(found)[-1].startswith("hard against kind: fewer tasks pass than with kind")
-    for name, table in product(("14, 13", "9, 5"), (markdown(found), shown.getvalue(), page)):
+    for name, table in product(
+        ("10 → 14, 10 → 13", "10 → 9, 10 → 5"), (markdown(found), shown.getvalue(), page)
+    ):
         assert name in table
 
 
@@ -164,7 +210,13 @@ def test_the_page_has_a_curve_for_each_figure_and_needs_no_network(found: SeedsC
 def test_the_table_of_one_arm_has_nothing_to_be_held_against(nights: Path) -> None:
     (table,) = tables(compare_over_seeds({"kind": folders(nights)["kind"]}))
     (row,) = table.rows
-    assert row[:5] == ("kind", "2", "41.7 %", f"{100 * fmean((14, 13)) / HELD_OUT:.1f} %", "14, 13")
+    assert row[:5] == (
+        "kind",
+        "2",
+        "41.7 %",
+        f"{100 * fmean((14, 13)) / HELD_OUT:.1f} %",
+        "10 → 14, 10 → 13",
+    )
 
 
 def test_grpo_sweep_show_prints_it_and_writes_the_page(nights: Path) -> None:
