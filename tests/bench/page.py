@@ -157,7 +157,7 @@ def page(work: Work, taken: Measurements) -> str:
     goals = [(RATIOS[name].what, f"{n:.2f}", RATIOS[name].goal) for name, n in found.items()]
     parts = [
         Table("Ratios", ("what", "measured", "goal"), tuple(goals)),
-        *(table(taken) for table in (_rollouts, _trainers, _sizes, _steps, _trl, _restarts)),
+        *(of(taken) for of in (_rollouts, trainers_table, sizes_table, _steps, _trl, _restarts)),
     ]
     tables = "\n".join(t.markdown() for t in parts if t.rows)
     return f"""# Performance
@@ -181,10 +181,10 @@ def _rollouts(taken: Measurements) -> Table:
     rows = tuple(
         (
             name,
-            _spread(taken.of(part, name, "seconds")),
-            _spread(taken.of(part, name, "sampled")),
-            _spread(SAMPLED(taken, part, name)),
-            _spread(_in_worlds(taken, part, name)) if name in rollouts.IN_FLIGHT else "",
+            spread(taken.of(part, name, "seconds")),
+            spread(taken.of(part, name, "sampled")),
+            spread(SAMPLED(taken, part, name)),
+            spread(_in_worlds(taken, part, name)) if name in rollouts.IN_FLIGHT else "",
         )
         for name in taken.contestants(part)
     )
@@ -205,7 +205,8 @@ def _in_worlds(taken: Measurements, part: str, name: str) -> list[float]:
     return [1000 * seconds for seconds in per("command_seconds", "turns")(taken, part, name)]
 
 
-def _trainers(taken: Measurements) -> Table:
+def trainers_table(taken: Measurements) -> Table:
+    """The passes of ours and of the plain rebuild."""
     measured = taken.contestants(trainers.PART)
     rows = _passes(taken, trainers.PART, [c for c in measured if c != trainers.LIMIT])
     note = (
@@ -213,13 +214,14 @@ def _trainers(taken: Measurements) -> Table:
         " loading is left out. Both gradients have the same norm, but for rounding."
     )
     if measured:
-        note += f" This machine's matrix products reach {_spread([f / 1e9 for f in limits(taken)])}"
+        note += f" This machine's matrix products reach {spread([f / 1e9 for f in limits(taken)])}"
         note += " GFLOP/s in the model's best shape."
     columns = ("what", "forward (reference)", "forward and backward", "peak GiB")
     return Table(_titled("Trainer", taken, trainers.PART), columns, rows, (note,))
 
 
-def _sizes(taken: Measurements) -> Table:
+def sizes_table(taken: Measurements) -> Table:
+    """Ours by size of its micro-batch."""
     rows = _passes(taken, trainers.SIZES, taken.contestants(trainers.SIZES))
     columns = ("micro-batch, dtype", "forward (reference)", "forward and backward", "peak GiB")
     return Table(_titled("Trainer by micro-batch and dtype", taken, trainers.SIZES), columns, rows)
@@ -232,9 +234,9 @@ def _passes(
     return tuple(
         (
             name,
-            _spread(per("inputs", "reference_seconds")(taken, part, name)),
-            _spread(per("inputs", "gradient_seconds")(taken, part, name)),
-            _spread([n / GIB for n in _peak(taken, part, name)]),
+            spread(per("inputs", "reference_seconds")(taken, part, name)),
+            spread(per("inputs", "gradient_seconds")(taken, part, name)),
+            spread([n / GIB for n in _peak(taken, part, name)]),
         )
         for name in contestants
     )
@@ -244,7 +246,7 @@ def _steps(taken: Measurements) -> Table:
     part = steps.PART
     names = ("seconds", "rollout", "train", "engine")
     rows = tuple(
-        (name, *(_spread(taken.of(part, name, n)) for n in (*names, "sampled")))
+        (name, *(spread(taken.of(part, name, n)) for n in (*names, "sampled")))
         for name in taken.contestants(part)
     )
     columns = ("what", "seconds", "rollout", "trainer", "engine", "ids sampled")
@@ -263,7 +265,7 @@ def _steps(taken: Measurements) -> Table:
 def _trl(taken: Measurements) -> Table:
     part = against_trl.PART
     rows = tuple(
-        (name, *(_spread(taken.of(part, name, n)) for n in ("seconds", "sampled")))
+        (name, *(spread(taken.of(part, name, n)) for n in ("seconds", "sampled")))
         for name in taken.contestants(part)
     )
     return Table(
@@ -281,7 +283,7 @@ def _trl(taken: Measurements) -> Table:
 def _restarts(taken: Measurements) -> Table:
     part = restarts.PART
     rows = tuple(
-        (name, *(_spread(taken.of(part, name, n)) for n in ("seconds", "start_seconds")))
+        (name, *(spread(taken.of(part, name, n)) for n in ("seconds", "start_seconds")))
         for name in taken.contestants(part)
     )
     return Table(
@@ -293,8 +295,8 @@ def _titled(title: str, taken: Measurements, part: str) -> str:
     return f"{title}, {counted(taken.rounds(part), 'round')}"
 
 
-def _spread(values: Sequence[float]) -> str:
-    """Median, and the range where there is more than one."""
+def spread(values: Sequence[float]) -> str:
+    """The median, and the range where there is more than one."""
     middle = _short(median(values))
     if len(values) == 1:
         return middle

@@ -19,8 +19,15 @@ from torch import Tensor
 
 from fieldkit.codec import read_bundle
 from trainer.batch import Segment, TrainingBatch, collect
-from trainer.scoring.policy import serving_dtype, training_dtype
+from trainer.scoring.policy import pick_device, serving_dtype, training_dtype
 from trainer.settings import TrainerSettings, read_settings
+
+
+def now() -> float:
+    """Seconds of a clock, read when the device has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def load(model: Path, adapter: Path, dtype: torch.dtype) -> Any:
@@ -28,8 +35,8 @@ def load(model: Path, adapter: Path, dtype: torch.dtype) -> Any:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-    policy = PeftModel.from_pretrained(base, str(adapter), is_trainable=True)
+    base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    policy = PeftModel.from_pretrained(base.to(pick_device()), str(adapter), is_trainable=True)
     return policy.eval()  # without dropout: a ratio to the sampler must not be random
 
 
@@ -40,11 +47,11 @@ def trained(policy: Any) -> dict[str, torch.nn.Parameter]:
 
 def logprobs(policy: Any, segment: Segment, temperature: float) -> Tensor:
     """Logprobs of a segment's sampled ids, from the logits of all positions and words."""
-    ids = torch.tensor([segment.ids])
+    ids = torch.tensor([segment.ids], device=policy.device)
     logits: Tensor = policy(input_ids=ids).logits[0, :-1].float() / temperature
     of_targets = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
     positions = [p - 1 for s in segment.spans for p in range(s.start, s.start + s.length)]
-    return of_targets[torch.tensor(positions)]
+    return of_targets[torch.tensor(positions, device=policy.device)]
 
 
 def passes(
@@ -54,22 +61,24 @@ def passes(
     reference_seconds = gradient_seconds = 0.0
     parameters = trained(policy)
     for segment in batch.segments:
-        began = time.perf_counter()
+        began = now()
         own = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             _copy(reference, parameters)
             under_reference = logprobs(policy, segment, settings.temperature)
             _copy(own, parameters)
-        middle = time.perf_counter()
+        middle = now()
         under_policy = logprobs(policy, segment, settings.temperature)
-        ratio = (under_policy.detach() - torch.tensor(segment.sampler_logprobs)).exp()
-        weighted = ratio.clamp(max=settings.tis_cap) * torch.tensor(segment.advantages)
+        sampled = torch.tensor(segment.sampler_logprobs, device=policy.device)
+        ratio = (under_policy.detach() - sampled).exp()
+        advantages = torch.tensor(segment.advantages, device=policy.device)
+        weighted = ratio.clamp(max=settings.tis_cap) * advantages
         apart = under_reference - under_policy
         kl = apart.exp() - apart - 1
         loss = (-(weighted * under_policy) + settings.kl_coef * kl).sum() / batch.n_tokens
         loss.backward()  # type: ignore[no-untyped-call]
         reference_seconds += middle - began
-        gradient_seconds += time.perf_counter() - middle
+        gradient_seconds += now() - middle
     return reference_seconds, gradient_seconds
 
 

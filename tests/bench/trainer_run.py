@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import resource
 import statistics
-import time
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +27,13 @@ from trainer.batch import TrainingBatch, collect
 from trainer.gradient import accumulate_gradient, reference_logprobs
 from trainer.progress import Lines
 from trainer.scoring.micro_batch import micro_batches
-from trainer.scoring.policy import dtype_name, load_policy, serving_dtype, training_dtype
+from trainer.scoring.policy import (
+    dtype_name,
+    load_policy,
+    pick_device,
+    serving_dtype,
+    training_dtype,
+)
 from trainer.settings import TrainerSettings, read_settings
 
 MATMUL_ROWS = (256, 1024, 4096)
@@ -53,7 +58,7 @@ def main(
     else:
         found = plain_trainer.timed(model, adapter, batch, settings, dtype)
     found["dtype"] = dtype_name(dtype)
-    found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found["peak_bytes"] = peak_bytes()
     found["inputs"] = sum(s.n_inputs for s in batch.segments)
     found["scored"] = batch.n_scored
     print(json.dumps(found))
@@ -68,16 +73,17 @@ def ours(
 ) -> dict[str, Any]:
     """The trainer's two passes, as `trainer.update` runs them."""
     info = check_adapter(adapter, model)
-    policy = load_policy(model, info, dtype, gradient_checkpointing=False)
+    checkpointing = settings.gradient_checkpointing
+    policy = load_policy(model, info, dtype, gradient_checkpointing=checkpointing)
     reference = LoraReferenceSnapshot.from_disk(policy.model, adapter)
     batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
     quiet, temperature = Lines(StringIO()), settings.temperature
     reference_logprobs(policy, reference, batches[-1:], temperature, quiet)
-    began = time.perf_counter()
+    began = plain_trainer.now()
     references = reference_logprobs(policy, reference, batches, temperature, quiet)
-    middle = time.perf_counter()
+    middle = plain_trainer.now()
     accumulate_gradient(policy, batch, batches, references, settings, quiet)
-    ended = time.perf_counter()
+    ended = plain_trainer.now()
     return {
         "reference_seconds": middle - began,
         "gradient_seconds": ended - middle,
@@ -85,19 +91,27 @@ def ours(
     }
 
 
+def peak_bytes() -> int:
+    """The most that this process has held: of the device's memory, or of the host's without one."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def matmul_limit(model: Path, dtype: torch.dtype) -> dict[str, Any]:
     """FLOP/s of matrix products with each shape of the model's weights and a few numbers of rows,
     each the median of repeats; and the largest of them."""
-    found: dict[str, float] = {}
+    device, found = pick_device(), dict[str, float]()
     for out, into in sorted({*layer_shapes(model), output_shape(model)}):
-        weight = torch.randn(out, into).to(dtype)
+        weight = torch.randn(out, into, device=device).to(dtype)
         for rows in MATMUL_ROWS:
-            left = torch.randn(rows, into).to(dtype)
+            left = torch.randn(rows, into, device=device).to(dtype)
+            torch.nn.functional.linear(left, weight)  # the first call chooses a kernel
             seconds = []
             for _ in range(MATMUL_REPEATS):
-                began = time.perf_counter()
+                began = plain_trainer.now()
                 torch.nn.functional.linear(left, weight)
-                seconds.append(time.perf_counter() - began)
+                seconds.append(plain_trainer.now() - began)
             flops = 2 * rows * out * into / statistics.median(seconds)
             found[f"{rows}x{into}x{out}"] = flops
     return {"flops": max(found.values()), "by_shape": found}

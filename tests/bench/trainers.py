@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial as bind
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
     """Measure every contestant on the bundle, then ours in every size."""
     for name, round_ in in_turn(tuple(KINDS), rounds):
-        taken.take(PART, name, round_, bind(_passes, work, bundle, KINDS[name]))
+        taken.take(PART, name, round_, bind(passes, work, bundle, KINDS[name]))
     for dtype, tokens in sizes(work.dtype):
         changes = {"dtype": dtype, "serving_dtype": DTYPES[dtype], "tokens_per_microbatch": tokens}
-        do = bind(_passes, work, bundle, "ours", **changes)
+        do = bind(passes, work, bundle, "ours", **changes)
         taken.take(SIZES, f"{tokens:,} tokens, {dtype}", 0, do)
 
 
@@ -59,11 +59,16 @@ def words(work: Work, bundle: Path, settings: Path) -> list[str]:
     ]
 
 
-def _passes(work: Work, bundle: Path, kind: str, **changes: Any) -> Values:
+def write_settings(path: Path, work: Work, **changes: Any) -> None:
+    """[trainer] as the trainer reads it: the night's but for `changes`."""
+    write_json(path, asdict(work.trainer_with(**changes)))
+
+
+def passes(work: Work, bundle: Path, kind: str, **changes: Any) -> Values:
     """Run one measurement in its own process, with the night's settings but for `changes`."""
     with tempfile.TemporaryDirectory() as temporary:
         settings = Path(temporary) / "settings.json"
-        write_json(settings, asdict(replace(work.trainer, **changes)))
+        write_settings(settings, work, **changes)
         options = words(work, bundle, settings)
         env = trainer_environment(work)
         found: Values = json.loads(child.run("tests.bench.trainer_run", kind, *options, env=env))

@@ -5,9 +5,11 @@ The preset `smol`, its first tasks, its model and its warm start. Nothing here i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fieldkit.records import Task
 from fieldkit.training.adapter import AdapterInfo, check_adapter
@@ -15,7 +17,7 @@ from reward.reward import Reward
 from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.engine.client import EngineClient
-from rollout.engine.vllm_server import serving_dtype
+from rollout.engine.vllm_server import preloads, serving_dtype
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.player import Player
@@ -24,6 +26,7 @@ from rollout.settings import RolloutSettings
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT, from_checkout
+from scripts.base.machine import hardware, versions
 from scripts.prepare.model import build_model
 from scripts.prepare.presets import preset_config
 from scripts.run.config import RunConfig
@@ -68,7 +71,11 @@ class Work:
     @property
     def trainer(self) -> TrainerSettings:
         """The night's, following the engine."""
-        return replace(self.config.trainer, serving_dtype=self.dtype)
+        return self.trainer_with()
+
+    def trainer_with(self, **changes: Any) -> TrainerSettings:
+        """The night's but for `changes`."""
+        return replace(self.config.trainer, **{"serving_dtype": self.dtype, **changes})
 
     def settings(self, concurrency: int) -> RolloutSettings:
         """The night's, with so many episodes in flight; 0 is all."""
@@ -88,3 +95,17 @@ class Work:
             policy_version=client.model_name,
             reward=Reward(config.reward, config.advantages.scale, config.advantages.credit),
         )
+
+
+def about(work: Work) -> dict[str, Any]:
+    """What the measurements belong to: machine, versions, dtype and amount of work."""
+    machine = hardware()
+    devices = [*machine["gpus"][:1], f"{machine['cores']} cores of {machine['cpu']}"]
+    return {
+        "machine": " with ".join(devices),
+        "dtype": work.dtype,
+        "threads": len(os.sched_getaffinity(0)),
+        "preload": preloads(work.config.engine.tcmalloc),
+        "versions": versions(),
+        "smaller": list(work.smaller),
+    }
