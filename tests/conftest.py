@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from fieldkit.files.atomic import read_json, write_json
+from fieldkit.process.owned import Owned, marked, terminate
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import ensure_engine, stop_engine
 from rollout.engine.target import Served
@@ -194,6 +195,20 @@ class SharedEngine:
             self.run_dir, self.model.folder, settings, adapter, version, say, keep=keep
         )
         return served
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _left_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """At the end, end what tests that failed have left running: the next night would be refused the
+    memory."""
+    yield
+    here = tmp_path_factory.getbasetemp()
+    for run in {process.ledger.parent for process in marked()}:
+        if run.is_relative_to(here):
+            stop_engine(run)
+    for process in marked():
+        if process.ledger.is_relative_to(here):
+            terminate(Owned("what a test has left", process.marker), grace_seconds=10)
 
 
 @pytest.fixture(scope="session")
