@@ -2,7 +2,8 @@
 # The loop of `grpo run`, to be read aloud: ask what is next, do it, until there is nothing left.
 # Every phase is a program that reads and writes files, so this may be killed at any moment and
 # started again. Under nohup:   nohup scripts/grpo_loop.sh RUN > loop.log 2>&1 &
-# Ctrl-C once finishes the step, twice stops now. Exit codes are those of `grpo`.
+# Ctrl-C once finishes the step, twice stops now. Exit codes are those of `grpo`. The first phase
+# that fails ends it; `grpo run` does one once more where that may help.
 set -euo pipefail
 RUN=${1:?usage: grpo_loop.sh RUN [--sandbox none]}
 BIN="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin"

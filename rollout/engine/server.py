@@ -306,8 +306,10 @@ class Server:
 
     @property
     def _room_wanted(self) -> int:
-        """Bytes that have to be free beside it, for the trainer and servers that are loading."""
-        return trainer_bytes(self.settings) + self._to_come
+        """Bytes that have to be free beside it, for the trainer and servers that are loading; those
+        load into the host's memory, which does not count where a GPU has its own."""
+        loading = self._to_come if memory.gpu_total() is None else 0
+        return trainer_bytes(self.settings) + loading
 
     # -- what it serves ------------------------------------------------------------------------
 

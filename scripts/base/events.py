@@ -34,7 +34,7 @@ class EventKind(StrEnum):
     TABLE = "table"
     """Several lines that belong together."""
     FINISHED = "finished"
-    """A phase ended well. `text`: its outcome in one line; figures: the step's, for the panel."""
+    """A phase ended well. `text`: its outcome in one line."""
     FAILED = "failed"
     """A phase ended with an error. `text`: the error message; figures: exit_code."""
 

@@ -48,7 +48,7 @@ def doctor(
         from scripts.run.folder import open_run
 
         folder = open_run(run)
-        findings = [*examine_machine_for(folder, sandbox), *examine_run(folder)]
+        findings = [*examine_machine_for(folder, sandbox), *examine_run(folder, sandbox)]
     if json_:
         print(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
     for finding in () if json_ else findings:

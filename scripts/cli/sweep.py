@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -98,7 +99,8 @@ def run_(
     """Play what is missing, seed by seed; then print the comparison and write its page.
 
     Ctrl-C works as in `grpo run`, and the same command goes on. A line [arms.NAME] or a seed that
-    is added to sweep.toml later is played too.
+    is added to sweep.toml later is played too. Where a night fails the others go on, and it is told
+    at the end.
 
     Example: grpo sweep run penalty --hours 10
     """
@@ -107,22 +109,21 @@ def run_(
     from scripts.night.loop import LoopOptions
     from scripts.night.several import play_nights
     from scripts.prepare.sweep_file import make_nights, read_sweep
-    from scripts.run.config import play_flags
     from scripts.run.folder import resolve_run
 
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
     _refuse_conditions({key for values in sweep.arms.values() for key in values})
     nights = make_nights(sweep)
-    go_on = f"grpo sweep run {folder.typed}{play_flags(sandbox)}"
+    options = LoopOptions(skip_preflight=skip_preflight, sandbox=sandbox)
+    go_on = " ".join(["grpo sweep run", folder.typed, *options.words()])
     until = None if hours is None else time.monotonic() + 3600 * hours
 
     def play(arms: Collection[str], steps: int | None) -> bool:
         chosen = [night.folder for night in nights if night.arm in arms]
         if steps is not None:
             chosen = up_to(chosen, steps)
-        options = LoopOptions(steps=steps, skip_preflight=skip_preflight, sandbox=sandbox)
-        return play_nights(chosen, options, until, say, go_on)
+        return play_nights(chosen, replace(options, steps=steps), until, say, go_on)
 
     if sweep.halve_after is None:
         whole = play(sweep.arms, None)

@@ -171,7 +171,7 @@ def _sft_from(
     from scripts.base.invocation import say
     from scripts.phases.context import find_model
     from scripts.prepare.best_episodes import check_same_model, choose, find_source
-    from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.prepare.sft import require_free, require_layers, warm_start_from
     from scripts.run.config import ModelSettings
     from scripts.run.folder import open_run
     from scripts.run.template import tool_form
@@ -183,6 +183,7 @@ def _sft_from(
     base = replace(base, path=model or base.path)
     model_dir = find_model(base.path)
     check_same_model(source, model_dir, other_weights=model is not None)
+    require_layers(settings, model_dir)
     chosen = choose(source, model_dir, per_task)
     print(chosen.told)
     if (
@@ -242,7 +243,7 @@ def _sft_oracle(
     from scripts.phases.context import find_model
     from scripts.prepare.oracle_episodes import oracle_episodes
     from scripts.prepare.presets import preset_config
-    from scripts.prepare.sft import require_free, warm_start_from
+    from scripts.prepare.sft import require_free, require_layers, warm_start_from
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
@@ -250,6 +251,7 @@ def _sft_oracle(
     folder = open_run(run) if run else None
     config = read_config(folder.config) if folder else preset_config(preset, given)
     model_dir = find_model(config.model.path)
+    require_layers(settings, model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         chosen = oracle_episodes(config, tasks, model_dir, Path(scratch), progress)
     played = f"--run {folder.typed}" if folder else f"--preset {preset}"

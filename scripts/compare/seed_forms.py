@@ -152,9 +152,9 @@ def html(c: SeedsComparison, heading: str) -> str:
     from scripts.report.seed_curves import draw_seed_curves
 
     rows = [
-        Difference(f"{arm.name}: tasks passed", change.estimate, change.sign)
+        Difference(f"{named}tasks passed", change.estimate, change.sign)
         for arm in c.arms
-        for change in (arm.gain["passed"],)
+        for change, named in ((arm.gain["passed"], f"{arm.name}: " if len(c.arms) > 1 else ""),)
     ]
     with drawing.style():
         chart = charts.differences(rows, "points against its start, with 95 % intervals")

@@ -29,6 +29,7 @@ from scripts.phases.checks import (
     check_tasks,
     disk_needed,
     doubt,
+    require_staying_engine,
 )
 from scripts.phases.context import Context
 from scripts.run.config import read_config
@@ -39,10 +40,10 @@ from scripts.track.points import Tracker
 from scripts.track.trackers import wanted_trackers
 
 
-def examine_run(folder: RunFolder) -> list[Finding]:
+def examine_run(folder: RunFolder, sandbox: SandboxKind = "bwrap") -> list[Finding]:
     """Every check of one run; only the first if run.toml cannot be read."""
     try:
-        config = read_config(folder.config)
+        config = read_config(folder.config, sandbox)
     except FieldkitError as e:
         return [Finding("settings", False, str(e), is_input=True)]
     ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
@@ -55,6 +56,8 @@ def examine_run(folder: RunFolder) -> list[Finding]:
         "port": _port,
         "forecast": _forecast,
     }
+    if config.run.overlap:
+        checks["overlap"] = _overlap
     if config.envs:
         checks["envs"] = check_envs
     if folder.manifest.is_file():
@@ -107,6 +110,11 @@ def _prompts(ctx: Context) -> str:
     if not longest:
         return "not measured: an environment writes them"
     return f"the longest takes {longest} of {limits.max_model_len} tokens"
+
+
+def _overlap(ctx: Context) -> str:
+    require_staying_engine(ctx)
+    return "the engine stays while the trainer works"
 
 
 def _installed(tracker: Tracker, ctx: Context) -> str:

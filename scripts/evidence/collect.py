@@ -120,9 +120,11 @@ class Evidence:
 
     @property
     def caution(self) -> tuple[str, ...]:
-        """Why the figures prove less than those of ordinary held-out tasks; else empty."""
-        doubtful = self.played_on is TaskSet.DEVELOPMENT or self.opened_before
-        return about_tasks(self.played_on, self.opened_before) if doubtful else ()
+        """Why the figures prove less than those of ordinary held-out tasks, for a headline; else
+        empty. `about_tasks` has the details."""
+        if self.opened_before:
+            return (_opened(self.opened_before),)
+        return about_tasks(self.played_on, ()) if self.played_on is TaskSet.DEVELOPMENT else ()
 
     @property
     def about_tasks(self) -> tuple[str, ...]:
@@ -192,11 +194,14 @@ def about_tasks(on: TaskSet, opened_before: Sequence[str]) -> tuple[str, ...]:
         return ()
     if not opened_before:
         return ("The final set had not been opened before.",)
-    runs = counted(len(opened_before), "run")
     return (
-        f"The final set had been opened before, by {runs}: {'; '.join(opened_before)}. A setting"
-        " chosen after such a look was chosen on these tasks too.",
+        f"{_opened(opened_before).removesuffix('.')}: {'; '.join(opened_before)}. A setting chosen"
+        " after such a look was chosen on these tasks too.",
     )
+
+
+def _opened(before: Sequence[str]) -> str:
+    return f"The final set had been opened before, by {counted(len(before), 'run')}."
 
 
 def _openings(manifest: Mapping[str, Any], journal: Sequence[Entry]) -> list[Entry]:

@@ -142,11 +142,13 @@ class KeptTrainer:
 
     @property
     def held(self) -> int:
-        """Bytes that it holds now; 0 without one."""
+        """Bytes that it holds now of the memory for tensors: the GPU's where that has its own, else
+        the host's, which also has what a GPU counts. 0 without a trainer."""
         owned = self._ledger.get(TRAINER)
         if owned is None or owned.pid is None or not is_running(owned):
             return 0
-        return memory.held_by(owned.pid) + memory.gpu_held_by([owned.pid])
+        on_gpu = memory.gpu_held_by([owned.pid])
+        return on_gpu if memory.gpu_total() is not None else memory.held_by(owned.pid) + on_gpu
 
 
 def stop_trainer(run_dir: Path) -> int:

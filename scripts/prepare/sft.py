@@ -22,7 +22,7 @@ from fieldkit.codec import encode_trajectory, read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
 from fieldkit.records import Task, Trajectory, segments
-from fieldkit.training.adapter import base_name
+from fieldkit.training.adapter import base_name, linear_shapes
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.shell_protocol import STOP
@@ -143,32 +143,35 @@ def fit(
     examples = [example for demo in demos for example in as_examples(demo)]
     n_batches = math.ceil(len(examples) / settings.batch_size * settings.epochs)
     with whole_dir(out) as folder:
+        args: Any = SFTConfig(
+            output_dir=str(folder / "trl"),
+            per_device_train_batch_size=settings.batch_size,
+            num_train_epochs=settings.epochs,
+            learning_rate=settings.lr,
+            lr_scheduler_type="cosine",
+            warmup_steps=min(10, n_batches // 10),  # few batches reach it too
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            logging_steps=10,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=not cuda,
+            bf16=cuda,
+            gradient_checkpointing=False,
+            max_length=None,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            train_sampling_strategy="group_by_length",
+            seed=settings.seed,
+            data_seed=settings.seed,
+        )
+        # One GPU of several: transformers would take all, with a batch for each, which TRL refuses.
+        args._n_gpu = min(1, args.n_gpu)
         trainer: Any = SFTTrainer(
             model=model,
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(examples),
-            args=SFTConfig(
-                output_dir=str(folder / "trl"),
-                per_device_train_batch_size=settings.batch_size,
-                num_train_epochs=settings.epochs,
-                learning_rate=settings.lr,
-                lr_scheduler_type="cosine",
-                warmup_steps=min(10, n_batches // 10),  # few batches reach it too
-                weight_decay=0.0,
-                max_grad_norm=1.0,
-                logging_steps=10,
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                use_cpu=not cuda,
-                bf16=cuda,
-                gradient_checkpointing=False,
-                max_length=None,
-                dataset_kwargs={"skip_prepare_dataset": True},
-                train_sampling_strategy="group_by_length",
-                seed=settings.seed,
-                data_seed=settings.seed,
-            ),
+            args=args,
             peft_config=lora_config(settings),
             callbacks=[Report()],
         )
@@ -223,9 +226,11 @@ def warm_start(
 
     model: what the person typed for `model_dir`; None for the default model.
 
-    Raises `BadInput`, before anything is played, if `out` is a file or holds something already.
+    Raises `BadInput`, before anything is played, if `out` is a file or holds something already, and
+    as `require_layers`.
     """
     require_free(out)
+    require_layers(settings, model_dir)
     work = _work_folder(out)
     stops = settings.demo.stop_share
     base = base_name(str(model_dir))
@@ -266,7 +271,7 @@ def warm_start_from(
     _keep(kept, demos)
     metrics = fit(demos, settings, model_dir, out, progress)
     stops = sum(d.stop_reason.by_itself for d in demos)
-    made = command(settings, out, f"{flags} --epochs {settings.epochs:g}", model, base)
+    made = command(settings, out, flags, model, base)
     _record(out, made, settings, model_dir, kept, stops, metrics, chosen.origin)
     return metrics
 
@@ -307,6 +312,17 @@ def require_free(out: Path) -> None:
         )
 
 
+def require_layers(settings: SftSettings, model_dir: Path) -> None:
+    """Raise `BadInput` for a layer that the model does not have: peft adapts the others and says
+    nothing."""
+    there = {name.rpartition(".")[-1] for name in linear_shapes(model_dir)}
+    if unknown := [layer for layer in settings.target_modules if layer not in there]:
+        raise BadInput(
+            f"--lora {unknown[0]}: {model_dir} has no such layer; it has"
+            f" {', '.join(sorted(there))}: name some of them, each with --lora"
+        )
+
+
 def _work_folder(out: Path) -> Path:
     work = out.with_name(f"{out.name}.work")
     work.mkdir(parents=True, exist_ok=True)
@@ -324,14 +340,15 @@ def command(settings: SftSettings, out: Path, flags: str, model: str | None, bas
     """
     folder = in_checkout(out.resolve())
     typed = "" if model is None else f" --model {shlex.quote(model)}"
+    usual, chosen = SftSettings(), ""
+    if settings.epochs != usual.epochs:
+        chosen += f" --epochs {settings.epochs:g}"
+    if settings.demo != usual.demo:
+        chosen += f" --stops {settings.demo.stop_share:g}"
     layers = "".join(f" --lora {m}" for m in settings.target_modules)
-    layers = "" if settings.target_modules == SftSettings().target_modules else layers
-    ends = f" --stops {settings.demo.stop_share:g}"
-    ends = "" if settings.demo == DemoSettings() else ends
-    made = (
-        f"grpo sft {shlex.quote(str(folder))} {flags}{ends}{typed} --seed {settings.seed}{layers}"
-    )
-    return f"{made} && {proving(folder, base)}"
+    layers = "" if settings.target_modules == usual.target_modules else layers
+    made = f"grpo sft {shlex.quote(str(folder))} {flags}{chosen}{typed} --seed {settings.seed}"
+    return f"{made}{layers} && {proving(folder, base)}"
 
 
 def proving(adapter: Path, base: str) -> str:

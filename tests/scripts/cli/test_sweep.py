@@ -38,6 +38,22 @@ def test_a_resumed_sweep_asks_nothing_of_a_night_that_was_stopped_beyond_the_run
     assert asked == [(2, [at_the_rung.name]), (8, [ahead.name])]
 
 
+def test_the_command_that_goes_on_with_a_sweep_has_the_flags_that_were_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, told = RunFolder(tmp_path / "sweep"), []
+    new_sweep(folder, "smol", [], "0", [], None)
+
+    def played(nights: object, options: object, until: object, say: object, go_on: str) -> bool:
+        told.append(go_on)
+        return False
+
+    monkeypatch.setattr("scripts.night.several.play_nights", played)
+    ended = grpo("sweep", "run", folder.path, "--skip-preflight", "--sandbox", "none")
+    assert ended.code == 0, ended.error
+    assert told == [f"grpo sweep run {folder.path} --skip-preflight --sandbox none"]
+
+
 @pytest.mark.parametrize("command", ["table", "watch", "stop"])
 def test_a_sweep_is_no_run_and_its_nights_are_named(command: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "sweep")

@@ -227,6 +227,15 @@ def test_an_address_in_engine_urls_that_does_not_answer_is_told_in_the_evening(
     assert f"`curl {url}/v1/models` asks it" in bad["outside servers"]
 
 
+def test_an_engine_that_would_end_under_an_overlap_is_told_in_the_evening_as_it_is_typed_here(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "nights" / "r", *parts, run={"overlap": 1})
+    bad = {f.name: f.text for f in examine_run(RunFolder(run), "none") if not f.ok}
+    assert list(bad) == ["overlap"]
+    assert f"`grpo run {run} --sandbox none --set engine.lifecycle=hotswap`" in bad["overlap"]
+
+
 def test_settings_that_cannot_be_read_are_all_there_is_to_say(
     parts: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from fieldkit.errors import BadInput
 from fieldkit.records import StepSummary, StopReason
 from rollout.settings import EpisodeSettings
-from scripts.evidence.collect import Evidence, compare, outcome, tags_of
+from scripts.evidence.collect import Evidence, TaskSet, compare, outcome, tags_of
 from scripts.evidence.played import read_arms
 from scripts.evidence.tables import pass_at_k_table
 from tests.scripts.evals import arm, collect, step, task, tasks, trajectory, write_eval
@@ -188,6 +189,16 @@ def test_an_outcome_counts_sampled_tokens_and_only_the_policys_own_stop() -> Non
     assert (found.tokens, found.turns, found.stopped) == (50, 5, False)
     assert found.stop_reason == StopReason.MAX_TURNS
     assert found.by_kind["file_exists"] == (1, 2)
+
+
+def test_a_headline_says_only_how_often_the_final_set_had_been_opened(evidence: Evidence) -> None:
+    runs = ("run a on 2026-11-25 (warm start)", "run b on 2026-11-26 (step 4)")
+    final = replace(evidence, played_on=TaskSet.FINAL, opened_before=runs)
+    assert final.caution == ("The final set had been opened before, by 2 runs.",)
+    told = f"The final set had been opened before, by 2 runs: {runs[0]}; {runs[1]}. A setting"
+    assert final.about_tasks[0].startswith(told)
+    assert replace(final, opened_before=()).caution == ()
+    assert len(replace(evidence, played_on=TaskSet.DEVELOPMENT).caution) == 1
 
 
 def test_the_unseen_templates_are_told_apart() -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.errors import BadInput, FieldkitError, NotOwner, Shortage, Unavailable
+from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from scripts.base.checkout import ROOT
+from scripts.base.exit_codes import ChildBug
 from scripts.night import several
 from scripts.night.several import is_over, night_seconds
 from scripts.run.folder import RunFolder
@@ -120,6 +123,88 @@ def test_a_number_of_steps_says_nothing_before_one_is_measured_and_then_the_seco
     assert not begun.within(2.0, played.folder)
     assert "night, is not begun: a night takes about 2 h 13 min" in begun.said[-1]
     assert begun.within(100.0, played.folder)
+
+
+class Failing:
+    """Nights that end as they are told to, some after a phase that went well."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nights = [unplayed(tmp_path / name, "steps = 3") for name in ("one", "two", "three")]
+        self.begun: list[str] = []
+        self.said: list[str] = []
+        self.ends: dict[str, Exception] = {}
+        self.late: tuple[str, ...] = ()
+        monkeypatch.setattr(several, "run_loop", self.run)
+
+    def run(self, night: RunFolder, *rest: object) -> None:
+        self.begun.append(night.name)
+        error = self.ends.get(night.name)
+        if error is None or night.name in self.late:
+            Journal(night.journal).append("phase_end", phase="start", exit=0)
+        if error is not None:
+            raise error
+
+    def play(self, until: float | None = None) -> bool:
+        return several.play_nights(self.nights, several.AS_SET, until, self.said.append, "go on")
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    return Failing(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadInput("step 2: the gradient's norm is nan"), 2),
+        (Unavailable("the server hangs"), 4),
+        (Shortage("set trainer.tokens_per_microbatch"), 5),
+        (ChildBug("the train phase ended with exit code 1"), 1),
+    ],
+)
+def test_a_night_that_fails_on_its_way_ends_no_other_and_is_told_at_the_end(
+    failing: Failing, error: Exception, code: int
+) -> None:
+    failing.ends, failing.late = {"one": error}, ("one",)
+    with pytest.raises(FieldkitError) as told:
+        failing.play()
+    assert failing.begun == ["one", "two", "three"]
+    assert f"one failed: {error}" in failing.said
+    assert str(told.value) == f"one failed: {error}; `go on` goes on with it"
+    assert told.value.exit_code == code
+
+
+def test_an_arm_that_cannot_start_ends_no_other_where_the_night_before_went_well(
+    failing: Failing,
+) -> None:
+    failing.ends = {"two": BadInput("no signal at this temperature")}
+    with pytest.raises(BadInput, match="two failed: no signal at this temperature; `go on`"):
+        failing.play()
+    assert failing.begun == ["one", "two", "three"]
+
+
+def test_what_every_night_would_meet_ends_a_sweep_at_once(failing: Failing) -> None:
+    failing.ends = {"one": BadInput("no such model")}
+    with pytest.raises(BadInput, match="no such model"):
+        failing.play()
+    assert failing.begun == ["one"]
+
+
+def test_a_disk_that_is_full_from_some_night_on_ends_a_sweep_where_the_next_cannot_start(
+    failing: Failing,
+) -> None:
+    full = Shortage("no space left on this disk")
+    failing.ends, failing.late = {"one": full, "two": full}, ("one",)
+    with pytest.raises(Shortage, match=r"one failed: no space.*two failed: no space.*with them"):
+        failing.play()
+    assert failing.begun == ["one", "two"]
+
+
+def test_a_night_that_another_loop_plays_ends_a_sweep(failing: Failing) -> None:
+    failing.ends = {"two": NotOwner("another loop owns run two")}
+    with pytest.raises(NotOwner, match="another loop owns run two; `go on` goes on with it"):
+        failing.play()
+    assert failing.begun == ["one", "two"]
 
 
 def test_a_sweep_is_played_in_turn_from_where_it_stopped(sweep: Path) -> None:

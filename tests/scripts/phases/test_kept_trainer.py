@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.gate.memory import GIB
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import Owned, is_running, wait_ended
 from scripts.base.quiet import Quiet
@@ -183,6 +184,18 @@ def test_ending_it_leaves_no_process_and_no_socket(folder: RunFolder, request_li
     assert not Path(found.info["scratch"]).exists()
     assert stop_trainer(folder.path) == 0
     assert kept(folder).held == 0
+
+
+@pytest.mark.parametrize(("gpu", "held"), [(80 * GIB, 5 * GIB), (None, 7 * GIB)])
+def test_it_holds_of_a_gpus_memory_what_is_on_the_gpu_and_of_shared_memory_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: int | None, held: int
+) -> None:
+    monkeypatch.setattr(Ledger, "get", lambda self, name: Owned(name, "trainer-1", pid=1))
+    monkeypatch.setattr(kept_trainer, "is_running", lambda owned: True)
+    monkeypatch.setattr("fieldkit.gate.memory.gpu_total", lambda: gpu)
+    monkeypatch.setattr("fieldkit.gate.memory.held_by", lambda pid: 2 * GIB)
+    monkeypatch.setattr("fieldkit.gate.memory.gpu_held_by", lambda pids: 5 * GIB)
+    assert KeptTrainer(tmp_path, {}).held == held
 
 
 def test_it_stays_only_beside_an_engine_that_keeps_its_memory() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -31,6 +33,7 @@ from scripts.prepare.sft import (
     as_examples,
     command,
     default_avoided,
+    fit,
     play_demonstrations,
     warm_start,
 )
@@ -111,6 +114,30 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     assert read_canary(out / "canary.json").adapter_sha == info.sha
 
 
+def test_of_several_gpus_one_trains_with_the_batch_of_the_settings(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trl.trainer.sft_config import SFTConfig
+
+    class Asked(Exception):
+        """What TRL was asked for is known."""
+
+    found: Callable[[SFTConfig], None] = SFTConfig.__post_init__
+
+    def four(args: Any) -> None:
+        found(args)
+        args._n_gpu = 4  # as on a machine with so many
+
+    def train(*, args: Any, **_: Any) -> None:
+        raise Asked(args.train_batch_size, max(1, args.n_gpu))
+
+    monkeypatch.setattr(SFTConfig, "__post_init__", four)
+    monkeypatch.setattr("trl.trainer.sft_trainer.SFTTrainer", train)
+    with pytest.raises(Asked) as asked:
+        fit([], SETTINGS, model, tmp_path / "warm", silent)
+    assert asked.value.args == (SETTINGS.batch_size, 1)
+
+
 def test_an_adapter_names_its_base_also_where_that_lies_in_the_hubs_cache(
     tiny: TinyModel, tmp_path: Path
 ) -> None:
@@ -155,6 +182,24 @@ def test_demonstrations_can_all_end_with_a_stop_after_the_same_work(
     for ours, theirs in zip(stopping, demos, strict=True):
         assert [t.text for t in ours.turns[:-1]] == [t.text for t in theirs.turns[:-1]]
     assert " --stops 1 " in command(settings, tmp_path, "--demos 16", None, "smol")
+
+
+def test_the_command_that_makes_an_adapter_again_has_its_number_of_passes(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, epochs=3)
+    assert " --demos 16 --epochs 3 --seed" in command(settings, tmp_path, "--demos 16", None, "m")
+
+
+def test_a_layer_that_the_model_lacks_is_told_before_anything_is_played(
+    model: Path, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, target_modules=("q_proj", "qkv_proj"))
+    for make in (
+        lambda: warm_start(settings, model, Avoided(()), tmp_path / "warm", silent),
+        lambda: write_fresh_adapter(settings, model, tmp_path / "warm"),
+    ):
+        with pytest.raises(BadInput, match=r"--lora qkv_proj: .* no such layer; it has .*q_proj"):
+            make()
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,17 @@ def test_a_plan_keeps_within_the_minutes_or_adds_nothing(
     assert more == 0 or expected <= minutes * 60 + 1e-6
 
 
-def test_the_next_step_takes_as_long_as_the_last_two() -> None:
-    assert expected_step_seconds([900, 100, 50]) == 75
+def test_the_next_step_takes_as_long_as_the_last_ones() -> None:
+    assert expected_step_seconds([900, 100, 70, 50]) == 70
+    assert expected_step_seconds([900, 100]) == 500
     assert expected_step_seconds([60]) == 60
+
+
+def test_hours_in_which_the_machine_was_suspended_are_expected_of_no_other_step() -> None:
+    assert [expected_step_seconds([100, *last]) for last in ([90, 30_000], [30_000, 90])] == [
+        100,
+        100,
+    ]
 
 
 def test_a_step_of_no_time_does_not_plan_for_ever() -> None:
