@@ -1,9 +1,8 @@
-"""What the documents name is there: tests in docs/FAULTS.md, files and commands in the README."""
+"""What the documents name is there: tests of docs/FAULTS.md, commands, options, linked files."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -13,8 +12,13 @@ from scripts.cli.app import app
 
 TESTS = ROOT / "tests"
 NAMED_TEST = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
-COMMAND = re.compile(r"`grpo ([a-z]+)")
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+PAGES = [
+    "README.md",
+    *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))),
+]
+TYPED = re.compile(r"(?:^|[`/])grpo ([a-z][^`\n#;)]*)", re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 def text(name: str) -> str:
@@ -29,16 +33,21 @@ def test_every_test_that_the_list_of_faults_names_exists() -> None:
         assert not name or f"def {name}(" in source, f"{file}::{name}"
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/LOG.md", "docs/FAULTS.md", "docs/running.md", "docs/HOUSE.md"]
-)
-def test_every_command_that_a_document_names_is_one(name: str) -> None:
-    known = set(get_command(app).commands)  # type: ignore[attr-defined]
-    assert set(COMMAND.findall(text(name))) <= known
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_that_a_document_names_is_one_and_has_the_options_behind_it(
+    name: str,
+) -> None:
+    for typed in TYPED.findall(text(name).replace("\\\n", " ")):
+        command, words = get_command(app), typed.split(" | ")[0].split()
+        while words and (below := getattr(command, "commands", None)):
+            if words[0] not in below and command.name != "grpo":
+                break  # a group, followed by prose
+            command = below[words.pop(0)]
+        known = {"--help", *(option for p in command.params for option in p.opts)}
+        assert set(OPTION.findall(" ".join(words))) <= known, typed
 
 
-def test_every_picture_and_file_that_the_readme_links_to_is_there() -> None:
-    links = LINK.findall(text("README.md"))
-    assert links
-    for link in links:
-        assert (ROOT / Path(link)).exists(), link
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_and_file_that_a_document_links_to_is_there(name: str) -> None:
+    for link in LINK.findall(text(name)):
+        assert ((ROOT / name).parent / link).exists(), link

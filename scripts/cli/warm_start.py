@@ -67,6 +67,15 @@ def sft(
     epochs: Annotated[
         float | None, typer.Option(min=0.01, help="Passes over the demonstrations.")
     ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-7,
+            max=1.0,
+            help="Learning rate; default: 2e-3, for a model of millions of weights. For one of"
+            " billions 2e-4 is usual.",
+        ),
+    ] = None,
     lora: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +120,7 @@ def sft(
         refuse({"--per-task": per_task}, "only with --from, of whose episodes it takes so many")
     of_demos: dict[str, object] = {"--demos": demos, "--stops": stops}
     if fresh:
-        of_training = {"--oracle": oracle, "--from": from_, "--epochs": epochs}
+        of_training = {"--oracle": oracle, "--from": from_, "--epochs": epochs, "--lr": lr}
         refuse(of_demos | of_training, "not with --fresh, which trains on nothing")
     elif oracle is not None:
         of_others = {"--from": from_, "--model": model}
@@ -124,6 +133,7 @@ def sft(
         settings,
         demos=demos or settings.demos,
         epochs=epochs or settings.epochs,
+        lr=lr or settings.lr,
         target_modules=tuple(lora or settings.target_modules),
         seed=settings.seed if seed is None else seed,
     )

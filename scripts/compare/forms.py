@@ -45,7 +45,7 @@ TWO_ARMS_NOTE = (
 
 MEAN_NOTE = (
     "Of every task the mean over these arms counts. p: sign-flip permutation test over the tasks."
-    " Brackets: 95 % intervals, bootstrap over tasks. Both speak of other tasks of this kind for"
+    " Brackets: 95 % intervals, bootstrap over tasks. Both speak of other tasks made as these were, for"
     " these very arms."
 )
 

@@ -343,6 +343,8 @@ def command(settings: SftSettings, out: Path, flags: str, model: str | None, bas
     usual, chosen = SftSettings(), ""
     if settings.epochs != usual.epochs:
         chosen += f" --epochs {settings.epochs:g}"
+    if settings.lr != usual.lr:
+        chosen += f" --lr {settings.lr:g}"
     if settings.demo != usual.demo:
         chosen += f" --stops {settings.demo.stop_share:g}"
     layers = "".join(f" --lora {m}" for m in settings.target_modules)

@@ -115,9 +115,11 @@ def making(folder: RunFolder, config: RunConfig, adapter: str) -> str:
         words += ["--oracle", _typed(str(tasks)), "--run"]
         lora = [word for layer in _ORACLE_LAYERS for word in ("--lora", layer)]
         return f"{shlex.join(words)} {folder.typed} {shlex.join(lora)}"
+    base = config.model.path
     if config.envs:
         words.append("--fresh")
-    base = config.model.path
+    elif base != DEFAULT_MODEL:  # ten times as large a rate is the small model's own
+        words += ["--lr", "2e-4"]
     return shlex.join(words if base == DEFAULT_MODEL else [*words, "--model", base])
 
 

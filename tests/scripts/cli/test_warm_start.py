@@ -17,6 +17,7 @@ from tests.scripts.typed import BAD_INPUT
         (["--fresh", "--demos", "16"], "--demos: not with --fresh"),
         (["--fresh", "--from", "first-night"], "--from: not with --fresh"),
         (["--fresh", "--epochs", "3"], "--epochs: not with --fresh"),
+        (["--fresh", "--lr", "2e-4"], "--lr: not with --fresh"),
         (["--fresh", "--per-task", "9"], "--per-task: only with --from"),
         (["--fresh", "--preset", "spark"], "--preset: only with --oracle"),
         (["--oracle", "data/pool.jsonl", "--model", "smol"], "--model: not with --oracle"),

@@ -184,9 +184,12 @@ def test_demonstrations_can_all_end_with_a_stop_after_the_same_work(
     assert " --stops 1 " in command(settings, tmp_path, "--demos 16", None, "smol")
 
 
-def test_the_command_that_makes_an_adapter_again_has_its_number_of_passes(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, epochs=3)
-    assert " --demos 16 --epochs 3 --seed" in command(settings, tmp_path, "--demos 16", None, "m")
+def test_the_command_that_makes_an_adapter_again_has_its_passes_and_its_rate(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SETTINGS, epochs=3, lr=2e-4)
+    made = command(settings, tmp_path, "--demos 16", None, "m")
+    assert " --demos 16 --epochs 3 --lr 0.0002 --seed" in made
 
 
 def test_a_layer_that_the_model_lacks_is_told_before_anything_is_played(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,9 @@ def test_a_missing_adapter_of_shell_tasks_is_made_from_demonstrations(
     assert said is not None
     assert "`grpo sft adapters/not-there` makes a start for shell tasks" in said
     assert missing_adapter(RunFolder(ROOT / "runs" / "night"), RunConfig()) is None
+    other = RunConfig(model=replace(GONE, path="Qwen/Qwen2.5-7B-Instruct"))
+    said = missing_adapter(RunFolder(ROOT / "runs" / "night"), other)
+    assert "`grpo sft adapters/not-there --lr 2e-4 --model Qwen/Qwen2.5-7B-Instruct`" in str(said)
 
 
 def test_an_adapter_that_lies_in_the_current_folder_or_in_the_runs_is_found(
