@@ -45,8 +45,8 @@ TWO_ARMS_NOTE = (
 
 MEAN_NOTE = (
     "Of every task the mean over these arms counts. p: sign-flip permutation test over the tasks."
-    " Brackets: 95 % intervals, bootstrap over tasks. Both speak of other tasks made as these were, for"
-    " these very arms."
+    " Brackets: 95 % intervals, bootstrap over tasks. Both speak of other tasks made as these were,"
+    " for these very arms."
 )
 
 ARM_COLUMNS = ("arm", "passed", "assertions", "ended by itself", "… and passed", "turns", "tokens")

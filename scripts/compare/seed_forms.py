@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 METHOD = (
     "Of every task the mean over an arm's nights counts, at one attempt a night. p: sign-flip"
     " permutation test over the tasks, adjusted over the rows of its table (Holm). Brackets: 95 %"
-    " intervals, bootstrap over tasks, not adjusted. Both speak of other tasks made as these were, for"
-    " these nights; how much nights differ is read from each night's own figure."
+    " intervals, bootstrap over tasks, not adjusted. Both speak of other tasks made as these"
+    " were, for these nights; how much nights differ is read from each night's own figure."
 )
 
 
