@@ -65,8 +65,8 @@ class Reward:
 
     def _credited(self, trajectories: Sequence[Trajectory]) -> Sequence[tuple[float, ...]]:
         earned = [
-            # Reward parts are paid at the end, so no earlier turn has earned any.
-            (0.0,) * len(t.turns)
+            # What the environment paid with each turn; all else of its parts is paid at the end.
+            tuple(turn.reward or 0.0 for turn in t.turns)
             if t.grade.rewards
             else earned_by_turns(t.turns, t.grade, self.settings, t.stop_reason)
             for t in trajectories

@@ -64,15 +64,16 @@ class Player:
         for _ in range(TRIES):
             world = self.worlds(task)
             try:
-                return await self._play(task, k, world, seeds, on_turn)
+                try:
+                    return await self._play(task, k, world, seeds, on_turn)
+                finally:
+                    await world.close()
             except Unavailable as e:
                 from rollout.engine.client import NoAnswer  # takes a while; not all have an engine
 
                 if isinstance(e, NoAnswer):
                     raise  # the client has been as patient as it may be
                 failure = e
-            finally:
-                await world.close()
         raise Unavailable(f"task {task.task_id}, k = {k}: failed {TRIES} times; last: {failure}")
 
     async def _play(

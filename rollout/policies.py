@@ -88,8 +88,7 @@ class SampledPolicy:
 
     async def reply(self, seed: int) -> Said | None:
         completion = await self._sampler.sample(self.prompt_ids, self._settings.sampling, seed)
-        self._talk.add_completion(completion.ids)
-        text = self._renderer.decode(completion.ids)
+        text = self._talk.add_completion(completion.ids)
         return Said(Reply(text, completion.finish_reason), completion.ids, completion.logprobs)
 
     def hear(

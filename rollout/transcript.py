@@ -36,6 +36,10 @@ _NEXT = "what the world says next"  # plain, because some templates quote the an
 _THINKS = re.compile("</?think>")
 """What marks reasoning in a reply. Templates take it out, or put an empty one in."""
 
+_MARKS = frozenset(("<think>", "</think>", "<tool_call>", "</tool_call>"))
+"""What a reply means depends on these. Some models have them as special tokens, which a text of ids
+leaves out otherwise; they are text here, as of all other models."""
+
 Switch = bool | int | str
 """A variable of a chat template."""
 
@@ -67,7 +71,7 @@ class ChatRenderer:
             self._tokenizer.chat_template = template
         if self._tokenizer.chat_template is None:
             raise BadInput(f"{model_dir}: the tokenizer has no chat template")
-        special = _special_tokens(self._tokenizer)
+        special = _special_tokens(self._tokenizer) - _MARKS
         self._special_ids = frozenset(self._tokenizer.convert_tokens_to_ids([*special]))
         self._control = _any_of(special)
         self._takes_system = self._shows_system()
@@ -154,8 +158,9 @@ class ChatRenderer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, without special tokens."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        """The text of sampled ids, without special tokens but for `_MARKS`."""
+        kept = [i for i in ids if i not in self._special_ids]
+        text: str = self._tokenizer.decode(kept, clean_up_tokenization_spaces=False)
         return text
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
@@ -240,14 +245,16 @@ class Transcript:
             found[role, thinks] = self._renderer.preserves_prefixes(role, thinks, self._tools)
         return all(found[key] for key in now)
 
-    def add_completion(self, ids: Sequence[int]) -> None:
-        """Append the sampled ids, exactly as they came."""
+    def add_completion(self, ids: Sequence[int]) -> str:
+        """Append the sampled ids, exactly as they came; return their text."""
         if self._completion is not None:
             raise ValueError("a completion must be followed by an observation")
         self._completion = tuple(ids)
-        reply = self._renderer.harmless(self._renderer.decode(ids))
+        text = self._renderer.decode(ids)
+        reply = self._renderer.harmless(text)
         self._kinds.add(_THINKS.search(reply) is not None)
         self._messages.append({"role": "assistant", "content": reply})
+        return text
 
     def add_observation(self, messages: Sequence[Message]) -> None:
         """Append the world's answer, at least one message, and the header of the next reply."""

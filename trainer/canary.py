@@ -35,9 +35,10 @@ _FLOAT32_BYTES = 4
 
 
 def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
-    """The first turn's prompt + completion of the first groups, cut to a short length."""
-    played = [t for g in groups for t in g.trajectories[:1] if t.turns]
-    first = [t.turns[0].prompt_ids + t.turns[0].completion_ids for t in played]
+    """The first turn's prompt + completion of the first groups, cut to a short length; an episode
+    that ended before its first turn has none."""
+    played = [[t.turns[0] for t in g.trajectories if t.turns] for g in groups]
+    first = [turn.prompt_ids + turn.completion_ids for turns in played for turn in turns[:1]]
     return [list(ids[:TOKENS_EACH]) for ids in first if len(ids) > PROMPT_LEN][:SEQUENCES]
 
 

@@ -28,9 +28,9 @@ def mean_adapter(adapters: Sequence[str | Path], target: str | Path) -> None:
     B A by the covariance of the two factors: small for the steps of one run, and without a meaning
     for adapters that began from different initialisations.
 
-    Raises `BadInput` for no adapter, for a `target` that has an adapter already, and where two
-    adapters differ in a tensor's name, shape or dtype, or in a setting that changes what tensors
-    mean.
+    Raises `BadInput` for no adapter, for a `target` that has an adapter already, for a value that
+    is not finite, and where two adapters differ in a tensor's name, shape or dtype, or in a setting
+    that changes what tensors mean.
     """
     if not adapters:
         raise BadInput("no adapter to take the mean of")
@@ -70,5 +70,7 @@ def _mean_tensors(paths: Sequence[Path]) -> dict[str, Tensor]:
                 raise BadInput(
                     f"{file}: {name} is {tensor.dtype}, but {first[name].dtype} in {paths[0]}"
                 )
+            if not bool(tensor.isfinite().all()):
+                raise BadInput(f"{file}: {name} holds NaN or infinite values")
             sums[name] += tensor
     return {name: (total / len(paths)).to(first[name].dtype) for name, total in sums.items()}

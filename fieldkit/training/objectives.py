@@ -208,7 +208,17 @@ def token_shares(
 
 
 def normalised(losses_n: Tensor, shares_n: Tensor, total: float) -> Tensor:
-    """Σ share · loss / total: one number from token losses, with `token_shares`."""
+    """Σ share · loss / total: one number from token losses, with `token_shares`.
+
+    shares_n: of each token, so each row's share as often as the row has tokens.
+
+    >>> import torch
+    >>> lengths = [[1, 2], [4]]
+    >>> shares, total = token_shares(lengths, "sequence")
+    >>> shares_r, lengths_r = torch.tensor(sum(shares, [])), torch.tensor(sum(lengths, []))
+    >>> normalised(torch.ones(7), shares_r.repeat_interleave(lengths_r), total)
+    tensor(1.)
+    """
     return (losses_n * shares_n).sum() / total
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fieldkit.codec import decode_trajectory
@@ -50,7 +50,7 @@ class RemotePlayer(Player):
     """A player whose attempts are played by a crew. What it knows of its own is used to tell
     whether a stored trajectory is one of its."""
 
-    crew: Crew | None = None
+    crew: Crew = field(kw_only=True)
 
     async def play(
         self,
@@ -60,7 +60,6 @@ class RemotePlayer(Player):
         on_turn: Callable[[Turn], None] = lambda turn: None,
     ) -> Trajectory:
         """As `Player.play`; the turns are told when the attempt has ended."""
-        assert self.crew is not None
         line = await self.crew.play(task, k, seeds)
         trajectory = decode_trajectory(line, f"task {task.task_id}, k = {k}")
         for turn in trajectory.turns:

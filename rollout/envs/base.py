@@ -57,16 +57,11 @@ class Step:
     """How many of them failed."""
     exit_code: int | None = None
     """Of a command; None if none ran or the world has no commands."""
-    parts: Mapping[str, float] | None = None
-    """The world's own reward for this turn, part by part; None if it gives none."""
+    reward: float | None = None
+    """What the turn added to the episode's reward by itself; None if the world does not say."""
     stop: StopReason | None = None
     """TASK_COMPLETE if the policy said that it is done, ENV_DONE if the world ended the episode,
     None if it continues. The other reasons are limits, which the episode applies."""
-
-    @property
-    def reward(self) -> float | None:
-        """The sum of the parts."""
-        return None if self.parts is None else sum(self.parts.values())
 
     @property
     def said(self) -> str | None:

@@ -74,7 +74,7 @@ ENV_STYLES.register(
     EnvStyle(
         "a server of OpenEnv's protocol",
         "rollout.envs.openenv.openenv_style:openenv_environment",
-        "rollout.envs.openenv.openenv_style:identity",
+        "rollout.envs.openenv.openenv_style:openenv_identity",
     ),
 )
 

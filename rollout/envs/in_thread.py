@@ -10,13 +10,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
-import signal
+import sys
+import sysconfig
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
+from rollout.envs.user_code import place_of
+
+_HERE = Path(__file__).parent
+_CALLERS = (_HERE, _HERE.parent)
+"""The folders whose own files call user code."""
+_LIBRARIES = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+"""How the paths of code begin that user code calls."""
 
 
 class PinnedThread:
@@ -46,6 +57,12 @@ class PinnedThread:
             result.cancel()  # nobody asks for what comes later
             raise TimeoutError
         return result.result()
+
+    def stack(self) -> list[tuple[FrameType, int]]:
+        """Where the thread is, as `traceback.walk_tb` gives it."""
+        ident = self._thread.ident if self._thread else None
+        frame = sys._current_frames().get(ident or 0)
+        return [*traceback.walk_stack(frame)][::-1] if frame else []
 
     def end(self) -> None:
         """Let the thread end after the calls made so far."""
@@ -89,9 +106,9 @@ async def in_thread(
     except Exception as e:
         if not sets_signal(e):
             raise
-        raise BadInput(f"{what}: {SIGNAL_SET} ({_line(e)})") from e
+        raise BadInput(f"{what}: {SIGNAL_SET} ({line_of(e, call)})") from e
     except SystemExit as e:
-        raise Unavailable(f"{what}: it called sys.exit({e.code!r}) ({_line(e)})") from e
+        raise Unavailable(f"{what}: it called sys.exit({e.code!r}) ({line_of(e, call)})") from e
 
 
 SIGNAL_SET = (
@@ -119,7 +136,7 @@ async def _called(
     thread: PinnedThread | None,
 ) -> Any:
     if inspect.iscoroutinefunction(call):
-        return await _limited(call(**arguments), seconds, what)
+        return await _limited(call(**arguments), seconds, what, call)
     runs_in = thread or PinnedThread(getattr(call, "__name__", "call"))
     try:
         # Not a partial: Python's message about wrong arguments would not name the function.
@@ -127,11 +144,11 @@ async def _called(
     except TimeoutError:
         if not runs_in.hung:
             raise  # the function's own
-        raise _late(what, seconds) from None
+        raise _late(what, seconds, _line(runs_in.stack(), call)) from None
     finally:
         if thread is None:
             runs_in.end()
-    return await _limited(result, seconds, what) if inspect.isawaitable(result) else result
+    return await _limited(result, seconds, what, call) if inspect.isawaitable(result) else result
 
 
 async def asked(
@@ -152,21 +169,25 @@ async def asked(
     except (BadInput, Unavailable):
         raise
     except Exception as e:
-        raise Unavailable(f"{what}: {type(e).__name__}: {e} ({_line(e)})") from e
+        raise Unavailable(f"{what}: {type(e).__name__}: {e} ({line_of(e, call)})") from e
 
 
-def _line(e: BaseException) -> str:
-    """file:line that an exception came from."""
-    found, trace = "?", e.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file != signal.__file__:  # the line that sets one is of interest
-            found = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+def line_of(e: BaseException, call: Callable[..., Any]) -> str:
+    """file:line of the user's code that an exception of `call` came through last, not of a library
+    that it uses; of `call` itself if it came before any of that."""
+    return _line(traceback.walk_tb(e.__traceback__), call)
 
 
-async def _limited(awaited: Awaitable[Any], seconds: float, what: str) -> Any:
+def _line(frames: Iterable[tuple[FrameType, int]], call: Callable[..., Any]) -> str:
+    places = [(frame.f_code.co_filename, line) for frame, line in frames]
+    called = [(file, line) for file, line in places if Path(file).parent not in _CALLERS]
+    theirs = [(file, line) for file, line in called if not file.startswith(_LIBRARIES)] or called
+    return "{}:{}".format(*theirs[-1]) if theirs else place_of(call) or "?"
+
+
+async def _limited(
+    awaited: Awaitable[Any], seconds: float, what: str, call: Callable[..., Any]
+) -> Any:
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -176,11 +197,12 @@ async def _limited(awaited: Awaitable[Any], seconds: float, what: str) -> Any:
         if waits is None or waits.cancelling():
             raise  # the episode is given up
         raise _as_error(e) from None
-    except TimeoutError:
+    except TimeoutError as e:
         if not limit.expired():
             raise
-        raise _late(what, seconds) from None
+        given_up = e.__cause__ or e.__context__ or e
+        raise _late(what, seconds, line_of(given_up, call)) from None
 
 
-def _late(what: str, seconds: float) -> Unavailable:
-    return Unavailable(f"{what}: no answer in {seconds:g} s (call_seconds)")
+def _late(what: str, seconds: float, line: str) -> Unavailable:
+    return Unavailable(f"{what}: no answer in {seconds:g} s (call_seconds); it was at {line}")

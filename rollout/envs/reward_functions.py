@@ -15,6 +15,7 @@ it ends and its environment does not survive a kill. An evaluation has no groups
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections import Counter
@@ -90,11 +91,9 @@ class RewardFunction:
         n = len(prompts)
         metrics: dict[str, Any] = {} if logged is None else logged
         offered = {"log_metric": metrics.__setitem__, "log_extra": lambda column, values: None}
-        given: dict[str, Any] = {
-            "prompts": [list(prompt) for prompt in prompts],
-            "completions": [list(completion) for completion in completions],
-            **{key: [value] * n for key, value in row.items() if key != "prompt"},
-        }
+        given: dict[str, Any] = {key: [value] * n for key, value in row.items() if key != "prompt"}
+        given["prompts"] = [list(prompt) for prompt in prompts]
+        given["completions"] = [list(completion) for completion in completions]
         if environments is not None:
             given["environments"] = list(environments)
         given |= {name: call for name, call in offered.items() if _takes(self.call, name)}
@@ -163,8 +162,12 @@ def group_rewards(name: str, settings: EnvSettings, root: Path) -> OfGroup | Non
         return None
     where = f"envs.{name}"
 
+    @functools.cache
+    def loaded() -> tuple[RewardFunction, ...]:
+        return reward_functions(settings.group_rewards, root, where, "group_rewards")
+
     async def of_group(task: Task, attempts: Sequence[Trajectory]) -> list[Grade]:
-        functions = reward_functions(settings.group_rewards, root, where, "group_rewards")
+        functions = loaded()
         _check(functions, attempts, where)
         prompts = [messages_of(row_of(task)["prompt"], f"task {task.task_id}")] * len(attempts)
         completions = [completion_of(attempt) for attempt in attempts]

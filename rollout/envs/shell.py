@@ -83,7 +83,7 @@ class ShellWorld:
             calls=1,
             failed_calls=int(result.exit_code != 0),
             exit_code=result.exit_code,
-            parts={"progress": self._rate - before},
+            reward=self._rate - before,
             stop=stop,
         )
 

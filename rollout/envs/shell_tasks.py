@@ -106,16 +106,15 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "difficulty": str,
     "estimated_steps": int,
 }
+"""The keys that describe a task and may be missing: nothing is played or graded by them."""
 
 
 def _check_info(info: Mapping[str, Any]) -> None:
     for key, kind in _TYPES.items():
-        if key not in info:
-            raise BadInput(f"info.{key} is missing")
-        if not isinstance(info[key], kind):
+        if key in info and not isinstance(info[key], kind):
             names = [k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,))]
             raise BadInput(f"info.{key}: expected {' or '.join(names)}, found {info[key]!r:.60}")
-    if info["difficulty"] not in _ALL_DIFFICULTIES:
+    if info.get("difficulty", DIFFICULTIES[0]) not in _ALL_DIFFICULTIES:
         known = ", ".join(_ALL_DIFFICULTIES)
         raise BadInput(f"info.difficulty: {info['difficulty']!r} is unknown; known: {known}")
 

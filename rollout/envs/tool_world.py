@@ -60,12 +60,7 @@ class PaidByStep(Protocol):
     """The further method of a toolbox whose environment gives a reward with each step."""
 
     def newly_earned(self) -> float | None:
-        """The rewards since the last call; None if none was given."""
-
-
-def _parts(toolbox: Toolbox) -> Mapping[str, float] | None:
-    earned = toolbox.newly_earned() if isinstance(toolbox, PaidByStep) else None
-    return None if earned is None else {"reward": earned}
+        """What was added to the episode's reward since the last call; None for no reward."""
 
 
 def row_of(task: Task) -> dict[str, Any]:
@@ -136,7 +131,7 @@ class ToolWorld:
             tuple(answers) if self._form.tell is None else (as_user(answers),),
             calls=len(calls),
             failed_calls=sum(failed for _, failed in answered),
-            parts=_parts(self._toolbox),
+            reward=self._toolbox.newly_earned() if isinstance(self._toolbox, PaidByStep) else None,
             stop=StopReason.ENV_DONE if await self._toolbox.over() else None,
         )
 

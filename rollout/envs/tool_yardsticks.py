@@ -16,6 +16,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.records import Task
+from rollout.envs.in_thread import line_of
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_world import row_of
 from rollout.envs.user_code import load
@@ -106,7 +107,8 @@ def _asked(use: str, root: Path, what: str, *given: Any, **columns: Any) -> Any:
     try:
         return function(*given, **columns)
     except Exception as e:
-        raise BadInput(f"{what}: {use}: {type(e).__name__}: {e}") from e
+        line = line_of(e, function)
+        raise BadInput(f"{what}: {use}: {type(e).__name__}: {e} ({line})") from e
 
 
 def solved(

@@ -71,24 +71,16 @@ class TrlCode:
         return f"envs.{self.name}"
 
     async def take(self) -> Instance:
-        """An idle instance or a new one. Raises `BadInput` if it cannot be made, and `Unavailable`
-        if that takes too long."""
+        """An idle instance or a new one. Raises as `asked` where it cannot be made."""
         if self.idle:
             return self.idle.pop()
         thread, make = PinnedThread(self.where), self.make
         if make is None:
             return Instance(None, thread)
         seconds, config = self.settings.call_seconds, self.settings.config
-        try:
-            thing = await in_thread(make, {}, seconds, self.where, thread)
-            if config:
-                await in_thread(thing.configure, config, seconds, self.where, thread)
-        except Unavailable:
-            raise
-        except Exception as e:
-            raise BadInput(
-                f"{self.where}: {_place(make)}: it cannot be made: {type(e).__name__}: {e}"
-            ) from e
+        thing = await asked(make, {}, seconds, f"{self.where}: the constructor", thread)
+        if config:
+            await asked(thing.configure, config, seconds, f"{self.where}: configure", thread)
         return Instance(thing, thread)
 
 

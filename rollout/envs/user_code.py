@@ -59,21 +59,20 @@ def _home(home: str, root: Path, where: str) -> ModuleType:
 
 def identity(use: str, root: Path, where: str) -> str:
     """Hex SHA-256 of the code behind `use`: the file and the modules of its folder that it imports,
-    or the module's package and its version. Raises as `load`.
+    or the module's package and its version; and the same of the module that the code comes from.
+    Raises as `load`.
 
     Imports are read from the source, because the modules that this process has imported depend on
     the command that it runs.
     """
-    found = load(use, root, where)
-    home = use.rpartition(":")[0]
+    found, home = load(use, root, where), use.rpartition(":")[0]
     if home.endswith(KEPT):
         return sha256_file(root / home)
-    if isinstance(found, list | tuple):  # functions, perhaps of several modules
-        things = [_home(home, root, where), *(sys.modules[one.__module__] for one in found)]
-        modules = list(dict.fromkeys(things))
-    else:
-        modules = [sys.modules[found.__module__]]
-    return sha256_text("\n".join(line for module in modules for line in _lines_of(module)))
+    things = found if isinstance(found, list | tuple) else [found]
+    # What is named may come from another module, and be changed by the one that is named.
+    modules = [_home(home, root, where), *(sys.modules[thing.__module__] for thing in things)]
+    lines = [line for module in dict.fromkeys(modules) for line in _lines_of(module)]
+    return sha256_text("\n".join(lines))
 
 
 def _lines_of(module: ModuleType) -> list[str]:

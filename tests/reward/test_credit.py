@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fieldkit.errors import BadInput
+from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import StopReason, Task, Trajectory
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import (
@@ -311,6 +312,23 @@ def test_a_run_can_credit_by_state() -> None:
     of_turns = make_group(1, TASK, group, paid_by).turn_advantages
     assert of_turns is not None
     assert of_turns[0][0] > 0 > of_turns[1][0]
+
+
+def test_what_an_environment_pays_by_step_is_credited_to_the_step() -> None:
+    """A wrong guess costs 0.1 and the right one earns 1. Rewards to go: 0.8, 0.9, 1 and 1, 0, 0.
+
+    By episode the slow one's right guess is punished (-0.1).
+    """
+
+    def game(*steps: float, k: int) -> Trajectory:
+        won = sum(steps)
+        graded = Grade((), (RewardPart("reward", won),))
+        return replace(played(*steps, k=k), grade=graded, reward=won)
+
+    group = [game(-0.1, -0.1, 1.0, k=0), game(1.0, k=1)]
+    slow, quick = Reward(scale="mean").of_turns(group)
+    assert slow == pytest.approx((-0.1, 0.45, 0.5))
+    assert quick == pytest.approx((0.1,))
 
 
 def test_a_reward_that_is_not_finite_is_an_error() -> None:

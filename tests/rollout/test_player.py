@@ -1,12 +1,14 @@
 """Episodes in the real sandbox: how each one ends, and what its record holds."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.records import ActionKind, StopReason, Trajectory, segments
+from fieldkit.records import ActionKind, StopReason, Task, Trajectory, segments
 from rollout.engine.client import NoAnswer
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION
 from rollout.settings import EpisodeSettings
@@ -197,3 +199,29 @@ def test_an_engine_that_did_not_answer_is_not_waited_for_again(tmp_path: Path) -
     with pytest.raises(NoAnswer, match=r"^no answer in 9 attempts over 120 s Look at its log\.$"):
         asyncio.run(one.play(write_task("alpha"), 0, lambda turn: turn))
     assert len(asked) == 1
+
+
+def test_a_world_that_cannot_be_closed_is_played_again_and_does_not_end_the_phase(
+    tmp_path: Path,
+) -> None:
+    one = player(tmp_path, replies(WORK, "TASK_COMPLETE"))
+    made: list[Any] = []
+
+    def world(task: Task) -> Any:
+        made.append(one.worlds(task))
+        return Stuck() if len(made) == 1 else made[-1]
+
+    class Stuck:
+        """Closes, and then says that it did not."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(made[0], name)
+
+        async def close(self) -> None:
+            await made[0].close()
+            raise Unavailable("the folder cannot be removed")
+
+    once = replace(one, worlds=world)
+    t = asyncio.run(once.play(write_task("alpha"), 0, lambda turn: turn))
+    assert t.grade.passed
+    assert len(made) == 2

@@ -196,6 +196,16 @@ def test_a_published_task_may_speak_of_our_own_keys(tmp_path: Path) -> None:
     assert task.info["verifiable_assertions"] == [wanted]
 
 
+@pytest.mark.parametrize(
+    "key", ["persona", "intent", "skills_required", "difficulty", "estimated_steps"]
+)
+def test_what_only_describes_a_task_may_be_missing(tmp_path: Path, key: str) -> None:
+    whole = write_task("a")
+    info = {k: v for k, v in whole.info.items() if k != key}
+    path = write(tmp_path / "tasks.jsonl", replace(whole, info=info))
+    assert check_tasks(path) == ()
+
+
 @pytest.mark.parametrize("size", [-1, 2**40, True, "12", None])
 def test_a_binary_stub_of_no_possible_size_is_refused(tmp_path: Path, size: Any) -> None:
     stub = {"path": "a.bin", "kind": "binary-stub", "content": size}

@@ -69,9 +69,30 @@ def test_sampled_ids_are_kept_even_where_the_tokenizer_would_split_them_otherwis
     assert odd != renderer.encode_reply("ls")
     transcript = renderer.start(talk("s", "p"))
     before = transcript.prompt_ids
-    transcript.add_completion(odd)
+    assert transcript.add_completion(odd) == "ls"
     transcript.add_observation(said(""))
     assert transcript.prompt_ids[: len(before) + 3] == before + odd
+
+
+def test_the_text_of_a_reply_has_the_marks_of_calls_and_reasoning_whatever_tokens_they_are(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    """Some models have them as special tokens; without them no call is read, and what was only
+    thought is done."""
+    folder = with_template(TOOL_TEMPLATE, model_dir, tmp_path)
+    said = '<think>\nls .\n</think>\n<tool_call>\n{"name": "look"}\n</tool_call>'
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    most = max(token["id"] for token in tokenizer["added_tokens"])
+    taken = max(most, *tokenizer["model"]["vocab"].values())
+    like = tokenizer["added_tokens"][0]
+    for i, mark in enumerate(("<think>", "</think>", "<tool_call>", "</tool_call>"), taken + 1):
+        tokenizer["added_tokens"].append({**like, "id": i, "content": mark, "special": True})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    renderer = ChatRenderer(folder)
+    ids = renderer.encode_reply(said)
+    assert sum(i > taken for i in ids) == 4
+    assert renderer.decode(ids) == said
+    assert renderer.start(talk("s", "p")).add_completion(ids) == said
 
 
 def test_a_reply_cut_by_length_is_closed_by_the_template_and_the_close_is_not_sampled(

@@ -133,6 +133,14 @@ def test_canary_sequences_come_from_the_first_prompts_and_are_short() -> None:
     assert canary_ids(groups) == ids
 
 
+def test_a_group_whose_first_attempt_took_no_turn_gives_a_sequence_of_the_next_one() -> None:
+    group = make_group(random.Random(0), "a", "t0")
+    none, second = dataclasses.replace(group.trajectories[0], turns=()), group.trajectories[1]
+    group = dataclasses.replace(group, trajectories=(none, second))
+    turn = second.turns[0]
+    assert canary_ids([group]) == [list(turn.prompt_ids + turn.completion_ids)]
+
+
 def test_an_adapter_of_another_base_is_refused(
     adapter: Path, tmp_path: Path, tiny_model: Path
 ) -> None:

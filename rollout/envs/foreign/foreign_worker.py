@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -188,10 +189,18 @@ def error_of(e: BaseException) -> dict[str, str]:
     where = getattr(e, "where", "")
     while e.__cause__ is not None:
         e = e.__cause__
-    frames = traceback.extract_tb(e.__traceback__)
-    if frames and kind == "failed":
-        where = where or f"{frames[-1].filename}:{frames[-1].lineno}"
+    if kind == "failed":
+        frames = traceback.extract_tb(e.__traceback__)
+        where = where or last_line([(f.filename, f.lineno) for f in frames])
     return {"kind": kind, "text": text, "where": where}
+
+
+def last_line(frames: list[tuple[str, Any]]) -> str:
+    """file:line of the last frame that is not in Python's own library, else of the last one; empty
+    if there is none."""
+    python = ("<frozen ", sysconfig.get_path("stdlib"))
+    theirs = [frame for frame in frames if not frame[0].startswith(python)] or frames
+    return "{}:{}".format(*theirs[-1]) if theirs else ""
 
 
 async def serve(worker: Worker, channel: socket.socket) -> None:

@@ -141,8 +141,7 @@ def failure(errors: list[Any]) -> Any:
     if not errors:
         return Failed("the episode failed and recorded no error")
     last = errors[-1]
-    lines = _LINE.findall(last.traceback or "")
-    return Failed(last.message, ":".join(lines[-1]) if lines else "")
+    return Failed(last.message, foreign.last_line(_LINE.findall(last.traceback or "")))
 
 
 # --- the worker -----------------------------------------------------------------------------------

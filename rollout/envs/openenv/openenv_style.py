@@ -21,7 +21,7 @@ from rollout.envs.openenv.openenv_toolbox import REWARD, OpenEnv, OpenEnvToolbox
 from rollout.envs.reward_functions import reward_functions
 from rollout.envs.tool_world import ToolWorld, row_of
 from rollout.envs.tool_yardsticks import ToolsAsShown
-from rollout.envs.user_code import imported_files, installed_packages
+from rollout.envs.user_code import identity, imported_files, installed_packages
 from rollout.seeds import world_seed
 
 
@@ -72,14 +72,15 @@ def source_of(name: str, settings: EnvSettings, root: Path) -> Source:
     return source
 
 
-def identity(name: str, settings: EnvSettings, root: Path) -> str:
+def openenv_identity(name: str, settings: EnvSettings, root: Path) -> str:
     """For a server of ours: a hash of its program, of the files that it imports from where
     `openenv_host` looks for them, and of the packages of its virtual environment. For a
-    URL: a hash of the URL, because the code behind it is unknown. Raises `BadInput`, also for an
-    app or a Python that is not there."""
+    URL: a hash of the URL, because the code behind it is unknown. Reward functions are part of
+    both. Raises `BadInput`, also for an app or a Python that is not there."""
     source = source_of(name, settings, root)
+    paid = [identity(use, root, f"envs.{name}") for use in settings.rewards if use != REWARD]
     if not source.serve:
-        return sha256_text(source.url)
+        return sha256_text("\n".join([source.url, *paid]))
     source.launch(root).check()
     where = source.serve.rpartition(":")[0]
     program = root / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
@@ -87,5 +88,5 @@ def identity(name: str, settings: EnvSettings, root: Path) -> str:
     files = imported_files(program, *folders) if program.is_file() else {}
     lines = [source.serve, *(f"{name} {sha256_file(path)}" for name, path in files.items())]
     assert source.python is not None  # `source_of` has checked it
-    lines += installed_packages(source.python)
+    lines += [*installed_packages(source.python), *paid]
     return sha256_text("\n".join(lines))

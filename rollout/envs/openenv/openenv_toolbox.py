@@ -273,10 +273,10 @@ class OpenEnvToolbox:
         return sum(given) if given or not self.earned else None
 
     def newly_earned(self) -> float | None:
-        """The rewards of the steps since the last call; None if there are none."""
+        """What the steps since the last call add to the reward; None if they were given none."""
         given = [r for r in self.earned[self._told :] if r is not None]
         self._told = len(self.earned)
-        return sum(given) if given else None
+        return self._of.source.weight * sum(given) if given else None
 
     async def rewards(
         self, prompt: Sequence[Message], completion: Sequence[Message], row: Mapping[str, Any]

@@ -46,6 +46,13 @@ def test_the_mean_of_many_is_not_spoiled_by_rounding(tmp_path: Path) -> None:
     assert all(torch.equal(t, torch.full_like(t, 0.1)) for t in found.values())
 
 
+def test_a_value_that_is_not_finite_is_named_and_no_mean_is_written(tmp_path: Path) -> None:
+    adapters = [filled(tmp_path / str(v), v) for v in (1.0, float("nan"))]
+    with pytest.raises(BadInput, match=r"nan/adapter_model\.safetensors: .* holds NaN or infinite"):
+        mean_adapter(adapters, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [

@@ -49,7 +49,7 @@ class GuessingWorld:
             Action(ActionKind.RUN, reply.text.strip()),
             ({"role": "user", "content": way},),
             calls=1,
-            parts={"won": float(self.won), "effort": -0.25},
+            reward=float(self.won) - 0.25,
             stop=StopReason.ENV_DONE if self.won else None,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,13 @@ from rollout.envs.base import Site
 from rollout.envs.configured import environment_hashes, register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import make_world
-from rollout.envs.reward_functions import RewardFunction, checked, completion_of
+from rollout.envs.reward_functions import (
+    RewardFunction,
+    checked,
+    completion_of,
+    group_rewards,
+)
+from rollout.envs.user_code import keep
 from rollout.flight import PartialFile
 from rollout.group import play_groups
 from rollout.player import Player
@@ -178,6 +185,14 @@ def test_a_value_that_is_not_one_finite_number_is_bad_input(value: Any, says: st
         checked(value, "envs.a: get_reward")
 
 
+async def test_a_column_never_takes_the_place_of_what_was_played() -> None:
+    """Data sets of conversations have a column `completions`."""
+    said = [{"role": "assistant", "content": "I give up."}]
+    function = RewardFunction("f", lambda completions, **_: [len(completions[0])], 1.0)
+    row = {"completions": [*said, *said], "prompts": ""}
+    assert await function.of([], said, None, row, 5.0, "envs.a") == [RewardPart("f", 1.0)]
+
+
 @pytest.mark.parametrize("gives", [np.array([0.5]), torch.tensor([0.5]), (0.5,)])
 async def test_values_may_come_as_an_array_or_a_tensor_as_in_trl(gives: Any) -> None:
     function = RewardFunction("f", lambda **given: gives, 1.0)
@@ -188,3 +203,17 @@ async def test_values_may_come_as_an_array_or_a_tensor_as_in_trl(gives: Any) -> 
 def test_a_number_of_any_library_is_a_reward(value: Any) -> None:
     assert checked(value, "envs.a") == 1.0
     assert checked(None, "envs.a") is None
+
+
+def test_what_a_kept_function_knows_it_knows_of_the_next_group(tmp_path: Path) -> None:
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "seen = []\ndef nth(prompts, **more): seen.append(1); return [len(seen)] * len(prompts)",
+        cell,
+    )
+    use = keep(cell["nth"], tmp_path / "nth.pkl")
+    of_group = group_rewards("counter", replace(settings(), group_rewards={use: 1.0}), HERE)
+    assert of_group is not None
+    attempt = play(settings(), tmp_path).trajectories[:1]
+    grades = [grade for _ in range(2) for grade in asyncio.run(of_group(TASK, attempt))]
+    assert [grade.rewards[-1].value for grade in grades] == [1.0, 2.0]

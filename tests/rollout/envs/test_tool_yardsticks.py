@@ -142,7 +142,7 @@ def test_an_environment_without_an_oracle_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        ("mine.py:secret", r"envs\.counter\.oracle: task t0: mine\.py:secret: LookupError: nobody"),
+        ("mine.py:secret", r"task t0: mine\.py:secret: LookupError: nobody knows \(.*mine\.py:6\)"),
         ("mine.py:malformed", r"envs\.counter\.oracle: task t0: gave 'add'; a call is \(name of"),
         ("mine.py:of_numpy", r"t0: the arguments of add are not JSON: Object of type int64 is not"),
         ("mine.py:nothing", r"envs\.counter\.oracle.*nothing"),

@@ -314,11 +314,16 @@ def test_what_is_no_reward_is_an_error_that_names_the_function(
     ("does", "kind", "said"),
     [
         ("{}['x']", Unavailable, r"KeyError: 'x' \(.*paid.py:3\)"),
-        ("import time; time.sleep(600)", Unavailable, r"no answer in 0.2 s \(call_seconds\)"),
+        ("import json; json.loads('')", Unavailable, r"JSONDecodeError: .* \(.*paid.py:3\)"),
+        (
+            "import time; time.sleep(600)",
+            Unavailable,
+            r"no answer in 0.2 s \(call_seconds\); it was at .*paid.py:3$",
+        ),
         ("from fieldkit.errors import BadInput; raise BadInput('a hint')", BadInput, "a hint"),
         ("return 'one'", BadInput, r"gave 'one' \(str\), expected a number"),
     ],
-    ids=["raises", "hangs", "says what to do", "no number"],
+    ids=["raises", "raises in a library", "hangs", "says what to do", "no number"],
 )
 def test_a_grader_that_fails_is_told_alike_as_a_method_and_as_a_function(
     own: bool, does: str, kind: type[Exception], said: str, tmp_path: Path
@@ -405,6 +410,14 @@ def test_an_episode_that_is_given_up_while_its_tool_waits_is_cancelled(tmp_path:
             await playing
 
     asyncio.run(given_up())
+
+
+def test_a_coroutine_that_hangs_is_told_with_the_line_at_which_it_waits(tmp_path: Path) -> None:
+    source = ENDS.format(kind="async def", error="await asyncio.sleep(600)")
+    (tmp_path / "waits.py").write_text(source)
+    register(EnvSettings(use="waits.py:Ends", passes="reward >= 1", call_seconds=0.2), tmp_path)
+    with pytest.raises(Unavailable, match=r"the tool draw: no answer in 0.2 s .*waits\.py:7$"):
+        play(["draw:"])
 
 
 def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_again(
@@ -691,6 +704,33 @@ def test_a_reset_that_raises_is_a_broken_environment_with_its_line(tmp_path: Pat
     )
     register(EnvSettings(use="broken.py:Broken", passes="reward >= 1"), tmp_path)
     with pytest.raises(Unavailable, match=r"reset: KeyError: 'x' \(.*broken.py:3\)"):
+        play(["Done."])
+
+
+def test_a_constructor_that_fails_is_tried_again_and_then_told_with_its_line(
+    tmp_path: Path,
+) -> None:
+    """It may open a connection, as `reset` may."""
+    (tmp_path / "opens.py").write_text(
+        "class Opens:\n    made = 0\n    def __init__(self):\n        Opens.made += 1\n"
+        "        if Opens.made in (1, 3, 4, 5): raise OSError('no route')\n"
+        "    def reset(self, **row): ...\n"
+        '    def go(self):\n        """Go."""\n    def get_reward(self): return 1.0\n'
+    )
+    register(EnvSettings(use="opens.py:Opens", passes="reward >= 1"), tmp_path)
+    assert play(["Done."]).grade.passed
+    register(EnvSettings(use="opens.py:Opens", passes="reward >= 0"), tmp_path)
+    with pytest.raises(Unavailable, match=r"the constructor: OSError: no route \(.*opens\.py:5\)"):
+        play(["Done."])
+
+
+def test_a_reward_function_that_does_not_take_what_it_gets_is_told_with_its_own_line(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text("\ndef mine(completions): return [1.0]\n")
+    use = str(HERE / "counter.py:Counter")
+    register(EnvSettings(use=use, passes="reward >= 1", rewards={"mine.py:mine": 1.0}), tmp_path)
+    with pytest.raises(Unavailable, match=r"TypeError: mine\(\) got .* \(.*mine\.py:2\)$"):
         play(["Done."])
 
 

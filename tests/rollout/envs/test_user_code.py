@@ -240,6 +240,15 @@ def test_what_cannot_be_kept_or_read_is_told_with_what_to_do(tmp_path: Path) -> 
         load(use, ROOT, "envs.dial")
 
 
+def test_what_a_file_takes_from_elsewhere_changes_with_that_file_too(tmp_path: Path) -> None:
+    (tmp_path / "far_game.py").write_text("class Far:\n    goal = 1\n")
+    mine = tmp_path / "names_far_game.py"
+    mine.write_text("from far_game import Far\nFar.goal = 2\n")
+    before = identity("names_far_game.py:Far", tmp_path, "envs.far")
+    mine.write_text("from far_game import Far\nFar.goal = 3\n")
+    assert identity("names_far_game.py:Far", tmp_path, "envs.far") != before
+
+
 def test_a_list_of_functions_changes_with_its_file_and_with_those_of_its_functions(
     tmp_path: Path,
 ) -> None:

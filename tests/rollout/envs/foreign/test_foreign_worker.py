@@ -76,6 +76,13 @@ def test_a_killed_owner_takes_along_the_worker_and_what_it_started(
             wait_until_gone(psutil.Process(pid))
 
 
+def test_an_error_names_the_line_that_called_pythons_own_library() -> None:
+    with pytest.raises(ValueError, match="Expecting value") as raised:
+        json.loads("")
+    where = foreign_worker.error_of(raised.value)["where"]
+    assert where.startswith(f"{__file__}:")
+
+
 def test_an_episode_that_cancels_itself_is_answered_with_an_error(tmp_path: Path) -> None:
     """Without an answer the whole program would be ended after `call_seconds`."""
     (tmp_path / "worker.py").write_text(textwrap.dedent(WORKER))

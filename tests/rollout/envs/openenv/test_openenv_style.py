@@ -13,7 +13,7 @@ from fieldkit.process.ledger import Ledger
 from fieldkit.records import StopReason, Task
 from rollout.envs.configured import environment_hashes, register_environments
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.openenv.openenv_style import identity
+from rollout.envs.openenv.openenv_style import openenv_identity
 from scripts.base.checkout import ROOT
 from scripts.run.config import read_config
 from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON, play, stopped
@@ -105,6 +105,7 @@ def test_a_reward_may_be_shown_and_not_learned_from(servers: None, tmp_path: Pat
     played = play(task(), ["guess: 4"], tmp_path)
     assert played.grade.passed
     assert played.reward == 0.0
+    assert played.turns[0].reward == 0.0  # credit by turn adds these up
 
 
 def test_options_go_to_every_reset_and_a_row_comes_before_them(
@@ -114,6 +115,21 @@ def test_options_go_to_every_reset_and_a_row_comes_before_them(
     with pytest.raises(Unavailable, match="the ball is lost"):
         play(task(), ["guess: 4"], tmp_path)
     assert play(task(fault=""), ["guess: 4"], tmp_path).reward == 1.0
+
+
+def test_another_reward_function_beside_a_server_is_another_environment(tmp_path: Path) -> None:
+    paying = tmp_path / "short_answers.py"
+    paying.write_text("def short(completions, **row): return [1.0]\n")
+    far = {"style": "openenv", "passes": "reward >= 1", "url": "http://127.0.0.1:1"}
+
+    def sha(**more: Any) -> str:
+        asked = EnvSettings(**{"use": "", **far, **more})
+        return environment_hashes({"far": asked}, tmp_path)["far"]
+
+    first = sha(rewards={"short_answers.py:short": 0.1})
+    assert first != sha()
+    paying.write_text("def short(completions, **row): return [2.0]\n")
+    assert sha(rewards={"short_answers.py:short": 0.1}) != first
 
 
 def test_a_table_with_serve_or_url_is_a_server(tmp_path: Path) -> None:
@@ -179,14 +195,14 @@ def test_another_program_or_another_package_is_another_environment(tmp_path: Pat
     with pytest.raises(BadInput, match=r"venv/bin/python: no such program"):
         sha()
     far = EnvSettings(use="", style="openenv", passes="reward >= 1", url="http://127.0.0.1:1")
-    assert identity("far", far, tmp_path) == identity("far", far, tmp_path)
+    assert openenv_identity("far", far, tmp_path) == openenv_identity("far", far, tmp_path)
 
 
 def test_a_reward_function_named_as_the_servers_own_part_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def reward(**given): return [0.0]\n")
     asked = settings(rewards={"mine.py:reward": 1.0})
     with pytest.raises(BadInput, match=r"guess\.rewards: two parts .* called 'reward'; rename"):
-        identity("guess", asked, tmp_path)
+        openenv_identity("guess", asked, tmp_path)
 
 
 @pytest.mark.parametrize("file", ["models.py", "server/game.py"])
@@ -201,8 +217,8 @@ def test_a_change_beside_the_folder_of_the_server_is_another_environment(
     (home / "server/game.py").write_text("TWO = 2\n")
     (home / "server/app.py").write_text("from ..models import ONE\nimport my_env.server.game\n")
     how = settings(app="", serve=f"{home}/server/app.py:app")
-    before = identity("mine", how, tmp_path)
+    before = openenv_identity("mine", how, tmp_path)
     (home / "client.py").write_text("")
-    assert identity("mine", how, tmp_path) == before
+    assert openenv_identity("mine", how, tmp_path) == before
     (home / file).write_text("ONE = TWO = 3\n")
-    assert identity("mine", how, tmp_path) != before
+    assert openenv_identity("mine", how, tmp_path) != before
