@@ -75,9 +75,9 @@ class Outcome(StrEnum):
 class Task:
     """One task: the prompt that the policy sees and what the environment needs to set up and grade.
 
-    For the `clawgym` environment `info` holds ClawGym's keys: persona, intent, workspace_seed,
-    skills_required, verifiable_assertions, difficulty, estimated_steps (and `oracle`, the commands
-    that solve it).
+    For the `clawgym` environment `info` holds ClawGym's keys: workspace_seed and
+    verifiable_assertions, and it may hold persona, intent, skills_required, difficulty,
+    estimated_steps, which describe the task, and `oracle`, the commands that solve it.
     """
 
     task_id: str

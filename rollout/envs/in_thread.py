@@ -26,7 +26,7 @@ from rollout.envs.user_code import place_of
 _HERE = Path(__file__).parent
 _CALLERS = (_HERE, _HERE.parent)
 """The folders whose own files call user code."""
-_LIBRARIES = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+LIBRARIES = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 """How the paths of code begin that user code calls."""
 
 
@@ -181,7 +181,7 @@ def line_of(e: BaseException, call: Callable[..., Any]) -> str:
 def _line(frames: Iterable[tuple[FrameType, int]], call: Callable[..., Any]) -> str:
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
     called = [(file, line) for file, line in places if Path(file).parent not in _CALLERS]
-    theirs = [(file, line) for file, line in called if not file.startswith(_LIBRARIES)] or called
+    theirs = [(file, line) for file, line in called if not file.startswith(LIBRARIES)] or called
     return "{}:{}".format(*theirs[-1]) if theirs else place_of(call) or "?"
 
 

@@ -176,7 +176,8 @@ def _check_rewards(code: TrlCode, found: Any) -> None:
         raise BadInput(
             f"{code.where}: nothing gives a reward; add a method get_reward() to"
             f" {getattr(found, '__name__', code.settings.use)}, or name a function in run.toml:"
-            f' [{code.where}] rewards = {{ "{home}:FUNCTION" = 1.0 }}'
+            f' [{code.where}] rewards = {{ "{home}:FUNCTION" = 1.0 }}, for `grpo new` as --set'
+            f" '{code.where}.rewards={{\"{home}:FUNCTION\"=1.0}}'"
         )
     if OWN in code.settings.rewards and not own:
         raise BadInput(f"{code.where}.rewards: {_place(found)}: there is no method {OWN}")

@@ -103,11 +103,12 @@ def _with_environment(
     others are written next to run.toml. Raises `BadInput`, with nothing written."""
     from fieldkit.codec import encode
     from fieldkit.files.atomic import write_text
+    from rollout.tasks import task_faults
     from scripts.base.checkout import ROOT, in_checkout
     from scripts.environments.freeze import require_taken
     from scripts.environments.order import Order, class_of
     from scripts.environments.own_env import own_environment, run_tasks
-    from scripts.prepare.presets import new_run
+    from scripts.prepare.presets import new_run, preset_config
     from scripts.run.assignments import parse, toml_value
 
     own = own_environment(env, "", given, typed_again("--passes", "reward >= 1"), tell)
@@ -124,7 +125,12 @@ def _with_environment(
                 if settings.style == "trl":
                     require_taken(class_of(Order(settings.use, str(ROOT))), tasks[0])
     wanted |= chosen
-    new_run(folder, preset, assignments=[f"{k}={toml_value(v)}" for k, v in wanted.items()])
+    made = [f"{k}={toml_value(v)}" for k, v in wanted.items()]
+    preset_config(preset, made)  # knows the environment from here on
+    for file, tasks in files.items():
+        if faults := task_faults(tasks[0], str(file)):
+            raise BadInput(f"--env {env}: {faults[0]}")
+    new_run(folder, preset, assignments=made)
     for file, tasks in files.items():
         write_text(file, "".join(encode(task) + "\n" for task in tasks))
         print(f"{file}: {len(tasks)} tasks of {own.name}")

@@ -23,7 +23,7 @@ from typing import Any
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from rollout.envs.base import Message
-from rollout.envs.in_thread import SIGNAL_SET, sets_signal
+from rollout.envs.in_thread import LIBRARIES, SIGNAL_SET, sets_signal
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
 from rollout.envs.tool_world import as_shown, assistant, messages_of, with_text
 from rollout.envs.tool_yardsticks import random_call
@@ -276,8 +276,10 @@ class _Blamed:
 
 
 def _raised_at(error: BaseException) -> str:
-    """file:line of the innermost frame outside this file."""
+    """file:line of the innermost frame outside this file, and outside of libraries if there is
+    one."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    frames = [f for f in frames if not f.filename.startswith(LIBRARIES)] or frames
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 

@@ -14,19 +14,19 @@ from pathlib import Path
 from fieldkit.records import Task
 from reward.reward import Reward
 from rollout.arm import BASE_ADAPTER
-from rollout.engine.router import samplers
 from rollout.engine.serve import MakeServer, ensure_engine, find_servers
 from rollout.engine.server import Server
 from rollout.engine.target import Served
-from rollout.envs.base import Site, World
+from rollout.envs.base import World
 from rollout.envs.registry import make_world
 from rollout.flight import OnProgress, RolloutProgress
 from rollout.player import Player
-from rollout.policies import WrittenSampler, sampled, sampled_for
+from rollout.policies import WrittenSampler, sampled
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.events import alarm, note, progress
 from scripts.phases.context import Context
+from scripts.phases.player_there import player_there, playing
 from scripts.run.template import chat_renderer, tool_form
 
 _TELL_SECONDS = 0.2
@@ -108,15 +108,9 @@ async def player(
         async with _player_on_nodes(ctx, servers, chat, settings, step, on_change) as on_nodes:
             yield on_nodes
         return
-    async with samplers(servers, (chat.eot_id,), on_change) as sampler_of:
-        yield Player(
-            policy=sampled_for(sampler_of, chat),
-            worlds=worlds(ctx),
-            settings=settings,
-            adapter_sha=servers[0].adapter_sha or BASE_ADAPTER,
-            policy_version=servers[0].version,
-            reward=reward(ctx, step),
-        )
+    paid = reward(ctx, step)
+    async with playing(servers, chat, worlds(ctx), settings, paid, on_change) as here:
+        yield here
 
 
 @asynccontextmanager
@@ -130,7 +124,6 @@ async def _player_on_nodes(
 ) -> AsyncIterator[Player]:
     """The same player, whose attempts are played by workers on nodes of the run's cluster."""
     from rollout.cluster.crew import RemotePlayer, crew
-    from scripts.phases.player_there import player_there
 
     paid = reward(ctx, step)
     there = functools.partial(player_there, ctx.config, ctx.model_dir(), servers, settings, paid)
@@ -150,12 +143,9 @@ def worlds(ctx: Context, form: str | None = None) -> Callable[[Task], World]:
     """A function that makes a fresh world for an episode of a task. form: of tool calls; None: the
     one that the model's template shows."""
     ctx.scratch.mkdir(exist_ok=True)
-    site = Site(
-        ctx.config.sandbox,
+    site = ctx.config.site(
         ctx.scratch,
-        ctx.config.rollout.protocol,
         form or tool_form(ctx.config.model, ctx.model_dir()),
-        pay_implied=ctx.config.reward.pay_implied,
         ledger=ctx.folder.ledger,
         say=functools.partial(note, ctx.tell),
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fieldkit.records import StopReason, Task, Trajectory, Turn
 from reward.reward import Reward
-from rollout.envs.base import Message, Site
+from rollout.envs.base import Message
 from rollout.envs.registry import environment_of, make_world, opening_of
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.player import Player
@@ -95,10 +95,7 @@ async def _said_again(
     player = Player(
         policy=lambda _, limits: SampledPolicy(sampler, renderer, limits),
         # Endpoints are shown tools in the form in which yardsticks write calls.
-        worlds=functools.partial(
-            make_world,
-            site=Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM),
-        ),
+        worlds=functools.partial(make_world, site=config.site(scratch, YARDSTICK_FORM)),
         settings=config.rollout,
         adapter_sha=demo.adapter_sha,
         policy_version=demo.turns[0].policy_version,

@@ -17,7 +17,6 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file
 from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
-from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.flight import Attempt, RolloutProgress, fly
@@ -73,7 +72,7 @@ def _play(
     config: RunConfig, tasks: Sequence[Task], model_dir: Path, scratch: Path, progress: Progress
 ) -> list[Trajectory]:
     renderer = chat_renderer(config.model, model_dir)
-    site = Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM)
+    site = config.site(scratch, YARDSTICK_FORM)
     player = Player(
         policy=lambda task, limits: reciting(oracle_when_asked(task), renderer, limits),
         worlds=functools.partial(make_world, site=site),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput
@@ -19,7 +20,6 @@ from fieldkit.eval.grade import Grade
 from fieldkit.files.atomic import write_text
 from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
-from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.flight import Attempt, RolloutProgress, fly
@@ -53,14 +53,16 @@ def play_yardstick(
     progress: Progress,
     under: RunConfig | None = None,
     load: Callable[[], ChatRenderer] | None = None,
+    run: Callable[[Coroutine[Any, Any, list[Trajectory]]], list[Trajectory]] = asyncio.run,
 ) -> list[Trajectory]:
     """One episode of every task by the named yardstick. Raises `Unavailable` without a sandbox.
 
     under: the settings with limits, sandbox and reward; the defaults if None. load: gives the
-    tokenizer, for a yardstick that has ids.
+    tokenizer, for a yardstick that has ids. run: runs a coroutine; one event loop's for several
+    yardsticks, where coroutines of an environment may keep what belongs to the first loop.
     """
     config = under or RunConfig()
-    site = Site(config.sandbox, scratch, config.rollout.protocol, YARDSTICK_FORM)
+    site = config.site(scratch, YARDSTICK_FORM)
 
     def tell(p: RolloutProgress) -> None:
         progress(what, p.finished, p.total)
@@ -77,7 +79,7 @@ def play_yardstick(
         return functools.partial(eval_seed, attempt.task.task_id, attempt.k)
 
     attempts = [Attempt(task, 0) for task in tasks]
-    return asyncio.run(fly(attempts, player, seeds, on_progress=tell))
+    return run(fly(attempts, player, seeds, on_progress=tell))
 
 
 def unmet(grade: Grade) -> list[str]:

@@ -5,6 +5,8 @@ Nothing is trained and nothing is kept.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,17 +47,19 @@ def play_worth(
     load: gives the tokenizer, which the random policy needs. Raises as playing does.
     """
     found = []
-    for env in config.envs:
-        own = tuple(task for task in tasks if task.env == env)[:TASKS]
-        if not own:
-            continue
-        played, absent = {}, {}
-        for name in (DO_NOTHING, RANDOM, ORACLE):
-            try:
-                played[name] = play_yardstick(name, own, scratch, name, progress, config, load)
-            except (BadInput, MissingOracle) as e:
-                if name == DO_NOTHING:
-                    raise
-                absent[name] = str(e)
-        found.append(Worth(env, own, played, absent))
+    play = functools.partial(play_yardstick, under=config, load=load)
+    with asyncio.Runner() as runner:
+        for env in config.envs:
+            own = tuple(task for task in tasks if task.env == env)[:TASKS]
+            if not own:
+                continue
+            played, absent = {}, {}
+            for name in (DO_NOTHING, RANDOM, ORACLE):
+                try:
+                    played[name] = play(name, own, scratch, name, progress, run=runner.run)
+                except (BadInput, MissingOracle) as e:
+                    if name == DO_NOTHING:
+                        raise
+                    absent[name] = str(e)
+            found.append(Worth(env, own, played, absent))
     return found

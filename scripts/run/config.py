@@ -37,6 +37,7 @@ from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.engine_settings import EngineSettings
+from rollout.envs.base import Site
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.tool_calls import TOOL_FORMS
@@ -251,6 +252,17 @@ class RunConfig:
     def flags(self) -> str:
         """The flags after RUN in a next command that plays."""
         return play_flags(self.sandbox.kind)
+
+    def site(self, scratch: Path, tool_form: str, **more: Any) -> Site:
+        """What its worlds are given, wherever they run. more: other fields of `Site`."""
+        return Site(
+            self.sandbox,
+            scratch,
+            self.rollout.protocol,
+            tool_form,
+            pay_implied=self.reward.pay_implied,
+            **more,
+        )
 
     def plain(self) -> dict[str, Any]:
         """The resolved form: every key with its value, JSON-ready."""

@@ -25,7 +25,6 @@ from rich.text import Text
 from fieldkit.errors import BadInput
 from fieldkit.records import Task, Trajectory
 from reward.reward import Reward
-from rollout.envs.base import Site
 from rollout.envs.registry import make_world
 from rollout.envs.shell import SHELL_ENV
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
@@ -289,13 +288,7 @@ def play_random(config: RunConfig, model: Path, task: Task, k: int) -> Trajector
     """Play one attempt of the random policy under the run's limits. With the evaluation's seeds it
     is always the same. model: its tokenizer counts the context's tokens."""
     with tempfile.TemporaryDirectory() as scratch:
-        site = Site(
-            config.sandbox,
-            Path(scratch),
-            config.rollout.protocol,
-            YARDSTICK_FORM,
-            pay_implied=config.reward.pay_implied,
-        )
+        site = config.site(Path(scratch), YARDSTICK_FORM)
         player = yardstick_player(
             RANDOM,
             worlds=functools.partial(make_world, site=site),

@@ -5,8 +5,8 @@ operational: the sum of a small signal for each step. Each is a reward function 
 `(environments, **columns) -> list[float]`, over environments that keep a `Record`.
 
 A progress reward for results that merely resemble the answer pays a policy that draws queries at
-random, and one that never answers (docs/environments-sql.md has the numbers). So here progress is paid
-only to an episode that answers, and only for two things that chance seldom gives: a query that
+random, and one that never answers (docs/environments-sql.md has the numbers). So here progress is
+paid only to an episode that answers, and only for two things that chance seldom gives: a query that
 reads just the columns that the gold query reads, and a result that is the answer.
 """
 

@@ -113,6 +113,7 @@ def test_a_servers_program_becomes_a_run_that_starts_it(tmp_path: Path) -> None:
         (("--env", f"{FAULTY}:Sound", "--passes", "good"), "'good' compares no part"),
         (("--env", f"{FAULTY}:Nothing", "--passes", "reward >= 1"), "has no 'Nothing'"),
         (("--env", f"{FAULTY}:Needs", "--passes", "reward >= 1"), "`grpo env check`"),
+        (("--env", f"{FAULTY}:Unpaid", "--passes", "reward >= 1"), "nothing gives a reward; add a"),
         (("--env", "clawgym", "--passes", "reward >= 1"), "part of the project"),
         (("--env", "nowhere.py", "--passes", "reward >= 1"), "nowhere.py: no such file"),
         (("--passes", "reward >= 1"), "only with --env"),

@@ -93,6 +93,22 @@ def test_passes_reward_and_each_part_are_shown_for_nothing_chance_and_oracle(
     assert cells["looked, weight 0"] == ["0.000", "1.000", "0.333"]
 
 
+def test_coroutines_of_an_environment_meet_one_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of the module belongs to the loop in which it is waited for first."""
+    waits = "asyncio.get_running_loop().call_soon(answers.put_nowait, 1)"
+    code = CODE.replace("    def look(", "    async def look(").replace(
+        "self.looks += 1", f"{waits}\n        self.looks += await answers.get()"
+    )
+    start = "import asyncio\nanswers = asyncio.Queue()\n"
+    monkeypatch.setattr("tests.scripts.prepare.test_worth.CODE", start + code)
+    with vault(tmp_path) as config:
+        found = table(config, tmp_path)
+    cells = {name: values for name, *values in found.rows}
+    assert cells["looked, weight 0"] == ["0.000", "1.000", "0.333"]
+
+
 def test_a_part_of_weight_0_raises_no_alarm(tmp_path: Path) -> None:
     with vault(tmp_path) as config:
         assert table(config, tmp_path).alarm == ""
