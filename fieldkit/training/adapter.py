@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -69,7 +70,9 @@ class AdapterInfo:
     """The settings in `adapter_config.json`, and the identity of the two files together.
 
     rank: r of every LoRA pair. alpha: lora_alpha (the update is alpha / r * B @ A).
-    sha: see `adapter_sha`. use_rslora: the update is alpha / sqrt(r) * B @ A.
+    sha: see `adapter_sha`. use_rslora: the update is alpha / sqrt(r) * B @ A. pattern: the regular
+    expression for whole module names that the file has as its target_modules, as unsloth writes
+    them; target_modules are then the layers that have tensors. "" where it has names.
     """
 
     path: Path
@@ -79,6 +82,7 @@ class AdapterInfo:
     base_model: str
     sha: str
     use_rslora: bool = False
+    pattern: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class _LoraConfig:
 
     r: Annotated[PositiveInt, Strict()]
     lora_alpha: Annotated[PositiveFloat, Strict()]
-    target_modules: Annotated[list[str], Len(1)]
+    target_modules: Annotated[list[str], Len(1)] | str
     base_model_name_or_path: str | None = None
     use_rslora: bool = False
 
@@ -145,17 +149,34 @@ def read_adapter(path: str | Path) -> AdapterInfo:
             "not do; train a plain LoRA with init_lora_weights = true"
         )
     lora = from_plain(_LoraConfig, config, str(file))
-    if dotted := [name for name in lora.target_modules if "." in name]:
+    targets, pattern = lora.target_modules, ""
+    if isinstance(targets, str):
+        targets, pattern = _adapted(path / WEIGHTS_FILE), _compilable(targets, file)
+    if dotted := [name for name in targets if "." in name]:
         raise BadInput(f"{file}: target_modules: {dotted[0]!r}: give layer names, not paths")
     return AdapterInfo(
         path=path,
         rank=lora.r,
         alpha=lora.lora_alpha,
-        target_modules=tuple(sorted(lora.target_modules)),
+        target_modules=tuple(sorted(targets)),
         base_model=lora.base_model_name_or_path or "",
         sha=adapter_sha(path),
         use_rslora=lora.use_rslora,
+        pattern=pattern,
     )
+
+
+def _adapted(weights: Path) -> list[str]:
+    """The names of the layers that have a LoRA in a file of weights."""
+    return sorted({t.partition(".lora_")[0].rpartition(".")[-1] for t in tensor_shapes(weights)})
+
+
+def _compilable(pattern: str, file: Path) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as e:
+        raise BadInput(f"{file}: target_modules: {pattern!r}: no regular expression ({e})") from e
+    return pattern
 
 
 def base_name(model: str) -> str:
@@ -210,11 +231,15 @@ def expected_shapes(info: AdapterInfo, model_dir: Path) -> dict[str, tuple[int, 
     """Tensor name -> shape that an adapter of `info`'s rank and targets has on this model.
 
     Read from the headers of the model's own weight files, so it works for any architecture.
-    Raises `BadInput` where a target names no layer of the model.
+    Raises `BadInput` where a target names no layer of the model, and where a pattern chooses other
+    modules than all of its layers.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     unused = set(info.target_modules)
-    for name, (out_features, in_features) in sorted(linear_shapes(model_dir).items()):
+    modules = linear_shapes(model_dir)
+    if info.pattern:
+        _check_pattern(info, modules, model_dir)
+    for name, (out_features, in_features) in sorted(modules.items()):
         layer = name.rpartition(".")[-1]
         if layer in info.target_modules:
             unused.discard(layer)
@@ -226,6 +251,22 @@ def expected_shapes(info: AdapterInfo, model_dir: Path) -> dict[str, tuple[int, 
             f"layer in {model_dir}: the adapter is for another base"
         )
     return shapes
+
+
+def _check_pattern(info: AdapterInfo, modules: Collection[str], model_dir: Path) -> None:
+    """Raise `BadInput` unless the pattern, by which peft builds the layers, chooses what a server
+    is told: every module of the layers that have tensors, and at least one."""
+    chosen = {name for name in modules if re.fullmatch(info.pattern, name)}
+    told = {name for name in modules if name.rpartition(".")[-1] in info.target_modules}
+    if chosen and chosen == told:
+        return
+    odd = min(chosen ^ told, default="no module")
+    does = "leaves out" if odd in told else "chooses"
+    raise BadInput(
+        f"{info.path / CONFIG_FILE}: target_modules: {info.pattern!r} {does} {odd} of {model_dir}, "
+        f"and the adapter has tensors for {', '.join(info.target_modules) or 'none'}; train a plain"
+        " LoRA on whole layers, such as q_proj and v_proj"
+    )
 
 
 def linear_shapes(model_dir: Path) -> dict[str, tuple[int, int]]:

@@ -108,6 +108,36 @@ def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path)
     assert len({before, changed_weights, adapter_sha(adapter)}) == 3
 
 
+UNSLOTH = (
+    r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|v_proj).*?)"
+    r"|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:(?:q_proj|v_proj)))"
+)
+
+
+def test_a_pattern_is_the_layers_that_it_chose(tmp_path: Path, model: Path) -> None:
+    folder = write_adapter(tmp_path / "adapter", lora_tensors(), target_modules=UNSLOTH)
+    info = check_adapter(folder, model)
+    assert (info.target_modules, info.pattern) == (("q_proj", "v_proj"), UNSLOTH)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layer", "told"),
+    [
+        (r".*layers\.0\..*_proj", "_proj", "leaves out model.layers.1.self_attn.q_proj of"),
+        (r".*\.(q|v)_proj", "q_proj", "chooses model.layers.0.self_attn.v_proj of"),
+        ("all-linear", "_proj", "leaves out model.layers.0.self_attn.q_proj of"),
+        ("all-linear", "none", "chooses no module of"),
+    ],
+)
+def test_a_pattern_that_chooses_other_modules_than_have_tensors_is_refused(
+    tmp_path: Path, model: Path, pattern: str, layer: str, told: str
+) -> None:
+    tensors = {name: t for name, t in lora_tensors().items() if layer in name}
+    folder = write_adapter(tmp_path / "adapter", tensors, target_modules=pattern)
+    with pytest.raises(BadInput, match=told):
+        check_adapter(folder, model)
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [
@@ -120,7 +150,7 @@ def test_the_identity_follows_weights_and_config_and_nothing_else(adapter: Path)
         ({"target_modules": ["layers.0.q_proj"]}, "'layers.0.q_proj': give layer names, not paths"),
         ({"r": True}, "r: .* valid integer"),
         ({"lora_alpha": -1}, "lora_alpha"),
-        ({"target_modules": "all-linear"}, "target_modules"),
+        ({"target_modules": "q_proj("}, "'q_proj\\(': no regular expression"),
         ({"target_modules": []}, "target_modules"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights: 'pissa' changes the base's weights"),
         ({"init_lora_weights": "olora"}, "init_lora_weights: 'olora' changes the base's weights"),
