@@ -45,7 +45,8 @@ class Reward:
 
     def of_group(self, trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
         """An advantage for each of a group's K episodes, from their rewards. An episode to which no
-        reward part applies has 0 and is not part of the mean."""
+        reward part applies, or whose opening left no room for a turn, has 0 and is not part of the
+        mean."""
         return _over_paid(
             trajectories,
             lambda t: 0.0,
@@ -75,8 +76,14 @@ class Reward:
         return CREDITS[self.credit]([t.reward for t in trajectories], earned, states, self.scale)
 
 
+def _is_paid(t: Trajectory) -> bool:
+    """Whether an attempt tells anything of the policy: a reward applies to it, and it began."""
+    without_room = not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
+    return not (t.grade.unrewarded or without_room)
+
+
 def _paid(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    return [t for t in trajectories if not t.grade.unrewarded]
+    return list(filter(_is_paid, trajectories))
 
 
 def _over_paid(
@@ -90,4 +97,4 @@ def _over_paid(
     if len(paid) < 2 <= len(trajectories):
         return tuple(map(nothing, trajectories))
     found = iter(of(paid))
-    return tuple(nothing(t) if t.grade.unrewarded else next(found) for t in trajectories)
+    return tuple(next(found) if _is_paid(t) else nothing(t) for t in trajectories)

@@ -19,7 +19,7 @@ from fieldkit.records import ActionKind, StopReason, Task, Trajectory, Turn
 from reward.reward import Reward
 from rollout.envs.base import Step, World
 from rollout.envs.registry import environment_of
-from rollout.policies import PolicyOf
+from rollout.policies import NoRoom, PolicyOf
 from rollout.seeds import EPISODE_TURN
 from rollout.settings import EpisodeSettings
 
@@ -81,11 +81,17 @@ class Player:
     ) -> Trajectory:
         opened = self.clock()
         policy = self.policy(task, self.settings)
-        policy.begin(task, await world.reset(task, seeds(EPISODE_TURN)))
         turns: list[Turn] = []
         steps: list[Step] = []
         sampling_seconds = world_seconds = 0.0
         stop: StopReason | None = None
+        opening = await world.reset(task, seeds(EPISODE_TURN))
+        try:
+            policy.begin(task, opening)
+        except NoRoom:
+            if environment_of(task).opening is not None:
+                raise  # the start of a run finds these
+            stop = StopReason.CONTEXT_FULL  # known only now, and no reason to end a night
         while stop is None:
             began = self.clock()
             seed, prompt_ids = seeds(len(turns)), policy.prompt_ids

@@ -40,7 +40,7 @@ class Policy(Protocol):
         """The ids that the next reply is sampled from; empty if the policy is not a model."""
 
     def begin(self, task: Task, opening: Opening) -> None:
-        """Take the opening messages. Raises `BadInput` if they leave no room for a reply."""
+        """Take the opening messages. Raises `NoRoom` if they leave no room for a reply."""
 
     async def reply(self, seed: int) -> Said | StopReason | None:
         """The next reply; None if the policy has no more; a stop reason if the request showed that
@@ -55,6 +55,10 @@ class Policy(Protocol):
 
 PolicyOf = Callable[[Task, EpisodeSettings], Policy]
 """Makes the policy of one episode of a task under the limits."""
+
+
+class NoRoom(BadInput):
+    """An opening that is too long for the context."""
 
 
 class SampledPolicy:
@@ -80,7 +84,7 @@ class SampledPolicy:
         self._transcript = self._renderer.start(opening.messages, opening.tools)
         if not self._fits():  # no policy could play this task
             limits = self._settings
-            raise BadInput(
+            raise NoRoom(
                 f"task {task.task_id}: its opening prompt has {len(self.prompt_ids)} tokens; with"
                 f" max_new_tokens = {limits.max_new_tokens} it does not fit max_model_len ="
                 f" {limits.max_model_len}; raise max_model_len or shorten the task"
@@ -180,7 +184,7 @@ class ChatPolicy:
 
     def _full(self, why: str) -> StopReason:
         if self._begins:
-            raise BadInput(
+            raise NoRoom(
                 f"task {self._task.task_id}: its opening leaves no room for a reply: {why}; shorten"
                 " the task, or raise engine.max_model_len where the endpoint holds more"
             )

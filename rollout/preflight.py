@@ -18,6 +18,7 @@ from fieldkit.records import (
     Signal,
     StopReason,
     Task,
+    Trajectory,
     ended_by_themselves,
 )
 from reward.totals import totals
@@ -84,6 +85,8 @@ class Preflight:
     """Replies in which the world found nothing to run, and no stop."""
     unread: str
     """How the first of these begins; empty if there is none."""
+    n_without_room: int
+    """Episodes whose opening left no room for a reply."""
 
     @property
     def n_episodes(self) -> int:
@@ -133,7 +136,14 @@ def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
         n_cut=sum(turn.finish_reason == "length" for turn in turns),
         n_unread=len(unread),
         unread=unread[0][:_SHOWN] if unread else "",
+        n_without_room=len(without_room(groups)),
     )
+
+
+def without_room(groups: Sequence[RolloutGroup]) -> list[Trajectory]:
+    """The episodes whose opening left no room for a reply."""
+    played = (t for g in groups for t in g.trajectories)
+    return [t for t in played if not t.turns and t.stop_reason is StopReason.CONTEXT_FULL]
 
 
 def _row(group: RolloutGroup) -> PreflightRow:
@@ -200,9 +210,14 @@ def explain(report: Preflight) -> str:
 
 
 def _of_replies(report: Preflight) -> str:
-    """Sentences, each with a space before it, where many replies were cut or not understood: then
-    limits or form are wrong, whatever the rewards are."""
+    """Sentences, each with a space before it, where replies had no room, or many were cut or not
+    understood: then limits or form are wrong, whatever the rewards are."""
     said, many = "", _MANY * report.n_replies
+    if report.n_without_room:
+        said += (
+            f" {report.n_without_room} of {report.n_episodes} episodes had no room for a reply"
+            " behind what their environment begins with: raise engine.max_model_len."
+        )
     if report.n_cut > many:
         said += (
             f" {report.n_cut} of {report.n_replies} replies were cut at rollout.max_new_tokens:"

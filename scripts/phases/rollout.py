@@ -16,6 +16,7 @@ from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
+from rollout.preflight import without_room
 from scripts.base.events import alarm
 from scripts.phases.checks import check_kept_apart, require_staying_engine
 from scripts.phases.context import Context, Done
@@ -42,8 +43,9 @@ def rollout(ctx: Context) -> Done:
     timings = read_timings(ctx.folder.timings(n), n).with_segment(ctx.watch.segment("rollout"))
     write_timings(ctx.folder.timings(n), timings)
     bundle = ctx.folder.bundle(n)
-    if (unpaid := unrewarded(groups)) is not None:
-        alarm(ctx.tell, unpaid)
+    for warning in (unrewarded(groups), no_room(groups)):
+        if warning is not None:
+            alarm(ctx.tell, warning)
     return Done(_told(n, groups), {ctx.folder.relative(bundle): sha256_records(bundle)})
 
 
@@ -142,6 +144,18 @@ def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:
         f"{len(found)} of {len(played)} episodes get no reward: every reward function gave None or"
         f" has weight 0 (the first: env {group.env}, task {group.task_id}, k = {trajectory.k})."
         " They take no part in training; see envs.NAME.rewards"
+    )
+
+
+def no_room(groups: tuple[RolloutGroup, ...]) -> str | None:
+    """A warning about episodes that could not begin; None without any."""
+    if not (found := without_room(groups)):
+        return None
+    return (
+        f"{len(found)} of {sum(len(g.trajectories) for g in groups)} episodes took no turn: what"
+        " their environment begins with leaves no room for a reply (the first: task"
+        f" {found[0].task_id}, k = {found[0].k}). A new run with a larger engine.max_model_len has"
+        " room for them"
     )
 
 

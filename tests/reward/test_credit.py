@@ -10,7 +10,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade, RewardPart
-from fieldkit.records import StopReason, Task, Trajectory
+from fieldkit.records import Signal, StopReason, Task, Trajectory
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import (
     CREDITS,
@@ -381,3 +381,17 @@ def test_credit_by_episode_gives_every_turn_what_its_episode_has() -> None:
     first, second = by_episode.of_group(group)
     assert by_episode.of_turns(group) == ((first, first), (second,))
     assert first < 0 < second
+
+
+@pytest.mark.parametrize("credit", sorted(CREDITS))
+def test_an_attempt_that_could_not_begin_is_compared_with_nothing(credit: str) -> None:
+    """Its opening left no room for a turn: what it earned says nothing of the policy."""
+    reward = Reward(RewardSettings(), scale="mean", credit=credit)
+    good, bad = (replace(played(x, k=k), reward=x) for k, x in enumerate((1.0, 0.0)))
+    cut = replace(good, k=2, turns=(), stop_reason=StopReason.CONTEXT_FULL, reward=0.2)
+    *of_two, of_cut = reward.of_turns([good, bad, cut])
+    assert of_two == list(reward.of_turns([good, bad]))
+    assert of_cut == ()
+    assert reward.of_group([good, bad, cut]) == (0.5, -0.5, 0.0)
+    assert reward.signal([good, bad, cut]) is Signal.LEARNABLE
+    assert reward.signal([good, cut, replace(cut, k=3)]) is Signal.STUCK

@@ -10,6 +10,7 @@ import pytest
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import ActionKind, StopReason, Task, Trajectory, segments
 from rollout.engine.client import NoAnswer
+from rollout.envs.shell import SHELL
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
@@ -108,6 +109,17 @@ def test_a_context_that_fills_up_ends_the_episode(tmp_path: Path) -> None:
 def test_a_task_whose_opening_does_not_fit_is_no_rollout(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"alpha.*max_model_len = 70"):
         play(tmp_path, replies(WORK), max_model_len=70)
+
+
+def test_an_opening_that_only_the_world_knows_and_that_does_not_fit_ends_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No check at the start can find it, and the others of the step are worth keeping."""
+    known_late = replace(SHELL, opening=None)
+    monkeypatch.setattr("rollout.player.environment_of", lambda task: known_late)
+    t = play(tmp_path, replies(WORK), max_model_len=70)
+    assert (t.turns, t.stop_reason) == ((), StopReason.CONTEXT_FULL)
+    assert not t.grade.passed
 
 
 def test_an_episode_whose_commands_take_too_long_is_ended(tmp_path: Path) -> None:

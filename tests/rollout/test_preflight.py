@@ -5,10 +5,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fieldkit.records import Signal, StopReason
 from fieldkit.training.advantages import group_advantages
+from rollout.envs.shell import SHELL
 from rollout.preflight import HEADER, Preflight, Verdict, explain, preflight, render_rows
 from rollout.seeds import training_seed
+from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
     Script,
     ScriptedSampler,
@@ -79,6 +83,21 @@ def test_replies_that_are_cut_or_not_understood_are_the_likelier_cause(tmp_path:
     assert n is not None, said
     assert f"{n[1]} of {n[1]} replies had nothing to run, such as 'I would sort the file. " in said
     assert "replies" not in explain(look(tmp_path, sometimes_stops))
+
+
+def test_openings_that_only_the_world_knows_and_that_leave_no_room_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_late = replace(SHELL, opening=None)
+    monkeypatch.setattr("rollout.player.environment_of", lambda task: known_late)
+    limits = EpisodeSettings(max_turns=4, max_new_tokens=64, max_model_len=70)
+    one = player(tmp_path, replies(bash("ls")), settings=limits)
+    report = asyncio.run(preflight(POOL[:2], player=one, run_seed=0, group_size=2))
+    assert (report.n_replies, report.n_without_room) == (0, 4)
+    assert report.verdict is Verdict.NO_SIGNAL
+    said = explain(report)
+    assert "4 of 4 episodes had no room for a reply" in said
+    assert said.endswith("raise engine.max_model_len.")
 
 
 def test_rewards_that_differ_by_turns_alone_are_told_from_work_that_differs(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fieldkit.eval.grade import Grade, RewardPart
-from fieldkit.records import RolloutGroup, Signal
-from scripts.phases.rollout import unrewarded
+from fieldkit.records import RolloutGroup, Signal, StopReason
+from scripts.phases.rollout import no_room, unrewarded
 from tests.scripts.evals import trajectory
 
 
@@ -22,6 +22,17 @@ def test_episodes_to_which_no_part_applies_are_warned_of() -> None:
     assert said is not None
     assert said.startswith("2 of 3 episodes get no reward")
     assert "env game, task a, k = 1" in said
+
+
+def test_attempts_that_could_not_begin_are_warned_of() -> None:
+    whole = group(1.0, 0.0, 0.5)
+    first, second, third = whole.trajectories
+    cut = replace(second, turns=(), stop_reason=StopReason.CONTEXT_FULL)
+    said = no_room((replace(whole, trajectories=(first, cut, third)),))
+    assert said is not None
+    assert said.startswith("1 of 3 episodes took no turn")
+    assert "task a, k = 1" in said
+    assert no_room((whole,)) is None
 
 
 def test_a_part_of_zero_is_a_reward() -> None:
