@@ -80,6 +80,8 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
             "max_turns": TURNS,
             "max_new_tokens": 16,
         },
+        # Small steps: each game is played by chance, not by what was learned in the one before.
+        trainer={"lr": 1e-5},
         engine={"max_model_len": 1024, "lifecycle": "hotswap", "start_seconds": 900},
     )
     tables = [
