@@ -93,6 +93,7 @@ def test_every_cell_gives_what_is_committed() -> None:
         resources={"metadata": {"path": str(NOTEBOOK.parent)}},
         startup_timeout=300,
         iopub_timeout=60,  # a busy machine may be late with the last line that a cell printed
+        coalesce_streams=True,  # and may print in two parts what was one
     ).execute()
     for before in cells("code"):
         after = cell(executed, before.id)
