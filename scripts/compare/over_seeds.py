@@ -144,10 +144,10 @@ def compare_nights(words: Sequence[str], *, unlike: Path | None = None) -> Seeds
     `BadInput` for an arm that is the start of its night or no step of it.
     """
     ends = matched_arms(words)
-    for label, end in ends.items():
-        if not end.arm.isdecimal():
+    for word, end in zip(words, ends.values(), strict=True):
+        if "@" in Path(word).name and not end.arm.isdecimal():
             raise BadInput(
-                f"{label}: --seeds compares what a night came to with its own start; name the"
+                f"{word}: --seeds compares what a night came to with its own start; name the"
                 f" night alone, as in `grpo compare {end.word} … --seeds`"
             )
     told = (*_differing_settings(ends.values()), *remarks(ends))
@@ -218,8 +218,10 @@ def _night(night: _Played) -> SeedNight:
         {task: outcome(t) for task, t in arm.played.first_attempts.items()}
         for arm in (night.start, night.end)
     )
-    steps = RunReader(night.end.folder).steps[: int(night.end.arm) + 1]
-    return SeedNight(night.name, before, after, steps)
+    steps, arm = RunReader(night.end.folder).steps, night.end.arm
+    # A night that learned nothing ends with the adapter of its start.
+    to = int(arm) + 1 if arm.isdecimal() else None
+    return SeedNight(night.name, before, after, steps[:to])
 
 
 def _plain(arm: SeedsArm) -> dict[str, Any]:
