@@ -67,7 +67,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
     }
     with pytest.MonkeyPatch.context() as patch, stopped(patch):
         register_environments(settings, ROOT)
-        model, adapter = make_tiny_player(base)
+        model, adapter = make_tiny_player(base, times=80, steps=2000)
         register_environments({}, ROOT)
     folder = write_run(
         base / "run",

@@ -25,7 +25,7 @@ from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import teach
 
 REPLIES = {
-    "echo": ("echo: tea", "echo: milk", "I do not know."),
+    "echo": ("echo: tea", "echo: tea", "echo: milk", "I do not know."),
     "catch": ("move: left", "move: stay", "move: right"),
     "games": ("play: [3]", "play: [8]", "play: [12]", "play: [17]"),
     "wordle": ("play: [crane]", "play: [cycle]", "play: [apple]", "play: [stone]"),
@@ -52,16 +52,20 @@ def make_tiny_player(
     folder: Path,
     tasks: Sequence[Task] = TASKS,
     replies: Mapping[str, Sequence[str]] = REPLIES,
+    *,
+    times: int = _EPISODES,
+    steps: int = _STEPS,
 ) -> tuple[Path, Path]:
     """Make the model and a LoRA adapter for it below `folder`; return both folders.
 
-    replies: what it says, by environment. The environments of the tasks are registered; their
+    replies: what it says, by environment. times: episodes of each task, to learn from in so many
+    steps; with few of them it says something of its own on some machines. The environments of the tasks are registered; their
     servers and programs are started.
     """
     model_dir = make_tiny_model(folder / "model")
-    demos = episodes_by_chance(model_dir, folder, tasks, replies, _EPISODES)
+    demos = episodes_by_chance(model_dir, folder, tasks, replies, times)
     examples = [(e["input_ids"], e["labels"]) for demo in demos for e in as_examples(demo)]
-    teach(model_dir, examples, _STEPS)
+    teach(model_dir, examples, steps)
     return model_dir, make_adapter(folder / "adapter", model_dir, scale=0.02)
 
 
