@@ -149,9 +149,11 @@ def read_adapter(path: str | Path) -> AdapterInfo:
             "not do; train a plain LoRA with init_lora_weights = true"
         )
     lora = from_plain(_LoraConfig, config, str(file))
-    targets, pattern = lora.target_modules, ""
-    if isinstance(targets, str):
-        targets, pattern = _adapted(path / WEIGHTS_FILE), _compilable(targets, file)
+    if isinstance(lora.target_modules, str):
+        targets = _adapted(path / WEIGHTS_FILE)
+        pattern = _compilable(lora.target_modules, file)
+    else:
+        targets, pattern = lora.target_modules, ""
     if dotted := [name for name in targets if "." in name]:
         raise BadInput(f"{file}: target_modules: {dotted[0]!r}: give layer names, not paths")
     return AdapterInfo(

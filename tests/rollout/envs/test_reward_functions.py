@@ -205,7 +205,7 @@ def test_a_number_of_any_library_is_a_reward(value: Any) -> None:
     assert checked(None, "envs.a") is None
 
 
-def test_what_a_kept_function_knows_it_knows_of_the_next_group(tmp_path: Path) -> None:
+async def test_what_a_kept_function_knows_it_knows_of_the_next_group(tmp_path: Path) -> None:
     cell: dict[str, Any] = {"__name__": "__main__"}
     exec(
         "seen = []\ndef nth(prompts, **more): seen.append(1); return [len(seen)] * len(prompts)",
@@ -214,6 +214,6 @@ def test_what_a_kept_function_knows_it_knows_of_the_next_group(tmp_path: Path) -
     use = keep(cell["nth"], tmp_path / "nth.pkl")
     of_group = group_rewards("counter", replace(settings(), group_rewards={use: 1.0}), HERE)
     assert of_group is not None
-    attempt = play(settings(), tmp_path).trajectories[:1]
-    grades = [grade for _ in range(2) for grade in asyncio.run(of_group(TASK, attempt))]
+    attempt = (await asyncio.to_thread(play, settings(), tmp_path)).trajectories[:1]
+    grades = [grade for _ in range(2) for grade in await of_group(TASK, attempt)]
     assert [grade.rewards[-1].value for grade in grades] == [1.0, 2.0]

@@ -59,8 +59,8 @@ def make_tiny_player(
     """Make the model and a LoRA adapter for it below `folder`; return both folders.
 
     replies: what it says, by environment. times: episodes of each task, to learn from in so many
-    steps; with few of them it says something of its own on some machines. The environments of the tasks are registered; their
-    servers and programs are started.
+    steps; with few of them it says something of its own on some machines. The environments of the
+    tasks are registered; their servers and programs are started.
     """
     model_dir = make_tiny_model(folder / "model")
     demos = episodes_by_chance(model_dir, folder, tasks, replies, times)
