@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Entry
-from scripts.words.quantities import clock
+from scripts.words.quantities import clock, counted
 
 FORECAST = "forecast"
 """The event in the journal: steps in all, and `end`, the Unix time at which all is done."""
@@ -56,7 +56,7 @@ class Held:
         late = self.done - self.end
         how = "to the minute" if abs(late) < 60 else _minutes(late)
         return (
-            f"At {clock(self.made)} the forecast was {self.steps} steps, done at"
+            f"At {clock(self.made)} the forecast was {counted(self.steps, 'step')}, done at"
             f" {clock(self.end)}; it became {self.done_steps}, done at {clock(self.done)}: {how}."
         )
 
