@@ -76,10 +76,14 @@ class Reward:
         return CREDITS[self.credit]([t.reward for t in trajectories], earned, states, self.scale)
 
 
+def had_no_room(t: Trajectory) -> bool:
+    """Whether the opening of an attempt left no room for a reply."""
+    return not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
+
+
 def _is_paid(t: Trajectory) -> bool:
     """Whether an attempt tells anything of the policy: a reward applies to it, and it began."""
-    without_room = not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
-    return not (t.grade.unrewarded or without_room)
+    return not (t.grade.unrewarded or had_no_room(t))
 
 
 def _paid(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -21,6 +21,7 @@ from fieldkit.records import (
     Trajectory,
     ended_by_themselves,
 )
+from reward.reward import had_no_room
 from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups
@@ -142,8 +143,7 @@ def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
 
 def without_room(groups: Sequence[RolloutGroup]) -> list[Trajectory]:
     """The episodes whose opening left no room for a reply."""
-    played = (t for g in groups for t in g.trajectories)
-    return [t for t in played if not t.turns and t.stop_reason is StopReason.CONTEXT_FULL]
+    return [t for g in groups for t in g.trajectories if had_no_room(t)]
 
 
 def _row(group: RolloutGroup) -> PreflightRow:

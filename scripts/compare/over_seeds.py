@@ -145,7 +145,7 @@ def compare_nights(words: Sequence[str], *, unlike: Path | None = None) -> Seeds
     """
     ends = matched_arms(words)
     for word, end in zip(words, ends.values(), strict=True):
-        if "@" in Path(word).name and not end.arm.isdecimal():
+        if end.word != word.rstrip("/") and not end.arm.isdecimal():  # an arm was typed
             raise BadInput(
                 f"{word}: --seeds compares what a night came to with its own start; name the"
                 f" night alone, as in `grpo compare {end.word} … --seeds`"
