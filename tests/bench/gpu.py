@@ -41,6 +41,9 @@ MICRO_BATCHES = (2048, 4096, 8192, 16384)
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Times each is measured.")] = 3,
     short: Annotated[bool, typer.Option(help="Hardly any work, on a CPU too.")] = False,
+    micro_batch: Annotated[
+        list[int], typer.Option(min=1, help="Tokens of a micro-batch to try; may be repeated.")
+    ] = list(MICRO_BATCHES),  # noqa: B006
     kept: Annotated[Path, typer.Option(help="Where model and measurements are kept.")] = KEPT,
     out: Annotated[Path, typer.Option(help="Where the page and the table go.")] = ROOT / "docs",
 ) -> None:
@@ -57,7 +60,7 @@ def main(
     for name, round_ in in_turn(tuple(trainers.KINDS), rounds):
         do = bind(trainers.passes, work, bundle, trainers.KINDS[name])
         taken.take(trainers.PART, name, round_, do)
-    for tokens in MICRO_BATCHES:
+    for tokens in micro_batch:
         for checkpointing in (False, True):
             _take_size(work, taken, bundle, tokens, checkpointing)
     for name, round_ in in_turn((trainers.OURS, trainers.PLAIN), rounds):
@@ -75,10 +78,10 @@ def work_of(kept: Path, size: Size) -> Work:
     else:
         tell("making a model with random weights")
         _, adapter = make_policy(policy, size)
-    if not (kept / BUNDLE).is_file():
-        write_bundle(kept / BUNDLE, size, adapter.sha)
     # Nothing is computed twice where the step fits without.
     config = preset_config(PRESET, ("trainer.gradient_checkpointing=false",))
+    if not (kept / BUNDLE).is_file():
+        write_bundle(kept / BUNDLE, size, adapter.sha, config.rollout.temperature)
     work = Work(policy / MODEL, adapter, (), config, smaller)
     if _forecast(work) > _room():
         config = preset_config(PRESET, ("trainer.gradient_checkpointing=true",))

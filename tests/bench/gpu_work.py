@@ -105,14 +105,16 @@ def make_policy(folder: Path, size: Size) -> tuple[Path, AdapterInfo]:
     return folder / MODEL, check_adapter(folder / ADAPTER, folder / MODEL)
 
 
-def write_bundle(path: Path, size: Size, adapter_sha: str) -> None:
-    """trajectory_bundle.jsonl of one step, the same for one size."""
-    rng = random.Random(0)
-    groups = (_group(rng, size, f"task-{i}", adapter_sha) for i in range(size.tasks))
+def write_bundle(path: Path, size: Size, adapter_sha: str, temperature: float) -> None:
+    """trajectory_bundle.jsonl of one step, the same for one size, as sampled at `temperature`."""
+    rng, sampling = random.Random(0), Sampling(temperature, max(size.sampled), 1.0, 0, 0.0)
+    groups = (_group(rng, size, f"task-{i}", adapter_sha, sampling) for i in range(size.tasks))
     write_text(path, "".join(encode_group(group) + "\n" for group in groups))
 
 
-def _group(rng: random.Random, size: Size, task_id: str, sha: str) -> RolloutGroup:
+def _group(
+    rng: random.Random, size: Size, task_id: str, sha: str, sampling: Sampling
+) -> RolloutGroup:
     prompt = _ids(rng, size, size.first_prompt)
     rewards = [k / (size.attempts - 1) for k in range(size.attempts)]
     trajectories = tuple(
@@ -121,7 +123,7 @@ def _group(rng: random.Random, size: Size, task_id: str, sha: str) -> RolloutGro
             k=k,
             seed=0,
             adapter_sha=sha,
-            sampling=Sampling(1.0, max(size.sampled), 1.0, 0, 0.0),
+            sampling=sampling,
             turns=_turns(rng, size, prompt),
             stop_reason=StopReason.MAX_TURNS,
             grade=Grade(()),

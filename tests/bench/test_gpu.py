@@ -63,7 +63,7 @@ def test_the_folder_that_is_written_has_the_shape_that_was_asked_for(kept: Path)
 
 
 def test_a_whole_step_has_the_documents_attempts_and_every_turn(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "bundle.jsonl", QWEN_7B, "sha")
+    write_bundle(tmp_path / "bundle.jsonl", QWEN_7B, "sha", 0.8)
     groups = read_bundle(tmp_path / "bundle.jsonl")
     attempts = [t for g in groups for t in g.trajectories]
     assert (len(groups), len(attempts)) == (8, 32)
@@ -101,6 +101,13 @@ def test_what_would_not_fit_is_left_out_and_computed_again_where_that_does(
     for checkpointing in (False, True):
         gpu._take_size(work, taken, kept / gpu.BUNDLE, 4096, checkpointing)
     assert taken.contestants(trainers.SIZES) == ["4,096 tokens, computed again"]
+
+
+@pytest.mark.parametrize("name", [trainers.OURS, trainers.PLAIN])
+def test_a_whole_step_runs_from_the_bundle_to_the_saved_adapter(
+    work: Work, kept: Path, name: str
+) -> None:
+    assert gpu._step(work, kept / gpu.BUNDLE, name)["seconds"] > 0
 
 
 def test_the_page_shows_the_forecast_beside_the_peak(work: Work, tmp_path: Path) -> None:
