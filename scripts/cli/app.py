@@ -36,11 +36,12 @@ _NEAR = 60  # characters before one that cannot be written
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from scripts.base.machine import versions
+        from scripts.base.machine import PROGRAM, versions
 
         found = versions()
         commit = f" (commit {found['commit'][:12]})" if "commit" in found else ""
-        print(f"grpo {found['grpo-loop']}{commit}, Python {found['python']}")
+        release = found.get(PROGRAM, "from a folder that is not installed")
+        print(f"grpo {release}{commit}, Python {found['python']}")
         raise typer.Exit
 
 

@@ -1,5 +1,7 @@
 """What `make bench-gpu` trains: a model of the third document's size, and the bundle of one step.
 
+`python -m tests.bench.gpu_work FOLDER` makes the model and its adapter.
+
 Weights and ids are random: the time of a step does not depend on them, and nothing is downloaded.
 The lengths are those of a night whose habit is still there: every attempt takes all its turns.
 """
@@ -12,6 +14,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import log
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fieldkit.codec import encode_group
 from fieldkit.eval.grade import Grade
@@ -26,7 +31,6 @@ from fieldkit.records import (
     Trajectory,
     Turn,
 )
-from fieldkit.training.adapter import AdapterInfo, check_adapter
 
 MODEL, ADAPTER = "model", "adapter"
 
@@ -82,8 +86,8 @@ SMALL = Size(
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def make_policy(folder: Path, size: Size) -> tuple[Path, AdapterInfo]:
-    """The model's folder and its adapter in `folder`, made with random weights in bfloat16."""
+def make_policy(folder: Path, size: Size) -> None:
+    """Make the model's folder and its adapter in `folder`, with random weights in bfloat16."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, Qwen2Config
@@ -102,7 +106,6 @@ def make_policy(folder: Path, size: Size) -> tuple[Path, AdapterInfo]:
                 if "lora_B" in name:  # peft's own are zeros
                     parameter.normal_(std=1e-3)
         policy.save_pretrained(str(new / ADAPTER))
-    return folder / MODEL, check_adapter(folder / ADAPTER, folder / MODEL)
 
 
 def write_bundle(path: Path, size: Size, adapter_sha: str, temperature: float) -> None:
@@ -163,3 +166,15 @@ def _turns(rng: random.Random, size: Size, prompt: Sequence[int]) -> tuple[Turn,
 
 def _ids(rng: random.Random, size: Size, n: int) -> list[int]:
     return [rng.randrange(size.config["vocab_size"]) for _ in range(n)]
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where model and adapter go.")],
+    small: Annotated[bool, typer.Option("--small", help="Hardly any weights.")] = False,
+) -> None:
+    """Make the policy."""
+    make_policy(folder, SMALL if small else QWEN_7B)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -53,9 +53,9 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, n: int, visible: str | None = Non
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
 
-def a_token(model: Path) -> int:
+def a_token(model: Path, allocator: float = trainer_budget._ALLOCATOR) -> int:
     """What a token of a micro-batch needs."""
-    return int(trainer_budget._ALLOCATOR * activation_bytes(model, 4, checkpointing=False))
+    return int(allocator * activation_bytes(model, 4, checkpointing=False))
 
 
 def needed(model: Path) -> int:
@@ -139,6 +139,18 @@ def test_on_a_gpu_its_own_memory_counts_and_shared_memory_is_the_host_s(
     require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
 
 
+def test_a_gpu_s_allocator_gives_back_what_it_keeps_before_a_step_is_refused(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = max(tokens(batch, shared=True) for batch in batches)
+    least = needed(tiny_model) + largest * a_token(tiny_model, allocator=1.0)
+    with_room(monkeypatch, host=0, gpu=least)
+    require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
+    with_room(monkeypatch, host=0, gpu=least - 1)
+    with pytest.raises(Shortage, match="a micro-batch of"):
+        require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
+
+
 def test_processes_of_one_step_share_the_host_s_memory_and_have_each_a_gpu(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +175,7 @@ def test_of_a_sharded_base_a_gpu_holds_a_part_and_two_layers_and_the_host_all_of
     layers = whole - embedding
     part = embedding + layers // 8 + layers  # of the two layers that it has
     largest = max(tokens(batch, shared=True) for batch in batches)
-    rest = needed(tiny_model) - whole + largest * a_token(tiny_model)
+    rest = needed(tiny_model) - whole + largest * a_token(tiny_model, allocator=1.0)
 
     def require(host: int, gpu: int) -> None:
         with_room(monkeypatch, host, gpu)

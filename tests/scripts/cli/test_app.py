@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 import pytest
+import typer
 from typer.main import get_command
 
 from scripts.base.checkout import ROOT
-from scripts.cli.app import app
+from scripts.cli.app import _print_version, app
 from tests.scripts.typed import BAD_INPUT, grpo
 
 
@@ -29,6 +30,15 @@ def commands() -> dict[str, click.Command]:
 def test_version_and_short_help_end_well() -> None:
     assert grpo("--version").stdout.startswith("grpo 0.")
     assert "KEY=VALUE" in grpo("run", "-h").stdout
+
+
+def test_the_version_of_a_folder_that_is_not_installed_is_said_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("scripts.base.machine.versions", lambda: {"python": "3.12.3"})
+    with pytest.raises(typer.Exit):
+        _print_version(asked=True)
+    assert capsys.readouterr().out == "grpo from a folder that is not installed, Python 3.12.3\n"
 
 
 def test_the_help_groups_the_commands() -> None:
