@@ -46,6 +46,11 @@ class Box:
     """Memory of one device; on a machine with one memory for all, that memory."""
     matmul_share: Share = 0.7
     """Share of `tflops` that large matrix products reach; 1 where `tflops` was measured so."""
+    reference_share: Share | None = None
+    """Share of those products' FLOP/s that the trainer's reference pass reaches. Left out: what it
+    reaches on the machine whose steps were fitted."""
+    gradient_share: Share | None = None
+    """The same of forward and backward."""
     bandwidth_share: Share = 0.6
     """Share of `memory_gb_s` that decoding reaches; 1 where `memory_gb_s` was measured so."""
     devices: Count = 1

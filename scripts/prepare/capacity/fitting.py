@@ -15,7 +15,13 @@ from statistics import fmean, median
 
 from fieldkit.errors import BadInput
 from scripts.prepare.capacity.box import GIGA, Box, named_box
-from scripts.prepare.capacity.measured import TABLE, MeasuredRun, MeasuredStep, measured_runs
+from scripts.prepare.capacity.measured import (
+    FITTED_BOX,
+    TABLE,
+    MeasuredRun,
+    MeasuredStep,
+    measured_runs,
+)
 from scripts.prepare.capacity.model_shape import ModelShape
 from scripts.prepare.capacity.step_time import Efficiency, iterations, pass_seconds, rollout_seconds
 
@@ -88,7 +94,7 @@ def _rows(runs: Sequence[MeasuredRun]) -> list[_Row]:
 def fit(runs: Sequence[MeasuredRun]) -> Fit:
     """The efficiencies that fit the exact ones among `runs` best. Raises `BadInput` where a part
     was never measured."""
-    return _fit(_rows([run for run in runs if run.is_exact]), _trainer_seconds(runs))
+    return _fit(_rows([run for run in runs if run.is_fitted]), _trainer_seconds(runs))
 
 
 def _trainer_seconds(runs: Sequence[MeasuredRun]) -> float:
@@ -183,7 +189,7 @@ def predicted(row: _Row, found: Fit) -> dict[str, float]:
 
 def left_out(runs: Sequence[MeasuredRun]) -> dict[str, Error]:
     """Leave one out: each step of the exact runs as fitted to all the others, by part."""
-    rows = _rows([run for run in runs if run.is_exact])
+    rows = _rows([run for run in runs if run.is_fitted])
     load = _trainer_seconds(runs)
     fits = [_fit([*rows[:i], *rows[i + 1 :]], load) for i in range(len(rows))]
     return _errors(rows, fits)
@@ -197,7 +203,10 @@ def stored_fit() -> tuple[Fit, Mapping[str, Error]]:
 
 
 def tried_on(run: MeasuredRun, found: Fit) -> dict[str, Error]:
-    """How far the fit is off on a run that it was not fitted to, by part."""
+    """How far the fit is off on a run that it was not fitted to, by part. On another box the engine
+    has that box's own time."""
+    if run.box != FITTED_BOX:
+        found = replace(found, iteration_ms=named_box(run.box).iteration_ms)
     rows = _rows([run])
     return _errors(rows, [found] * len(rows))
 

@@ -1,8 +1,9 @@
 """Steps that were measured: their work, and their seconds by part.
 
-`python -m scripts.prepare.capacity.measured RUN …` writes measured.json from runs. A run that still
-has its bundles tells the longest episode of each step, a committed copy does not. Where `make
-bench` has written docs/performance.json, its rollouts and passes are measurements too.
+`python -m scripts.prepare.capacity.measured RUN[@BOX] …` writes runs into measured.json, played on
+`epyc-2` unless a box is named. A run that still has its bundles tells the longest episode of each
+step, a committed copy does not. Where `make bench` has written docs/performance.json, its rollouts
+and passes are measurements too.
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ class MeasuredRun:
         """Whether the work of every step is known, not estimated."""
         return all(step.work.is_exact for step in self.steps)
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether what the software makes of a device is fitted to it; other runs try the fit."""
+        return self.is_exact and self.box == FITTED_BOX
+
 
 def measured_run(reader: RunReader, box: str) -> MeasuredRun:
     """The measured steps of a run that was played on this box. Raises `BadInput`."""
@@ -159,12 +165,12 @@ def bench_runs(found: Mapping[str, Any], where: str) -> list[MeasuredRun]:
         ) from None
     model = "SmolLM2-135M-Instruct"
     return [
-        MeasuredRun(f"bench, {n} in flight", told, model, _BOX, n, tuple(steps[n]), tflops)
+        MeasuredRun(f"bench, {n} in flight", told, model, FITTED_BOX, n, tuple(steps[n]), tflops)
         for n in sorted(steps)
     ]
 
 
-_BOX, _PROCESSOR = "epyc-2", "EPYC"
+FITTED_BOX, _PROCESSOR = "epyc-2", "EPYC"
 """That box, and what its processor is called. Other processors reach other shares of their
 products."""
 
@@ -198,14 +204,17 @@ def _bench_passes(row: Mapping[str, Any]) -> MeasuredStep:
 
 def default_night(runs: Sequence[MeasuredRun]) -> MeasuredRun:
     """The first run whose steps were measured whole and whose work is known."""
-    return next(run for run in runs if run.is_exact and run.steps[0].seconds("step"))
+    return next(run for run in runs if run.is_fitted and run.steps[0].seconds("step"))
 
 
-def main(runs: Sequence[str]) -> None:
-    """Write measured.json from these runs, played on `epyc-2`."""
-    found = [asdict(measured_run(RunReader(open_run(run)), "epyc-2")) for run in runs]
-    write_json(TABLE, {"schema": 1, "runs": found})
-    print(TABLE)
+def main(runs: Sequence[str], table: Path = TABLE) -> None:
+    """Write these runs into measured.json, in the place of those of the same name."""
+    named = (run.partition("@") for run in runs)
+    found = [measured_run(RunReader(open_run(run)), box or FITTED_BOX) for run, _, box in named]
+    names = {run.name for run in found}
+    kept = [run for run in read_json(table)["runs"] if run["name"] not in names]
+    write_json(table, {"schema": 1, "runs": [*kept, *map(asdict, found)]})
+    print(table)
 
 
 if __name__ == "__main__":

@@ -115,11 +115,11 @@ def checks(efficiency: Efficiency, like: StepWork) -> dict[str, Check]:
 
 
 def told(efficiency: Efficiency) -> str:
-    """The check in a sentence: no other step on a GPU is known."""
+    """The check in a sentence."""
     found = checks(efficiency, default_night(measured_runs()).steps[0].work)
     step, passes = found["step"], found["passes"]
     return (
-        "The only measured step on a GPU, of an article on GRPO on a DGX Spark, took"
+        "A step on a GPU that somebody else measured, of an article on GRPO on a DGX Spark, took"
         f" {step.measured:.0f} s and is predicted as {step.predicted:.0f}; its two passes took"
         f" {passes.measured:.0f} s and are predicted as {passes.predicted:.0f}."
     )

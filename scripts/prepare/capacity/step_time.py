@@ -126,10 +126,11 @@ def pass_seconds(
         return flops / (box.flops * share)
 
     canary = shape.forward_flops(efficiency.canary_tokens, efficiency.canary_tokens)
+    reference = box.reference_share or efficiency.reference
     return (
-        seconds(shape.forward_flops(inputs, scored), efficiency.reference),
-        seconds(shape.gradient_flops(inputs, scored), efficiency.gradient),
-        seconds(canary, efficiency.reference),
+        seconds(shape.forward_flops(inputs, scored), reference),
+        seconds(shape.gradient_flops(inputs, scored), box.gradient_share or efficiency.gradient),
+        seconds(canary, reference),
     )
 
 

@@ -34,7 +34,7 @@ def test_the_boxes_that_are_asked_for_are_there() -> None:
 
 def test_units_are_those_of_the_keys() -> None:
     h100 = named_box("h100")
-    assert h100.flops == pytest.approx(0.7 * 989e12)
+    assert h100.flops == pytest.approx(0.753 * 989e12)
     assert h100.bandwidth == pytest.approx(0.6 * 3.35e12)
 
 

@@ -16,6 +16,7 @@ from scripts.prepare.capacity.measured import (
     MeasuredStep,
     bench_runs,
     default_night,
+    main,
     measured_run,
     measured_runs,
     seats_of,
@@ -109,6 +110,20 @@ def test_a_short_bench_another_machines_and_one_without_longest_attempts_say_not
     rows = [{k: v for k, v in row.items() if k != "longest"} for row in bench()["measurements"]]
     (passes,) = bench_runs(bench(measurements=rows), "performance.json")
     assert [step.rollout for step in passes.steps] == [None]
+
+
+def test_runs_are_written_in_the_place_of_those_of_their_name(tmp_path: Path) -> None:
+    table = tmp_path / "measured.json"
+    write_json(table, {"schema": 1, "runs": [{"name": "other"}, {"name": "sql-0", "box": "old"}]})
+    main(["sql-0", "sql-1@h100"], table)
+    found = {run["name"]: run.get("box") for run in read_json(table)["runs"]}
+    assert found == {"other": None, "sql-0": "epyc-2", "sql-1": "h100"}
+
+
+def test_a_run_on_another_box_is_not_fitted() -> None:
+    (gpu,) = (run for run in measured_runs() if run.box == "h100")
+    assert gpu.is_exact
+    assert not gpu.is_fitted
 
 
 def test_a_bench_comes_first(tmp_path: Path) -> None:

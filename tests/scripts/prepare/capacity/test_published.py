@@ -27,10 +27,10 @@ def test_a_restart_is_a_start_and_the_weights_at_the_articles_speed() -> None:
     assert FOUND["restart"].predicted == pytest.approx(box.start_seconds + weights)
 
 
-def test_a_step_is_predicted_within_a_third_and_its_passes_are_not() -> None:
+def test_a_step_and_its_passes_are_predicted_within_a_third() -> None:
     """docs/SCALE.md says by how much; a model that gets better or worse has to say so there."""
     assert abs(FOUND["step"].off) < 1 / 3
-    assert FOUND["passes"].off < -0.5
+    assert abs(FOUND["passes"].off) < 1 / 3  # with the shares that an H100 reached
 
 
 def test_turns_alone_say_nothing_of_the_efficiencies() -> None:

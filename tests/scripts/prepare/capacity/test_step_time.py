@@ -104,6 +104,11 @@ def test_passes_are_flops_over_a_share_of_the_limit() -> None:
     assert time.total == pytest.approx(6.4 + 4 + 16 + 3)
 
 
+def test_a_box_whose_passes_were_measured_has_its_own_shares() -> None:
+    time = step_time(work(), shape(), box(reference_share=0.25, gradient_share=0.5), EVEN, WAY)
+    assert (time.reference, time.gradient) == (pytest.approx(8), pytest.approx(8))
+
+
 def test_a_canary_is_a_forward_pass() -> None:
     time = step_time(work(), shape(), box(), replace(EVEN, canary_tokens=500.0), WAY)
     assert time.canary == pytest.approx(2)
