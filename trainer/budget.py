@@ -18,6 +18,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
 from trainer.scoring.micro_batch import tokens
+from trainer.scoring.shared_prefix import can_share
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings, cuda_devices
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _LORA_BYTES = 6 * _FLOAT32
 _ALLOCATOR = 1.5
 
 _DEFAULT_TARGETS = ("q_proj", "v_proj")
+
+_READS = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+"""LoRA targets that read what another one reads."""
 
 
 def item_bytes_of(settings: TrainerSettings) -> int:
@@ -254,23 +258,27 @@ def activation_bytes(
     """What one token of a micro-batch keeps until its backward pass.
 
     In a layer of a Llama-like model of which only LoRA is trained: the float32 copies that two
-    norms make of their inputs; queries, keys, values and attention's output, and its sums per head
-    in float32; three products of the MLP's width (gate, its SiLU, up); and the float32 copy of its
-    input that each LoRA target makes. LoRA's own r numbers are left out. With checkpointing: one
-    hidden state for each layer, and one layer's activations.
+    norms make of their inputs; queries, keys and values (of each query's head, as a shared row
+    repeats them) and attention's output, and its sums per head in float32; two products of the
+    MLP's width (gate and up); and the inputs of the LoRA targets, one for those that read the same.
+    Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and a float32 copy
+    of its input for each target. LoRA's own r numbers are left out. With checkpointing: one hidden
+    state for each layer, and one layer's activations.
     """
     config = read_json(model_dir / "config.json")
     hidden, mlp, layers, heads = (
         _width(config, key, model_dir)
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     )
-    head = config.get("head_dim") or hidden // heads
-    keys = head * (config.get("num_key_value_heads") or heads)
+    lean = can_share(model_dir)
+    width = heads * (config.get("head_dim") or hidden // heads)
     norms = 2 * hidden * _FLOAT32
-    attention = 2 * (heads * head + keys) * item_bytes + heads * _FLOAT32
-    inputs = {"down_proj": mlp, "o_proj": heads * head}
-    lora = sum(inputs.get(target, hidden) for target in targets) * _FLOAT32
-    layer = norms + attention + 3 * mlp * item_bytes + lora
+    attention = 4 * width * item_bytes + heads * _FLOAT32
+    inputs = {target: _READS.get(target, target) for target in targets}
+    widths = {"o_proj": width, "down_proj": mlp}
+    read = set(inputs.values()) if lean else inputs.values()
+    lora = sum(widths.get(name, hidden) for name in read) * (item_bytes if lean else _FLOAT32)
+    layer = norms + attention + (2 if lean else 3) * mlp * item_bytes + lora
     return layer + layers * hidden * item_bytes if checkpointing else layers * layer
 
 

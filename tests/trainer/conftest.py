@@ -50,14 +50,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_adapter(model: Path, folder: Path, seed: int, scale: float = 0.1) -> Path:
-    """A LoRA on q_proj and v_proj with random A and B (peft's own B is all zeros)."""
+def make_adapter(
+    model: Path,
+    folder: Path,
+    seed: int,
+    scale: float = 0.1,
+    targets: Sequence[str] = ("q_proj", "v_proj"),
+) -> Path:
+    """A LoRA with random A and B (peft's own B is all zeros)."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(model)
-    lora = LoraConfig(r=RANK, lora_alpha=8, lora_dropout=0.5, target_modules=["q_proj", "v_proj"])
+    lora = LoraConfig(r=RANK, lora_alpha=8, lora_dropout=0.5, target_modules=list(targets))
     peft_model = get_peft_model(base, lora)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

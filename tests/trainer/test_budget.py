@@ -14,7 +14,7 @@ import torch
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import Available
 from fieldkit.training.adapter import read_adapter, weight_bytes
-from tests.trainer.conftest import make_group
+from tests.trainer.conftest import make_adapter, make_group
 from trainer import budget as trainer_budget
 from trainer.batch import collect
 from trainer.budget import (
@@ -31,6 +31,7 @@ from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings(serving_dtype="float32")
 """Served as the base is trained here, so that it is not copied."""
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 COPIED = TrainerSettings(serving_dtype="bfloat16", tokens_per_microbatch=1)
 """A base in float32 is copied for the canary."""
 
@@ -267,11 +268,12 @@ def test_a_copy_that_does_not_fit_is_a_shortage_that_no_micro_batch_mends(
 
 
 @pytest.mark.parametrize("item_bytes", [2, 4])
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), LINEAR])
 def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
-    tiny_model: Path, adapter: Path, item_bytes: int
+    tiny_model: Path, tmp_path: Path, targets: tuple[str, ...], item_bytes: int
 ) -> None:
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
-    info = read_adapter(adapter)
+    info = read_adapter(make_adapter(tiny_model, tmp_path / "lora", seed=1, targets=targets))
     policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
     weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
     saved: dict[int, int] = {}

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.files.atomic import read_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
     from torch.nn import Module
 
 ATTENTION = "shared_prefix"
@@ -82,42 +83,67 @@ def attend(
     query (B, heads, S, d), key and value (B, key heads, S, d) → (B, S, heads, d). Without families
     each of the B rows is one sequence, padded on the right. Dropout is 0 in this trainer.
     """
-    from torch import cat
+    from torch import cat, split
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if families is None:
         return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
-    repeats = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    parts = [part for f in families for part in _within(f, query, key, value, scaling)]
+    lengths = [n for f in families for n in (f.shared, *f.own)]
+    pieces = zip(*(split(x, lengths, dim=2) for x in (query, key, value)), strict=True)
+    longest = max(f.shared + max(f.own) for f in families)
+    parts = [part for f in families for part in _within(f, pieces, scaling, longest)]
     return cat(parts, dim=2).transpose(1, 2), None
 
 
 def _within(
-    family: Family, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+    family: Family,
+    pieces: Iterator[tuple[Tensor, Tensor, Tensor]],
+    scaling: float | None,
+    longest: int,
 ) -> Iterator[Tensor]:
-    """Outputs at the shared positions, then at those of each sequence."""
+    """Outputs at the shared positions, then at those of each sequence.
+
+    pieces: queries, keys and values of these and of what follows in the row.
+    """
     from torch import cat
 
-    begin = family.start + family.shared
-    shared = slice(family.start, begin)
+    shared_query, shared_key, shared_value = next(pieces)
     if family.shared:
-        yield _causal(query[:, :, shared], key[:, :, shared], value[:, :, shared], scaling)
+        yield _causal(shared_query, shared_key, shared_value, scaling, longest)
     for length in family.own:
-        own = slice(begin, begin + length)
-        begin = own.stop
+        query, key, value = next(pieces)
+        if length and family.shared:
+            key, value = (cat([a, b], dim=2) for a, b in ((shared_key, key), (shared_value, value)))
         if length:
-            keys, values = (cat([x[:, :, shared], x[:, :, own]], dim=2) for x in (key, value))
-            yield _causal(query[:, :, own], keys, values, scaling)
+            yield _causal(query, key, value, scaling, longest)
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """The queries are the last positions of the keys."""
+def _causal(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, longest: int
+) -> Tensor:
+    """The queries are the last positions of the keys, of which no sequence has more than
+    `longest`."""
     from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention
 
     n, of = query.shape[2], key.shape[2]
+    if (repeats := query.shape[1] // key.shape[1]) > 1:
+        # As late as this: a view of repeated keys would keep all of a row's for the backward pass.
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     if n == of:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
-    mask: Any = causal_lower_right(n, of)
+    mask: Any
+    if query.is_cuda:
+        mask = causal_lower_right(n, of)
+    else:  # which is written out here, for each sequence and each layer
+        mask = _triangle(longest, query.dtype)[of - n : of, :of]
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+
+
+@lru_cache(maxsize=1)  # the layers of a pass have one row after another
+def _triangle(length: int, kind: dtype) -> Tensor:
+    """What is added to attention's scores so that a position sees no later one. The rows of a
+    sequence's last positions are the mask of these."""
+    from torch import full
+
+    return full((length, length), float("-inf"), dtype=kind).triu(1)

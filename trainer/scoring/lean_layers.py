@@ -1,0 +1,89 @@
+"""Layers with the same bits as peft's and transformers', which keep less for the backward pass.
+
+peft casts the input of every target layer to the adapter's float32, and autograd keeps each cast.
+Here the input itself is kept, which the layers that read it share, and is cast again in the
+backward pass. Of a gated MLP the gate and the other product are kept, and SiLU of the gate is
+computed again. Only for what the trainer takes: plain LoRA without dropout, and the models of
+`shared_prefix`, whose MLPs are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, silu
+
+
+def keep_less(model: nn.Module, adapter: str = "default") -> None:
+    """Give a peft model's LoRA layers and gated MLPs these forward passes."""
+    from peft.tuners.lora import Linear
+
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if isinstance(module, Linear):
+            module.forward = partial(  # type: ignore[method-assign]
+                _with_lora, module, adapter, module.forward
+            )
+        elif _is_gated(module):
+            module.forward = partial(_gated, module)
+
+
+def _is_gated(module: Any) -> bool:
+    """Whether it is down(silu(gate(x)) · up(x))."""
+    parts = ("gate_proj", "up_proj", "down_proj")
+    config = getattr(module, "config", None)
+    return all(hasattr(module, p) for p in parts) and getattr(config, "hidden_act", "") == "silu"
+
+
+def _with_lora(layer: Any, adapter: str, as_peft_does: Any, x: Tensor) -> Tensor:
+    a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+    if layer.disable_adapters or layer.merged or x.dtype == a.dtype:
+        return as_peft_does(x)  # type: ignore[no-any-return]
+    apply: Any = _Lora.apply
+    return apply(layer.base_layer(x), x, a, b, layer.scaling[adapter])  # type: ignore[no-any-return]
+
+
+def _gated(mlp: Any, x: Tensor) -> Tensor:
+    apply: Any = _Gated.apply
+    return mlp.down_proj(apply(mlp.gate_proj(x), mlp.up_proj(x)))  # type: ignore[no-any-return]
+
+
+class _Lora(torch.autograd.Function):
+    """base + scale · B·A·x, rounded to the base's dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, base: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        middle = linear(x.to(a.dtype), a)
+        ctx.save_for_backward(x, middle, a, b)
+        ctx.scale = scale
+        return linear(middle, b).mul_(scale).add_(base).to(base.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, middle, a, b = ctx.saved_tensors
+        upstream = gradients[0].flatten(0, -2).to(b.dtype).mul_(ctx.scale)
+        to_middle = upstream @ b
+        to_b = (middle.flatten(0, -2).T @ upstream).T
+        to_a = (x.flatten(0, -2).to(a.dtype).T @ to_middle).T
+        to_x = (to_middle @ a).to(x.dtype).view_as(x)
+        return gradients[0], to_x, to_a, to_b, None
+
+
+class _Gated(torch.autograd.Function):
+    """SiLU(gate) · up."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        to_up = silu(gate).mul_(gradients[0])
+        to_gate = torch.ops.aten.silu_backward(gradients[0] * up, gate)
+        return to_gate, to_up
