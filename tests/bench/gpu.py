@@ -35,6 +35,7 @@ KEPT = ROOT / "runs" / "bench-gpu"
 BUNDLE, FILE, POLICY = "trajectory_bundle.jsonl", "measurements.jsonl", "policy"
 
 STEP = "a whole step of the trainer"
+PROFILE = "where a micro-batch's time goes"
 MICRO_BATCHES = (2048, 4096, 8192, 16384)
 
 
@@ -63,6 +64,7 @@ def main(
     for tokens in micro_batch:
         for checkpointing in (False, True):
             _take_size(work, taken, bundle, tokens, checkpointing)
+    taken.take(PROFILE, trainers.OURS, 0, bind(trainers.passes, work, bundle, "profile"))
     for name, round_ in in_turn((trainers.OURS, trainers.PLAIN), rounds):
         taken.take(STEP, name, round_, bind(_step, work, bundle, name))
     write_json(out / "performance-gpu.json", page.record(work, taken))
@@ -154,6 +156,7 @@ def gpu_page(work: Work, taken: Measurements, size: Size) -> str:
         Table("Ratios", ("what", "measured"), rows),
         page.trainers_table(taken),
         _sizes(work, taken),
+        _profile(taken),
         _steps(taken),
     )
     tables = "\n".join(table.markdown() for table in parts if table.rows)
@@ -190,6 +193,20 @@ def _sizes(work: Work, taken: Measurements) -> Table:
     )
     note = "Input ids a second. Computed again: with gradient checkpointing."
     return Table(table.title, columns, rows, (note,))
+
+
+def _profile(taken: Measurements) -> Table:
+    if not taken.contestants(PROFILE):
+        return Table(PROFILE, (), (), ())
+    (seconds,), (busy,), (operations,) = (
+        taken.of(PROFILE, trainers.OURS, name) for name in ("seconds", "busy", "operations")
+    )
+    rows = tuple((f"`{key}`", f"{took:.3f}", f"{n:,}") for key, took, n in operations)  # type: ignore[attr-defined]
+    note = (
+        f"Forward and backward of the first micro-batch took {seconds:.2f} s under torch's"
+        f" profiler, and the operations, each without those that it calls, {busy:.2f} s of the device."
+    )
+    return Table(PROFILE.capitalize(), ("operation", "seconds", "calls"), rows, (note,))
 
 
 def _steps(taken: Measurements) -> Table:

@@ -19,7 +19,7 @@ from tests.bench.measurements import Measurements
 from tests.bench.plain_trainer import timed
 from tests.bench.shapes import layer_shapes, weights
 from tests.bench.test_bench import ABOUT, passed
-from tests.bench.trainer_run import ours
+from tests.bench.trainer_run import ours, profile
 from tests.bench.work import Work
 from trainer.batch import collect
 from trainer.settings import TrainerSettings
@@ -101,6 +101,20 @@ def test_what_would_not_fit_is_left_out_and_computed_again_where_that_does(
     for checkpointing in (False, True):
         gpu._take_size(work, taken, kept / gpu.BUNDLE, 4096, checkpointing)
     assert taken.contestants(trainers.SIZES) == ["4,096 tokens, computed again"]
+
+
+def test_a_profile_names_the_operations_that_take_longest(
+    work: Work, kept: Path, tmp_path: Path
+) -> None:
+    batch = collect(read_bundle(kept / gpu.BUNDLE), work.trainer)
+    found = profile(work.model, work.adapter.path, batch, work.trainer, torch.float32)
+    took = [seconds for _, seconds, _ in found["operations"]]
+    assert took == sorted(took, reverse=True)
+    assert "aten::mm" in [name for name, _, _ in found["operations"]]
+    assert 0 < sum(took) <= found["busy"]
+    taken = Measurements(tmp_path / "m.jsonl", ABOUT)
+    taken.take(gpu.PROFILE, trainers.OURS, 0, lambda: found)
+    assert "| `aten::mm` |" in gpu._profile(taken).markdown()
 
 
 @pytest.mark.parametrize("name", [trainers.OURS, trainers.PLAIN])

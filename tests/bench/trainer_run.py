@@ -2,8 +2,9 @@
 
 Prints one JSON object: seconds of the reference pass and of forward + backward, the process's peak
 memory, and the gradient's norm. The model is loaded and a micro-batch is run before the clock
-starts. KIND is "ours" (the trainer's own functions), "plain" (`tests.bench.plain_trainer`), or
-"matmul", which multiplies matrices of the model's shapes instead: what this machine does at best.
+starts. KIND is "ours" (the trainer's own functions), "plain" (`tests.bench.plain_trainer`),
+"profile" (which operations one micro-batch of ours spends its time in), or "matmul", which
+multiplies matrices of the model's shapes instead: what this machine does at best.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import resource
 import statistics
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,8 +28,9 @@ from tests.bench.shapes import layer_shapes, output_shape
 from trainer.batch import TrainingBatch, collect
 from trainer.gradient import accumulate_gradient, reference_logprobs
 from trainer.progress import Lines
-from trainer.scoring.micro_batch import micro_batches
+from trainer.scoring.micro_batch import Micro, micro_batches
 from trainer.scoring.policy import (
+    Policy,
     dtype_name,
     load_policy,
     pick_device,
@@ -38,10 +41,12 @@ from trainer.settings import TrainerSettings, read_settings
 
 MATMUL_ROWS = (256, 1024, 4096)
 MATMUL_REPEATS = 10
+PROFILED = 15
+"""Operations that a profile names."""
 
 
 def main(
-    kind: Annotated[str, typer.Argument(help="ours, plain or matmul.")],
+    kind: Annotated[str, typer.Argument(help="ours, plain, profile or matmul.")],
     model: Annotated[Path, typer.Option(help="Model folder.")],
     adapter: Annotated[Path, typer.Option(help="The adapter; it is the reference too.")],
     bundle: Annotated[Path, typer.Option(help="trajectory_bundle.jsonl of a step.")],
@@ -55,6 +60,8 @@ def main(
         found = matmul_limit(model, dtype)
     elif kind == "ours":
         found = ours(model, adapter, batch, settings, dtype)
+    elif kind == "profile":
+        found = profile(model, adapter, batch, settings, dtype)
     else:
         found = plain_trainer.timed(model, adapter, batch, settings, dtype)
     found["dtype"] = dtype_name(dtype)
@@ -72,11 +79,7 @@ def ours(
     dtype: torch.dtype,
 ) -> dict[str, Any]:
     """The trainer's two passes, as `trainer.update` runs them."""
-    info = check_adapter(adapter, model)
-    checkpointing = settings.gradient_checkpointing
-    policy = load_policy(model, info, dtype, gradient_checkpointing=checkpointing)
-    reference = LoraReferenceSnapshot.from_disk(policy.model, adapter)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    policy, reference, batches = _loaded(model, adapter, batch, settings, dtype)
     quiet, temperature = Lines(StringIO()), settings.temperature
     reference_logprobs(policy, reference, batches[-1:], temperature, quiet)
     began = plain_trainer.now()
@@ -89,6 +92,57 @@ def ours(
         "gradient_seconds": ended - middle,
         "gradient_norm": plain_trainer.gradient_norm(policy.lora().values()),
     }
+
+
+def profile(
+    model: Path,
+    adapter: Path,
+    batch: TrainingBatch,
+    settings: TrainerSettings,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """Forward and backward of the first micro-batch: its wall seconds under torch's profiler, and
+    the operations with the seconds that they alone took on the device, the longest first."""
+    from torch._C._autograd import DeviceType
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recording
+
+    policy, reference, batches = _loaded(model, adapter, batch, settings, dtype)
+    quiet, first = Lines(StringIO()), batches[:1]
+    references = reference_logprobs(policy, reference, first, settings.temperature, quiet)
+    accumulate_gradient(policy, batch, first, references, settings, quiet)
+    on_gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    began = plain_trainer.now()
+    with recording(activities=activities) as recorded:
+        accumulate_gradient(policy, batch, first, references, settings, quiet)
+        seconds = plain_trainer.now() - began
+    took = {
+        e.key: (e.self_device_time_total if on_gpu else e.self_cpu_time_total, e.count)
+        for e in recorded.key_averages()
+        if e.device_type == DeviceType.CPU  # kernels are listed too, and belong to an operation
+    }
+    longest = sorted(took, key=lambda key: -took[key][0])[:PROFILED]
+    return {
+        "seconds": seconds,
+        "busy": sum(time for time, _ in took.values()) / 1e6,
+        "operations": [[key, took[key][0] / 1e6, took[key][1]] for key in longest],
+    }
+
+
+def _loaded(
+    model: Path,
+    adapter: Path,
+    batch: TrainingBatch,
+    settings: TrainerSettings,
+    dtype: torch.dtype,
+) -> tuple[Policy, LoraReferenceSnapshot, Sequence[Micro]]:
+    info = check_adapter(adapter, model)
+    checkpointing = settings.gradient_checkpointing
+    policy = load_policy(model, info, dtype, gradient_checkpointing=checkpointing)
+    reference = LoraReferenceSnapshot.from_disk(policy.model, adapter)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    return policy, reference, batches
 
 
 def peak_bytes() -> int:
