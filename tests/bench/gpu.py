@@ -204,7 +204,8 @@ def _profile(taken: Measurements) -> Table:
     rows = tuple((f"`{key}`", f"{took:.3f}", f"{n:,}") for key, took, n in operations)  # type: ignore[attr-defined]
     note = (
         f"Forward and backward of the first micro-batch took {seconds:.2f} s under torch's"
-        f" profiler, and the operations, each without those that it calls, {busy:.2f} s of the device."
+        " profiler. The operations, each without those that it calls, took the device"
+        f" {busy:.2f} s."
     )
     return Table(PROFILE.capitalize(), ("operation", "seconds", "calls"), rows, (note,))
 
