@@ -66,6 +66,13 @@ def waiting(
     return {**environment, WAIT_POLICY: "passive", **spins}
 
 
+def sleeps_for_now(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether `waiting`, which made `after` of `before`, has threads sleep because the cores were
+    in use, so that a process that starts later may be faster."""
+    nobody_said = WAIT_POLICY not in before and SPINS not in before
+    return nobody_said and WAIT_POLICY in after and SPINS not in after
+
+
 def preloaded(environment: Mapping[str, str], library: str | None) -> dict[str, str]:
     """`environment` with `library` before whatever it preloads already; None adds nothing."""
     if library is None:

@@ -7,6 +7,7 @@ Nothing here touches a process that the ledger does not own.
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from fieldkit.gate.patience import Patience
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, environment, family, is_running, terminate, wait_ended
 from fieldkit.process.shared_memory import shared_files
-from rollout.engine import kernel_cache, vllm_server
+from rollout.engine import kernel_cache, preload, vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
@@ -37,6 +38,11 @@ _READY_POLL_SECONDS = 0.5  # between two polls; the server's death ends the wait
 _READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
 _LONGEST_LOOK_SECONDS = 30.0  # for a poll and the pause after it; more was a standstill
 _PROGRESS_SECONDS = 15.0
+
+_SLEEPS, _FOUND_FREE = "sleeps_for_now", "found_free"
+"""Notes on a server: `preload.sleeps_for_now`, and how often in turn the cores were free since."""
+
+_FREE_LOOKS = 3
 
 _ONLY = Replica()
 
@@ -118,12 +124,24 @@ class Server:
         loaded: dict[str, str] = owned.info["loaded"]
         if any(loaded.get(n, a.sha) != a.sha for n, a in self.target.adapters.items()):
             return False  # the name was used for other weights, whose prefixes may be cached
+        if self._could_be_faster(owned):
+            self.say("starting vLLM anew, because the cores are free now, as they were not before")
+            return False
         try:
             self._await_ready(owned)
             return self._decide().bring(self)
         except Unavailable as e:
             self.say(f"the running server is of no use ({e})")
             return False
+
+    def _could_be_faster(self, owned: Owned) -> bool:
+        """Whether it was started while the cores were in use, and they were free whenever it was
+        needed of late. A start costs what some steps gain."""
+        if not owned.info.get(_SLEEPS):
+            return False
+        found_free = owned.info.get(_FOUND_FREE, 0) + 1 if preload.cores_are_free() else 0
+        self.note(**{_FOUND_FREE: found_free})
+        return found_free >= _FREE_LOOKS
 
     def _fingerprint(self) -> str:
         return self.target.fingerprint()
@@ -179,11 +197,16 @@ class Server:
         scratch = new_scratch()
         self._with_kernels(lambda: kernel_cache.fill(scratch / KERNELS))
         target, key = self.target, secrets.token_urlsafe(24)
+        env = vllm_server.environment(self.settings, key, scratch, self.replica)
         self._enter(
             vllm_server.command(target.model_dir, self.settings, target.shape, target.paths, port),
-            vllm_server.environment(self.settings, key, scratch, self.replica),
+            env,
             scratch,
-            {"port": port, "trainer_bytes": trainer_bytes(self.settings)},
+            {
+                "port": port,
+                "trainer_bytes": trainer_bytes(self.settings),
+                _SLEEPS: preload.sleeps_for_now(os.environ, env),
+            },
         )
         self._began = began
 

@@ -18,6 +18,7 @@ from rollout.engine.preload import (
     WAIT_POLICY,
     cores_are_free,
     preloaded,
+    sleeps_for_now,
     tcmalloc,
     waiting,
 )
@@ -70,6 +71,14 @@ def test_threads_spin_a_little_on_free_cores_and_sleep_at_once_on_others() -> No
 @pytest.mark.parametrize("said", [{WAIT_POLICY: "active"}, {SPINS: "7"}])
 def test_how_threads_wait_stays_as_a_person_says(said: dict[str, str]) -> None:
     assert waiting(said, lambda: pytest.fail("the cores were looked at")) == said
+
+
+def test_threads_that_sleep_only_because_cores_were_in_use_are_told_from_others() -> None:
+    assert sleeps_for_now({}, waiting({}, lambda: False))
+    assert not sleeps_for_now({}, waiting({}, lambda: True))
+    assert not sleeps_for_now({}, {})  # on a GPU nothing is said
+    said = {WAIT_POLICY: "passive"}
+    assert not sleeps_for_now(said, waiting(said, lambda: False))
 
 
 def test_a_core_in_use_is_not_free_and_one_that_this_process_may_not_use_does_not_count(

@@ -11,6 +11,7 @@ import pytest
 
 from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from rollout.engine import preload
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import Hotswap, Lifecycle, RunningServer
 from rollout.engine.replica import ENGINE
@@ -69,11 +70,36 @@ def test_a_server_that_loads_no_adapter_any_more_is_followed_by_a_fresh_one(run_
     assert "the running server is of no use (/v1/load_lora_adapter: ReadTimeout" in server.said[0]
 
 
-def test_one_that_serves_the_target_stays(run_dir: Path) -> None:
-    class Serves(Hotswap):
-        def bring(self, server: RunningServer) -> bool:
-            return True
+class Serves(Hotswap):
+    """Its server serves the target."""
 
+    def bring(self, server: RunningServer) -> bool:
+        return True
+
+
+def test_one_that_serves_the_target_stays(run_dir: Path) -> None:
     server = Watched(run_dir, Serves())
     server.begin()
     assert server.done == []
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "free", "begun_anew"),
+    [
+        (True, [True, True, True], True),
+        (True, [True, True, False, True, True], False),
+        (False, [True, True, True], False),
+    ],
+)
+def test_one_that_started_on_busy_cores_is_followed_by_another_when_they_stay_free(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, sleeps: bool, free: list[bool], begun_anew: bool
+) -> None:
+    server = Watched(run_dir, Serves())
+    server.note(sleeps_for_now=sleeps)
+    looks = iter(free)
+    monkeypatch.setattr(preload, "cores_are_free", lambda: next(looks))
+    for _ in free:
+        assert server.done == []
+        server.begin()
+    assert server.done == (["stop", "launch"] if begun_anew else [])
+    assert any("the cores are free now" in line for line in server.said) == begun_anew
