@@ -17,7 +17,7 @@ from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
-from scripts.run.folder import RunFolder
+from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.run.lock import holder
 from scripts.run.manifest import other_host, read_manifest
 from scripts.watch.activity import State, activity, lives
@@ -43,8 +43,10 @@ class Listed:
 
 
 def list_runs(runs: Path) -> list[Listed]:
-    """The runs below a folder, the one that changed last first."""
-    found = [_listed(RunFolder(path.parent)) for path in runs.glob("*/run.toml")]
+    """The runs below a folder and the nights of its sweeps, the one that changed last first."""
+    sweeps = [path.parent for path in runs.glob(f"*/{SWEEP_FILE}")]
+    files = [path for where in (runs, *sweeps) for path in where.glob("*/run.toml")]
+    found = [_listed(RunFolder(path.parent)) for path in files]
     return sorted(found, key=lambda listed: -listed.changed)
 
 

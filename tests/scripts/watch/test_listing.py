@@ -11,7 +11,7 @@ from fieldkit.files.atomic import write_json
 from fieldkit.files.journal import Journal
 from scripts.base.checkout import ROOT
 from scripts.base.machine import host_identity
-from scripts.run.folder import RunFolder
+from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.watch.listing import list_runs, listing_table
 from tests.scripts.typed import grpo
 
@@ -34,6 +34,16 @@ def test_each_run_says_steps_state_verdict_and_size(tmp_path: Path) -> None:
     assert (listed.steps, listed.state, listed.verdict) == (2, "done", "The habit is gone.")
     assert 3 * 2**20 <= listed.bytes < 4 * 2**20
     assert listing_table([listed]).rows[0][2] == "3 MiB"
+
+
+def test_the_nights_of_a_sweep_are_listed_and_no_other_folder_below(tmp_path: Path) -> None:
+    (tmp_path / "penalty").mkdir()
+    (tmp_path / "penalty" / SWEEP_FILE).write_text("")
+    run_below(tmp_path / "penalty", "base-seed0")
+    run_below(tmp_path / "copies", "tonight")
+    run_below(tmp_path, "alone")
+    listed = [Path(r.run).relative_to(tmp_path) for r in list_runs(tmp_path)]
+    assert sorted(map(str, listed)) == ["alone", "penalty/base-seed0"]
 
 
 def test_a_run_of_another_host_is_told_by_its_journal_and_not_called_stopped(
