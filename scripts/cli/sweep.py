@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Collection
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, FieldkitError, Interrupted
 from scripts.cli.arguments import Json, Sandbox, Set
 
 app = typer.Typer()
@@ -99,8 +100,8 @@ def run_(
     """Play what is missing, seed by seed; then print the comparison and write its page.
 
     Ctrl-C works as in `grpo run`, and the same command goes on. A line [arms.NAME] or a seed that
-    is added to sweep.toml later is played too. Where a night fails the others go on, and it is told
-    at the end.
+    is added to sweep.toml later is played too. Where a night fails the others go on and are
+    compared, and it is told at the end.
 
     Example: grpo sweep run penalty --hours 10
     """
@@ -125,10 +126,17 @@ def run_(
             chosen = up_to(chosen, steps)
         return play_nights(chosen, replace(options, steps=steps), until, say, go_on)
 
-    if sweep.halve_after is None:
-        whole = play(sweep.arms, None)
-    else:
-        whole = play_halving(sweep.by_arm, sweep.halve_after, sweep.steps, play, say)
+    try:
+        if sweep.halve_after is None:
+            whole = play(sweep.arms, None)
+        else:
+            whole = play_halving(sweep.by_arm, sweep.halve_after, sweep.steps, play, say)
+    except Interrupted:
+        raise
+    except FieldkitError:
+        with contextlib.suppress(BadInput):  # none of the others is over
+            show(name)
+        raise
     if whole:
         show(name)
 

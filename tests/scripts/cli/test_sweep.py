@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.errors import Interrupted, Unavailable
 from scripts.prepare.sweep_file import new_sweep
 from scripts.run.folder import RunFolder
 from tests.scripts.cli.in_process import grpo
@@ -52,6 +53,25 @@ def test_the_command_that_goes_on_with_a_sweep_has_the_flags_that_were_typed(
     ended = grpo("sweep", "run", folder.path, "--skip-preflight", "--sandbox", "none")
     assert ended.code == 0, ended.error
     assert told == [f"grpo sweep run {folder.path} --skip-preflight --sandbox none"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "compared"), [(Unavailable("a failed"), True), (Interrupted("stopped"), False)]
+)
+def test_where_a_night_failed_the_others_are_compared_before_the_error(
+    failure: Exception, compared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, shown = RunFolder(tmp_path / "sweep"), []
+    new_sweep(folder, "smol", [], "0,1", [], None)
+
+    def failed(*whatever: object) -> bool:
+        raise failure
+
+    monkeypatch.setattr("scripts.night.several.play_nights", failed)
+    monkeypatch.setattr("scripts.cli.sweep.show", shown.append)
+    ended = grpo("sweep", "run", folder.path)
+    assert (ended.code, bool(shown)) == (getattr(failure, "exit_code", 1), compared)
+    assert str(failure) in ended.error
 
 
 @pytest.mark.parametrize("command", ["table", "watch", "stop"])
