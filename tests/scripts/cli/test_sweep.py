@@ -61,7 +61,7 @@ def test_the_command_that_goes_on_with_a_sweep_has_the_flags_that_were_typed(
 def test_where_a_night_failed_the_others_are_compared_before_the_error(
     failure: Exception, compared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, shown = RunFolder(tmp_path / "sweep"), []
+    folder, shown = RunFolder(tmp_path / "sweep"), list[str]()
     new_sweep(folder, "smol", [], "0,1", [], None)
 
     def failed(*whatever: object) -> bool:
