@@ -14,7 +14,7 @@ import typer
 from fieldkit.errors import BadInput
 
 
-def _runs(typed: str) -> list[str]:
+def complete_run(typed: str) -> list[str]:
     """The runs of this checkout whose names begin as typed: shell completion."""
     from scripts.base.checkout import ROOT
 
@@ -23,7 +23,9 @@ def _runs(typed: str) -> list[str]:
 
 Run = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="A name under runs/, or a path.", autocompletion=_runs),
+    typer.Argument(
+        metavar="RUN", help="A name under runs/, or a path.", autocompletion=complete_run
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Set = Annotated[

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Ends, Passes, Python, Run, Set, tell, typed_again
+from scripts.cli.arguments import (
+    Ends,
+    Passes,
+    Python,
+    Run,
+    Set,
+    complete_run,
+    refuse,
+    tell,
+    typed_again,
+)
 
 if TYPE_CHECKING:
     from fieldkit.records import Task
@@ -30,8 +40,24 @@ and `grpo run {run} --set model.adapter={adapter}` starts from it"""
 def new(
     run: Run,
     preset: Annotated[
-        str, typer.Option(help="smol, smol-long, spark, sql, or a file of scripts/prepare/presets.")
-    ] = "smol",
+        str | None,
+        typer.Option(
+            help="smol, smol-long, spark, sql, or a file of scripts/prepare/presets; default: smol."
+        ),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="This run's settings, from the adapter that it made, with the next seed.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --from: that of step N; default: the newest."),
+    ] = None,
     env: Annotated[
         str | None,
         typer.Option(
@@ -51,11 +77,20 @@ def new(
     Example: grpo new tuesday --set rollout.temperature=0.8 --set run.minutes=60
 
     Example: grpo new mine --env my_env.py --passes "reward >= 1" --ends over
+
+    Example: grpo new last --from tonight --set rollout.temperature=0.7 --set run.steps=20
     """
-    from scripts.prepare.presets import new_run
-    from scripts.run.folder import resolve_run
+    from scripts.prepare.from_run import text_from
+    from scripts.prepare.presets import make_run, new_run
+    from scripts.run.folder import open_run, resolve_run
 
     folder = resolve_run(run)
+    if from_ is not None:
+        of_others = {"--env": env, "--preset": preset}
+        refuse(of_others, f"not with --from, which takes the settings of {from_}")
+    else:
+        refuse({"--step": step}, "only with --from, whose adapter it names")
+    preset = preset or "smol"
     if env is not None:
         typed = {"passes": passes, "ends": ends, "python": python}
         given = {key: value for key, value in typed.items() if value}
@@ -65,7 +100,10 @@ def new(
         raise BadInput(
             "--passes, --ends and --python: only with --env; a preset's environments set them"
         )
-    new_run(folder, preset, assignments=set_ or ())
+    if from_ is not None:
+        make_run(folder, text_from(open_run(from_), step, set_ or ()))
+    else:
+        new_run(folder, preset, assignments=set_ or ())
     _say_next(folder)
 
 

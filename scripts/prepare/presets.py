@@ -63,7 +63,11 @@ def new_run(
     assignments: settings as `table.key=value` that override the preset's. Raises `BadInput` if
     there is a run.toml already.
     """
-    text = run_text(preset, where, assignments)
+    make_run(folder, run_text(preset, where, assignments))
+
+
+def make_run(folder: RunFolder, text: str) -> None:
+    """Make the run folder with this run.toml. Raises `BadInput` if there is one already."""
     if folder.config.exists():
         raise BadInput(
             f"{folder.config}: exists already; `grpo run {folder.typed}` continues it, or choose"

@@ -75,6 +75,32 @@ def test_a_night_that_is_under_way_says_how_many_steps_go_on_from_there(tmp_path
     assert next_steps(m, ending(m)) == (f"More steps: `grpo run {m.typed} --steps 16`.",)
 
 
+@pytest.mark.parametrize(
+    ("habit", "stops", "temperature", "stretch"),
+    [
+        (Habit.REDUCED, 0.98, 1.0, True),
+        (Habit.UNCHANGED, 0.96, 1.0, True),
+        (Habit.REDUCED, 0.80, 1.0, False),
+        (Habit.REDUCED, 0.98, 0.7, False),
+        (Habit.NEVER_THERE, 0.98, 1.0, False),
+    ],
+)
+def test_a_habit_that_is_left_at_the_low_temperature_alone_gets_a_last_stretch_nearer_to_it(
+    habit: Habit, stops: float, temperature: float, stretch: bool, tmp_path: Path
+) -> None:
+    m = findings(tmp_path, lost=0)
+    assert m.verdict is not None
+    verdict = replace(m.verdict, learning=Learning.UNDER_WAY, habit=habit)
+    rollout = replace(m.config.rollout, temperature=temperature)
+    steps = tuple(replace(s, stop_rate=stops) for s in m.steps)
+    m = replace(m, config=replace(m.config, rollout=rollout), steps=steps)
+    m.__dict__["verdict"] = verdict
+    said = next_steps(m, ending(m))[0]
+    new = f"`grpo new {m.typed}-last --from {m.typed} --set rollout.temperature=0.7"
+    assert (new in said) is stretch
+    assert said.startswith("In training, at T = 1, 9" if stretch else "More steps")
+
+
 @pytest.mark.parametrize(("n", "more"), [(24, False), (158, True)])
 def test_all_tasks_are_offered_where_the_file_has_more_than_were_played(
     n: int, more: bool, tmp_path: Path

@@ -1,0 +1,40 @@
+"""`grpo new --from RUN`: a new run with another one's settings, from the adapter that it made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fieldkit.errors import BadInput
+from fieldkit.training.adapter import read_adapter
+from scripts.base.checkout import in_checkout
+from scripts.run.assignments import assigned, parse
+from scripts.run.config import read_config
+from scripts.run.folder import RunFolder
+
+
+def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str] = ()) -> str:
+    """The run.toml of a new run that starts from `step`'s adapter; None: the newest.
+
+    Its settings are the run's, but for the adapter, the seed (one more, so that other tasks are
+    drawn and other replies sampled) and these assignments. Raises `BadInput` where there is no such
+    adapter.
+    """
+    newest = run.finished_steps() - 1
+    chosen = newest if step is None else step
+    if newest < 1 or not 0 < chosen <= newest:
+        have = f"its steps are 1 to {newest}" if newest > 0 else "no step of it is trained yet"
+        what = f"--step {step}: " if step is not None else ""
+        raise BadInput(f"{what}{run.path}: {have}; `grpo run {run.typed}` trains further ones")
+    adapter = run.adapter(chosen)
+    if not adapter.is_dir():
+        kept = [n for n in range(1, newest + 1) if run.adapter(n).is_dir()]
+        others = f"; --step takes {', '.join(map(str, kept))}" if kept else ""
+        raise BadInput(f"{adapter}: step {chosen} has no adapter here{others}")
+    read_adapter(adapter)
+    own: dict[str, Any] = {
+        "model.adapter": str(in_checkout(adapter)),
+        "run.seed": read_config(run.config).run.seed + 1,
+    }
+    text = run.config.read_text(encoding="utf-8")
+    return assigned(text, {**own, **parse(assignments)}, str(run.config))
