@@ -68,8 +68,9 @@ def state_advantages(
     K rewards, and what each turn earned in which state → an advantage for every turn. The baseline
     of a turn is the mean reward-to-go over all turns of the group in its state, however often an
     episode was there (Feng et al. 2025, arXiv:2505.10978; here without discount and without the
-    episode's term). A turn that is alone in its state has 0. Every episode begins in one state, so
-    unequal rewards always give some turn an advantage.
+    episode's term, and "std" divides by the root mean square over all turns, where the paper takes
+    the deviation in each state). A turn that is alone in its state has 0. Every episode begins in
+    one state, so unequal rewards always give some turn an advantage.
     """
     check_rewards(rewards)
     if all_equal(rewards):
