@@ -36,8 +36,8 @@ _LORA_BYTES = 6 * _FLOAT32
 # glibc's allocator keeps blocks that one micro-batch frees and that do not fit the next one's
 # width. The factor is the peak of a default step over what its largest micro-batch saves for the
 # backward pass, measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0. PyTorch's own on a
-# GPU keeps them too (1.9 for the default model on an H100), but gives them back before it fails: of
-# a 7B model with gradient checkpointing, what was in use was 0.9 of what is saved.
+# GPU keeps blocks too, but gives them back before it fails: of a 7B model with gradient
+# checkpointing on an H100, what was in use was 0.9 of what is saved.
 _ALLOCATOR = 1.5
 
 _DEFAULT_TARGETS = ("q_proj", "v_proj")

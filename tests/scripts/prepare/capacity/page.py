@@ -150,9 +150,10 @@ def _article(found: Mapping[str, Any]) -> Table:
             "An article on GRPO with Qwen2.5-7B on a DGX Spark: one attempt after another, trainer"
             " loaded and engine restarted for each step. It tells no tokens, so those of a turn are"
             " taken from one arm (12 turns in 28.3 s), and prompts and observations are as long as"
-            " here. The first three rows only try whether seconds go with turns. A prediction for a"
-            f" GPU is to be trusted within a factor of {_factor(found['step']):.1f} for a step and"
-            f" of {max(map(_factor, found.values())):.1f} for a part of it.",
+            " here. The first three rows only try whether seconds go with turns. So predictions"
+            f" for a model of 7B were within a factor of {_factor(found['step']):.1f} for that step"
+            f" and of {max(map(_factor, found.values())):.1f} for its parts. Trust none for a small"
+            " model on a GPU: above, its step on the H100 took more than twice what is predicted.",
         ),
     )
 
@@ -209,7 +210,11 @@ _NOTES = (
     " decoding is no longer bound by memory bandwidth (∞: the KV cache binds before). Cheap up to:"
     " attempts a step up to which twice as many take less than 1.5 times as long. Machines: the"
     " number from which twice as many save less than a tenth. Next: what saves most of a step when"
-    " there is twice of it; – where nothing saves a tenth.",
+    " there is twice of it; – where nothing saves a tenth. Engine and trainer stay loaded in"
+    " these tables; the preset `spark` restarts the engine for each step and loads the trainer"
+    " again. What the client and the sandbox take of the processor is left out, 2 and 10 ms of a"
+    " core a turn: with 1,024 attempts on a GPU it is most of a rollout. The bundle of"
+    " PERFORMANCE-gpu.md has eight times as many ids.",
 )
 
 
