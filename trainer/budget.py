@@ -17,8 +17,8 @@ from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
-from trainer.scoring.micro_batch import tokens
-from trainer.scoring.shared_prefix import can_share
+from trainer.scoring.micro_batch import copies, tokens
+from trainer.scoring.shared_prefix import can_share, has_lean_layers
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings, cuda_devices
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ _LORA_BYTES = 6 * _FLOAT32
 # glibc's allocator keeps blocks that one micro-batch frees and that do not fit the next one's
 # width. The factor is the peak of a default step over what its largest micro-batch saves for the
 # backward pass, measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0. PyTorch's own on a
-# GPU keeps blocks too, but gives them back before it fails: of a 7B model with gradient
-# checkpointing on an H100, what was in use was 0.9 of what is saved.
+# GPU keeps blocks too, but gives them back before it fails: with peft's own layers and a 7B model
+# with gradient checkpointing on an H100, what was in use was 0.9 of what is saved.
 _ALLOCATOR = 1.5
+_GPU_ALLOCATOR = 1.2  # not measured since the layers keep less
 
 _DEFAULT_TARGETS = ("q_proj", "v_proj")
 
@@ -86,18 +87,23 @@ def require_memory(
             f" host's memory before it is sharded, and {now.host // beside / GIB:.1f} GiB are"
             " available for each; set processes to fewer, or free memory"
         )
-    allocator = 1.0 if gpu is not None or _has_tcmalloc() else _ALLOCATOR
-    fixed, per_token = _needs(
-        model_dir, settings, item_bytes, adapter, allocator, shards=1 if gpu is None else shards
+    allocator = 1.0 if _has_tcmalloc() else _ALLOCATOR
+    fixed, per_token, per_copy = _needs(
+        model_dir,
+        settings,
+        item_bytes,
+        adapter,
+        allocator if gpu is None else _GPU_ALLOCATOR,
+        shards=1 if gpu is None else shards,
     )
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
-    largest = max((tokens(batch, shared) for batch in batches), default=0)
+    largest, whole_batch = _largest(batches, per_token, per_copy, shared)
     copy = _copy_bytes(model_dir, settings, item_bytes)
-    needed = fixed + max(largest * per_token, copy)
+    needed = fixed + max(whole_batch, copy)
     if needed <= room:
         return
-    fits = max(0, (room - fixed) // per_token)
+    fits = _fitting(room - fixed, largest, whole_batch, per_token)
     longest = max((s.n_inputs for b in batches for s in b), default=0)
     checkpointing = "" if settings.gradient_checkpointing else "set gradient_checkpointing, or "
     remedy = (
@@ -160,14 +166,30 @@ def smaller_budget(
 
     batches: of the whole bundle, as one process cuts it.
     """
-    fixed, per_token = _needs(model_dir, settings, item_bytes, adapter)
+    fixed, per_token, per_copy = _needs(model_dir, settings, item_bytes, adapter)
     spare = available().host // settings.world_size - fixed
     too_little = spare < _copy_bytes(model_dir, settings, item_bytes)
+    largest, whole_batch = _largest(batches, per_token, per_copy, shared)
     return Budget(
-        largest=max(tokens(batch, shared) for batch in batches),
+        largest=largest,
         longest=max(s.n_inputs for b in batches for s in b),
-        fits=0 if too_little else max(0, spare // per_token),
+        fits=0 if too_little else _fitting(spare, largest, whole_batch, per_token),
     )
+
+
+def _largest(
+    batches: Sequence[Micro], per_token: int, per_copy: int, shared: bool
+) -> tuple[int, int]:
+    """Tokens and bytes of the micro-batch that needs most bytes."""
+    sizes = [(tokens(batch, shared), copies(batch, shared)) for batch in batches]
+    needs = [(n, n * per_token + copied * per_copy) for n, copied in sizes]
+    return max(needs, key=lambda need: need[1], default=(0, 0))
+
+
+def _fitting(spare: int, tokens: int, whole: int, per_token: int) -> int:
+    """Tokens that fit, where each takes what it does in the micro-batch of so many tokens and bytes
+    in whole."""
+    return max(0, int(spare / (whole / tokens if tokens else per_token)))
 
 
 def forecast(
@@ -193,8 +215,11 @@ def forecast(
     """
     allocator = 1.0 if tcmalloc else _ALLOCATOR
     shards = settings.shards if cuda_devices() else 1
-    fixed, per_token = _needs(model_dir, settings, item_bytes, adapter, allocator, shards=shards)
-    of_tokens = max(settings.microbatch_tokens, longest_segment) * per_token
+    fixed, per_token, per_copy = _needs(
+        model_dir, settings, item_bytes, adapter, allocator, shards=shards
+    )
+    # About as many keys and values are kept once more as there are tokens, in a default night.
+    of_tokens = max(settings.microbatch_tokens, longest_segment) * (per_token + per_copy)
     one = fixed + max(of_tokens, _copy_bytes(model_dir, settings, item_bytes))
     if cuda_devices():
         return one
@@ -221,15 +246,33 @@ def _needs(
     allocator: float = _ALLOCATOR,
     *,
     shards: int = 1,
-) -> tuple[int, int]:
-    """Bytes of a step without a micro-batch, and bytes for each of a micro-batch's tokens."""
+) -> tuple[int, int, int]:
+    """Bytes of a step without a micro-batch, for each of a micro-batch's tokens, and for each
+    position that is kept once more (`micro_batch.copies`)."""
     base = _base_bytes(model_dir, item_bytes, shards)
     lora = weight_bytes(adapter.path, _LORA_BYTES) if adapter else 0
     targets = adapter.target_modules if adapter else _DEFAULT_TARGETS
     saved = activation_bytes(
         model_dir, item_bytes, settings.gradient_checkpointing, targets=targets
     )
-    return base + lora + _PROCESS_BYTES + _LOGIT_BUFFERS, int(allocator * saved)
+    layers = 1 if settings.gradient_checkpointing else _layers(model_dir)
+    copied = layers * 2 * _width_of_heads(model_dir) * item_bytes if can_share(model_dir) else 0
+    fixed = base + lora + _PROCESS_BYTES + _LOGIT_BUFFERS
+    return fixed, int(allocator * saved), int(allocator * copied)
+
+
+def _layers(model_dir: Path) -> int:
+    config = read_json(model_dir / "config.json")
+    return _width(config, "num_hidden_layers", model_dir)
+
+
+def _width_of_heads(model_dir: Path) -> int:
+    """Of all queries' heads together."""
+    config = read_json(model_dir / "config.json")
+    hidden, heads = (
+        _width(config, key, model_dir) for key in ("hidden_size", "num_attention_heads")
+    )
+    return heads * int(config.get("head_dim") or hidden // heads)
 
 
 def _base_bytes(model_dir: Path, item_bytes: int, shards: int) -> int:
@@ -258,8 +301,8 @@ def activation_bytes(
     """What one token of a micro-batch keeps until its backward pass.
 
     In a layer of a Llama-like model of which only LoRA is trained: the float32 copies that two
-    norms make of their inputs; queries, keys and values (of each query's head, as a shared row
-    repeats them) and attention's output, and its sums per head in float32; two products of the
+    norms make of their inputs; queries, keys and values (of each query's head, as they are repeated
+    for it) and attention's output, and its sums per head in float32; two products of the
     MLP's width (gate and up); and the inputs of the LoRA targets, one for those that read the same.
     Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and a float32 copy
     of its input for each target. LoRA's own r numbers are left out. With checkpointing: one hidden
@@ -270,8 +313,7 @@ def activation_bytes(
         _width(config, key, model_dir)
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     )
-    lean = can_share(model_dir)
-    width = heads * (config.get("head_dim") or hidden // heads)
+    lean, width = has_lean_layers(model_dir), _width_of_heads(model_dir)
     norms = 2 * hidden * _FLOAT32
     attention = 4 * width * item_bytes + heads * _FLOAT32
     inputs = {target: _READS.get(target, target) for target in targets}

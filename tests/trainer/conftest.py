@@ -120,8 +120,10 @@ def make_group(
     task_id: str = "t0",
     rewards: Sequence[float] = (0.0, 1.0),
     temperature: float = 1.0,
+    prompt: Sequence[int] | None = None,
 ) -> RolloutGroup:
-    """A group with these rewards; advantages are reward − mean."""
+    """A group with these rewards; advantages are reward − mean. prompt: of every attempt; None:
+    each has its own."""
     mean = sum(rewards) / len(rewards)
     passed = Grade((AssertionResult("file_exists", "a", passed=True, detail=""),))
     trajectories = tuple(
@@ -131,7 +133,7 @@ def make_group(
             seed=0,
             adapter_sha=sha,
             sampling=Sampling(temperature, 96, 1.0, 0, 0.0),
-            turns=tuple(make_turns(rng, rng.randint(1, 3))),
+            turns=tuple(make_turns(rng, rng.randint(1, 3), prompt)),
             stop_reason=StopReason.TASK_COMPLETE,
             grade=passed,
             reward=reward,

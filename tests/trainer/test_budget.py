@@ -25,7 +25,7 @@ from trainer.budget import (
     require_memory,
     smaller_budget,
 )
-from trainer.scoring.micro_batch import Micro, micro_batches, tokens
+from trainer.scoring.micro_batch import Micro, copies, micro_batches, tensors, tokens
 from trainer.scoring.policy import load_policy
 from trainer.settings import TrainerSettings
 
@@ -57,6 +57,11 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, n: int, visible: str | None = Non
 def a_token(model: Path, allocator: float = trainer_budget._ALLOCATOR) -> int:
     """What a token of a micro-batch needs."""
     return int(allocator * activation_bytes(model, 4, checkpointing=False))
+
+
+def a_copy(model: Path) -> int:
+    """What a position needs whose keys and values are kept once more: 2 layers, 32 wide."""
+    return int(trainer_budget._ALLOCATOR * 2 * 2 * 32 * 4)
 
 
 def needed(model: Path) -> int:
@@ -140,11 +145,30 @@ def test_on_a_gpu_its_own_memory_counts_and_shared_memory_is_the_host_s(
     require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
 
 
+def test_a_prefix_counts_again_for_each_sequence_that_follows_it(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four attempts of one task that have their first prompt in common."""
+    group = make_group(random.Random(0), "a", "t", prompt=range(5, 45))
+    segments = collect([group], SETTINGS).segments
+    assert len({s.ids[:40] for s in segments}) == 1
+    shared, padded = ((tuple(segments),),) * 2
+    n, copied = tokens(shared[0], shared=True), copies(shared[0], shared=True)
+    assert copied >= len(segments) * 40
+    assert copies(padded[0], shared=False) == 0
+    need = needed(tiny_model) + n * a_token(tiny_model) + copied * a_copy(tiny_model)
+    with_room(monkeypatch, need)
+    require_memory(tiny_model, shared, SETTINGS, 4, shared=True, on_gpu=False)
+    with_room(monkeypatch, need - 1)
+    with pytest.raises(Shortage, match="a micro-batch of"):
+        require_memory(tiny_model, shared, SETTINGS, 4, shared=True, on_gpu=False)
+
+
 def test_a_gpu_s_allocator_gives_back_what_it_keeps_before_a_step_is_refused(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = max(tokens(batch, shared=True) for batch in batches)
-    least = needed(tiny_model) + largest * a_token(tiny_model, allocator=1.0)
+    least = needed(tiny_model) + largest * a_token(tiny_model, trainer_budget._GPU_ALLOCATOR)
     with_room(monkeypatch, host=0, gpu=least)
     require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
     with_room(monkeypatch, host=0, gpu=least - 1)
@@ -176,7 +200,7 @@ def test_of_a_sharded_base_a_gpu_holds_a_part_and_two_layers_and_the_host_all_of
     layers = whole - embedding
     part = embedding + layers // 8 + layers  # of the two layers that it has
     largest = max(tokens(batch, shared=True) for batch in batches)
-    rest = needed(tiny_model) - whole + largest * a_token(tiny_model, allocator=1.0)
+    rest = needed(tiny_model) - whole + largest * a_token(tiny_model, trainer_budget._GPU_ALLOCATOR)
 
     def require(host: int, gpu: int) -> None:
         with_room(monkeypatch, host, gpu)
@@ -245,10 +269,10 @@ def test_a_base_that_is_served_in_another_dtype_is_copied_after_the_last_micro_b
     assert token < copy < 1000 * token
     with_gpus(monkeypatch, 0)
     assert forecast(tiny_model, COPIED, 4) == needed(tiny_model) + copy
-    larger = needed(tiny_model) + 1000 * token
+    larger = needed(tiny_model) + 1000 * (token + a_copy(tiny_model))
     assert forecast(tiny_model, COPIED, 4, longest_segment=1000) == larger
     alike = replace(COPIED, serving_dtype="float32")
-    assert forecast(tiny_model, alike, 4) == needed(tiny_model) + token
+    assert forecast(tiny_model, alike, 4) == needed(tiny_model) + token + a_copy(tiny_model)
 
 
 def test_a_copy_that_does_not_fit_is_a_shortage_that_no_micro_batch_mends(
@@ -293,6 +317,34 @@ def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
         tiny_model, item_bytes, checkpointing=False, targets=info.target_modules
     )
     assert forecast == pytest.approx(a_token, rel=0.15)
+
+
+@pytest.mark.parametrize("item_bytes", [2, 4])
+def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
+    tiny_model: Path, adapter: Path, item_bytes: int
+) -> None:
+    info = read_adapter(adapter)
+    dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
+    policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
+    group = make_group(random.Random(0), "a", "t", rewards=[0, 1] * 4, prompt=[7] * 200)
+    segments = collect([group], SETTINGS).segments
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    saved: dict[int, int] = {}
+    kept: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        kept.append(tensor)  # so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        policy.logprobs(tensors(segments, torch.device("cpu"), shared=True), 1.0)
+    _, per_token, per_copy = trainer_budget._needs(tiny_model, SETTINGS, item_bytes, info, 1.0)
+    n, copied = tokens(segments, shared=True), copies(segments, shared=True)
+    assert copied > 5 * n
+    assert n * per_token + copied * per_copy == pytest.approx(sum(saved.values()), rel=0.15)
 
 
 def test_more_lora_targets_and_a_larger_adapter_need_more(tiny_model: Path, adapter: Path) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE, AdapterInfo
 from fieldkit.training.tensors import load_tensors, require_alike
+from trainer.scoring.shared_prefix import forget
 
 if TYPE_CHECKING:
     import torch
@@ -102,6 +103,7 @@ class KeptModel:
 
 def give_back() -> None:
     """Return to the system what tensors took that nothing holds any more."""
+    forget()
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

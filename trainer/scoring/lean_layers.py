@@ -3,8 +3,8 @@
 peft casts the input of every target layer to the adapter's float32, and autograd keeps each cast.
 Here the input itself is kept, which the layers that read it share, and is cast again in the
 backward pass. Of a gated MLP the gate and the other product are kept, and SiLU of the gate is
-computed again. Only for what the trainer takes: plain LoRA without dropout, and the models of
-`shared_prefix`, whose MLPs are alike.
+computed again. Only for what the trainer takes, plain LoRA without dropout, and for the models of
+`shared_prefix.has_lean_layers`, whose MLPs are alike.
 """
 
 from __future__ import annotations

@@ -102,6 +102,12 @@ def tokens(segments: Micro, shared: bool) -> int:
     return len(segments) * max(s.n_inputs for s in segments)
 
 
+def copies(segments: Micro, shared: bool) -> int:
+    """Positions whose keys and values a shared row keeps once more: those that a family shares, for
+    each of its sequences."""
+    return sum(f.shared * len(f.own) for f in _families(segments)) if shared else 0
+
+
 def _families(segments: Micro) -> Iterator[Family]:
     """Neighbours of one task share a prefix."""
     start = 0

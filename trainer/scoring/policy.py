@@ -26,7 +26,7 @@ from trainer.scoring.lean_layers import keep_less
 from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
 from trainer.scoring.sharded_base import shard_base
-from trainer.scoring.shared_prefix import ATTENTION, can_share, register
+from trainer.scoring.shared_prefix import ATTENTION, can_share, has_lean_layers, register
 from trainer.scoring.trainable import check_dtype, check_logits
 
 # On a CPU with AMX oneDNN writes machine code for each shape of a product (4 ms, 0.8 MB) and keeps
@@ -170,7 +170,7 @@ def load_policy(
     _remove_dropout(model)
     for parameter in live_lora(model).values():
         parameter.data = parameter.data.float()
-    if shares:  # these models' MLPs are known too
+    if has_lean_layers(model_dir):
         keep_less(model)
     if gradient_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -61,6 +61,14 @@ def can_share(model_dir: Path) -> bool:
     return config.get("model_type") in _MODELS and whole
 
 
+def has_lean_layers(model_dir: Path) -> bool:
+    """Whether `lean_layers` replaces a model's: it shares rows, and its MLPs are dense and gated by
+    SiLU."""
+    config = read_json(model_dir / "config.json")
+    dense = not {"num_experts", "num_local_experts"} & config.keys()
+    return can_share(model_dir) and dense and config.get("hidden_act", "silu") == "silu"
+
+
 def register() -> None:
     """Make `attend` known to transformers as `ATTENTION`, which makes no masks for it."""
     from transformers import AttentionInterface
@@ -90,7 +98,7 @@ def attend(
         return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
     lengths = [n for f in families for n in (f.shared, *f.own)]
     pieces = zip(*(split(x, lengths, dim=2) for x in (query, key, value)), strict=True)
-    longest = max(f.shared + max(f.own) for f in families)
+    longest = max((f.shared + max(f.own) for f in families if f.shared), default=0)
     parts = [part for f in families for part in _within(f, pieces, scaling, longest)]
     return cat(parts, dim=2).transpose(1, 2), None
 
@@ -146,4 +154,9 @@ def _triangle(length: int, kind: dtype) -> Tensor:
     sequence's last positions are the mask of these."""
     from torch import full
 
-    return full((length, length), float("-inf"), dtype=kind).triu(1)
+    return full((length, length), float("-inf"), dtype=kind).triu_(1)
+
+
+def forget() -> None:
+    """Let go what is kept between the layers of a pass."""
+    _triangle.cache_clear()

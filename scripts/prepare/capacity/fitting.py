@@ -98,11 +98,11 @@ def fit(runs: Sequence[MeasuredRun]) -> Fit:
 
 
 def _trainer_seconds(runs: Sequence[MeasuredRun]) -> float:
-    """A trainer's start and imports in the median step that had them: of all runs, because they
-    depend on no work."""
+    """A trainer's start and imports in the median step that had them: of all runs on the fitted
+    box, because they depend on no work."""
     loads = [
         row.step.trainer_load - row.shape.weight_bytes / (row.box.disk_gb_s * GIGA)
-        for row in _rows(runs)
+        for row in _rows([run for run in runs if run.box == FITTED_BOX])
         if row.step.trainer_load is not None
     ]
     return max(0.0, _median(loads, "trainer_load"))

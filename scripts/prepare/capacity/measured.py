@@ -22,6 +22,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
 from fieldkit.training.adapter import base_name
 from scripts.base.checkout import ROOT
+from scripts.prepare.capacity.box import named_box
 from scripts.prepare.capacity.model_shape import ModelShape, named_shape
 from scripts.prepare.capacity.step_work import StepWork, manifest_of, trained_steps, work_of
 from scripts.run.folder import open_run
@@ -209,11 +210,12 @@ def default_night(runs: Sequence[MeasuredRun]) -> MeasuredRun:
 
 def main(runs: Sequence[str], table: Path = TABLE) -> None:
     """Write these runs into measured.json, in the place of those of the same name."""
-    named = (run.partition("@") for run in runs)
-    found = [measured_run(RunReader(open_run(run)), box or FITTED_BOX) for run, _, box in named]
-    names = {run.name for run in found}
-    kept = [run for run in read_json(table)["runs"] if run["name"] not in names]
-    write_json(table, {"schema": 1, "runs": [*kept, *map(asdict, found)]})
+    kept = {run["name"]: run for run in (read_json(table)["runs"] if table.is_file() else ())}
+    for run, _, box in (run.partition("@") for run in runs):
+        named_box(box or FITTED_BOX)
+        found = measured_run(RunReader(open_run(run)), box or FITTED_BOX)
+        kept[found.name] = asdict(found)
+    write_json(table, {"schema": 1, "runs": list(kept.values())})
     print(table)
 
 

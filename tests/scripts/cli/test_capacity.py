@@ -72,7 +72,7 @@ def test_json_has_the_same_and_can_be_read() -> None:
 
 
 def test_a_model_that_does_not_fit_is_said_not_to() -> None:
-    said = " ".join(typed("--box", "epyc-2", "--model", "Qwen2.5-7B-Instruct").output.split())
+    said = " ".join(typed("--box", "epyc-2", "--model", "Llama-3.1-8B-Instruct").output.split())
     assert "does not fit" in said
     assert "Buy memory" in said
 

@@ -86,7 +86,7 @@ def test_side_by_side_one_after_the_other_and_not_at_all() -> None:
 
 
 def test_the_articles_model_fits_a_spark_as_it_did_there() -> None:
-    """Side by side in 128 GB, and not in the 25 GB of two cores."""
+    """Side by side in 128 GB, and one after the other in the 25 GB of two cores."""
     qwen = named_shape("Qwen2.5-7B-Instruct")
     night = work(context=800.0, episodes=32.0)
     spark, epyc = (
@@ -94,4 +94,5 @@ def test_the_articles_model_fits_a_spark_as_it_did_there() -> None:
         for name in ("spark", "epyc-2")
     )
     assert spark.side_by_side
-    assert not epyc.fits
+    assert epyc.fits
+    assert not epyc.side_by_side

@@ -114,10 +114,13 @@ def test_a_short_bench_another_machines_and_one_without_longest_attempts_say_not
 
 def test_runs_are_written_in_the_place_of_those_of_their_name(tmp_path: Path) -> None:
     table = tmp_path / "measured.json"
-    write_json(table, {"schema": 1, "runs": [{"name": "other"}, {"name": "sql-0", "box": "old"}]})
+    write_json(table, {"schema": 1, "runs": [{"name": "sql-0", "box": "old"}, {"name": "other"}]})
     main(["sql-0", "sql-1@h100"], table)
-    found = {run["name"]: run.get("box") for run in read_json(table)["runs"]}
-    assert found == {"other": None, "sql-0": "epyc-2", "sql-1": "h100"}
+    found = [(run["name"], run.get("box")) for run in read_json(table)["runs"]]
+    assert found == [("sql-0", "epyc-2"), ("other", None), ("sql-1", "h100")]
+    with pytest.raises(BadInput, match="h10: unknown; did you mean 'h100'"):
+        main(["sql-2@h10"], table)
+    assert len(read_json(table)["runs"]) == 3
 
 
 def test_a_run_on_another_box_is_not_fitted() -> None:

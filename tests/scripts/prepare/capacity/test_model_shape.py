@@ -9,6 +9,7 @@ import pytest
 from fieldkit.errors import BadInput
 from scripts.prepare.capacity.model_shape import named_shape, read_shape, shape_of_folder, shipped
 from tests.scripts.prepare.capacity.round_numbers import CONFIG, model_folder, shape
+from trainer.scoring.shared_prefix import has_lean_layers
 
 QWEN = named_shape("qwen2.5-7b-instruct")
 
@@ -97,3 +98,10 @@ def test_a_folder_without_a_config_and_an_unknown_name_are_refused(tmp_path: Pat
         named_shape("~nobody-here")
     with pytest.raises(BadInput, match=r"--model names a folder"):
         shape_of_folder("/nowhere/unheard-of")
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen2.5-7B-Instruct", "Llama-3.1-8B-Instruct", "SmolLM2-135M-Instruct"]
+)
+def test_the_shipped_shapes_have_the_layers_that_the_trainer_gives_such_models(name: str) -> None:
+    assert has_lean_layers(named_shape(name).folder)
