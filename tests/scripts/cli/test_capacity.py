@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -71,8 +72,11 @@ def test_json_has_the_same_and_can_be_read() -> None:
     assert "next" in first
 
 
-def test_a_model_that_does_not_fit_is_said_not_to() -> None:
-    said = " ".join(typed("--box", "epyc-2", "--model", "Llama-3.1-8B-Instruct").output.split())
+def test_a_model_that_does_not_fit_is_said_not_to(tmp_path: Path) -> None:
+    small = tmp_path / "small.toml"
+    text = shipped_boxes()["epyc-2"].read_text()
+    small.write_text(re.sub(r"(?m)^memory_gb = .*", "memory_gb = 12.0", text))
+    said = " ".join(typed("--box", str(small), "--model", "Qwen2.5-7B-Instruct").output.split())
     assert "does not fit" in said
     assert "Buy memory" in said
 
