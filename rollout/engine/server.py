@@ -40,7 +40,8 @@ _LONGEST_LOOK_SECONDS = 30.0  # for a poll and the pause after it; more was a st
 _PROGRESS_SECONDS = 15.0
 
 _SLEEPS, _FOUND_FREE = "sleeps_for_now", "found_free"
-"""Notes on a server: `preload.sleeps_for_now`, and how often in turn the cores were free since."""
+"""Notes on a server: `preload.sleeps_for_now`, and for which adapters in turn the cores were free
+since."""
 
 _FREE_LOOKS = 3
 
@@ -77,6 +78,7 @@ class Server:
         self._on_progress = on_progress
         self._target = target
         self._began: float | None = None  # when its process was launched, until it is ready
+        self._started_anew = False  # in the place of one that could be faster
 
     def say(self, text: str) -> None:
         self._on_progress(f"{self.replica.told}: {text}")
@@ -135,13 +137,15 @@ class Server:
             return False
 
     def _could_be_faster(self, owned: Owned) -> bool:
-        """Whether it was started while the cores were in use, and they were free whenever it was
-        needed of late. A start costs what some steps gain."""
-        if not owned.info.get(_SLEEPS):
+        """Whether it was started while the cores were in use, and they were free for each of the
+        last adapters. A start costs what some steps gain, so there is one such start at most."""
+        found: list[str] = owned.info.get(_FOUND_FREE, [])
+        if not owned.info.get(_SLEEPS) or self.target.name in found:
             return False
-        found_free = owned.info.get(_FOUND_FREE, 0) + 1 if preload.cores_are_free() else 0
-        self.note(**{_FOUND_FREE: found_free})
-        return found_free >= _FREE_LOOKS
+        found = [*found, self.target.name] if preload.cores_are_free() else []
+        self.note(**{_FOUND_FREE: found})
+        self._started_anew = len(found) >= _FREE_LOOKS
+        return self._started_anew
 
     def _fingerprint(self) -> str:
         return self.target.fingerprint()
@@ -205,7 +209,10 @@ class Server:
             {
                 "port": port,
                 "trainer_bytes": trainer_bytes(self.settings),
-                _SLEEPS: preload.sleeps_for_now(os.environ, env),
+                # Of several servers the second one sees the first one load.
+                _SLEEPS: self.settings.replicas == 1
+                and not self._started_anew
+                and preload.sleeps_for_now(os.environ, env),
             },
         )
         self._began = began

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Collection
@@ -134,8 +133,10 @@ def run_(
     except Interrupted:
         raise
     except FieldkitError:
-        with contextlib.suppress(BadInput):  # none of the others is over
+        try:
             show(name)
+        except FieldkitError as e:
+            say(f"not compared: {e}")
         raise
     if whole:
         show(name)

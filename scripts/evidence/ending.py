@@ -205,7 +205,8 @@ def _last_stretch(m: Findings, verdict: Verdict) -> str | None:
         return None
     return (
         f"In training, at T = {rollout.temperature:g}, {percent(fmean(late))} of the last attempts"
-        f" ended by themselves; what is left shows at T = {low:g}. A last stretch nearer to that"
-        f" may teach it: `grpo new {m.typed}-last --from {m.typed} --set"
-        f" rollout.temperature={LOWER:g} --set run.steps=20`."
+        f" ended by themselves; what is left shows at T = {low:g}. A last stretch nearer to that,"
+        f" at half the learning rate, may teach it: `grpo new {m.folder.beside('last')} --from"
+        f" {m.typed} --set rollout.temperature={LOWER:g} --set"
+        f" trainer.lr={m.config.trainer.lr / 2:g} --set run.steps=20`."
     )

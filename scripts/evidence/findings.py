@@ -138,6 +138,13 @@ class Findings:
         return tuple(s for s in self.steps if s.mean_turns is not None)
 
     @property
+    def at_one_temperature(self) -> tuple[StepSummary, ...]:
+        """Those played at `rollout.temperature`: at another one stops, reward and entropy move
+        without the policy."""
+        last = self.config.rollout.late_after
+        return tuple(s for s in self.played if not last or s.step <= last)
+
+    @property
     def is_untrained(self) -> bool:
         """Steps were played, and none had a signal: the newest adapter is that of the start."""
         return len(self.steps) > 1 and self.steps[-1].adapter_sha == self.steps[0].adapter_sha
@@ -164,7 +171,11 @@ class Findings:
             e.arm(e.reference),
             e.arm(e.newest),
             e.against_reference(e.newest),
-            Training(len(self.played), trends(self.played, self._rewards_compare), self.sampled),
+            Training(
+                len(self.played),
+                trends(self.at_one_temperature, self._rewards_compare),
+                self.sampled,
+            ),
         )
         return replace(found, headline=" ".join((found.headline, *self._unjudged, *e.caution)))
 

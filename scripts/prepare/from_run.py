@@ -16,9 +16,10 @@ from scripts.run.folder import RunFolder
 def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str] = ()) -> str:
     """The run.toml of a new run that starts from `step`'s adapter; None: the newest.
 
-    Its settings are the run's, but for the adapter, the seed (one more, so that other tasks are
-    drawn and other replies sampled) and these assignments. Raises `BadInput` where there is no such
-    adapter.
+    Its settings are the run's, but for the adapter, which its KL refers to, the seed (one more, so
+    that other tasks are drawn and other replies sampled), what had become of the learning rate and
+    T by that step, and these assignments. What else goes by the number of a step begins anew, as
+    `reward.schedule`. Raises `BadInput` where there is no such adapter.
     """
     newest = run.finished_steps() - 1
     chosen = newest if step is None else step
@@ -32,9 +33,16 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
         others = f"; --step takes {', '.join(map(str, kept))}" if kept else ""
         raise BadInput(f"{adapter}: step {chosen} has no adapter here{others}")
     read_adapter(adapter)
+    config = read_config(run.config)
     own: dict[str, Any] = {
         "model.adapter": str(in_checkout(adapter)),
-        "run.seed": read_config(run.config).run.seed + 1,
+        "run.seed": config.run.seed + 1,
     }
-    text = run.config.read_text(encoding="utf-8")
-    return assigned(text, {**own, **parse(assignments)}, str(run.config))
+    if config.rollout.run_seed != config.run.seed:
+        own["rollout.run_seed"] = config.rollout.run_seed + 1
+    if (lr := config.trainer.at_step(chosen).lr) != config.trainer.lr:
+        own["trainer.lr"] = float(f"{lr:.4g}")
+    if (late := config.rollout.of_step(chosen).temperature) != config.rollout.temperature:
+        own["rollout.temperature"] = late
+    text = assigned(run.config.read_text(encoding="utf-8"), own, str(run.config))
+    return assigned(text, parse(assignments), "the new run.toml")

@@ -6,6 +6,7 @@ Nothing here reads or writes what the files hold.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable
@@ -26,6 +27,7 @@ _WHAT_NAMES_A_RUN = (
 )
 _SHOWN = 40  # characters of a wrong name that a message repeats
 _STEP = re.compile(r"step-(\d{3,})")
+_ROOM = 90  # characters of a run's name that leave room for a word behind it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -104,9 +106,17 @@ class RunFolder:
     @property
     def how_to_play_again(self) -> str:
         """The commands that play a run whose weights are not here, under another name."""
-        again = RunFolder(self.path.with_name(f"{self.name[:90]}-again"))
+        again = RunFolder(self.path.with_name(f"{self.name[:_ROOM]}-again"))
         new, old = shlex.quote(str(again.path)), shlex.quote(str(self.config))
         return f"`mkdir {new} && cp {old} {new}/` and `grpo run {again.typed}` play it again"
+
+    def beside(self, word: str) -> str:
+        """What a person types for a new run that has to do with this one: its name and the word,
+        with a number where there is one already. A sweep's night gets it outside of the sweep."""
+        runs = self.path.parent
+        runs = runs.parent if (runs / SWEEP_FILE).exists() else runs
+        names = (f"{self.name[:_ROOM]}-{word}{n if n > 1 else ''}" for n in itertools.count(1))
+        return next(r.typed for name in names if not (r := RunFolder(runs / name)).path.exists())
 
     def relative(self, path: Path) -> str:
         """How the journal names something in this folder."""

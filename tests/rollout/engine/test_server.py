@@ -11,7 +11,7 @@ import pytest
 
 from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
-from rollout.engine import preload
+from rollout.engine import preload, vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import Hotswap, Lifecycle, RunningServer
 from rollout.engine.replica import ENGINE
@@ -35,6 +35,10 @@ class Watched(Server):
         target = Target(run_dir, settings, {}, "base")
         super().__init__(run_dir, settings, self.said.append, target)
         self.used, self.done = used, list[str]()
+
+    def serve(self, name: str) -> None:
+        self._target = Target(self.run_dir, self.settings, {}, name)
+        self.begin()
 
     def _fingerprint(self) -> str:
         return "the same"
@@ -98,8 +102,45 @@ def test_one_that_started_on_busy_cores_is_followed_by_another_when_they_stay_fr
     server.note(sleeps_for_now=sleeps)
     looks = iter(free)
     monkeypatch.setattr(preload, "cores_are_free", lambda: next(looks))
-    for _ in free:
+    for n in range(len(free)):
         assert server.done == []
-        server.begin()
+        server.serve(f"v{n}")
+        if free[n] and n < len(free) - 1:
+            server.serve(f"v{n}")  # by an evaluation of the same adapter, which says no more
     assert server.done == (["stop", "launch"] if begun_anew else [])
     assert any("the cores are free now" in line for line in server.said) == begun_anew
+
+
+@pytest.mark.parametrize(
+    ("waits", "replicas", "sleeps"),
+    [
+        ({preload.WAIT_POLICY: "passive"}, 1, True),
+        ({preload.WAIT_POLICY: "passive"}, 2, False),
+        ({preload.WAIT_POLICY: "passive", preload.SPINS: "5000"}, 1, False),
+    ],
+)
+def test_a_start_notes_whether_its_threads_sleep_because_the_cores_were_in_use(
+    waits: dict[str, str],
+    replicas: int,
+    sleeps: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Entered(Server):
+        def _require_memory(self) -> None:
+            pass
+
+        def _with_kernels(self, do: Any) -> None:
+            pass
+
+        def _enter(self, command: Any, env: Any, scratch: Any, info: Any, fds: Any = ()) -> None:
+            self.info = info
+
+    monkeypatch.delenv(preload.WAIT_POLICY, raising=False)
+    monkeypatch.setattr(vllm_server, "command", lambda *a: [])
+    monkeypatch.setattr(vllm_server, "environment", lambda *a: waits)
+    settings = EngineSettings(replicas=replicas)
+    target = Target(tmp_path, settings, {}, "base")
+    server = Entered(tmp_path, settings, lambda line: None, target)
+    server.begin()
+    assert server.info["sleeps_for_now"] is sleeps

@@ -75,7 +75,7 @@ def test_json_has_the_same_and_can_be_read() -> None:
 def test_a_model_that_does_not_fit_is_said_not_to(tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
     text = shipped_boxes()["epyc-2"].read_text()
-    small.write_text(re.sub(r"(?m)^memory_gb = .*", "memory_gb = 12.0", text))
+    small.write_text(re.sub(r"(?m)^memory_gb = .*", "memory_gb = 12.0", text, count=1))
     said = " ".join(typed("--box", str(small), "--model", "Qwen2.5-7B-Instruct").output.split())
     assert "does not fit" in said
     assert "Buy memory" in said

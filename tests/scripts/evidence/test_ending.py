@@ -96,7 +96,11 @@ def test_a_habit_that_is_left_at_the_low_temperature_alone_gets_a_last_stretch_n
     m = replace(m, config=replace(m.config, rollout=rollout), steps=steps)
     m.__dict__["verdict"] = verdict
     said = next_steps(m, ending(m))[0]
-    new = f"`grpo new {m.typed}-last --from {m.typed} --set rollout.temperature=0.7"
+    lr = m.config.trainer.lr / 2
+    new = (
+        f"`grpo new {m.typed}-last --from {m.typed} --set rollout.temperature=0.7"
+        f" --set trainer.lr={lr:g} --set run.steps=20`"
+    )
     assert (new in said) is stretch
     assert said.startswith("In training, at T = 1, 9" if stretch else "More steps")
 
