@@ -95,7 +95,11 @@ class RolloutSettings(EpisodeSettings):
                 given, lacks = lacks, given
             raise BadInput(f"rollout.{given}: it is set and rollout.{lacks} is not; set both")
 
+    def keeps_temperature(self, step: int) -> bool:
+        """Whether a step is played at `temperature`."""
+        return self.late_temperature is None or step <= self.late_after
+
     def of_step(self, step: int) -> EpisodeSettings:
         """The limits of a step's episodes, from 1."""
-        late = self.late_temperature if step > self.late_after else None
+        late = None if self.keeps_temperature(step) else self.late_temperature
         return self.at(self.temperature if late is None else late)

@@ -25,7 +25,7 @@ from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
 from scripts.evidence.collect import Evidence, collect
 from scripts.evidence.flips import Flips, find_flips
-from scripts.evidence.health import Warning_, warnings
+from scripts.evidence.health import Warning_, at_one_temperature, warnings
 from scripts.evidence.learning import Sampled, Training, read_sampled, sampled, trends
 from scripts.evidence.milestones import Milestones, milestones
 from scripts.evidence.played import PlayedArm, finished, read_named, reading_order, step_name
@@ -138,13 +138,6 @@ class Findings:
         return tuple(s for s in self.steps if s.mean_turns is not None)
 
     @property
-    def at_one_temperature(self) -> tuple[StepSummary, ...]:
-        """Those played at `rollout.temperature`: at another one stops, reward and entropy move
-        without the policy."""
-        last = self.config.rollout.late_after
-        return tuple(s for s in self.played if not last or s.step <= last)
-
-    @property
     def is_untrained(self) -> bool:
         """Steps were played, and none had a signal: the newest adapter is that of the start."""
         return len(self.steps) > 1 and self.steps[-1].adapter_sha == self.steps[0].adapter_sha
@@ -173,7 +166,7 @@ class Findings:
             e.against_reference(e.newest),
             Training(
                 len(self.played),
-                trends(self.at_one_temperature, self._rewards_compare),
+                trends(at_one_temperature(self.played, self.config), self._rewards_compare),
                 self.sampled,
             ),
         )

@@ -19,9 +19,10 @@ import typer
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_json, write_text
 from fieldkit.gate.memory import GIB, available
-from fieldkit.training.adapter import check_adapter
+from fieldkit.training.adapter import AdapterInfo, check_adapter
 from scripts.base.checkout import ROOT
 from scripts.prepare.presets import preset_config
+from scripts.run.config import RunConfig
 from scripts.words.table import Table
 from tests.bench import child, page, trainers
 from tests.bench.gpu_work import ADAPTER, MODEL, QWEN_7B, SMALL, Size, write_bundle
@@ -32,7 +33,7 @@ from trainer.settings import cuda_devices
 
 PRESET = "spark"
 KEPT = ROOT / "runs" / "bench-gpu"
-BUNDLE, FILE, POLICY = "trajectory_bundle.jsonl", "measurements.jsonl", "policy"
+FILE, POLICY = "measurements.jsonl", "policy"
 
 STEP = "a whole step of the trainer"
 PROFILE = "where a micro-batch's time goes"
@@ -56,7 +57,8 @@ def main(
             " `GRPO_BUILD=cuda make bench-gpu` measures that"
         )
     size = SMALL if short else QWEN_7B
-    work, bundle = work_of(kept, size), kept / BUNDLE
+    work = work_of(kept, size)
+    bundle = bundle_of(kept, work.adapter, work.config)
     taken = Measurements(kept / FILE, about(work))
     for name, round_ in in_turn(tuple(trainers.KINDS), rounds):
         do = bind(trainers.passes, work, bundle, trainers.KINDS[name])
@@ -82,13 +84,18 @@ def work_of(kept: Path, size: Size) -> Work:
     adapter = check_adapter(policy / ADAPTER, policy / MODEL)
     # Nothing is computed twice where the step fits without.
     config = preset_config(PRESET, ("trainer.gradient_checkpointing=false",))
-    if not (kept / BUNDLE).is_file():
-        write_bundle(kept / BUNDLE, size, adapter.sha, config.rollout.temperature)
+    if not (bundle := bundle_of(kept, adapter, config)).is_file():
+        write_bundle(bundle, size, adapter.sha, config.rollout.temperature)
     work = Work(policy / MODEL, adapter, (), config, smaller)
-    if _forecast(work) > _room():
+    if _least(work) > _room():
         config = preset_config(PRESET, ("trainer.gradient_checkpointing=true",))
         work = Work(policy / MODEL, adapter, (), config, smaller)
     return work
+
+
+def bundle_of(kept: Path, adapter: AdapterInfo, config: RunConfig) -> Path:
+    """Where the bundle of this adapter and this temperature is."""
+    return kept / f"bundle-{adapter.sha[:12]}-{config.rollout.temperature:g}.jsonl"
 
 
 def _room() -> int:
@@ -103,15 +110,22 @@ def _forecast(work: Work, **changes: object) -> int:
     return forecast(work.model, settings, item_bytes_of(settings), work.adapter)
 
 
+def _least(work: Work, **changes: object) -> int:
+    """What a step cannot do without: the trainer's gate asks for about as much."""
+    settings = work.trainer_with(**changes)
+    item = item_bytes_of(settings)
+    return forecast(work.model, settings, item, work.adapter, tcmalloc=True)
+
+
 def _take_size(
     work: Work, taken: Measurements, bundle: Path, tokens: int, checkpointing: bool
 ) -> None:
     """Measure ours with another micro-batch, unless it would not fit."""
     changes = {"tokens_per_microbatch": tokens, "gradient_checkpointing": checkpointing}
     name = f"{tokens:,} tokens{', computed again' if checkpointing else ''}"
-    expected = _forecast(work, **changes)
-    if expected > _room():
-        tell(f"{name}: left out, needs about {expected / GIB:.0f} GiB")
+    expected, least = _forecast(work, **changes), _least(work, **changes)
+    if least > _room():
+        tell(f"{name}: left out, needs about {least / GIB:.0f} GiB")
         return
 
     def do() -> Values:

@@ -76,7 +76,7 @@ def test_a_whole_step_has_the_documents_attempts_and_every_turn(tmp_path: Path) 
 
 def test_the_two_trainers_have_one_gradient_on_the_benchs_own_work(kept: Path, work: Work) -> None:
     settings = work.trainer_with(dtype="fp32", serving_dtype="float32", kl_coef=0.3)
-    batch = collect(read_bundle(kept / gpu.BUNDLE), settings)
+    batch = collect(read_bundle(gpu.bundle_of(kept, work.adapter, work.config)), settings)
     both = [
         run(work.model, work.adapter.path, batch, settings, torch.float32) for run in (ours, timed)
     ]
@@ -94,19 +94,21 @@ def test_a_model_that_is_there_is_not_made_again(kept: Path, work: Work) -> None
 def test_what_would_not_fit_is_left_out_and_computed_again_where_that_does(
     work: Work, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = gpu._forecast(work, tokens_per_microbatch=4096, gradient_checkpointing=False)
+    needs = gpu._least(work, tokens_per_microbatch=4096, gradient_checkpointing=False)
     monkeypatch.setattr(gpu, "_room", lambda: needs - 1)
     monkeypatch.setattr(trainers, "passes", lambda *a, **k: passed(1.0, 4e9))
     taken = Measurements(tmp_path / "m.jsonl", ABOUT)
     for checkpointing in (False, True):
-        gpu._take_size(work, taken, kept / gpu.BUNDLE, 4096, checkpointing)
+        gpu._take_size(
+            work, taken, gpu.bundle_of(kept, work.adapter, work.config), 4096, checkpointing
+        )
     assert taken.contestants(trainers.SIZES) == ["4,096 tokens, computed again"]
 
 
 def test_a_profile_names_the_operations_that_take_longest(
     work: Work, kept: Path, tmp_path: Path
 ) -> None:
-    batch = collect(read_bundle(kept / gpu.BUNDLE), work.trainer)
+    batch = collect(read_bundle(gpu.bundle_of(kept, work.adapter, work.config)), work.trainer)
     found = profile(work.model, work.adapter.path, batch, work.trainer, torch.float32)
     took = [seconds for _, seconds, _ in found["operations"]]
     assert took == sorted(took, reverse=True)
@@ -121,7 +123,7 @@ def test_a_profile_names_the_operations_that_take_longest(
 def test_a_whole_step_runs_from_the_bundle_to_the_saved_adapter(
     work: Work, kept: Path, name: str
 ) -> None:
-    assert gpu._step(work, kept / gpu.BUNDLE, name)["seconds"] > 0
+    assert gpu._step(work, gpu.bundle_of(kept, work.adapter, work.config), name)["seconds"] > 0
 
 
 def test_the_page_shows_the_forecast_beside_the_peak(work: Work, tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ def tensors(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Ten
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
 @pytest.mark.parametrize("chunk_elements", [VOCABULARY, 4 * VOCABULARY, 10**6])
+@pytest.mark.parametrize("block_elements", [VOCABULARY, 3 * VOCABULARY, 1 << 20])
 def test_values_entropy_and_gradient_equal_the_plain_computation(
-    temperature: float, chunk_elements: int, monkeypatch: pytest.MonkeyPatch
+    temperature: float, chunk_elements: int, block_elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", block_elements)
     hidden, weight, targets = tensors()
     upstream = torch.linspace(-1, 2, N)
 
