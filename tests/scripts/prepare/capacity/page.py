@@ -104,7 +104,7 @@ def _share(value: float) -> str:
 
 def _errors(found: Mapping[str, Any]) -> Table:
     rows = [("left out, one after the other", *_row(found["left_out"]))]
-    rows += [(f"runs/{name}", *_row(errors)) for name, errors in found["tried_on"].items()]
+    rows += [(name, *_row(errors)) for name, errors in found["tried_on"].items()]
     return Table(
         "How far off it is on this project's steps",
         ("steps", "n", "rollout", "reference", "gradient", "a step"),
