@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from trainer.budget import (
     smaller_budget,
 )
 from trainer.scoring.micro_batch import Micro, copies, micro_batches, tensors, tokens
-from trainer.scoring.policy import load_policy
+from trainer.scoring.policy import Policy, load_policy
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings(serving_dtype="float32")
@@ -62,6 +63,24 @@ def a_token(model: Path, allocator: float = trainer_budget._ALLOCATOR) -> int:
 def a_copy(model: Path) -> int:
     """What a position needs whose keys and values are kept once more: 2 layers, 32 wide."""
     return int(trainer_budget._ALLOCATOR * 2 * 2 * 32 * 4)
+
+
+def saved_bytes(policy: Policy, run: Callable[[], object]) -> int:
+    """What autograd saves for the backward pass of `run`, the model's weights left out."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    saved: dict[int, int] = {}
+    kept: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        kept.append(tensor)  # so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        run()
+    return sum(saved.values())
 
 
 def needed(model: Path) -> int:
@@ -299,20 +318,8 @@ def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
     info = read_adapter(make_adapter(tiny_model, tmp_path / "lora", seed=1, targets=targets))
     policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    saved: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        kept.append(tensor)  # so that no address is used twice
-        return tensor
-
-    kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        policy.model(input_ids=torch.zeros(2, 128, dtype=torch.long), logits_to_keep=1)
-    a_token = sum(saved.values()) / (2 * 128)
+    ids = torch.zeros(2, 128, dtype=torch.long)
+    a_token = saved_bytes(policy, lambda: policy.model(input_ids=ids, logits_to_keep=1)) / (2 * 128)
     forecast = activation_bytes(
         tiny_model, item_bytes, checkpointing=False, targets=info.target_modules
     )
@@ -328,23 +335,12 @@ def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
     policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
     group = make_group(random.Random(0), "a", "t", rewards=[0, 1] * 4, prompt=[7] * 200)
     segments = collect([group], SETTINGS).segments
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    saved: dict[int, int] = {}
-    kept: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        kept.append(tensor)  # so that no address is used twice
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        policy.logprobs(tensors(segments, torch.device("cpu"), shared=True), 1.0)
+    micro = tensors(segments, torch.device("cpu"), shared=True)
+    saved = saved_bytes(policy, lambda: policy.logprobs(micro, 1.0))
     _, per_token, per_copy = trainer_budget._needs(tiny_model, SETTINGS, item_bytes, info, 1.0)
     n, copied = tokens(segments, shared=True), copies(segments, shared=True)
     assert copied > 5 * n
-    assert n * per_token + copied * per_copy == pytest.approx(sum(saved.values()), rel=0.15)
+    assert n * per_token + copied * per_copy == pytest.approx(saved, rel=0.15)
 
 
 def test_more_lora_targets_and_a_larger_adapter_need_more(tiny_model: Path, adapter: Path) -> None:
