@@ -199,7 +199,7 @@ def _last_stretch(m: Findings, verdict: Verdict) -> str | None:
     rollout, low = m.config.rollout, m.config.eval.temperature
     if not low < LOWER < rollout.temperature or rollout.late_temperature is not None:
         return None
-    late = [s.stop_rate for s in m.steps[1:] if s.stop_rate is not None][-SMOOTHING:]
+    late = [s.stop_rate for s in m.played if s.stop_rate is not None][-SMOOTHING:]
     lags = verdict.habit in (Habit.REDUCED, Habit.UNCHANGED)
     if not lags or not late or fmean(late) < STOPS_BY_ITSELF:
         return None
