@@ -16,7 +16,7 @@ from fieldkit.files.journal import Entry
 from scripts.base.checkout import in_checkout
 from scripts.evidence.collect import Evidence, TaskSet
 from scripts.evidence.findings import Findings
-from scripts.evidence.milestones import SMOOTHING
+from scripts.evidence.milestones import window
 from scripts.evidence.played import BASE, step_name
 from scripts.evidence.verdict import (
     STOPS_BY_ITSELF,
@@ -199,7 +199,8 @@ def _last_stretch(m: Findings, verdict: Verdict) -> str | None:
     rollout, low = m.config.rollout, m.config.eval.temperature
     if not low < LOWER < rollout.temperature or rollout.late_temperature is not None:
         return None
-    late = [s.stop_rate for s in m.played if s.stop_rate is not None][-SMOOTHING:]
+    rates = [s.stop_rate for s in m.played if s.stop_rate is not None]
+    late = rates[-window(len(rates)) :]
     lags = verdict.habit in (Habit.REDUCED, Habit.UNCHANGED)
     if not lags or not late or fmean(late) < STOPS_BY_ITSELF:
         return None

@@ -17,7 +17,7 @@ from fieldkit.training.adapter import base_name
 from fieldkit.training.advantages import group_size_warning
 from scripts.evidence import step_figures
 from scripts.evidence.collect import Evidence
-from scripts.evidence.milestones import SMOOTHING, Gain, Milestones
+from scripts.evidence.milestones import Gain, Milestones, window
 from scripts.evidence.step_figures import StepFigure, by_step
 from scripts.evidence.verdict import proven
 from scripts.run.config import RunConfig
@@ -246,10 +246,10 @@ def _risen_part(evidence: Evidence, env: str) -> str:
 
 
 def stops_first_and_last(steps: Sequence[StepSummary]) -> tuple[AtStop, AtStop] | None:
-    """The stops of the first and of the last steps, each added up over as many as `SMOOTHING`; None
-    with fewer than two steps that tell."""
+    """The stops of the first and of the last steps, each added up over as many as `window`
+    says; None with fewer than two steps that tell."""
     known = [s.at_stop for s in steps if s.at_stop is not None]
-    n = min(SMOOTHING, len(known) // 2)
+    n = min(window(len(known)), len(known) // 2)
     return (_added(known[:n]), _added(known[-n:])) if n else None
 
 
@@ -389,8 +389,9 @@ def small_groups(config: RunConfig) -> Warning_ | None:
 
 
 def _first_and_last(steps: Sequence[StepSummary], figure: StepFigure) -> tuple[float, float] | None:
-    """Means over the first and the last `SMOOTHING` steps; None if the two would overlap."""
+    """Means over as many steps at either end as `window` says; None if the two would overlap."""
     values = [v for _, v in by_step(steps, figure)]
-    if len(values) < 2 * SMOOTHING:
+    n = window(len(values))
+    if len(values) < 2 * n:
         return None
-    return statistics.fmean(values[:SMOOTHING]), statistics.fmean(values[-SMOOTHING:])
+    return statistics.fmean(values[:n]), statistics.fmean(values[-n:])

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import PairedProportions, paired_proportions
 from fieldkit.records import StepSummary, Trajectory
 from rollout.arm import read_eval
-from scripts.evidence.milestones import SMOOTHING
+from scripts.evidence.milestones import window
 from scripts.evidence.played import PlayedArm, finished, read_played
 from scripts.evidence.step_figures import REWARD, STOPS, StepFigure, by_step
 from scripts.evidence.stored import has_episodes
@@ -31,8 +32,8 @@ FEWEST_STEPS = 5
 class Trend:
     """How a figure of the steps' rollouts moved over the night.
 
-    first, last: means over the first and the last `SMOOTHING` steps. tau: Kendall's τ of step and
-    value. p_value: its two-sided test.
+    first, last: means over as many steps at either end as `window` says. tau: Kendall's τ of step
+    and value. p_value: its two-sided test.
     """
 
     figure: str
@@ -98,11 +99,11 @@ class Training:
 def trends(steps: Sequence[StepSummary], rewards_compare: bool = True) -> tuple[Trend, ...]:
     """The trends of stops and of the reward. steps: the steps with rollouts. rewards_compare: false
     where the mean reward moves without the policy, as by `reward.schedule`; it is then left out."""
-    found = (_trend(steps, figure) for figure in (STOPS, *([REWARD] if rewards_compare else [])))
+    found = (trend(steps, figure) for figure in (STOPS, *([REWARD] if rewards_compare else [])))
     return tuple(t for t in found if t is not None)
 
 
-def _trend(steps: Sequence[StepSummary], figure: StepFigure) -> Trend | None:
+def trend(steps: Sequence[StepSummary], figure: StepFigure) -> Trend | None:
     """Mann and Kendall's test (Mann 1945). Each step is one observation, because the episodes of a
     step share tasks and policy. None with fewer than `FEWEST_STEPS`."""
     values = [v for _, v in by_step(steps, figure)]
@@ -114,9 +115,8 @@ def _trend(steps: Sequence[StepSummary], figure: StepFigure) -> Trend | None:
     tau, p = float(found.statistic), float(found.pvalue)
     if math.isnan(tau):  # every step has the same value
         tau, p = 0.0, 1.0
-    ends = values[:SMOOTHING], values[-SMOOTHING:]
-    first, last = (sum(end) / len(end) for end in ends)
-    return Trend(figure.key, len(values), first, last, tau, p)
+    width = window(len(values))
+    return Trend(figure.key, len(values), fmean(values[:width]), fmean(values[-width:]), tau, p)
 
 
 def read_sampled(folder: RunFolder, adapters: Container[str]) -> dict[str, PlayedArm]:

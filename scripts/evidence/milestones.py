@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
@@ -25,11 +26,14 @@ from scripts.evidence.step_figures import (
     in_env,
 )
 
-SMOOTHING = 3
-"""Steps in the trailing mean: one step of 32 episodes is noisy."""
-
 MOST = 0.9
 """Share of the whole gain that counts as most of it."""
+
+
+def window(n_steps: int) -> int:
+    """Steps in a trailing mean, and in the means at both ends of a night: a tenth of those played,
+    but at least 3, because one step of 32 episodes is noisy."""
+    return max(3, n_steps // 10)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ MOVED = (STOPS, TURNS, REWARD, PASSES)
 
 def _gains(steps: Sequence[StepSummary], figures: Sequence[StepFigure]) -> tuple[Gain, ...]:
     of_each = {_name(figure): by_step(steps, figure) for figure in figures}
-    return tuple(_gain(f, values) for f, values in of_each.items() if len(values) > SMOOTHING)
+    return tuple(
+        _gain(f, values) for f, values in of_each.items() if len(values) > window(len(values))
+    )
 
 
 def _name(figure: StepFigure) -> str:
@@ -108,8 +114,9 @@ def _name(figure: StepFigure) -> str:
 
 def _gain(figure: str, values: Sequence[tuple[int, float]]) -> Gain:
     numbers, raw = [n for n, _ in values], [v for _, v in values]
-    smooth = [_trailing(raw, i) for i in range(SMOOTHING - 1, len(raw))]
-    numbers = numbers[SMOOTHING - 1 :]
+    width = window(len(raw))
+    smooth = [fmean(raw[i : i + width]) for i in range(len(raw) - width + 1)]
+    numbers = numbers[width - 1 :]
     third = smooth[-1 - len(smooth) // 3]
     return Gain(
         figure=figure,
@@ -118,11 +125,6 @@ def _gain(figure: str, values: Sequence[tuple[int, float]]) -> Gain:
         most_by_step=_most_by(numbers, smooth),
         last_third=smooth[-1] - third,
     )
-
-
-def _trailing(values: Sequence[float], i: int) -> float:
-    window = values[i - SMOOTHING + 1 : i + 1]
-    return sum(window) / len(window)
 
 
 def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:

@@ -13,16 +13,18 @@ from functools import partial
 from typing import Any
 
 from fieldkit.eval.stats import wilson
+from fieldkit.records import AtStop
 from reward.pool import TaskState
 from rollout.yardsticks import YARDSTICKS
-from scripts.evidence import health, tables
+from scripts.evidence import health, learning, tables
 from scripts.evidence.collect import TAGS, Evidence
 from scripts.evidence.findings import Findings
-from scripts.evidence.milestones import SMOOTHING, Gain
+from scripts.evidence.milestones import Gain, window
 from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import (
     FIGURES,
     NOTHING,
+    STOPS_DONE,
     StepFigure,
     env_figures,
     overlap_figures,
@@ -99,14 +101,15 @@ def env_gains_table(f: Findings) -> Table | None:
         "Training by environment",
         ("environment", *_GAIN_COLUMNS),
         tuple((env, *_gain_cells(g)) for env, gains in of_envs.items() for g in gains),
-        (f"Means over {SMOOTHING} steps, of the steps in which the environment was played.",),
+        ("Means over a tenth of the steps in which the environment was played, at least 3.",),
     )
 
 
 _GAIN_COLUMNS = ("figure", "first", "last", "most of it by step", "in the last third")
 
 DRAW_NOTE = (
-    "Each step plays other tasks, so that a change may be one of the draw. It is not tested."
+    "Each step plays other tasks, so that a change may be one of the draw; without a p it is not"
+    " tested."
 )
 
 
@@ -201,9 +204,8 @@ def work_table(f: Findings) -> Table | None:
     is known of it."""
     gains = {g.figure: g for g in f.milestones.gains}
     rows: list[tuple[str, ...]] = []
-    notes = [
-        f"Start and end are the first and the last steps, at most {SMOOTHING} of each. {DRAW_NOTE}"
-    ]
+    n = window(f.milestones.n_steps)
+    notes = [f"Start and end are the first and the last steps, at most {n} of each. {DRAW_NOTE}"]
     if "reward" in gains and "pass rate" in gains:
         reward, passed = gains["reward"], gains["pass rate"]
         ends = quantities.plain(reward.first, 2), quantities.plain(reward.last, 2)
@@ -214,13 +216,14 @@ def work_table(f: Findings) -> Table | None:
         rows.append(("attempts that pass", *ends, change, "down while the reward is up"))
     if (stops := health.stops_first_and_last(f.played)) is not None:
         done = (_of_stops(e.passed, e.n) for e in stops)
-        rows.append(("stops with everything done", *done, NOTHING, NOTHING))
+        rows.append(("stops with everything done", *done, _done_change(f, *stops), NOTHING))
         idle = (_of_stops(e.idle, e.n) for e in stops)
         bound = f"surely above {quantities.percent(health.IDLE)}"
         rows.append(("stops with nothing done", *idle, NOTHING, bound))
         notes.append(
             "A stop is an attempt that ended by itself. Nothing done: no more assertions hold than"
-            " at the start. Their intervals take attempts as independent."
+            " at the start. Their intervals take attempts as independent. p: Kendall's test of the"
+            " share over the steps with a stop."
         )
     e = f.evidence
     if e is not None and e.newest and (split := e.by_need) and split.gained:
@@ -236,6 +239,15 @@ def work_table(f: Findings) -> Table | None:
 
 
 WORK = "Is the reward earned by work?"
+
+
+def _done_change(f: Findings, first: AtStop, last: AtStop) -> str:
+    """The change in the share of stops that are done, in points, with the p of its trend."""
+    trend = learning.trend(f.played, STOPS_DONE)
+    if not (first.n and last.n and trend):
+        return NOTHING
+    change = quantities.points(last.passed / last.n - first.passed / first.n)
+    return f"{change}, p {quantities.p_value(trend.p_value, equals=True)}"
 
 
 def _of_stops(count: int, n: int) -> str:

@@ -16,7 +16,7 @@ from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_needed
 from fieldkit.eval.stats import Estimate, PairedProportions, PairedTest, holm
 from scripts.evidence.learning import Training
-from scripts.evidence.milestones import SMOOTHING
+from scripts.evidence.milestones import window
 from scripts.evidence.step_figures import REWARD, STOPS
 from scripts.words.quantities import (
     counted,
@@ -320,7 +320,8 @@ class _Case:
         if not moved:
             return ()
         told = [f"{t.words} ({self._p(_TREND_NAMES[t.figure])})" for t in moved]
-        ends = f"means of the first {SMOOTHING} and the last {SMOOTHING}, which play other tasks"
+        n = window(moved[0].n_steps)
+        ends = f"means of the first {n} and the last {n}, which play other tasks"
         return (f"Over {moved[0].n_steps} steps of training ({ends}), {' and '.join(told)}.",)
 
     def _p(self, name: str) -> str:

@@ -25,6 +25,12 @@ def test_a_trend_is_kendalls_test_of_steps_and_values() -> None:
     assert [found.first, found.last] == pytest.approx([0.2, 0.5])
 
 
+def test_the_ends_of_a_long_night_are_means_of_a_tenth_of_its_steps() -> None:
+    rising = [step(n, "sha", stop_rate=n / 100, turns=3.0) for n in range(1, 51)]
+    (found, *_) = trends(rising)
+    assert [found.first, found.last] == pytest.approx([0.03, 0.48])  # of steps 1-5 and 46-50
+
+
 def test_a_figure_that_never_changes_has_no_trend() -> None:
     still = [step(n, "sha", stop_rate=0.0, turns=12.0) for n in range(1, 9)]
     assert (trends(still)[0].tau, trends(still)[0].p_value) == (0.0, 1.0)

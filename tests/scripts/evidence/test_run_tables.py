@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fieldkit.codec import encode
-from fieldkit.records import Draw, Signal
+from fieldkit.records import AtStop, Draw, Signal
 from scripts.evidence.findings import Findings, read_findings
-from scripts.evidence.run_tables import pool_states_table, pool_table, text_tables
+from scripts.evidence.run_tables import pool_states_table, pool_table, text_tables, work_table
 from tests.scripts.made_night import Night, make_night, summary
 
 STEPS = 30
@@ -73,3 +73,18 @@ def test_a_run_that_has_drawn_nothing_has_no_table_of_its_pool(tmp_path: Path) -
     made = make_night(tmp_path, n_steps=1, evaluated=False)
     made.folder.summary(1).unlink()
     assert pool_states_table(read_findings(made.folder, made.config)) is None
+
+
+def test_stops_that_come_to_be_done_say_by_how_much_and_whether_it_can_be_luck(
+    night: Night,
+) -> None:
+    """Of ten stops a step one is done in the first step, and nine in the last."""
+    for n in range(1, STEPS + 1):
+        done = AtStop(n=10, passed=1 + round(8 * (n - 1) / (STEPS - 1)), idle=0)
+        found = replace(summary(n, STEPS), at_stop=done)
+        night.folder.summary(n).write_text(encode(found))
+    table = work_table(read_findings(night.folder, night.config))
+    assert table is not None
+    (row,) = (r for r in table.rows if r[0] == "stops with everything done")
+    assert [cell.split()[0] for cell in row[1:3]] == ["4/30", "26/30"]
+    assert row[3] == "+73.3, p < 0.001"

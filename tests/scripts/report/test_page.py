@@ -152,7 +152,8 @@ def test_the_page_says_whether_the_reward_is_earned_by_work(page: Page) -> None:
     for row in (
         "reward of an attempt 0.40 0.65 +0.25 up while",
         "attempts that pass 50.0 % 50.0 % 0.0 down while",
-        "stops with everything done 12/24 50.0 % [31.4 % to 68.6 %] 42/84 50.0 % [",
+        "stops with everything done 12/24 50.0 % [31.4 % to 68.6 %] 42/84 50.0 % [39.5 % to 60.5 %]"
+        " 0.0, p = 1.00 ",
         "stops with nothing done 0/24 0.0 % [0.0 % to 13.8 %] 4/84 4.8 % [1.9 % to 11.6 %]",
         "held-out assertions that need work 44/72 (61.1 %) 48/72 (66.7 %) +5.6 [",
         "held-out assertions that doing nothing meets 24/24 (100.0 %) 24/24 (100.0 %) 0.0 [",
