@@ -47,11 +47,6 @@ def report_loaded(
         progress.say("no reference pass: the loss of this step has no KL")
     else:
         progress.say(f"reference snapshot: {len(reference)} tensors from {reference.source}")
-    if reference is not None and (settings.kl_estimator, settings.kl_in) == ("k1", "loss"):
-        progress.say(
-            "k1 in the loss has a gradient whose mean is 0, so nothing holds to the reference;"
-            ' set trainer.kl_in to "reward", or trainer.kl_estimator to k2 or k3'
-        )
     if settings.step_norm is not None:
         progress.say(f"the step moves the weights by at most {settings.step_norm:g} (L2)")
 

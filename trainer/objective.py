@@ -45,8 +45,8 @@ class Tokens:
 
     @property
     def old_weights_n(self) -> Tensor:
-        """Truncated importance weights of the old policy over the sampler. An objective whose ratio
-        is new over old multiplies by them, so that together they are new over sampler."""
+        """Truncated importance weights of the old policy over the sampler. An objective whose
+        ratio is a token's new over old multiplies by them: together they are new over sampler."""
         return importance_weights(self.old_logprobs_n, self.sampler_logprobs_n, self.tis_cap)[0]
 
 
@@ -90,6 +90,11 @@ class ObjectiveKind:
         reported."""
         return self.band != EVERYTHING
 
+    @property
+    def of_old_policy(self) -> bool:
+        """Whether its band bounds the ratio to the policy before the first optimizer step."""
+        return self.clips and self.caps_weights
+
 
 def _reinforce(tokens: Tokens, band: Band) -> TokenLosses:
     """Weighted by the present policy over the sampler, also after the first optimizer step."""
@@ -113,6 +118,7 @@ def _of_ratio(
 
 
 def _gspo(tokens: Tokens, band: Band) -> TokenLosses:
+    """Its tokens share their row's loss, so they share a weight too: that of the row's mean."""
     losses_n, clipped_n = objectives.gspo(
         tokens.logprobs_n,
         tokens.old_logprobs_n,
@@ -121,7 +127,12 @@ def _gspo(tokens: Tokens, band: Band) -> TokenLosses:
         band.low,
         band.high,
     )
-    return TokenLosses(losses_n * tokens.old_weights_n, clipped_n)
+    old_n, sampler_n = (
+        objectives.row_means(logprobs_n, tokens.lengths_r)
+        for logprobs_n in (tokens.old_logprobs_n, tokens.sampler_logprobs_n)
+    )
+    weights_n, _ = importance_weights(old_n, sampler_n, tokens.tis_cap)
+    return TokenLosses(losses_n * weights_n, clipped_n)
 
 
 def _masked(tokens: Tokens, band: Band) -> TokenLosses:

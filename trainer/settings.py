@@ -70,8 +70,8 @@ class TrainerSettings:
     kl_every: Annotated[PositiveInt, Unit("steps")] = 5
     """How often a KL below `kl_small` is computed."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Schulman's estimator of that KL. k1 in the loss has no effect, because the mean of its
-    gradient is 0."""
+    """Schulman's estimator of that KL: k2 or k3 in the loss, k1 in the reward. Elsewhere their
+    mean gradient is not the KL's."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Whether the KL is a term of the loss, or is subtracted from each token's advantage, with its
     value before the first optimizer step."""
@@ -79,7 +79,7 @@ class TrainerSettings:
     """T of both sides of every ratio; must be the T that the bundle was sampled at."""
     clip_norm: PositiveFloat = 1.0
     """The gradient's global L2 norm is clipped to this."""
-    tis_cap: PositiveFloat = 2.0
+    tis_cap: Annotated[float, Ge(1)] = 2.0
     """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token. The objective
     "masked" uses its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
@@ -118,14 +118,29 @@ class TrainerSettings:
                 f'trainer.processes: launch "single" is one process, and processes is'
                 f' {self.processes}; leave it out, or set launch to "torchrun"'
             )
-        if OBJECTIVES[self.objective].clips:
-            return
+        if self.kl_coef and (self.kl_in == "reward") != (self.kl_estimator == "k1"):
+            estimators = "k1" if self.kl_in == "reward" else "k2 or k3"
+            raise BadInput(
+                f"trainer.kl_estimator: {self.kl_estimator} in the {self.kl_in} does not hold the"
+                f" policy to the reference, since its mean gradient is not the KL's; set"
+                f" trainer.kl_estimator to {estimators}"
+            )
         for key in ("clip_low", "clip_high"):
             if getattr(self, key) is not None:
-                raise BadInput(
-                    f"trainer.{key}: objective {self.objective!r} clips no ratio (trainer.tis_cap"
-                    f" bounds its weights); leave out {key}, or set another objective"
-                )
+                self._refuse_idle_band(key)
+
+    def _refuse_idle_band(self, key: str) -> None:
+        kind = OBJECTIVES[self.objective]
+        if not kind.clips:
+            raise BadInput(
+                f"trainer.{key}: objective {self.objective!r} clips no ratio (trainer.tis_cap"
+                f" bounds its weights); leave out {key}, or set another objective"
+            )
+        if kind.of_old_policy and self.passes == 1:
+            raise BadInput(
+                f"trainer.{key}: with trainer.passes = 1 every ratio to the policy before the first"
+                f" optimizer step is 1, so nothing is clipped; leave out {key}, or raise passes"
+            )
 
     @property
     def normalised_by(self) -> Normalisation:

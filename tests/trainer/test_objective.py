@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -98,18 +99,19 @@ def after_two_passes(
     return {name: p.detach() - before[name] for name, p in policy.lora().items()}, figures
 
 
-@pytest.mark.parametrize("kl_in", ["loss", "reward"])
+@pytest.mark.parametrize(("kl_in", "kl_estimator"), [("loss", "k3"), ("reward", "k1")])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_how_a_bundle_is_cut_changes_nothing(
     objective: str,
     kl_in: str,
+    kl_estimator: str,
     tiny_model: Path,
     adapter: Path,
     reference: Path,
     groups: list[RolloutGroup],
 ) -> None:
     """Two passes, so that ratios of the second are far from 1 and some tokens are held back."""
-    said: dict[str, Any] = {"objective": objective, "kl_in": kl_in}
+    said: dict[str, Any] = {"objective": objective, "kl_in": kl_in, "kl_estimator": kl_estimator}
     files = (tiny_model, adapter, reference, groups)
     whole, figures = after_two_passes(*files, **said)
     parts, same = after_two_passes(*files, tokens_per_microbatch=1, **said)
@@ -215,9 +217,21 @@ def test_a_step_whose_objective_caps_no_weight_reports_none(
 def test_an_objective_brings_its_band_and_its_mean_and_settings_win() -> None:
     gspo = TrainerSettings(objective="gspo")
     assert (gspo.band, gspo.normalised_by) == (Band(3e-4, 4e-4), "sequence")
-    said = TrainerSettings(objective="gspo", clip_high=0.0, normalisation="group")
+    said = TrainerSettings(objective="gspo", clip_high=0.0, normalisation="group", passes=2)
     assert (said.band, said.normalised_by) == (Band(3e-4, 0.0), "group")
     assert TrainerSettings().normalised_by == "token"
+
+
+def test_gspo_weighs_a_whole_row_by_the_mean_of_its_tokens() -> None:
+    """Two rows, of three tokens and of one; the first has one that the policy gives no longer."""
+    old = torch.tensor([-1.0, -1.0, -7.0, -1.0])
+    logprobs = old.clone().requires_grad_()
+    sampler = torch.tensor([-1.0, -1.0, -1.0, -1.5])
+    tokens = Tokens(logprobs, old, sampler, torch.ones(4), torch.tensor([3, 1]), tis_cap=2.0)
+    OBJECTIVES["gspo"].losses(tokens, Band(0.1, 0.1)).losses_n.sum().backward()
+    row, other = math.exp(-2.0), math.exp(0.5)
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([-row] * 3 + [-other])
 
 
 @pytest.mark.parametrize("key", ["clip_low", "clip_high"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,6 +20,7 @@ from trainer.settings import TrainerSettings, read_settings
         ("temperature", 0.0),
         ("kl_coef", -0.1),
         ("tis_cap", float("inf")),
+        ("tis_cap", 0.5),
         ("tokens_per_microbatch", 0),
         ("dtype", "int8"),
         ("gradient_checkpointing", 1),
@@ -31,6 +32,25 @@ from trainer.settings import TrainerSettings, read_settings
 def test_an_impossible_value_is_named(name: str, value: Any) -> None:
     with pytest.raises(BadInput, match=name):
         TrainerSettings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("kl_in", "estimator", "instead"),
+    [("loss", "k1", "k2 or k3"), ("reward", "k2", "k1"), ("reward", "k3", "k1")],
+)
+def test_an_estimator_whose_gradient_is_not_the_kls_is_refused_where_a_kl_is_wanted(
+    kl_in: Literal["loss", "reward"], estimator: Literal["k1", "k2", "k3"], instead: str
+) -> None:
+    with pytest.raises(BadInput, match=rf"set trainer\.kl_estimator to {instead}$"):
+        TrainerSettings(kl_in=kl_in, kl_estimator=estimator)
+    assert TrainerSettings(kl_in=kl_in, kl_estimator=estimator, kl_coef=0.0)
+
+
+def test_a_band_of_ratios_that_are_all_1_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"trainer\.clip_high: with trainer\.passes = 1"):
+        TrainerSettings(objective="dapo", clip_high=0.1)
+    assert TrainerSettings(objective="dapo", clip_high=0.1, passes=2).band.high == 0.1
+    assert TrainerSettings(objective="masked", clip_high=0.1).band.high == 0.1
 
 
 def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
