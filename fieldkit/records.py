@@ -31,6 +31,9 @@ class StopReason(StrEnum):
     """The episode's commands together took as long as they may."""
     ENV_DONE = "ENV_DONE"
     """The environment ended the episode."""
+    REPLY_CUT = "REPLY_CUT"
+    """The longest reply was reached before a call or an answer was whole, and nothing was left to
+    do for the environment."""
 
     @property
     def by_itself(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fieldkit.eval.grade import Grade
-from fieldkit.records import Draw, RolloutGroup, Signal
+from fieldkit.records import Draw, RolloutGroup, Signal, StopReason, Trajectory
 from fieldkit.training.advantages import all_equal, check_rewards
 
 
@@ -46,7 +46,14 @@ def work_signal(group: RolloutGroup) -> Signal:
     return Signal.SATURATED if work and all(work) else Signal.STUCK
 
 
+def had_no_room(t: Trajectory) -> bool:
+    """Whether the opening of an attempt left no room for a reply."""
+    return not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
+
+
 def draw_of(group: RolloutGroup) -> Draw:
-    """A group's entry in the pool's history."""
-    passed = sum(t.grade.passed for t in group.trajectories)
-    return Draw(group.task_id, work_signal(group), passed, len(group.trajectories), group.left_out)
+    """A group's entry in the pool's history. An attempt that had no room says nothing of the
+    policy."""
+    tried = [t for t in group.trajectories if not had_no_room(t)]
+    passed = sum(t.grade.passed for t in tried)
+    return Draw(group.task_id, work_signal(group), passed, len(tried), group.left_out)

@@ -14,16 +14,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FEWEST_IN_WINDOW = 5
-"""Steps in a window at least; so no night of fewer than 15 steps has a plateau."""
+FEWEST_IN_WINDOW = 8
+"""Steps in a window at least; so no night of fewer than 24 steps has a plateau. With five, one of
+three committed nights of 104 steps and more would have ended at step 18, and rose until its end."""
 
 SHARE = 0.25
 """A plateau's further gain, in as many steps again, is below this share of the gain so far."""
 
-CONFIDENCE_Z = 2.3263
-"""The normal distribution's 99 % quantile: how sure it has to be that the gain is below. A night is
-looked at after every step: at 90 %, two of five steady rises were taken for a plateau within 100
-steps, at 99 % one of 17 (`python -m tests.reward.plateau_alarm`)."""
+CONFIDENCE = 0.99
+"""How sure it has to be that the gain is below, by Student's t. A night is looked at after every
+step: of steady rises one in 40 is taken for a plateau within 100 steps
+(`python -m tests.reward.plateau_alarm`)."""
 
 RISEN_Z = 3.0
 """Standard errors by which the last window must lie above the first one."""
@@ -47,7 +48,11 @@ class Rise:
     def most(self) -> float:
         """The upper 99 % bound of what a further window is expected to bring, if the rise goes on
         at the present rate."""
-        return self.recent + CONFIDENCE_Z * self.error
+        from scipy.stats import t
+
+        differences = 2 * self.window - 1
+        freedom = 2 * differences**2 / (3 * differences - 1)  # of von Neumann's estimate
+        return self.recent + float(t.ppf(CONFIDENCE, freedom)) * self.error
 
     @property
     def over(self) -> bool:

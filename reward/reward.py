@@ -14,7 +14,7 @@ from fieldkit.eval.grade import Grade
 from fieldkit.records import Signal, StopReason, Trajectory, Turn
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import CREDITS, states_of
-from reward.group_signal import group_signal
+from reward.group_signal import group_signal, had_no_room
 from reward.shaping import RewardSettings, earned_by_turns, overtime, reward
 
 _T = TypeVar("_T")
@@ -74,11 +74,6 @@ class Reward:
         ]
         states = [states_of([turn.reward for turn in t.turns]) for t in trajectories]
         return CREDITS[self.credit]([t.reward for t in trajectories], earned, states, self.scale)
-
-
-def had_no_room(t: Trajectory) -> bool:
-    """Whether the opening of an attempt left no room for a reply."""
-    return not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
 
 
 def _is_paid(t: Trajectory) -> bool:

@@ -71,8 +71,9 @@ class RewardSettings:
     false_claim_penalty: NonNegativeFloat = 0.0
     """The cost of saying "done" while an assertion does not hold; charged to that turn."""
     charge_cut_off: bool = False
-    """Charge an episode that its context or time limit ended for `max_turns` turns. false: it is
-    charged for the turns it took, like one that stopped by itself."""
+    """Charge an episode that another limit than that of turns ended, such as its context, for
+    `max_turns` turns. false: it is charged for the turns it took, like one that stopped by
+    itself."""
     max_turns: Annotated[PositiveInt, Follows("rollout.max_turns")] = 12
     """Turns that count as a full episode; the rollout's limit."""
     schedule: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -125,7 +126,7 @@ REWARDS.register(
 REWARDS.register("binary", RewardKind("1 when every assertion holds, else 0", _binary))
 
 
-CUT_OFF = (StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT)
+CUT_OFF = (StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT, StopReason.REPLY_CUT)
 """Limits that end an episode before its last allowed turn."""
 
 

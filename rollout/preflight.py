@@ -21,7 +21,7 @@ from fieldkit.records import (
     Trajectory,
     ended_by_themselves,
 )
-from reward.reward import had_no_room
+from reward.group_signal import had_no_room
 from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups

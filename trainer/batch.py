@@ -70,9 +70,10 @@ class TrainingBatch:
     """A bundle as segments, without groups that were left out of training.
 
     segments: the scored ones (`collect`). n_tokens: the sampled tokens of the whole bundle. This
-    includes groups without signal, whose loss is 0: without them a step with one learnable group
-    would be as large as one with eight. total: divides the sum of share x loss; it is n_tokens if
-    the mean is over tokens. n_used of n_trajectories carry gradient.
+    includes groups without signal, whose loss is 0: without them the gradient of one learnable
+    group would be as large as that of eight. (A step is as long as the optimizer and clip_norm make
+    it.) total: divides the sum of share x loss; it is n_tokens if the mean is over tokens. n_used
+    of n_trajectories carry gradient.
     """
 
     segments: tuple[Segment, ...]

@@ -120,7 +120,7 @@ class ToolWorld:
         self._completion.append(assistant(self._form.apart(reply.text, tools, whole), calls))
         if not calls:
             if not whole:  # the policy did not say that it is done
-                return Step(Action(ActionKind.NONE, ""), stop=StopReason.ENV_DONE)
+                return Step(Action(ActionKind.NONE, ""), stop=StopReason.REPLY_CUT)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
         answered = [await self._answer(c) for c in calls if c.name not in self._together]
         answered += await _all_or_none([self._answer(c) for c in calls if c.name in self._together])

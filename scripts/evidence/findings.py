@@ -36,7 +36,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.manifest import typed_to_play
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
-from scripts.run.run_pool import pool_now
+from scripts.run.run_pool import last_growth, pool_now
 from scripts.run.state import as_told, look
 from scripts.run.timings import StepTimings
 from scripts.words.quantities import counted
@@ -148,9 +148,10 @@ class Findings:
 
     @property
     def _rewards_compare(self) -> bool:
-        """Whether a trend of the mean reward is one of the policy. With weights, a draw moves on to
-        tasks that pass more or less often, and their reward with it."""
-        return self._paid_alike and self.config.rollout.draw not in WEIGHTS
+        """Whether a trend of the mean reward is one of the policy. With weights, and with a pool
+        that grew, a draw moves on to tasks that pass more or less often, and their reward too."""
+        draws_alike = self.config.rollout.draw not in WEIGHTS and not last_growth(self.manifest)
+        return self._paid_alike and draws_alike
 
     @cached_property
     def verdict(self) -> Verdict | None:
@@ -192,7 +193,8 @@ class Findings:
     @cached_property
     def milestones(self) -> Milestones:
         """The steps at which a goal was first reached."""
-        return milestones(self.steps, self._paid_alike)
+        alike = at_one_temperature(self.steps, self.config)
+        return milestones(alike, self._paid_alike)
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:

@@ -85,8 +85,8 @@ def unseen(config: RunConfig, steps: Sequence[StepSummary]) -> str:
         f"an entropy below {percent(ENTROPY_COLLAPSED)} of the first",
         ""
         if step_figures.overlap_figures(steps)
-        else f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token",
-        f"more than {percent(CLIPPED)} of the tokens clipped",
+        else f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token;"
+        f" more than {percent(CLIPPED)} of the tokens clipped",
         f"{percent(SILENT)} of the steps without a signal",
         "a sandbox that is off",
         "an adapter of another model",
@@ -349,7 +349,10 @@ def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
 
 
 def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
-    """Many importance weights reached their cap."""
+    """Many importance weights reached their cap. Not looked at where an older policy plays, which
+    the weights are for."""
+    if step_figures.overlap_figures(steps):
+        return None
     change = _first_and_last(steps, step_figures.CLIPPED)
     if change is None or change[1] < CLIPPED:
         return None

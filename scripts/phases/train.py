@@ -250,10 +250,13 @@ def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
 
 
 def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
-    """Whether step n computes the KL: always, unless one of the last steps found it small."""
+    """Whether step n computes the KL: always, unless one of the last steps, at the same T, found
+    it small."""
     if settings.kl_small == 0 or settings.kl_coef == 0:
         return True
-    kl = _newest(ctx, n, "kl", among=settings.kl_every - 1)
+    rollout = ctx.config.rollout
+    alike = n - 1 if rollout.keeps_temperature(n) else n - 1 - rollout.late_after
+    kl = _newest(ctx, n, "kl", among=min(alike, settings.kl_every - 1))
     return kl is None or kl >= settings.kl_small
 
 

@@ -17,7 +17,7 @@ from fieldkit.records import Signal, StopReason
 from reward.pool_history import PoolHistory
 from scripts.evidence.wall_time import Part, WallTime, duration
 from scripts.report import drawing
-from scripts.report.drawing import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, RED
+from scripts.report.drawing import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PURPLE, RED
 from scripts.words.visible import visible
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ ENDINGS = (
     (StopReason.MAX_TURNS, RED),
     (StopReason.CONTEXT_FULL, ORANGE),
     (StopReason.TIME_LIMIT, BLUE),
+    (StopReason.REPLY_CUT, PURPLE),
     (StopReason.ENV_DONE, MUTED),
 )
 

@@ -36,6 +36,7 @@ from reward.credit import CREDITS
 from reward.pool import PoolSettings
 from reward.shaping import RewardSettings
 from rollout.cluster.cluster_settings import ClusterSettings
+from rollout.draw.rules import WEIGHTS
 from rollout.engine.engine_settings import EngineSettings
 from rollout.envs.base import Site
 from rollout.envs.configured import register_environments
@@ -84,8 +85,9 @@ class NightSettings:
     the next tasks of reserve.jsonl beside the pool, as many as the pool's file has, to this run;
     "harder" adds those first that are like tasks which still teach, or are stuck."""
     stop_when_flat: Annotated[bool, Change.LENGTH] = False
-    """End the night before its last step once the mean reward has risen and, with 99 % confidence,
-    rises no longer (`reward.plateau`)."""
+    """End the night before its last step once the mean reward has risen and the last quarter of the
+    steps, at least 8, brings less than a quarter of the gain, with 99 % confidence
+    (`reward.plateau`)."""
     overlap: Annotated[int, Ge(0), Le(1)] = 0
     """1: the next step's episodes are played while a step is trained, by the adapter of one step
     earlier; importance weights correct for that (docs/engines.md). It needs an engine that stays
@@ -297,11 +299,20 @@ def config_of(tables: Mapping[str, Any], where: str) -> RunConfig:
     """Parsed tables as a `RunConfig`. Raises `BadInput` that begins with `where`."""
     named = {name: table for name, table in tables.items() if name != "envs"}
     config = read_tables(RunConfig, named, where)
-    if config.run.stop_when_flat and config.reward.schedule:
-        raise BadInput(
-            f"{where}: run.stop_when_flat compares the rewards of steps, and reward.schedule"
-            " changes what is paid for the same work; leave out one of them"
-        )
+    moves = {  # the reward of a step without the policy
+        "reward.schedule": (config.reward.schedule, "changes what is paid for the same work"),
+        "rollout.late_temperature": (
+            config.rollout.late_temperature is not None,
+            "changes how the same policy plays",
+        ),
+        "rollout.draw": (config.rollout.draw in WEIGHTS, "goes on to other tasks"),
+    }
+    for key, (is_set, what) in moves.items():
+        if config.run.stop_when_flat and is_set:
+            raise BadInput(
+                f"{where}: run.stop_when_flat compares the rewards of steps, and {key} {what};"
+                " leave out one of them"
+            )
     return replace(config, envs=_read_envs(where, tables.get("envs", {})))
 
 

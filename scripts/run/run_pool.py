@@ -36,6 +36,12 @@ PASSED_OVER = "passed_over"
 each id a short hash of the task, so that one that was mended is looked at again."""
 
 
+def last_growth(manifest: Mapping[str, Any] | None) -> int:
+    """The step after which tasks last joined the pool; 0: never."""
+    entries = (manifest or {}).get("data", {}).get(GROWN, {}).values()
+    return max((entry["step"] for entry in entries), default=0)
+
+
 def grown_files(folder: RunFolder, manifest: Mapping[str, Any] | None) -> list[Path]:
     """The files of added tasks, oldest first. Raises `BadInput` where one was changed."""
     found = []

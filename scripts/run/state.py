@@ -30,7 +30,7 @@ from scripts.run.plan import (
     seconds_left,
 )
 from scripts.run.reader import RunReader, Sums, UnderWay
-from scripts.run.run_pool import next_tasks, pool_now
+from scripts.run.run_pool import last_growth, next_tasks, pool_now
 from scripts.run.until import seconds_until
 from scripts.words.quantities import counted
 
@@ -207,10 +207,11 @@ def seconds_to_end(
 
 
 def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:
-    """Whether the reward has risen and rises no longer. Reads every step.json. ahead: a step that
-    is played and not trained yet, to count too."""
-    rewards = [s.mean_reward for s in (*reader.steps, *([ahead] if ahead else ()))]
-    found = rise([reward for reward in rewards if reward is not None])
+    """Whether the reward has risen and rises no longer, since tasks last joined the pool. Reads
+    every step.json. ahead: a step that is played and not trained yet, to count too."""
+    since = last_growth(reader.manifest)
+    steps = [s for s in (*reader.steps, *([ahead] if ahead else ())) if s.step > since]
+    found = rise([s.mean_reward for s in steps if s.mean_reward is not None])
     return found is not None and found.over
 
 

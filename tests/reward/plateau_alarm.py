@@ -31,6 +31,12 @@ RISING: Mapping[str, Curve] = {
     "a steady rise by 0.15 in 100 steps": lambda step: 0.2 + 0.0015 * step,
     "nothing learned": lambda step: 0.4,
 }
+SLOWED: Mapping[str, Curve] = {
+    "a habit done by step 12, then a slow rise by 0.36 in 100 steps": lambda step: (
+        0.45 + 0.5 / (1 + math.exp((8 - step) / 1.5)) + 0.0036 * max(0, step - 12)
+    ),
+}
+"""Rises that go on, by less than a quarter of the whole gain in a quarter of the night."""
 PLATEAUS: Mapping[str, Curve] = {
     "a default night, done by step 14": habit(9.5, 1.2),
     "a slow one, done by step 70": habit(40, 10),
@@ -70,7 +76,7 @@ def _end(curve: Curve, steps: int, rng: random.Random) -> int | None:
 
 def main() -> None:
     """Print a line for each curve."""
-    for name, curve in {**RISING, **PLATEAUS}.items():
+    for name, curve in {**RISING, **SLOWED, **PLATEAUS}.items():
         found = alarms(curve, 100, 500)
         when = "" if found.median is None else f", at step {found.median:g} in the median"
         print(f"{name}: {100 * found.share:.1f} % of {found.nights} nights end before 100{when}")

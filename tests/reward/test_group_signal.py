@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Signal
+from fieldkit.records import Signal, StopReason
 from fieldkit.training.advantages import group_advantages
-from reward.group_signal import group_signal
+from reward.group_signal import draw_of, group_signal
 from reward.shaping import RewardSettings, reward
-from tests.reward.build import grade
+from tests.reward.build import grade, group, trajectory
 
 
 def test_rewards_that_differ_are_learnable() -> None:
@@ -60,3 +61,12 @@ def test_a_group_is_learnable_exactly_when_some_advantage_is_not_zero(
     ]
     learnable = group_signal(rewards, grades) is Signal.LEARNABLE
     assert learnable == any(group_advantages(rewards))
+
+
+def test_an_attempt_that_had_no_room_is_no_failure_of_the_policy() -> None:
+    passed = [trajectory(["ls", "TASK_COMPLETE"], 1, 1, 1.0, k) for k in range(3)]
+    unbegun = replace(
+        passed[0], k=3, turns=(), stop_reason=StopReason.CONTEXT_FULL, grade=grade(0, 1)
+    )
+    drawn = draw_of(group([*passed, unbegun], Signal.SATURATED))
+    assert (drawn.passed, drawn.played, drawn.mixed) == (3, 3, False)

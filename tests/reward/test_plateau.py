@@ -21,13 +21,15 @@ def test_too_few_steps_say_nothing() -> None:
 
 
 def test_gain_and_recent_gain_are_differences_of_window_means() -> None:
-    found = rise([0.0] * 5 + [0.4] * 5 + [0.5] * 5)
+    found = rise([0.0] * 8 + [0.4] * 8 + [0.5] * 8)
     assert found is not None
-    assert found.window == 5
+    assert found.window == 8
     assert found.gain == pytest.approx(0.5)
     assert found.recent == pytest.approx(0.1)
-    # nine differences in the last two windows, one of them 0.1; 2 / window from two means
-    assert found.error == pytest.approx((0.1**2 / 9 / 2 * 2 / 5) ** 0.5)
+    # 15 differences in the last two windows, one of them 0.1; 2 / window from two means
+    assert found.error == pytest.approx((0.1**2 / 15 / 2 * 2 / 8) ** 0.5)
+    # their 2 · 15² / (3 · 15 − 1) = 10.2 degrees of freedom: t at 99 % is 2.75
+    assert found.most == pytest.approx(0.1 + 2.755 * found.error, abs=1e-4)
 
 
 def test_a_long_night_is_compared_by_quarters() -> None:
@@ -40,11 +42,11 @@ def test_a_long_night_is_compared_by_quarters() -> None:
 @pytest.mark.parametrize(
     ("rewards", "over"),
     [
-        (waved(*[0.1] * 5, *[0.5] * 10), True),
-        (waved(*[0.1] * 15), False),  # nothing was learned
-        (waved(*[0.5] * 5, *[0.1] * 10), False),  # it fell
-        (waved(*[0.1] * 5, *[0.3] * 5, *[0.5] * 5), False),  # it rises
-        (waved(*[0.1] * 5, *[0.6] * 5, *[0.5] * 5), True),  # it has begun to fall
+        (waved(*[0.1] * 8, *[0.5] * 16), True),
+        (waved(*[0.1] * 24), False),  # nothing was learned
+        (waved(*[0.5] * 8, *[0.1] * 16), False),  # it fell
+        (waved(*[0.1] * 8, *[0.3] * 8, *[0.5] * 8), False),  # it rises
+        (waved(*[0.1] * 8, *[0.6] * 8, *[0.5] * 8), True),  # it has begun to fall
     ],
 )
 def test_a_plateau_is_a_rise_that_is_over(rewards: list[float], over: bool) -> None:
@@ -60,6 +62,6 @@ def test_a_night_that_rises_is_seldom_ended(name: str) -> None:
 
 def test_a_default_night_ends_soon_after_its_habit_is_gone() -> None:
     found = alarms(PLATEAUS["a default night, done by step 14"], 60, 100)
-    assert found.share > 0.9
+    assert found.share >= 0.9
     assert found.median is not None
-    assert 15 <= found.median <= 30
+    assert 24 <= found.median <= 36

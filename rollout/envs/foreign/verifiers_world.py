@@ -122,6 +122,13 @@ class VerifiersProgram:
             self._process.close()
 
 
+def _end(by_policy: bool, cut: bool) -> StopReason:
+    """Why their rollout is over. cut: the last reply was, before it had called anything."""
+    if by_policy:
+        return StopReason.TASK_COMPLETE
+    return StopReason.REPLY_CUT if cut else StopReason.ENV_DONE
+
+
 class VerifiersWorld:
     """One episode: one rollout of their loop."""
 
@@ -167,8 +174,7 @@ class VerifiersWorld:
         stop = None
         if "over" in answer:
             self._over = answer["over"]
-            by_policy = self._over["by_policy"]
-            stop = StopReason.TASK_COMPLETE if by_policy else StopReason.ENV_DONE
+            stop = _end(self._over["by_policy"], cut=not (whole or calls))
             told = self._told(self._over["told"])
         else:
             told = self._answers(answer["ask"]["messages"], calls)

@@ -228,6 +228,23 @@ def test_the_environment_ends_the_episode_where_it_is_asked_to() -> None:
     assert played.stop_reason is StopReason.ENV_DONE
 
 
+def test_a_reply_that_was_cut_before_any_call_has_not_ended_by_itself() -> None:
+    register()
+
+    async def step(reply: Reply) -> StopReason | None:
+        world = make_world(task(), Site(SandboxSettings(), HERE, tool_form="text"))
+        try:
+            await world.reset(task(), 0)
+            return (await world.step(reply)).stop
+        finally:
+            await world.close()
+
+    cut = asyncio.run(step(Reply("I think that I", "length")))
+    assert cut is StopReason.REPLY_CUT
+    assert not cut.by_itself
+    assert asyncio.run(step(Reply("I give up."))) is StopReason.TASK_COMPLETE
+
+
 def test_what_reset_says_follows_the_prompt_and_is_equal_within_a_group() -> None:
     register()
     first, again, other = opening(), opening(), opening(task(4))

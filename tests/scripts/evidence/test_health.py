@@ -266,7 +266,9 @@ def test_sampler_and_trainer_drift_only_where_the_gap_is_wide_and_grew() -> None
 
 def test_many_clipped_tokens_are_a_warning() -> None:
     assert w.clipped(steps(clipped_share=[0.0] * 3 + [0.01] * 3)) is None
-    assert w.clipped(steps(clipped_share=[0.0] * 3 + [0.2] * 3)) is not None
+    many = steps(clipped_share=[0.0] * 3 + [0.2] * 3)
+    assert w.clipped(many) is not None
+    assert w.clipped([replace(s, train={**s.train, "policy_age": 1.0}) for s in many]) is None
 
 
 def test_too_few_steps_to_compare_first_and_last_say_nothing() -> None:
@@ -323,3 +325,4 @@ def test_what_was_not_looked_for_is_not_among_what_was_not_seen() -> None:
     assert "a reward that rises" not in w.unseen(replace(config, reward=scheduled), night)
     assert "drift apart" in w.unseen(config, night)
     assert "drift apart" not in w.unseen(config, older)
+    assert "tokens clipped" not in w.unseen(config, older)

@@ -24,8 +24,10 @@ from scripts.night.loop import LoopOptions, with_options
 from scripts.run.config import RunConfig
 from scripts.run.next_phase import Phase
 from scripts.run.plan import PAGE_SECONDS
+from scripts.run.reader import RunReader
 from scripts.run.state import (
     as_told,
+    is_flat,
     look,
     raise_converged,
     read_files,
@@ -214,9 +216,9 @@ def test_without_a_sandbox_the_command_that_is_named_says_so_too(exhausted: Nigh
 def test_a_night_ends_where_its_reward_rises_no_longer_if_that_was_asked_for(
     tmp_path: Path,
 ) -> None:
-    night = make_night(tmp_path, n_steps=15)
-    for n in range(1, 16):
-        reward = (0.1 if n <= 5 else 0.5) + 0.01 * (n % 2)
+    night = make_night(tmp_path, n_steps=24)
+    for n in range(1, 25):
+        reward = (0.1 if n <= 8 else 0.5) + 0.01 * (n % 2)
         text = encode(replace(read_summary(night, n), mean_reward=reward))
         night.folder.summary(n).write_text(text + "\n")
     longer = changed(night.config, "run", steps=40)
@@ -226,8 +228,22 @@ def test_a_night_ends_where_its_reward_rises_no_longer_if_that_was_asked_for(
     found = ending(read_findings(night.folder, asked))
     assert found.kind is EndKind.COMPLETE
     assert found.sentence.startswith(
-        "Complete: 15 steps, and the evaluations. The reward has risen"
+        "Complete: 24 steps, and the evaluations. The reward has risen"
     )
+
+
+def test_a_pool_that_grew_begins_the_rise_of_its_reward_anew(tmp_path: Path) -> None:
+    night = make_night(tmp_path, n_steps=24)
+    for n in range(1, 25):
+        reward = (0.1 if n <= 8 else 0.5) + 0.01 * (n % 2)
+        text = encode(replace(read_summary(night, n), mean_reward=reward))
+        night.folder.summary(n).write_text(text + "\n")
+    assert is_flat(RunReader(night.folder))
+    manifest = json.loads(night.folder.manifest.read_text())
+    grown = {"grown-001.jsonl": {"sha256": "0" * 64, "n": 8, "step": 4}}
+    manifest["data"]["grown"] = grown
+    night.folder.manifest.write_text(json.dumps(manifest))
+    assert not is_flat(RunReader(night.folder))
 
 
 def read_summary(night: Night, n: int) -> StepSummary:
