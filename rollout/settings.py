@@ -63,7 +63,7 @@ class EpisodeSettings:
         return EpisodeSettings(**{**limits, "temperature": temperature})
 
 
-@settings("rollout")
+@settings("rollout", retired={"late_temperature": None, "late_after": None})
 class RolloutSettings(EpisodeSettings):
     """One training step's rollout: B tasks, K episodes of each."""
 
@@ -71,13 +71,6 @@ class RolloutSettings(EpisodeSettings):
     """B, the tasks of a step."""
     group_size: Annotated[int, Ge(2), Le(1000)] = 4
     """K, the episodes of each task. Their mean reward is the baseline, so K is at least 2."""
-    late_temperature: Annotated[PositiveFloat, Le(2)] | None = None
-    """T of the steps after `late_after`. A small model that stops by itself at T = 1 may still
-    repeat itself at the low T of an evaluation, which training at T = 1 never meets. Left out: T
-    stays."""
-    late_after: Annotated[NonNegativeInt, Unit("steps")] = 0
-    """The last step that is played and trained at `temperature`, where there is a
-    `late_temperature`."""
     draw: Annotated[str, Choice(DRAWS)] = "uniform"
     """Which tasks a step plays."""
     resample: NonNegativeInt = 0
@@ -86,20 +79,3 @@ class RolloutSettings(EpisodeSettings):
     sampling)."""
     run_seed: Annotated[int, Follows("run.seed")] = 0
     """The seed from which every task order and sampling seed of a run derives."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.late_temperature is None) != (self.late_after == 0):
-            given, lacks = ("late_after", "late_temperature")
-            if self.late_temperature is not None:
-                given, lacks = lacks, given
-            raise BadInput(f"rollout.{given}: it is set and rollout.{lacks} is not; set both")
-
-    def keeps_temperature(self, step: int) -> bool:
-        """Whether a step is played at `temperature`."""
-        return self.late_temperature is None or step <= self.late_after
-
-    def of_step(self, step: int) -> EpisodeSettings:
-        """The limits of a step's episodes, from 1."""
-        late = None if self.keeps_temperature(step) else self.late_temperature
-        return self.at(self.temperature if late is None else late)

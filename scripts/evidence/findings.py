@@ -25,7 +25,7 @@ from rollout.tasks import decode_tasks
 from scripts.base.checkout import from_checkout
 from scripts.evidence.collect import Evidence, collect
 from scripts.evidence.flips import Flips, find_flips
-from scripts.evidence.health import Warning_, at_one_temperature, warnings
+from scripts.evidence.health import Warning_, warnings
 from scripts.evidence.learning import Sampled, Training, read_sampled, sampled, trends
 from scripts.evidence.milestones import Milestones, milestones
 from scripts.evidence.played import PlayedArm, finished, read_named, reading_order, step_name
@@ -167,7 +167,7 @@ class Findings:
             e.against_reference(e.newest),
             Training(
                 len(self.played),
-                trends(at_one_temperature(self.played, self.config), self._rewards_compare),
+                trends(self.played, self._rewards_compare),
                 self.sampled,
             ),
         )
@@ -193,8 +193,7 @@ class Findings:
     @cached_property
     def milestones(self) -> Milestones:
         """The steps at which a goal was first reached."""
-        alike = at_one_temperature(self.steps, self.config)
-        return milestones(alike, self._paid_alike)
+        return milestones(self.steps, self._paid_alike)
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:

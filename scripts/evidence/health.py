@@ -95,12 +95,6 @@ def unseen(config: RunConfig, steps: Sequence[StepSummary]) -> str:
     return "; ".join(filter(None, looked_for))
 
 
-def at_one_temperature(steps: Sequence[StepSummary], config: RunConfig) -> tuple[StepSummary, ...]:
-    """Those played at `rollout.temperature`: at another one stops, reward and entropy move without
-    the policy."""
-    return tuple(s for s in steps if config.rollout.keeps_temperature(s.step))
-
-
 def warnings(
     steps: Sequence[StepSummary],
     found: Milestones,
@@ -117,7 +111,7 @@ def warnings(
         idle_stops(steps),
         gained_for_nothing(evidence),
         length_collapse(steps),
-        entropy_collapse(at_one_temperature(steps, config)),
+        entropy_collapse(steps),
         drift(steps),
         clipped(steps),
         silent_steps(steps),

@@ -69,7 +69,7 @@ class Milestones:
 def milestones(steps: Sequence[StepSummary], paid_alike: bool = True) -> Milestones:
     """Find the milestones among the steps with rollouts (step-000 has none).
 
-    steps: those at one temperature. paid_alike: false where `reward.schedule` changes what the same
+    paid_alike: false where `reward.schedule` changes what the same
     work is paid, so that the reward has no gain.
     """
     moved = [figure for figure in MOVED if paid_alike or figure is not REWARD]

@@ -54,7 +54,7 @@ def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
     drawing = Drawing(settings.run_seed, 1, pool, wanted, mix=ctx.config.data.mix)
 
     async def play() -> Preflight:
-        async with player(ctx, servers, chat, settings.of_step(n + 1), step=n + 1) as p:
+        async with player(ctx, servers, chat, settings, step=n + 1) as p:
             return await preflight(
                 DRAWS[settings.draw](drawing),
                 player=p,

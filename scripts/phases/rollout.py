@@ -76,7 +76,7 @@ def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
     tasks = _draw(ctx, n)
 
     async def play() -> tuple[RolloutGroup, ...]:
-        async with player(ctx, servers, chat, settings.of_step(n), step=n) as p:
+        async with player(ctx, servers, chat, settings, step=n) as p:
             return await roll_out(
                 n,
                 tasks[: settings.tasks_per_step],

@@ -235,28 +235,22 @@ def _placed(ctx: Context) -> list[str]:
 
 
 def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
-    """[trainer] for step n: at the T that it was played at, with the dtype that was measured, and
-    without a KL where it is small.
+    """[trainer] for step n: with the dtype that was measured, and without a KL where it is small.
 
     The faster dtype is measured once per run: a machine that is briefly busy must not change the
     arithmetic in the middle of a night.
     """
     settings = ctx.trainer()
-    if ctx.config.rollout.late_temperature is not None:
-        settings = replace(settings, temperature=ctx.config.rollout.of_step(n).temperature)
     if settings.dtype == "auto" and (bits := _newest(ctx, n, "training_bits")) is not None:
         settings = replace(settings, dtype="bf16" if bits == 16 else "fp32")
     return settings if _computes_kl(ctx, n, settings) else settings.without_kl()
 
 
 def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
-    """Whether step n computes the KL: always, unless one of the last steps, at the same T, found
-    it small."""
+    """Whether step n computes the KL: always, unless one of the last steps found it small."""
     if settings.kl_small == 0 or settings.kl_coef == 0:
         return True
-    rollout = ctx.config.rollout
-    alike = n - 1 if rollout.keeps_temperature(n) else n - 1 - rollout.late_after
-    kl = _newest(ctx, n, "kl", among=min(alike, settings.kl_every - 1))
+    kl = _newest(ctx, n, "kl", among=settings.kl_every - 1)
     return kl is None or kl >= settings.kl_small
 
 

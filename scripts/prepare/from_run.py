@@ -42,7 +42,5 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
         own["rollout.run_seed"] = config.rollout.run_seed + 1
     if (lr := config.trainer.at_step(chosen).lr) != config.trainer.lr:
         own["trainer.lr"] = float(f"{lr:.4g}")
-    if (late := config.rollout.of_step(chosen).temperature) != config.rollout.temperature:
-        own["rollout.temperature"] = late
     text = assigned(run.config.read_text(encoding="utf-8"), own, str(run.config))
     return assigned(text, parse(assignments), "the new run.toml")

@@ -301,10 +301,6 @@ def config_of(tables: Mapping[str, Any], where: str) -> RunConfig:
     config = read_tables(RunConfig, named, where)
     moves = {  # the reward of a step without the policy
         "reward.schedule": (config.reward.schedule, "changes what is paid for the same work"),
-        "rollout.late_temperature": (
-            config.rollout.late_temperature is not None,
-            "changes how the same policy plays",
-        ),
         "rollout.draw": (config.rollout.draw in WEIGHTS, "goes on to other tasks"),
     }
     for key, (is_set, what) in moves.items():

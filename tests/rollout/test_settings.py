@@ -21,9 +21,6 @@ from rollout.settings import RolloutSettings
         ({"max_model_len": 96}, "rollout.max_model_len: 96 must be 97 or more"),
         ({"concurrency": -1}, "rollout.concurrency"),
         ({"protocol": "literally"}, "did you mean 'literal'"),
-        ({"late_after": 3}, "rollout.late_after: it is set and rollout.late_temperature is not"),
-        ({"late_temperature": 0.7}, "rollout.late_temperature: it is set and rollout.late_after"),
-        ({"late_temperature": 2.5, "late_after": 3}, "rollout.late_temperature"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_name(
@@ -37,10 +34,3 @@ def test_sampling_is_neutral_but_for_the_temperature() -> None:
     sampling = RolloutSettings(temperature=0.7, max_new_tokens=50).sampling
     assert (sampling.temperature, sampling.max_tokens) == (0.7, 50)
     assert (sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 0, 0.0)
-
-
-def test_the_steps_after_the_last_at_one_temperature_are_played_at_another() -> None:
-    settings = RolloutSettings(max_turns=5, late_temperature=0.7, late_after=3)
-    assert [settings.of_step(n).temperature for n in (1, 3, 4, 90)] == [1.0, 1.0, 0.7, 0.7]
-    assert settings.of_step(4).max_turns == 5
-    assert RolloutSettings().of_step(90).temperature == 1.0

@@ -250,14 +250,6 @@ def test_an_entropy_below_a_quarter_of_where_it_began_has_collapsed() -> None:
     assert w.entropy_collapse(steps(entropy=[0.4] * 3 + [0.05] * 3)) is not None
 
 
-def test_steps_at_another_temperature_are_compared_with_no_step_before() -> None:
-    night = steps(entropy=[0.4] * 6 + [0.05] * 3)
-    late = RolloutSettings(late_temperature=0.3, late_after=6)
-    for rollout, n in ((RolloutSettings(), 9), (late, 6)):
-        assert len(w.at_one_temperature(night, RunConfig(rollout=rollout))) == n
-    assert w.entropy_collapse(w.at_one_temperature(night, RunConfig(rollout=late))) is None
-
-
 def test_sampler_and_trainer_drift_only_where_the_gap_is_wide_and_grew() -> None:
     assert w.drift(steps(sampler_mean_abs=[0.007] * 3 + [0.015] * 3)) is None
     assert w.drift(steps(sampler_mean_abs=[0.03] * 6)) is None

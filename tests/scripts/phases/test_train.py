@@ -13,7 +13,6 @@ from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import write_json
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.engine_settings import EngineSettings
-from rollout.settings import RolloutSettings
 from scripts.base.events import Event
 from scripts.base.signals import Wish
 from scripts.phases import train
@@ -63,14 +62,6 @@ def test_a_small_kl_is_computed_at_every_third_step_only(
 def test_by_default_it_is_computed_at_every_step(tmp_path: Path) -> None:
     ctx = context(tmp_path, 0.0, [0.0, 0.0])
     assert settings_of_step(ctx, 3).kl_coef == ctx.config.trainer.kl_coef
-
-
-def test_a_step_is_trained_at_the_temperature_that_it_was_played_at(tmp_path: Path) -> None:
-    ctx = context(tmp_path, 0.0, [0.0])
-    assert settings_of_step(ctx, 2).temperature == 1.0
-    rollout = RolloutSettings(late_temperature=0.7, late_after=1)
-    ctx = replace(ctx, config=replace(ctx.config, rollout=rollout))
-    assert [settings_of_step(ctx, n).temperature for n in (1, 2)] == [1.0, 0.7]
 
 
 def test_the_dtype_that_was_measured_stays(tmp_path: Path) -> None:

@@ -41,16 +41,12 @@ def test_it_starts_from_the_newest_adapter_with_the_settings_and_the_next_seed(
     assert config.reward == before.reward
 
 
-def test_it_goes_on_with_the_learning_rate_and_the_temperature_of_that_step(
-    night: RunFolder, tmp_path: Path
-) -> None:
-    late = ["trainer.decay_after=1", "rollout.late_temperature=0.7", "rollout.late_after=1"]
+def test_it_goes_on_with_the_learning_rate_of_that_step(night: RunFolder, tmp_path: Path) -> None:
     text = night.config.read_text()
-    night.config.write_text(assigned(text, parse(late), "run.toml"))
+    night.config.write_text(assigned(text, parse(["trainer.decay_after=1"]), "run.toml"))
     make_run(RunFolder(tmp_path / "last"), text_from(night))
     config = read_config(RunFolder(tmp_path / "last").config)
     assert config.trainer.lr == pytest.approx(4.0 / 2**0.5, rel=1e-3)
-    assert config.rollout.of_step(1).temperature == 0.7
 
 
 def test_a_seed_that_is_set_stays(night: RunFolder, tmp_path: Path) -> None:

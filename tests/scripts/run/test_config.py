@@ -51,10 +51,6 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
             "run.stop_when_flat compares the rewards of steps",
         ),
         (
-            "[run]\nstop_when_flat = true\n[rollout]\nlate_temperature = 0.7\nlate_after = 20",
-            "and rollout.late_temperature changes how the same policy plays; leave out one of them",
-        ),
-        (
             "[run]\nstop_when_flat = true\n[rollout]\ndraw = 'frontier'",
             "and rollout.draw goes on to other tasks; leave out one of them",
         ),
