@@ -23,12 +23,14 @@ from tests.scripts.typed import BAD_INPUT, grpo
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
 PAGE = (ROOT / "docs" / "environments.md").read_text()
 _BLOCK = r"^```(python|bash|toml|console)\n(.*?)^```$"
-BLOCKS = dict(re.findall(_BLOCK, PAGE, re.DOTALL | re.MULTILINE))
+_ALL = re.findall(_BLOCK, PAGE, re.DOTALL | re.MULTILINE)
+CLASS, ORACLE = (text for language, text in _ALL if language == "python")
+BLOCKS = {language: text for language, text in _ALL if language != "python"}
 
 
 def test_every_block_of_the_page_does_what_it_says(tmp_path: Path) -> None:
-    assert PAGE.count("\n```\n") == len(BLOCKS) == 4
-    (tmp_path / "counter.py").write_text(BLOCKS["python"])
+    assert PAGE.count("\n```\n") == len(_ALL) == 2 + len(BLOCKS) == 5
+    (tmp_path / "counter.py").write_text(CLASS)
     ended = subprocess.run(
         ["bash", "-e", "-c", BLOCKS["bash"]], cwd=tmp_path, capture_output=True, text=True
     )
@@ -49,19 +51,23 @@ def test_every_block_of_the_page_does_what_it_says(tmp_path: Path) -> None:
 
 
 def test_a_class_without_data_is_a_run_after_the_commands_of_the_page(tmp_path: Path) -> None:
-    """All but the last of them, which plays the night."""
-    (tmp_path / "counter.py").write_text(BLOCKS["python"])
-    new, adapter, run = BLOCKS["console"].splitlines()
+    """All but the last two of them, which make the warm start and play the night."""
+    (tmp_path / "counter.py").write_text(CLASS)
+    (tmp_path / "counter_oracle.py").write_text(ORACLE)
+    new, check, warm_start, run = BLOCKS["console"].splitlines()
+    assert warm_start.startswith("grpo sft adapters/counter --oracle runs/counter/pool.jsonl")
     assert run == "grpo run counter --set model.adapter=adapters/counter"
     folder = tmp_path / "run"
-    typed = f"{new}\n{adapter}".replace("grpo new counter", f"grpo new {folder}")
+    typed = f"{new}\n{check}".replace("new counter", f"new {folder}")
+    typed = typed.replace("runs/counter", str(folder)).replace("--run counter", f"--run {folder}")
+    typed = typed.replace("=counter_oracle.py", f"={tmp_path}/counter_oracle.py")
     ended = subprocess.run(
         ["bash", "-e", "-c", typed], cwd=tmp_path, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
+    assert re.search(r"oracle\W+256\D+256", ended.stdout), ended.stdout
     checked = grpo("doctor", folder)
     assert "256 in the pool, 48 held out, none in both" in checked.stdout
-    assert (tmp_path / "adapters" / "counter" / "adapter_config.json").is_file()
 
 
 STYLES = ROOT / "docs" / "environments-styles.md"
@@ -69,17 +75,10 @@ SAID = {
     "TRL class": (
         "random policy: 32 episodes",
         "Guess my number.\n\nHigher.\nreward: -0.1\n",
-        "guess-heldout.jsonl: 32 tasks",
+        "heldout.jsonl: 48 tasks",
     ),
-    "OpenEnv server": (
-        "guess: openenv docs/openenv/guess_server.py:app, passes: reward > 0.5",
-        "\nreward: -0.1\nnot passed\n",
-    ),
-    "verifiers package": (
-        "guess-v-pool.jsonl: 64 tasks",
-        "guess-v-heldout.jsonl: 32 tasks",
-        "\nreward: ",
-    ),
+    "OpenEnv server": ("random policy: 32 episodes", "\nreward: -0.1\nnot passed\n"),
+    "verifiers package": ("pool.jsonl: ", "\nreward: "),
 }
 """Of each style on that page, what its commands print."""
 
@@ -94,7 +93,7 @@ def test_a_style_on_the_page_of_the_three_is_put_into_a_run_as_it_says(
     """Typed as it stands, but for the folders that it writes to."""
     page = STYLES.read_text()
     block = page.partition(f"## {style}")[2].partition("```bash\n")[2].partition("```")[0]
-    block = block.replace("data/guess", f"{tmp_path}/guess").replace("runs/", f"{tmp_path}/")
+    block = block.replace("runs/", f"{tmp_path}/")
     block = re.sub(r"(grpo new|--run) (guess-\w+)", rf"\1 {tmp_path}/\2", block)
     ended = subprocess.run(["bash", "-e", "-c", block], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
