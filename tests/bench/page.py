@@ -273,9 +273,10 @@ def _trl(taken: Measurements) -> Table:
         ("what", "seconds", "ids sampled"),
         rows,
         (
-            "`docs/styles/guess_trl.py:Guess` through each one's own door. TRL samples with the"
-            " model that it trains: its server mode needs a GPU. That model is loaded when its step"
-            " begins, as our trainer's is in the second step; the ratio of ids a second is its.",
+            "Both train on `docs/styles/guess_trl.py:Guess`. TRL samples with the model that it"
+            " trains, because its server mode needs a GPU. Its seconds leave out the loading of that"
+            " model, so it is compared with our second step, whose trainer is loaded, by sampled ids"
+            " a second.",
         ),
     )
 
