@@ -99,15 +99,13 @@ class _Attempt:
 class Router:
     """Several servers of one policy. Use as an async context manager.
 
-    on_change: hears in a line that a server is lost, or that it is back. settings:
-    `patience_seconds` is how long a request is repeated where no server is left. clock: seconds.
+    on_change: hears in a line that a server is lost, or that it is back. clock: seconds.
     """
 
     def __init__(
         self,
         servers: Sequence[tuple[Served, EngineClient]],
         on_change: Callable[[str], None],
-        settings: ClientSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         policies = {(s.version, s.adapter_sha) for s, _ in servers}
@@ -117,7 +115,7 @@ class Router:
         self._homes: dict[str, _Server] = {}
         self._orders = itertools.count()
         self._on_change = on_change
-        self._patience = (settings or ClientSettings()).patience_seconds
+        self._patience = ClientSettings().patience_seconds
         self._clock = clock
         self._looking: set[asyncio.Task[None]] = set()
         self._back = asyncio.Event()

@@ -1,7 +1,7 @@
 """Runs child programs: streams their lines, returns their exit codes, and leaves no orphan.
 
-The loop starts phases, and the train phase starts the trainer, through `run_child`; two phases that
-run beside each other through `run_children`. A child gets its own process group, so that Ctrl-C at
+The loop starts phases through `run_children`, also two that run beside each other; the train phase
+starts the trainer through `run_child`. A child gets its own process group, so that Ctrl-C at
 the terminal reaches only the loop. The kernel ends the child when its parent is gone, and the run's
 ledger names it while it lives.
 """

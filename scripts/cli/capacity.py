@@ -150,8 +150,8 @@ def box_tables(
     works = list(predictions)
     fitting = {name: p.time for name, p in predictions.items() if p.time is not None}
     rows = [
-        (advice.words(part), *(seconds(fitting[w].parts[part]) for w in fitting))
-        for part in advice.parts()
+        (words, *(seconds(fitting[w].parts[part]) for w in fitting))
+        for part, words in advice.WORDS.items()
     ]
     notes = [f"{w}: {advice.next_purchase(predictions[w])}" for w in works]
     notes += [_where_it_bends(w, p) for w, p in predictions.items() if p.time is not None]

@@ -1,8 +1,10 @@
 """Arms that were played with several seeds: each against where it started, and against the first.
 
 One night says nothing about the next one, so an arm here is all its nights: of every held-out task
-the mean over them, and tests over the tasks. The arms are those of a sweep, or one that a person
-names night by night. Everything is read from finished evaluations.
+the mean over them, and tests over the tasks. These speak of other tasks, for these very nights; how
+far nights differ is asked with the nights as observations (Student's t, Welch 1947). The arms are
+those of a sweep, or one that a person names night by night. Everything is read from finished
+evaluations.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
+from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
+from scripts.compare.by_nights import student, welch
 from scripts.compare.compare import matched_arms
 from scripts.compare.mean_change import MEASURES, Changes, Outcomes, adjusted, by_task, changes
 from scripts.compare.near_copies import held_out_tasks, on_tasks, without_near_copies
@@ -49,6 +53,10 @@ class SeedNight:
         """The sum of a measure over the tasks."""
         return sum(map(MEASURES[measure], at.values()))
 
+    def passed(self, at: Outcomes) -> float:
+        """The share of tasks passed."""
+        return self.total(at, "passed") / len(at)
+
     @property
     def stops_90(self) -> int | None:
         """The first step in which 90 % of the attempts ended by themselves."""
@@ -58,12 +66,23 @@ class SeedNight:
 @dataclass(frozen=True)
 class SeedsArm:
     """One arm. gain: of its end against its start, by measure; against: of its end against the
-    first arm's, None for that one itself."""
+    first arm's, None for that one itself. p_by_nights: of the shares of tasks that its nights pass
+    at their ends against those of the first arm, by Welch's test; None with fewer than two nights
+    in one of them."""
 
     name: str
     nights: tuple[SeedNight, ...]
     gain: Changes
     against: Changes | None
+    p_by_nights: float | None = None
+
+    @property
+    def gain_over_nights(self) -> Estimate:
+        """The mean change in the share of tasks passed, with Student's interval over the nights:
+        for other nights of this arm, with other seeds."""
+        return student(
+            [night.passed(night.end) - night.passed(night.start) for night in self.nights]
+        )
 
     def means(self, measure: str) -> tuple[float, float]:
         """A measure's mean over tasks and nights, at the start and at the end."""
@@ -180,7 +199,9 @@ def _compared(arms: Mapping[str, Sequence[_Played]]) -> SeedsComparison:
     ends = [[night.end for night in own] for own in played.values()]
     gains = adjusted([changes(*arm) for arm in zip(starts, ends, strict=True)])
     against = [None, *adjusted([changes(ends[0], other) for other in ends[1:]])]
-    rows = zip(played, played.values(), gains, against, strict=True)
+    shares = [[night.passed(night.end) for night in own] for own in played.values()]
+    by_nights = [None, *(welch(shares[0], other) for other in shares[1:])]
+    rows = zip(played, played.values(), gains, against, by_nights, strict=True)
     origins = [(n.end.manifest, Journal(n.end.folder.journal).read()) for n in every]
     before = dict.fromkeys(run for origin in origins for run in opened_before(*origin))
     return SeedsComparison(
@@ -240,4 +261,5 @@ def _plain(arm: SeedsArm) -> dict[str, Any]:
         key: None if found is None else {m: asdict(c) for m, c in found.items()}
         for key, found in plain.items()
     }
-    return {"arm": arm.name, "nights": nights, **compared}
+    over = {"gain_over_nights": asdict(arm.gain_over_nights), "p_by_nights": arm.p_by_nights}
+    return {"arm": arm.name, "nights": nights, **compared, **over}

@@ -1,6 +1,7 @@
 """A comparison over seeds in four forms: terminal, Markdown, JSON and one HTML page.
 
-All show the same numbers. The sentences claim a difference only where test and interval agree.
+All show the same numbers. The sentences claim a difference only where test and interval agree, and
+say of these nights what another seed may turn round.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from scripts.compare.mean_change import Change, Changes
 from scripts.compare.over_seeds import SeedNight, SeedsArm, SeedsComparison
 from scripts.compare.shown import Shown
 from scripts.evidence.collect import about_tasks
-from scripts.words.quantities import counted, estimate, p_value, percent, plain
+from scripts.evidence.step_figures import NOTHING
+from scripts.words.quantities import counted, estimate, p_value, percent, plain, span
 from scripts.words.table import Table
 
 if TYPE_CHECKING:
@@ -23,8 +25,12 @@ METHOD = (
     "Of every task the mean over an arm's nights counts, at one attempt a night. p: sign-flip"
     " permutation test over the tasks, adjusted over the rows of its table (Holm). Brackets: 95 %"
     " intervals, bootstrap over tasks, not adjusted. Both speak of other tasks made as these"
-    " were, for these nights; how much nights differ is read from each night's own figure."
+    " were, for these nights. Over nights: Student's 95 % interval of the mean change, with the"
+    " nights as observations, for nights with other seeds."
 )
+
+BY_NIGHTS = 0.05
+"""Welch's p below which a difference between arms is said of more than these nights."""
 
 
 def title(c: SeedsComparison) -> str:
@@ -39,10 +45,25 @@ def sentences(c: SeedsComparison) -> tuple[str, ...]:
     gains = [f"{arm.name}: {passes(arm.gain['passed'], 'at the start')}" for arm in c.arms]
     others = [
         f"{arm.name} against {c.reference}: {passes(arm.against['passed'], f'with {c.reference}')}"
+        f"{_other_seeds(arm)}"
         for arm in c.arms
         if arm.against is not None
     ]
     return (*gains, *others)
+
+
+def _other_seeds(arm: SeedsArm) -> str:
+    """What a difference between two arms, found over the tasks, says of other nights."""
+    if arm.against is None or not arm.against["passed"].sign:
+        return ""
+    if arm.p_by_nights is None:
+        return " Nights with other seeds may turn it round: an arm has too few to say."
+    if arm.p_by_nights < BY_NIGHTS:
+        return f" The nights' own figures agree (Welch's p {p_value(arm.p_by_nights, True)})."
+    return (
+        " Nights with other seeds may turn it round: within an arm they differ too"
+        f" (Welch's p {p_value(arm.p_by_nights, True)})."
+    )
 
 
 def passes(change: Change, than: str) -> str:
@@ -64,11 +85,12 @@ def tables(c: SeedsComparison) -> tuple[Table, ...]:
             "passed at the end",
             "of each night",
             "change",
+            "over nights",
             "ended by itself",
             "turns",
             "90 % stops by step",
         ),
-        tuple(_gain_row(arm, c.n_tasks) for arm in c.arms),
+        tuple(_gain_row(arm) for arm in c.arms),
         (*about_tasks(c.played_on, c.opened_before), METHOD, *_steps(c), *_unplayed(c), *c.remarks),
     )
     if len(c.arms) == 1:
@@ -90,8 +112,9 @@ def changes_row(name: str, found: Changes) -> tuple[str, ...]:
     return name, _tested(found["passed"]), _tested(found["stopped"]), turns
 
 
-def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
+def _gain_row(arm: SeedsArm) -> tuple[str, ...]:
     before, after = arm.means("passed")
+    over = arm.gain_over_nights.interval
     return (
         arm.name,
         str(len(arm.nights)),
@@ -99,6 +122,7 @@ def _gain_row(arm: SeedsArm, n_tasks: int) -> tuple[str, ...]:
         percent(after),
         ", ".join(_passed(night) for night in arm.nights),
         _tested(arm.gain["passed"]),
+        NOTHING if over is None else f"[{span(over)}]",
         " → ".join(map(percent, arm.means("stopped"))),
         " → ".join(map(plain, arm.means("turns"))),
         ", ".join("never" if n is None else str(n) for n in (x.stops_90 for x in arm.nights)),

@@ -1,7 +1,8 @@
 """The tables of a run, and the list `TABLES` of where each is shown.
 
 The terminal, evidence.md, the page and `compare` all take their tables from this list. To add a
-table, write a function of the findings and add one entry. No number is computed here.
+table, write a function of the findings and add one entry. Figures come from the findings; a table
+adds only a difference, an interval or the test of a trend to them.
 """
 
 from __future__ import annotations

@@ -35,8 +35,6 @@ class StepFigure:
     unit: str
     read: Read
     tag: str
-    up: int = 0
-    """+1 where up is better, −1 where down is, 0 where neither is."""
     digits: int = 3
     """Decimals in a column of its own."""
     is_rate: bool = False
@@ -108,36 +106,36 @@ def sampled_rate(s: StepSummary) -> float | None:
 
 
 REWARD = StepFigure(
-    "Reward", "reward", "mean of a step's rollouts", lambda s: s.mean_reward, "rollout/reward", +1
+    "Reward", "reward", "mean of a step's rollouts", lambda s: s.mean_reward, "rollout/reward"
 )
 STOPS = StepFigure(
-    "Ended by itself", "stops", "% of attempts", lambda s: s.stop_rate, "rollout/stop_rate", +1,
+    "Ended by itself", "stops", "% of attempts", lambda s: s.stop_rate, "rollout/stop_rate",
     is_rate=True, scale=100.0, held_out=lambda arm: arm.stop_rate,
 )  # fmt: skip
 STOPS_DONE = StepFigure(
     "Stops that are done", "stops done", "% of stops", of_stops(lambda e: e.passed),
-    "rollout/stops_done", +1, is_rate=True, scale=100.0, colour="green", curve="Work at a stop",
+    "rollout/stops_done", is_rate=True, scale=100.0, colour="green", curve="Work at a stop",
     line="everything done", is_number=False,
 )  # fmt: skip
 STOPS_IDLE = StepFigure(
     "Stops with nothing done", "stops idle", "% of stops", of_stops(lambda e: e.idle),
-    "rollout/stops_idle", -1, is_rate=True, scale=100.0, colour="red", curve=STOPS_DONE.curve,
+    "rollout/stops_idle", is_rate=True, scale=100.0, colour="red", curve=STOPS_DONE.curve,
     line="nothing done", is_number=False,
 )  # fmt: skip
 PASSES = StepFigure(
-    "Passes", "passes", "% of attempts", lambda s: s.pass_rate, "rollout/pass_rate", +1,
+    "Passes", "passes", "% of attempts", lambda s: s.pass_rate, "rollout/pass_rate",
     is_rate=True, scale=100.0, held_out=lambda arm: arm.pass_rate,
 )  # fmt: skip
 ASSERTIONS = StepFigure(
     "Assertions that hold", "assertions", "% of assertions", lambda s: s.assertion_rate,
-    "rollout/assertion_rate", +1, is_rate=True, scale=100.0, curve="", is_number=False,
+    "rollout/assertion_rate", is_rate=True, scale=100.0, curve="", is_number=False,
 )  # fmt: skip
 MIXED = StepFigure(
     "Groups with passes and failures", "mixed groups", "% of the groups trained on", mixed_share,
-    "rollout/mixed_groups", +1, is_rate=True, scale=100.0, is_number=False,
+    "rollout/mixed_groups", is_rate=True, scale=100.0, is_number=False,
 )  # fmt: skip
 TURNS = StepFigure(
-    "Turns", "turns", "an attempt", lambda s: s.mean_turns, "rollout/turns", -1,
+    "Turns", "turns", "an attempt", lambda s: s.mean_turns, "rollout/turns",
     digits=2, held_out=lambda arm: arm.mean_turns,
 )  # fmt: skip
 REPLY = StepFigure(
@@ -146,7 +144,7 @@ REPLY = StepFigure(
 )  # fmt: skip
 SAMPLED = StepFigure(
     "Speed of the server", "sampled", "tokens a second", sampled_rate,
-    "rollout/tokens_per_second", +1, curve="Speed", line="sampled", is_number=False,
+    "rollout/tokens_per_second", curve="Speed", line="sampled", is_number=False,
 )  # fmt: skip
 LOSS = StepFigure("Loss", "loss", "", train("loss"), "train/loss", curve="", is_number=False)
 KL = StepFigure(
@@ -166,18 +164,18 @@ GRADIENT = StepFigure(
 )
 DRIFT = StepFigure(
     "Sampler − trainer", "|sampler − trainer|", "mean |Δ|, nats a token",
-    train("sampler_mean_abs"), "train/sampler_trainer_difference", -1,
+    train("sampler_mean_abs"), "train/sampler_trainer_difference",
 )  # fmt: skip
 LARGEST_DRIFT = StepFigure(
     "Largest sampler − trainer", "its maximum", "|Δ|, nats a token", train("sampler_max_abs"),
-    "train/sampler_trainer_maximum", -1, curve="", is_tracked=False,
+    "train/sampler_trainer_maximum", curve="", is_tracked=False,
 )  # fmt: skip
 POLICY_AGE = StepFigure(
     "Age of the policy that played", "policy age", "steps", train("policy_age"),
     "train/policy_age", digits=0, curve="",
 )  # fmt: skip
 CLIPPED = StepFigure(
-    "Clipped share", "clipped", "% of tokens", train("clipped_share"), "train/clipped_share", -1,
+    "Clipped share", "clipped", "% of tokens", train("clipped_share"), "train/clipped_share",
     scale=100.0,
 )  # fmt: skip
 HELD_BACK = StepFigure(
@@ -189,7 +187,7 @@ ENTROPY = StepFigure(
 )
 TRAINED = StepFigure(
     "Speed of the trainer", "trained", "tokens a second", train("tokens_per_second"),
-    "train/tokens_per_second", +1, colour="orange", curve="Speed", line="trained", is_number=False,
+    "train/tokens_per_second", colour="orange", curve="Speed", line="trained", is_number=False,
 )  # fmt: skip
 
 FIGURES: list[StepFigure] = [

@@ -34,9 +34,6 @@ SAME = (
 LEARNED = 0.9
 """Share of a step's episodes that stop by themselves, at which a night has learned to stop."""
 
-TRAINING = ("rollout", "train")
-"""The phases of a step; an evaluation after it is counted by itself."""
-
 _ROUND_MINUTES = 5
 _FEWER_AT_ONCE = 8
 """Few numbers of tasks, so that an arm that two runs need is often played by both on the same."""

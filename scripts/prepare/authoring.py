@@ -41,7 +41,7 @@ from rollout.yardsticks import DO_NOTHING, ORACLE
 from scripts.base.checkout import from_checkout
 from scripts.base.display import Progress
 from scripts.prepare.presets import EVALUATED
-from scripts.prepare.task_sets import play_yardstick, unmet
+from scripts.prepare.task_sets import play_yardstick, why_unsolved
 from scripts.run.config import DataSettings
 
 TEMPERATURE = 1.0
@@ -339,8 +339,7 @@ class _Judge:
             after = judged
             if nothing.grade.passed:
                 after = replace(judged, fate=Fate.IDLE)
-            elif not oracle.grade.passed:
-                why = next(iter(unmet(oracle.grade)), "")
+            elif why := why_unsolved(oracle.grade):
                 after = replace(judged, fate=Fate.UNSOLVED, why=why)
             found[judged.brief.number] = after
         return found

@@ -16,7 +16,7 @@ from rollout.sandbox.command import SandboxSettings
 from rollout.tasks import TaskProblem
 from rollout.yardsticks import DO_NOTHING, ORACLE, has_oracle
 from scripts.base.display import Progress
-from scripts.prepare.task_sets import play_yardstick, unmet
+from scripts.prepare.task_sets import play_yardstick, why_unsolved
 
 
 def misfits(path: Path, tasks: Mapping[int, Task], sandbox: SandboxSettings) -> list[TaskProblem]:
@@ -39,13 +39,11 @@ def play(
     for name, played in ((DO_NOTHING, tasks), (ORACLE, solved)):
         trajectories = play_yardstick(name, list(played.values()), scratch, name, progress)
         for line, trajectory in zip(played, trajectories, strict=True):
-            grade = trajectory.grade
-            why = ""
-            if name == DO_NOTHING and grade.passed:
+            passed, why = trajectory.grade.passed, ""
+            if name == DO_NOTHING and passed:
                 why = "doing nothing passes it"
-            elif name == ORACLE and not grade.passed:
-                failed = "; ".join(unmet(grade))
-                why = f"its oracle does not pass ({failed or 'it has no assertion'})"
+            elif name == ORACLE and not passed:
+                why = f"its oracle does not pass ({why_unsolved(trajectory.grade)})"
             if why:
                 problems.append(TaskProblem(f"{path}:{line}", trajectory.task_id, why))
         n_passed[name] = sum(t.grade.passed for t in trajectories)

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import shlex
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,6 @@ from scripts.run.config import RunConfig
 NOTHING_LIMIT = 0.25
 """The largest share of all assertions that may hold when nothing is done."""
 IN_FLIGHT = 8
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The results of doing nothing and of the oracle on one task."""
-
-    task: Task
-    nothing_passed: int
-    total: int
 
 
 def play_yardstick(
@@ -82,33 +73,29 @@ def play_yardstick(
     return run(fly(attempts, player, seeds, on_progress=tell))
 
 
-def unmet(grade: Grade) -> list[str]:
-    """The assertions that do not hold, each in words."""
-    return [f"{r.kind} {r.path}: {r.detail}" for r in grade.results if not r.passed]
+def why_unsolved(grade: Grade) -> str:
+    """The assertions that do not hold after a task's own oracle, in words; empty if it passes."""
+    unmet = [f"{r.kind} {r.path}: {r.detail}" for r in grade.results if not r.passed]
+    return "" if grade.passed else "; ".join(unmet) or "it has no assertion"
 
 
-def check_tasks(
-    tasks: Sequence[Task], scratch: Path, what: str, progress: Progress
-) -> list[Checked]:
-    """The results of doing nothing and of the oracle on every task. Raises `BadInput` naming the
-    first task with a wrong result."""
+def prove_tasks(tasks: Sequence[Task], scratch: Path, what: str, progress: Progress) -> None:
+    """Raises `BadInput` naming the first task that doing nothing passes or its oracle does not, or
+    if doing nothing satisfies too large a share of the assertions."""
     nothing, oracle = (
         play_yardstick(name, tasks, scratch, what, progress) for name in (DO_NOTHING, ORACLE)
     )
-    checked = []
     for task, idle, solved in zip(tasks, nothing, oracle, strict=True):
         if idle.grade.passed:
             raise BadInput(f"{task.task_id}: doing nothing passes it")
-        if why := "; ".join(unmet(solved.grade)):
+        if why := why_unsolved(solved.grade):
             raise BadInput(f"{task.task_id}: its oracle does not pass ({why})")
-        checked.append(Checked(task, idle.grade.n_passed, idle.grade.n_total))
-    share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)
+    share = sum(t.grade.n_passed for t in nothing) / sum(t.grade.n_total for t in nothing)
     if share > NOTHING_LIMIT:
         raise BadInput(
             f"{what}: doing nothing satisfies {share:.0%} of the assertions, "
             f"more than {NOTHING_LIMIT:.0%}"
         )
-    return checked
 
 
 def write_splits(
@@ -127,7 +114,7 @@ def write_splits(
     _refuse_loss(out, texts, force)
     out.mkdir(parents=True, exist_ok=True)  # an impossible path is an error before any work
     for name, tasks in splits.items():
-        check_tasks(tasks, scratch, name, progress)
+        prove_tasks(tasks, scratch, name, progress)
     for path, text in texts.items():
         write_text(path, text)
     return {name: len(tasks) for name, tasks in splits.items()}

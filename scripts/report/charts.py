@@ -44,15 +44,15 @@ class Difference:
     sign: int
 
 
-def differences(rows: Sequence[Difference], unit: str, scale: float = 100.0) -> Markup:
+def differences(rows: Sequence[Difference], unit: str) -> Markup:
     """Differences from the reference as dots with 95 % intervals, and a line at zero."""
     figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.75 + ROW_HEIGHT * len(rows))
     axes.axvline(0, color=MUTED, linewidth=1)
     for y, row in enumerate(rows):
         colour = {1: GREEN, -1: RED, 0: MUTED}[row.sign]
-        value, interval = scale * row.estimate.value, row.estimate.interval
+        value, interval = 100 * row.estimate.value, row.estimate.interval
         if interval is not None:
-            axes.plot([scale * interval.low, scale * interval.high], [y, y], color=colour, lw=2)
+            axes.plot([100 * interval.low, 100 * interval.high], [y, y], color=colour, lw=2)
         axes.plot([value], [y], "o", color=colour, markersize=5)
     _rows(axes, [row.label for row in rows])
     axes.set_xlabel(unit)

@@ -2,8 +2,7 @@
 
 The table is `lineage/results.tsv` beside the runs; `fieldkit lineage` shows it. A run that starts
 from no run stands in it only as the parent of others. Rows are only added: each evaluation of a new
-adapter adds one, and the newest row of a run counts. `record_trial` is also for what makes adapters
-in other ways.
+adapter adds one, and the newest row of a run counts.
 """
 
 from __future__ import annotations
@@ -40,18 +39,16 @@ class Made:
     seconds: float | None = None
 
 
-def record_trial(runs: Path, maker: str, made: Made) -> None:
+def record_trial(runs: Path, made: Made) -> None:
     """Add one row to the table beside the runs, unless its newest row for that name says the same.
-
-    maker: the command that made the adapter. Safe with other writers.
-    """
+    Safe with other writers."""
     store = LineageStore(runs / FOLDER, lower_is_better=False)
     better = made.before is None or made.rate >= made.before
     status = FailureLabel.KEEP if better else FailureLabel.DISCARD
     trial = Trial(
         exp_id=made.name,
         timestamp=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        specialist=maker,
+        specialist="grpo",
         parent_exp=made.parent,
         baseline_exp="",
         domain="",
@@ -84,8 +81,8 @@ def record_run(folder: RunFolder) -> None:
     if all(t.exp_id != made.parent for t in store.all_trials()):
         first = _made(RunFolder(parent))
         if first is not None:
-            record_trial(folder.path.parent, "grpo", first)
-    record_trial(folder.path.parent, "grpo", made)
+            record_trial(folder.path.parent, first)
+    record_trial(folder.path.parent, made)
 
 
 def _made(folder: RunFolder) -> Made | None:

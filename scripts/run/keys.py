@@ -41,14 +41,14 @@ def dotted_keys(*changes: Change) -> frozenset[str]:
     return frozenset(key.dotted for key in all_keys() if key.change in changes)
 
 
-def matching_keys(word: str = "", config: type = RunConfig) -> dict[Key, str]:
+def matching_keys(word: str = "") -> dict[Key, str]:
     """Each key whose name or meaning holds `word`, in any case, with its meaning.
 
     Raises `BadInput` naming the nearest key where none does.
     """
     documented = {
         key: meaning_of_keys(cls)[key.name]
-        for cls in (*tables(config).values(), EnvSettings)
+        for cls in (*tables(RunConfig).values(), EnvSettings)
         for key in keys(cls)
     }
     wanted = word.casefold()

@@ -274,9 +274,9 @@ def _trl(taken: Measurements) -> Table:
         rows,
         (
             "Both train on `docs/styles/guess_trl.py:Guess`. TRL samples with the model that it"
-            " trains, because its server mode needs a GPU. Its seconds leave out the loading of that"
-            " model, so it is compared with our second step, whose trainer is loaded, by sampled ids"
-            " a second.",
+            " trains, because its server mode needs a GPU. Its seconds leave out the loading of"
+            " that model, so it is compared with our second step, whose trainer is loaded, by"
+            " sampled ids a second.",
         ),
     )
 

@@ -6,7 +6,6 @@ What to buy is found by trying: each figure of the box is doubled, and the step 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scripts.prepare.capacity.box import Box
@@ -160,7 +159,7 @@ def next_purchase(prediction: Prediction) -> str:
             " predicted)."
         )
     name, seconds = max(time.parts.items(), key=lambda part: part[1])
-    most = f"The largest part is {words(name)}, {seconds:.1f} of {time.total:.1f} s (predicted)"
+    most = f"The largest part is {WORDS[name]}, {seconds:.1f} of {time.total:.1f} s (predicted)"
     best = prediction.purchases[0]
     if best.seconds > (1 - WORTH) * time.total:
         return (
@@ -170,7 +169,7 @@ def next_purchase(prediction: Prediction) -> str:
     return f"{most}; buy {best.what}: {best.seconds:.1f} s a step (predicted)."
 
 
-_WORDS = {
+WORDS = {
     "decode": "decoding",
     "prefill": "reading prompts and observations",
     "worlds": "commands in the sandbox",
@@ -182,13 +181,3 @@ _WORDS = {
     "transfer": "sending the adapter",
     "fixed": "what no device makes faster (programs start, files are written)",
 }
-
-
-def words(part: str) -> str:
-    """A part of a step in words."""
-    return _WORDS[part]
-
-
-def parts() -> Sequence[str]:
-    """The parts of a step, in its order."""
-    return tuple(_WORDS)

@@ -13,8 +13,9 @@ from fieldkit.errors import BadInput
 from rollout.synth.operation import FINAL, OPERATIONS
 from rollout.synth.splits import SPLITS, split_tasks
 from rollout.tasks import check_disjoint, read_tasks
+from rollout.yardsticks import DO_NOTHING
 from scripts.base.checkout import ROOT
-from scripts.prepare.task_sets import NOTHING_LIMIT, check_tasks, write_splits
+from scripts.prepare.task_sets import play_yardstick, prove_tasks, write_splits
 from tests.tiny_policy import tiny_task
 
 DATA = ROOT / "data"
@@ -34,9 +35,7 @@ def test_the_committed_files_are_what_the_default_seed_writes() -> None:
 
 @pytest.mark.parametrize("name", ["pool", "heldout", "development"])
 def test_every_oracle_passes_and_doing_nothing_passes_no_task(name: str, tmp_path: Path) -> None:
-    checked = check_tasks(read_tasks(DATA / f"{name}.jsonl"), tmp_path, name, silent)
-    share = sum(c.nothing_passed for c in checked) / sum(c.total for c in checked)
-    assert share <= NOTHING_LIMIT
+    prove_tasks(read_tasks(DATA / f"{name}.jsonl"), tmp_path, name, silent)
 
 
 @pytest.mark.slow
@@ -46,13 +45,15 @@ def test_every_oracle_of_the_long_files_passes_and_doing_nothing_passes_no_task(
     name: str, n: int, tmp_path: Path
 ) -> None:
     tasks = read_tasks(DATA / f"{name}.jsonl")
-    assert len(check_tasks(tasks, tmp_path, name, silent)) == n
+    assert len(tasks) == n
+    prove_tasks(tasks, tmp_path, name, silent)
 
 
 def test_the_oracles_of_a_share_of_the_reserve_pass(tmp_path: Path) -> None:
     """Every 25th of its tasks; all of them are a slow case."""
     reserve = read_tasks(DATA / "reserve.jsonl")[::25]
-    assert len(check_tasks(reserve, tmp_path, "reserve", silent)) == 34
+    assert len(reserve) == 34
+    prove_tasks(reserve, tmp_path, "reserve", silent)
 
 
 def test_each_of_the_final_sets_own_operations_is_done_by_the_oracle_and_not_by_doing_nothing(
@@ -63,9 +64,12 @@ def test_each_of_the_final_sets_own_operations_is_done_by_the_oracle_and_not_by_
     own = [o.name for o in OPERATIONS if o.only_in == FINAL]
     some = {o: [t for t in final if o in t.info["skills_required"]][:3] for o in own}
     assert {len(tasks) for tasks in some.values()} == {3}
-    for found in check_tasks([t for tasks in some.values() for t in tasks], tmp_path, "", silent):
-        claims = found.task.info["verifiable_assertions"]
-        assert found.nothing_passed == sum(c["kind"] == "file_unchanged" for c in claims)
+    chosen = [t for tasks in some.values() for t in tasks]
+    prove_tasks(chosen, tmp_path, "", silent)
+    idle = play_yardstick(DO_NOTHING, chosen, tmp_path, "", silent)
+    for task, nothing in zip(chosen, idle, strict=True):
+        claims = task.info["verifiable_assertions"]
+        assert nothing.grade.n_passed == sum(c["kind"] == "file_unchanged" for c in claims)
 
 
 def test_no_two_of_the_files_share_a_task() -> None:
@@ -77,14 +81,14 @@ def test_a_task_whose_oracle_fails_is_named(tmp_path: Path) -> None:
     task = tiny_task(3)
     task.info["oracle"] = ["touch other.txt"]
     with pytest.raises(BadInput, match=r"tiny-3: its oracle does not pass \(file_exists done\.txt"):
-        check_tasks([task], tmp_path, "tiny", silent)
+        prove_tasks([task], tmp_path, "tiny", silent)
 
 
 def test_a_task_that_doing_nothing_passes_is_named(tmp_path: Path) -> None:
     task = tiny_task(3)
     task.info["verifiable_assertions"] = [{"kind": "file_unchanged", "path": "notetiny3.txt"}]
     with pytest.raises(BadInput, match="tiny-3: doing nothing passes it"):
-        check_tasks([task], tmp_path, "tiny", silent)
+        prove_tasks([task], tmp_path, "tiny", silent)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -65,9 +65,9 @@ def test_a_run_that_starts_from_no_run_writes_no_table(tmp_path: Path) -> None:
 
 
 def test_a_worse_adapter_is_discarded(tmp_path: Path) -> None:
-    record_trial(tmp_path, "sft", Made("b", "a", 0.4, 0.5, {"adapter_sha": "x"}))
+    record_trial(tmp_path, Made("b", "a", 0.4, 0.5, {"adapter_sha": "x"}))
     (trial,) = LineageStore(tmp_path / FOLDER).all_trials()
-    assert (trial.status, trial.specialist) == (FailureLabel.DISCARD, "sft")
+    assert (trial.status, trial.specialist) == (FailureLabel.DISCARD, "grpo")
     assert trial.delta_vs_best == pytest.approx(-0.1)
 
 

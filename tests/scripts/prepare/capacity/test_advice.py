@@ -11,12 +11,11 @@ from scripts.prepare.capacity.advice import (
     ATTEMPTS,
     MACHINES,
     TO_BUY,
+    WORDS,
     WORTH,
     Case,
     next_purchase,
-    parts,
     predict,
-    words,
 )
 from scripts.prepare.capacity.box import Box
 from scripts.prepare.capacity.model_shape import ModelShape
@@ -158,8 +157,8 @@ def test_fewer_seats_than_attempts_take_longer(model: ModelShape) -> None:
 
 
 def test_every_part_has_its_words(model: ModelShape) -> None:
-    assert tuple(timed(case(model, work())).parts) == parts()
-    assert len(set(map(words, parts()))) == len(parts())
+    assert tuple(timed(case(model, work())).parts) == tuple(WORDS)
+    assert len(set(WORDS.values())) == len(WORDS)
 
 
 def test_eight_devices_are_several_times_as_fast_with_enough_to_do(model: ModelShape) -> None:
