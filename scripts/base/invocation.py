@@ -39,6 +39,11 @@ def say(text: str) -> None:
     print(typeable(text))
 
 
+def tell(text: str) -> None:
+    """The same on stderr; stdout holds results."""
+    print(typeable(text), file=sys.stderr)
+
+
 def _from_here(path: Path) -> str:
     """A path as short as this folder allows. Symbolic links stay as they are."""
     here = Path.cwd()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -130,8 +131,6 @@ def typed_again(*words: str) -> str:
     return shlex.join(["grpo", *sys.argv[1:], *words])
 
 
-def tell(line: str) -> None:
-    """Print a line to stderr with its commands as they can be typed; stdout holds results."""
-    from scripts.base.invocation import typeable
-
-    print(typeable(line), file=sys.stderr)
+def print_json(value: object) -> None:
+    """Print what `--json` asks for."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))

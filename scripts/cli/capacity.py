@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json
+from scripts.cli.arguments import Json, print_json
 
 if TYPE_CHECKING:
     from scripts.prepare.capacity.advice import Prediction
@@ -60,7 +60,6 @@ def plan(
 
     Example: grpo plan tonight --box spark --model Qwen2.5-7B-Instruct
     """
-    import json
 
     from scripts.cli.look import print_table
     from scripts.prepare.capacity.box import named_box, shipped_boxes
@@ -77,7 +76,7 @@ def plan(
     _, errors = stored_fit()
     if json_:
         plain = plain_plan(found, boxes, predictions, errors)
-        print(json.dumps(plain, indent=2, ensure_ascii=False))
+        print_json(plain)
         return
     print_table(steps_table(found, boxes, predictions, errors, attempts, changed=model is not None))
     if box:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.cli.arguments import Json, Sandbox
+from scripts.cli.arguments import Json, Sandbox, print_json
 
 app = typer.Typer()
 
@@ -27,7 +27,6 @@ def doctor(
 
     Example: grpo doctor tonight
     """
-    import json
     from dataclasses import asdict
 
     from fieldkit.errors import BadInput, Unavailable
@@ -50,7 +49,7 @@ def doctor(
         folder = open_run(run)
         findings = [*examine_machine_for(folder, sandbox), *examine_run(folder, sandbox)]
     if json_:
-        print(json.dumps([asdict(f) for f in findings], indent=2, ensure_ascii=False))
+        print_json([asdict(f) for f in findings])
     for finding in () if json_ else findings:
         say(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
     bad = [f.name for f in findings if not f.ok]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
+from scripts.base.invocation import tell
 from scripts.cli.arguments import (
     Ends,
     EnvName,
@@ -32,7 +33,6 @@ from scripts.cli.arguments import (
     Temperature,
     endpoint_key,
     refuse,
-    tell,
     typed_again,
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
+from scripts.base.invocation import tell
 from scripts.cli.arguments import (
     Ends,
     EnvName,
@@ -20,8 +20,8 @@ from scripts.cli.arguments import (
     Json,
     Passes,
     Python,
+    print_json,
     refuse,
-    tell,
     typed_again,
 )
 
@@ -109,7 +109,10 @@ def check(
                 **trial,
             )
             checked = check_environment(order, progress)
-    print(json.dumps(checked.plain(), indent=2) if json_ else check_text(checked))
+    if json_:
+        print_json(checked.plain())
+    else:
+        print(check_text(checked))
     if not checked.sound:
         n = sum(f.level == "error" for f in checked.findings)
         raise BadInput(f"{name}: {n} error(s)")

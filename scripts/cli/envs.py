@@ -4,7 +4,6 @@ others from `env_play` and `env_eval`.
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,8 @@ from typing import Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import EnvName, EnvRun, Json, refuse, tell, typed_again
+from scripts.base.invocation import tell
+from scripts.cli.arguments import EnvName, EnvRun, Json, print_json, refuse, typed_again
 from scripts.cli.env_eval import evaluate_environment
 from scripts.cli.env_play import check, play
 
@@ -60,7 +60,7 @@ def list_(run: EnvRun = None, json_: Json = False) -> None:
         {"name": n, "style": s.style, "use": s.code, "passes": s.passes} for n, s in own.items()
     ]
     if json_:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
         return
     for one in found:
         passes = f", passes: {one['passes']}" if one["passes"] else ""

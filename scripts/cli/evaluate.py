@@ -6,7 +6,6 @@ it, prints its figures, and keeps the folder with --out.
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
@@ -24,6 +23,7 @@ from scripts.cli.arguments import (
     Set,
     Temperature,
     endpoint_key,
+    print_json,
     refuse,
     write_engine,
 )
@@ -191,7 +191,7 @@ def _play(
     played = read_config(folder.config).eval.of(read_tasks(file))
     figures = arm_figures(_name(policy), folder.evals / summary.key, played)
     if json_:
-        print(json.dumps(plain_figures(figures), indent=2, ensure_ascii=False))
+        print_json(plain_figures(figures))
     else:
         from scripts.cli.look import print_table
 

@@ -6,7 +6,6 @@ None of them trains or changes what a phase reads. Only `transcripts`, `show --r
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.base.invocation import say
-from scripts.cli.arguments import Json, Run, Sandbox, tell
+from scripts.base.invocation import say, tell
+from scripts.cli.arguments import Json, Run, Sandbox, print_json
 
 if TYPE_CHECKING:
     from scripts.compare.shown import Shown
@@ -25,10 +24,6 @@ app = typer.Typer()
 
 _DEVICES = (Path("/dev"), Path("/dev/fd"))
 """Folders of names that stand for something open, whatever is there."""
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def require_ordinary(path: Path | None, flag: str) -> None:
@@ -60,7 +55,7 @@ def ls(
         raise BadInput(f"{where}: no such folder; `grpo new RUN` makes a run below runs/")
     found = list_runs(where)
     if json_:
-        _print_json(plain_listing(found))
+        print_json(plain_listing(found))
     elif found:
         print_table(listing_table(found))
     else:
@@ -97,10 +92,10 @@ def table(run: Run, json_: Json = False) -> None:
     findings = read_findings(folder, read_config(folder.config))
     findings.require_evidence()
     if json_:
-        _print_json(plain_page(findings))
+        print_json(plain_page(findings))
         return
     Console(width=None if sys.stdout.isatty() else WIDTH).print(rich_page(findings))
-    for path in write_files(findings):
+    for path in write_files(findings, tell):
         print(path)
 
 
@@ -178,7 +173,7 @@ def print_form(shown: Shown, markdown: bool, json_: bool) -> None:
     from scripts.words.text import WIDTH
 
     if json_:
-        _print_json(shown.plain())
+        print_json(shown.plain())
     elif markdown:
         print(shown.markdown(), end="")
     else:
@@ -271,7 +266,7 @@ def show(
 
     request = Request(run, task, step, arm, k, tokens, random, base, noise, sandbox)
     if json_:
-        _print_json(plain_listing(request))
+        print_json(plain_listing(request))
     else:
         show_attempt(request, Console(highlight=False))
 
@@ -345,7 +340,7 @@ def replay(
     config = read_config(folder.config)
     tables, remarks = replay_run(folder, config, reward, turn_penalty, protocol)
     if json_:
-        _print_json({"tables": [shown.plain() for shown in tables], "remarks": list(remarks)})
+        print_json({"tables": [shown.plain() for shown in tables], "remarks": list(remarks)})
         return
     for shown in tables:
         print_table(shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fieldkit.errors import BadInput
-from scripts.cli.arguments import Json, KeyFrom, Run, endpoint_key, refuse, tell
+from scripts.base.invocation import tell
+from scripts.cli.arguments import Json, KeyFrom, Run, endpoint_key, print_json, refuse
 from scripts.cli.warm_start import sft
 from trainer.settings import ServingDtype
 
@@ -129,7 +129,7 @@ def synth(
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         sizes = write_splits(seed, folder, Path(scratch), progress, force)
     if json_:
-        print(json.dumps({str(folder / f"{name}.jsonl"): n for name, n in sizes.items()}, indent=2))
+        print_json({str(folder / f"{name}.jsonl"): n for name, n in sizes.items()})
         return
     print(", ".join(f"{folder / name}.jsonl: {n} tasks" for name, n in sizes.items()))
 
@@ -150,7 +150,7 @@ def _tell(authored: Authored, typed: str, wanted: int, json_: bool) -> None:
     table = Table(f"{n} replies", ("reply", "number", "share", "such as"), tuple(rows))
     if json_:
         told = {"file": str(authored.file), "kept": kept, **table.plain()}
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json(told)
     else:
         Console().print(table.rich())
         print(f"{authored.file}: {kept} tasks")
@@ -287,7 +287,7 @@ def reward_explain(
         tables = [_of_defaults(table) for table in tables]
     if json_:
         shown = [table.plain() for table in tables]
-        print(json.dumps(shown if config.envs else shown[0], indent=2, ensure_ascii=False))
+        print_json(shown if config.envs else shown[0])
         return
     from rich.console import Console
 
@@ -341,7 +341,10 @@ def keys(
     found = matching_keys(word)
     if not json_:
         tell(DEFAULTS)
-    print(json.dumps(plain_keys(found), indent=2) if json_ else keys_text(found))
+    if json_:
+        print_json(plain_keys(found))
+    else:
+        print(keys_text(found))
 
 
 @app.command()
@@ -367,4 +370,7 @@ def use(
     config = read_config(folder.config)
     model_dir, context = find_model(config.model.path), config.engine.max_model_len
     ways = ways_to_use(folder, model_dir, context, config.model, step)
-    print(json.dumps([asdict(way) for way in ways], indent=2) if json_ else uses_text(ways))
+    if json_:
+        print_json([asdict(way) for way in ways])
+    else:
+        print(uses_text(ways))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import BadInput
+from scripts.base.invocation import tell
 from scripts.cli.arguments import (
     Ends,
     Passes,
@@ -18,7 +19,6 @@ from scripts.cli.arguments import (
     Set,
     complete_run,
     refuse,
-    tell,
     typed_again,
 )
 

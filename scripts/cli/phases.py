@@ -6,7 +6,6 @@ a file of its own, because it also evaluates arms that belong to no run.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from inspect import Parameter, Signature
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldkit.errors import FieldkitError
-from scripts.cli.arguments import Engine, Json, Run, Sandbox, write_engine
+from scripts.cli.arguments import Engine, Json, Run, Sandbox, print_json, write_engine
 from scripts.cli.bugs import reporting_bugs
 from scripts.phases.registry import PHASES, PhaseEntry
 
@@ -115,4 +114,4 @@ def preflight(run: Run, json_: Json = False, sandbox: Sandbox = "bwrap") -> None
     with reporting_bugs(run, display):
         report = preflight_newest(run, display.tell, sandbox)
     if json_:
-        print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        print_json(asdict(report))
