@@ -162,7 +162,7 @@ def page(work: Work, taken: Measurements) -> str:
     tables = "\n".join(t.markdown() for t in parts if t.rows)
     return f"""# Performance
 
-Written by `make bench` on {about["machine"]}, in {about["dtype"]}.
+Written by `make bench` on {about["machine"]}, in {about["dtype"]}{_when(taken)}.
 The contestants take turns, in the opposite order every second round. A cell is the median of the
 rounds and, in brackets, the smallest and the largest; a ratio is the median of the rounds' ratios.
 Every measurement, with the machine's load when it began, is in `performance.json`; fieldkit's own
@@ -174,6 +174,16 @@ The work is the first step of a default night: {len(work.tasks)} tasks,
 SmolLM2-135M-Instruct with a LoRA adapter.
 
 {tables}"""
+
+
+def _when(taken: Measurements) -> str:
+    """The commit that was measured, and how busy the machine was, where they are known."""
+    commit = taken.about.get("versions", {}).get("commit", "")
+    loads = [values["load"] for values in taken.found.values() if "load" in values]
+    at = f", at commit {commit[:7]}" if commit else ""
+    if not loads:
+        return at
+    return f"{at}; the load when a measurement began was {min(loads):.1f} to {max(loads):.1f}"
 
 
 def _rollouts(taken: Measurements) -> Table:
