@@ -35,6 +35,15 @@ def states_of(progress: Sequence[float | None]) -> tuple[float, ...]:
     return tuple(round(s, _STATE_DIGITS) for s in sums) if progress else ()
 
 
+def group_states(progress: Sequence[Sequence[float | None]]) -> Rows:
+    """Of each of a group's episodes the states before its turns. Where the environment reports no
+    progress with any turn, the number of the turn stands for the state: as one state, a long
+    episode would count in its mean as often as it has turns."""
+    if all(p is None for turns in progress for p in turns):
+        return [tuple(map(float, range(len(turns)))) for turns in progress]
+    return [states_of(turns) for turns in progress]
+
+
 def turn_advantages(
     rewards: Sequence[float], earned: Rows, states: Rows = (), scale: Scale = "std"
 ) -> tuple[tuple[float, ...], ...]:
@@ -123,7 +132,7 @@ def _at_each_turn(advantages: Sequence[float], earned: Rows) -> tuple[tuple[floa
 
 
 CreditRule = Callable[[Sequence[float], Rows, Rows, Scale], tuple[tuple[float, ...], ...]]
-"""K rewards, what each turn earned, the state before each turn (`states_of`) and the scale → an
+"""K rewards, what each turn earned, the state before each turn (`group_states`) and the scale → an
 advantage for every turn. Equal rewards have to give zeros, because a group without signal must not
 train.
 """

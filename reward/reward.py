@@ -13,7 +13,7 @@ from typing import TypeVar
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Signal, StopReason, Trajectory, Turn
 from fieldkit.training.advantages import Scale, group_advantages
-from reward.credit import CREDITS, states_of
+from reward.credit import CREDITS, group_states
 from reward.group_signal import group_signal, had_no_room
 from reward.shaping import RewardSettings, earned_by_turns, overtime, reward
 
@@ -72,7 +72,7 @@ class Reward:
             else earned_by_turns(t.turns, t.grade, self.settings, t.stop_reason)
             for t in trajectories
         ]
-        states = [states_of([turn.reward for turn in t.turns]) for t in trajectories]
+        states = group_states([[turn.reward for turn in t.turns] for t in trajectories])
         return CREDITS[self.credit]([t.reward for t in trajectories], earned, states, self.scale)
 
 

@@ -16,6 +16,7 @@ from reward.credit import (
     CREDITS,
     Rows,
     episode_advantages,
+    group_states,
     rloo_advantages,
     state_advantages,
     states_of,
@@ -271,6 +272,15 @@ def test_the_state_before_a_turn_is_the_progress_so_far() -> None:
     assert states_of((0.3,)) == (0,)
     assert states_of(()) == ()
     assert states_of((0.1, 0.2, 0))[2] == states_of((0.3, 0))[1], "rounding makes no state"
+
+
+def test_without_any_progress_the_number_of_the_turn_stands_for_the_state() -> None:
+    """Rewards 1 after two turns and 0 after three: each first turn has ±0.5, and not 1 − 2/5."""
+    states = group_states([(None, None), (None, None, None)])
+    assert states == [(0, 1), (0, 1, 2)]
+    found = state_advantages([1.0, 0.0], [(0, 0), (0, 0, 0)], states, "mean")
+    assert found == ((0.5, 0.5), (-0.5, -0.5, 0.0))
+    assert group_states([(None, None), (0.0, None)]) == [(0, 0), (0, 0)]
 
 
 def test_a_group_by_state_worked_out_by_hand() -> None:
