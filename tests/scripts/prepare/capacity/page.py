@@ -77,24 +77,22 @@ def section(found: Mapping[str, Any]) -> str:
     """The section, from what was found."""
     e = found["fit"]["efficiency"]
     runs = "; ".join(f"{r['name']} ({r['steps']} steps, {r['told']})" for r in found["fitted"])
-    tables = [
-        _errors(found),
-        _article(found["article"]),
-        _boxes(found["boxes"]),
-        *(
-            _predictions(model, int(n), by_box)
-            for model, by_attempts in found["predicted"].items()
-            for n, by_box in by_attempts.items()
-        ),
-    ]
-    body = "\n".join(table.markdown(3) for table in tables)
+    fitted = (_errors(found), _article(found["article"]), _boxes(found["boxes"]))
+    predicted = (
+        _predictions(model, int(n), by_box)
+        for model, by_attempts in found["predicted"].items()
+        for n, by_box in by_attempts.items()
+    )
+    before, after = ("\n".join(t.markdown(3) for t in part) for part in (fitted, predicted))
     return f"""{BEGIN}
 Fitted to {runs}: the engine reaches {_share(e["engine"])} of what matrix products reach, the
 reference pass {_share(e["reference"])}, the gradient {_share(e["gradient"])}. A decode iteration
 takes the engine {found["fit"]["iteration_ms"]:.0f} ms of its own there, and {e["fixed"]:.1f} s of a
 step are no device's.
 
-{body}
+{before}
+{_LEGEND}
+{after}
 {END}"""
 
 
@@ -193,7 +191,6 @@ def _predictions(model: str, attempts: int, by_box: Mapping[str, Any]) -> Table:
         f"Predicted: {model}, {attempts} attempts a step",
         columns,
         tuple((name, *_cells(found)) for name, found in by_box.items()),
-        _NOTES if (model, attempts) == (MODELS[0], ATTEMPTS[0]) else (),
     )
 
 
@@ -204,18 +201,22 @@ _GROUPS: dict[str, Sequence[str]] = {
     "the rest": ("canary", "transfer", "fixed"),
 }
 
-_NOTES = (
-    "The first step of the default night: attempts of 11.75 turns, 128 sampled tokens, 405 of"
-    " context, the longest 210. FLOP/s bind from: attempts in flight on a device from which"
-    " decoding is no longer bound by memory bandwidth (∞: the KV cache binds before). Cheap up to:"
-    " attempts a step up to which twice as many take less than 1.5 times as long. Machines: the"
-    " number from which twice as many save less than a tenth. Next: what saves most of a step when"
-    " there is twice of it; – where nothing saves a tenth. Engine and trainer stay loaded in"
-    " these tables; the preset `spark` restarts the engine for each step and loads the trainer"
-    " again. What the client and the sandbox take of the processor is left out, 2 and 10 ms of a"
-    " core a turn: with 1,024 attempts on a GPU it is most of a rollout. The bundle of"
-    " PERFORMANCE-gpu.md has eight times as many ids.",
-)
+_LEGEND = """### How to read the predictions
+
+They are for the first step of the default night: attempts of 11.75 turns, 128 sampled tokens, 405
+of context, the longest 210.
+
+- *FLOP/s bind from*: so many attempts in flight on a device from which a faster processor helps
+  more than faster memory. ∞: the KV cache is full before.
+- *Cheap up to*: up to so many attempts a step, twice as many take less than 1.5 times as long.
+- *Machines*: from this number on, twice as many save less than a tenth.
+- *Next*: what to double first; – where nothing saves a tenth.
+- Engine and trainer stay loaded. The preset `spark` restarts the engine for each step and loads the
+  trainer again, which is why its steps take about 15 minutes and not one.
+- What client and sandbox take of the processor is left out, 2 and 10 ms of a core a turn: with
+  1,024 attempts on a GPU that is most of a rollout.
+- The bundle of PERFORMANCE-gpu.md has eight times as many ids.
+"""
 
 
 def _cells(found: Mapping[str, Any]) -> list[str]:
