@@ -171,11 +171,10 @@ def test_a_logprob_above_zero_is_named() -> None:
 
 
 def test_a_trained_token_is_named_by_task_turn_and_place() -> None:
-    segment = collect([group(3)], SETTINGS).segments[0]
+    segment = collect([group(5)], SETTINGS).segments[0]
     first = segment.spans[0].length
-    assert segment.where(0).endswith("turn 0 token 0")
-    if len(segment.spans) > 1:
-        assert segment.where(first).endswith("turn 1 token 0")
+    assert segment.where(0) == "task t5 k=0 turn 0 token 0"
+    assert segment.where(first) == "task t5 k=0 turn 1 token 0"
     with pytest.raises(IndexError):
         segment.where(segment.n_trained)
 

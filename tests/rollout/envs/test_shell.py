@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
+from fieldkit.eval.grade import Grade
 from fieldkit.records import Task
 from rollout.envs.base import Reply, Site, Step, World
 from rollout.envs.configured import register_environments
 from rollout.envs.registry import make_world
-from rollout.envs.shell import SYSTEM_PROMPT
+from rollout.envs.shell import SYSTEM_PROMPT, ShellWorld
 from rollout.sandbox.command import SandboxSettings
 
 
@@ -155,3 +157,16 @@ def test_an_unknown_environment_names_the_nearest(tmp_path: Path) -> None:
     register_environments({}, tmp_path)  # those of a run that another test read
     with pytest.raises(BadInput, match="'clawgim' is unknown; known: clawgym; did you mean"):
         make_world(replace(task(), env="clawgim"), Site(SandboxSettings(), tmp_path))
+
+
+async def test_a_workspace_that_cannot_be_read_is_played_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(workspace: Path) -> Grade:
+        raise OSError(errno.EIO, "Input/output error")
+
+    await world.reset(task(), 0)
+    assert isinstance(world, ShellWorld)
+    monkeypatch.setattr(world._grader, "grade", fails)
+    with pytest.raises(Unavailable, match="cannot be graded"):
+        await world.grade()

@@ -335,7 +335,7 @@ def test_what_is_no_reward_is_an_error_that_names_the_function(
         (
             "import time; time.sleep(600)",
             Unavailable,
-            r"no answer in 0.2 s \(call_seconds\); it was at .*paid.py:3$",
+            r"no answer in 1 s \(call_seconds\); it was at .*paid.py:3$",
         ),
         ("from fieldkit.errors import BadInput; raise BadInput('a hint')", BadInput, "a hint"),
         ("return 'one'", BadInput, r"gave 'one' \(str\), expected a number"),
@@ -354,9 +354,9 @@ def test_a_grader_that_fails_is_told_alike_as_a_method_and_as_a_function(
     )
     rewards = {} if own else {"paid.py:pay": 1.0}
     passes = "reward >= 1" if own else "pay >= 1"
-    register(
-        EnvSettings(use="paid.py:Paid", passes=passes, rewards=rewards, call_seconds=0.2), tmp_path
-    )
+    seconds = 1.0 if "sleep" in does else 60.0
+    paid = EnvSettings("paid.py:Paid", passes, rewards=rewards, call_seconds=seconds)
+    register(paid, tmp_path)
     with pytest.raises(kind, match=said):
         play(["Done."])
 
@@ -432,26 +432,29 @@ def test_an_episode_that_is_given_up_while_its_tool_waits_is_cancelled(tmp_path:
 def test_a_coroutine_that_hangs_is_told_with_the_line_at_which_it_waits(tmp_path: Path) -> None:
     source = ENDS.format(kind="async def", error="await asyncio.sleep(600)")
     (tmp_path / "waits.py").write_text(source)
-    register(EnvSettings(use="waits.py:Ends", passes="reward >= 1", call_seconds=0.2), tmp_path)
-    with pytest.raises(Unavailable, match=r"the tool draw: no answer in 0.2 s .*waits\.py:7$"):
+    register(EnvSettings(use="waits.py:Ends", passes="reward >= 1", call_seconds=1.0), tmp_path)
+    with pytest.raises(Unavailable, match=r"the tool draw: no answer in 1 s .*waits\.py:7$"):
         play(["draw:"])
 
 
 def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_again(
     tmp_path: Path,
 ) -> None:
+    made = tmp_path / "made"
     (tmp_path / "slow.py").write_text(
         "import time\n"
         "class Slow:\n"
+        f"    def __init__(self): open({str(made)!r}, 'a').write('x')\n"
         "    def reset(self, **row): ...\n"
         "    def wait(self) -> str:\n"
         '        """Wait."""\n'
         "        time.sleep(600)\n"
         "    def get_reward(self): return 0.0\n"
     )
-    register(EnvSettings(use="slow.py:Slow", passes="reward >= 1", call_seconds=0.2), tmp_path)
-    with pytest.raises(Unavailable, match=r"the tool wait: no answer in 0.2 s \(call_seconds\)"):
+    register(EnvSettings(use="slow.py:Slow", passes="reward >= 1", call_seconds=1.0), tmp_path)
+    with pytest.raises(Unavailable, match=r"the tool wait: no answer in 1 s \(call_seconds\)"):
         play(["wait:"])
+    assert made.read_text() == "xxx", "three attempts, each with an instance of its own"
 
 
 def test_an_instance_in_which_something_may_still_run_is_not_used_again(tmp_path: Path) -> None:
@@ -698,6 +701,7 @@ def test_functions_are_tools_without_state(tmp_path: Path) -> None:
             r"nothing gives a reward; add a method get_reward\(\) to X, or name a function in run",
         ),
         ("", "no_such_module_here:X", "there is no module 'no_such_module_here'"),
+        ("X = 3", "bad.py:X", r"bad.py:X is no class, no function and no list of functions"),
     ],
 )
 def test_code_that_does_not_keep_the_contract_is_named_with_its_line(

@@ -555,3 +555,15 @@ def test_an_ordinary_user_gets_the_same_box() -> None:
         pytest.skip("other users cannot read this interpreter or this repository")
     done = subprocess.run([*python, ORDINARY], cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("1000\nseed\nnew.txt\nseed.txt\nnew\n", "")
+
+
+async def test_a_box_that_does_not_start_in_time_is_no_result(
+    opened: Callable[..., Any], tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    late.write_text("#!/bin/sh\nexec sleep 60\n")
+    late.chmod(0o755)
+    sandbox = await opened(command_seconds=0.5)
+    sandbox._tools = {**sandbox._tools, "choom": str(late)}
+    with pytest.raises(Unavailable, match="did not start in"):
+        await sandbox.run("true")

@@ -18,6 +18,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
 from scripts.run.next_phase import sampled_from
 from tests.chaos.night import GRPO_RUN, SITE, step_shas
+from tests.scripts.cli import in_process
 from tests.scripts.evals import arm, write_eval
 from tests.scripts.made_night import make_night, tasks
 from tests.tiny_policy import write_run
@@ -127,3 +128,9 @@ def test_a_cleaned_run_goes_on_and_makes_a_damaged_step_again(
     assert "`grpo clean` removes checkpoints" in grpo(
         "eval", str(night.path), "--step", "1", exit_code=2
     )
+
+
+def test_a_dry_run_that_is_typed_removes_nothing(night: RunFolder) -> None:
+    ended = in_process.grpo("clean", night.path, "--dry-run")
+    assert "would free" in ended.out
+    assert checkpoints(night) == list(range(STEPS + 1))

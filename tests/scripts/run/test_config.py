@@ -42,6 +42,8 @@ def test_only_the_command_line_leaves_out_the_sandbox(tmp_path: Path) -> None:
         ("[rollout]\ngroup_sise = 8", "unknown key 'group_sise'; did you mean 'group_size'?"),
         ("[rolout]\n", "unknown table 'rolout'; did you mean 'rollout'?"),
         ("steps = 3", "unknown table 'steps'"),
+        ("envs = 3", "each written [envs.NAME]"),
+        ("[data.mix]\nsql = 0.0", "data.mix: the share of 'sql' is 0; it must be above 0"),
         ("rollout = 3", "rollout must be a table"),
         ("[rollout]\ngroup_size = 'four'", "rollout.group_size: expected a whole number"),
         ("[rollout]\ngroup_size = 4.5", "rollout.group_size: expected a whole number"),

@@ -50,13 +50,6 @@ def test_logits_of_a_narrow_model_are_brought_to_float32_before_the_softmax() ->
     assert torch.allclose(logprobs, plain.squeeze(-1), atol=1e-6)
 
 
-def test_without_gradients_nothing_is_kept() -> None:
-    hidden, weight, targets = tensors()
-    with torch.no_grad():
-        logprobs, _ = token_logprobs(hidden, weight, targets, 1.0)
-    assert not logprobs.requires_grad
-
-
 def test_a_certain_token_has_no_entropy_and_no_nan() -> None:
     hidden = torch.tensor([[1000.0]])
     weight = torch.tensor([[1.0], [-1.0], [0.0]])
