@@ -32,8 +32,8 @@ class StopReason(StrEnum):
     ENV_DONE = "ENV_DONE"
     """The environment ended the episode."""
     REPLY_CUT = "REPLY_CUT"
-    """The longest reply was reached before a call or an answer was whole, and nothing was left to
-    do for the environment."""
+    """A reply reached its longest length before a call was whole, where no call ends the
+    episode."""
 
     @property
     def by_itself(self) -> bool:
@@ -210,7 +210,7 @@ class Draw:
     alone."""
     passed: int
     played: int
-    """K, of which `passed` passed."""
+    """Attempts that had room for a reply, of which `passed` passed; K in older records."""
     left_out: bool = False
     """As in `RolloutGroup`."""
 

@@ -23,7 +23,7 @@ SHARE = 0.25
 
 CONFIDENCE = 0.99
 """How sure it has to be that the gain is below, by Student's t. A night is looked at after every
-step: of steady rises one in 40 is taken for a plateau within 100 steps
+step: of steady rises one in 30 is taken for a plateau within 100 steps
 (`python -m tests.reward.plateau_alarm`)."""
 
 RISEN_Z = 3.0
@@ -56,7 +56,7 @@ class Rise:
 
     @property
     def over(self) -> bool:
-        """Whether the reward has risen and has stopped rising."""
+        """Whether the reward has risen and hardly rises any more."""
         return self.gain > RISEN_Z * self.error and self.most < SHARE * self.gain
 
 

@@ -81,19 +81,17 @@ class ObjectiveKind:
     band: Band = EVERYTHING
     """The paper's band, if the objective clips a ratio."""
     caps_weights: bool = True
-    """Whether it multiplies by importance weights that trainer.tis_cap bounds, whose mean and share
-    of capped tokens are then reported."""
+    """Whether it multiplies tokens by importance weights that trainer.tis_cap bounds, whose mean
+    and share of capped tokens are then reported."""
+    of_sampler: bool = False
+    """Whether its band bounds the ratio to the sampler, and not the one to the policy before the
+    first optimizer step."""
 
     @property
     def clips(self) -> bool:
         """Whether it has a band, which settings can change and whose share of tokens is
         reported."""
         return self.band != EVERYTHING
-
-    @property
-    def of_old_policy(self) -> bool:
-        """Whether its band bounds the ratio to the policy before the first optimizer step."""
-        return self.clips and self.caps_weights
 
 
 def _reinforce(tokens: Tokens, band: Band) -> TokenLosses:
@@ -190,6 +188,7 @@ OBJECTIVES.register(
         " turns (arXiv:2507.18071)",
         normalisation="sequence",
         band=published_band(objectives.gspo),
+        caps_weights=False,  # of whole replies
     ),
 )
 OBJECTIVES.register(
@@ -211,5 +210,6 @@ OBJECTIVES.register(
         normalisation="token",
         band=published_band(objectives.masked_importance_sampling),
         caps_weights=False,
+        of_sampler=True,
     ),
 )

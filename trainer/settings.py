@@ -79,9 +79,9 @@ class TrainerSettings:
     """T of both sides of every ratio; must be the T that the bundle was sampled at."""
     clip_norm: PositiveFloat = 1.0
     """The gradient's global L2 norm is clipped to this."""
-    tis_cap: Annotated[float, Ge(1)] = 2.0
-    """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token. The objective
-    "masked" uses its band instead."""
+    tis_cap: PositiveFloat = 2.0
+    """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token ("gspo": of a
+    reply's mean). The objective "masked" uses its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
     """Input tokens of one forward pass, with padding; tokens that episodes share count once. Memory
     grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps its first value, because
@@ -118,6 +118,16 @@ class TrainerSettings:
                 f'trainer.processes: launch "single" is one process, and processes is'
                 f' {self.processes}; leave it out, or set launch to "torchrun"'
             )
+        for key in ("clip_low", "clip_high"):
+            if getattr(self, key) is not None and not OBJECTIVES[self.objective].clips:
+                raise BadInput(
+                    f"trainer.{key}: objective {self.objective!r} clips no ratio (trainer.tis_cap"
+                    f" bounds its weights); leave out {key}, or set another objective"
+                )
+
+    def check_new(self) -> None:
+        """Raises `BadInput` for what does nothing, or something else than it is for. Asked when a
+        run begins: one that began with it can still be read, and goes on."""
         if self.kl_coef and (self.kl_in == "reward") != (self.kl_estimator == "k1"):
             estimators = "k1" if self.kl_in == "reward" else "k2 or k3"
             raise BadInput(
@@ -125,22 +135,19 @@ class TrainerSettings:
                 f" policy to the reference, since its mean gradient is not the KL's; set"
                 f" trainer.kl_estimator to {estimators}"
             )
+        if self.tis_cap < 1:
+            raise BadInput(
+                f"trainer.tis_cap: {self.tis_cap:g} scales every token's weight, which is 1 where"
+                " trainer and sampler agree; set 1 or more"
+            )
+        idle = not OBJECTIVES[self.objective].of_sampler and self.passes == 1
         for key in ("clip_low", "clip_high"):
-            if getattr(self, key) is not None:
-                self._refuse_idle_band(key)
-
-    def _refuse_idle_band(self, key: str) -> None:
-        kind = OBJECTIVES[self.objective]
-        if not kind.clips:
-            raise BadInput(
-                f"trainer.{key}: objective {self.objective!r} clips no ratio (trainer.tis_cap"
-                f" bounds its weights); leave out {key}, or set another objective"
-            )
-        if kind.of_old_policy and self.passes == 1:
-            raise BadInput(
-                f"trainer.{key}: with trainer.passes = 1 every ratio to the policy before the first"
-                f" optimizer step is 1, so nothing is clipped; leave out {key}, or raise passes"
-            )
+            if idle and getattr(self, key) is not None:
+                raise BadInput(
+                    f"trainer.{key}: with trainer.passes = 1 every ratio to the policy before the"
+                    f" first optimizer step is 1, so nothing is clipped; leave out {key}, or raise"
+                    " passes"
+                )
 
     @property
     def normalised_by(self) -> Normalisation:

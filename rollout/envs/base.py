@@ -61,7 +61,8 @@ class Step:
     """What the turn added to the episode's reward by itself; None if the world does not say."""
     stop: StopReason | None = None
     """TASK_COMPLETE if the policy said that it is done, ENV_DONE if the world ended the episode,
-    None if it continues. The other reasons are limits, which the episode applies."""
+    REPLY_CUT if a cut reply left nothing to do, None if it continues. The other reasons are limits,
+    which the episode applies."""
 
     @property
     def said(self) -> str | None:

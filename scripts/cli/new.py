@@ -78,7 +78,7 @@ def new(
 
     Example: grpo new mine --env my_env.py --passes "reward >= 1" --ends over
 
-    Example: grpo new last --from tonight --set rollout.temperature=0.7 --set run.steps=20
+    Example: grpo new last --from tonight --set trainer.lr=2.0 --set run.steps=20
     """
     from scripts.prepare.from_run import text_from
     from scripts.prepare.presets import make_run, new_run

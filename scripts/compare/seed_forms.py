@@ -57,7 +57,7 @@ def _other_seeds(arm: SeedsArm) -> str:
     if arm.against is None or not arm.against["passed"].sign:
         return ""
     if arm.p_by_nights is None:
-        return " Nights with other seeds may turn it round: an arm has too few to say."
+        return " Nights with other seeds may turn it round: too few, or too much alike, to say."
     if arm.p_by_nights < BY_NIGHTS:
         return f" The nights' own figures agree (Welch's p {p_value(arm.p_by_nights, True)})."
     return (

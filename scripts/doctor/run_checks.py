@@ -101,6 +101,8 @@ def _weights(ctx: Context) -> str:
 
 
 def _training(ctx: Context) -> str:
+    if not ctx.folder.manifest.is_file():
+        ctx.config.trainer.check_new()
     check_model(ctx)
     return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
 

@@ -59,6 +59,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     """Check tasks, environments, model, adapter, disk, servers and nodes elsewhere, and the
     sandbox; return the starting adapter."""
     require_trackers(ctx.config)
+    ctx.config.trainer.check_new()
     require_staying_engine(ctx)
     check_tasks(ctx)
     check_envs(ctx)

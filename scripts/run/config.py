@@ -172,8 +172,9 @@ class AdvantageSettings:
     """"std" divides by the group's standard deviation; "mean" does not divide."""
     credit: Annotated[str, Choice(CREDITS)] = "turn"
     """"turn" credits each turn with the reward after it; "episode" gives all turns of an episode
-    the same advantage; "state" (GiGPO) compares turns at which the same share of the work was done;
-    "rloo" is "episode" against the mean of the other episodes, and needs scale = "mean"."""
+    the same advantage; "state" (GiGPO) compares turns at which the same share of the work was done
+    (without reported progress: turns of the same number); "rloo" is "episode" against the mean of
+    the other episodes, and needs scale = "mean"."""
 
     def __post_init__(self) -> None:
         if self.credit == "rloo" and self.scale != "mean":

@@ -34,7 +34,7 @@ class Phase(StrEnum):
     """The pool carries no more signal; finished and evaluated before the last step."""
 
 
-FLAT = "The reward has risen and rises no longer: run.stop_when_flat ended the night"
+FLAT = "The reward has risen and hardly rises any more: run.stop_when_flat ended the night"
 """The sentence about a night that ended before its last step."""
 
 
@@ -51,7 +51,7 @@ class RunFiles:
     converged: the groups that were played say that the pool carries no more signal, and it does
         not grow.
     grows: they say so, and tasks of the reserve are to be added.
-    flat: the reward has risen and rises no longer, and the night is to end for it.
+    flat: the reward has risen and hardly rises any more, and the night is to end for it.
     second_bundle_ready: the step after the next one has its whole bundle too.
     """
 

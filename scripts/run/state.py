@@ -207,8 +207,8 @@ def seconds_to_end(
 
 
 def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:
-    """Whether the reward has risen and rises no longer, since tasks last joined the pool. Reads
-    every step.json. ahead: a step that is played and not trained yet, to count too."""
+    """Whether the reward has risen and hardly rises any more, since tasks last joined the pool.
+    Reads every step.json. ahead: a step that is played and not trained yet, to count too."""
     since = last_growth(reader.manifest)
     steps = [s for s in (*reader.steps, *([ahead] if ahead else ())) if s.step > since]
     found = rise([s.mean_reward for s in steps if s.mean_reward is not None])

@@ -64,9 +64,11 @@ def test_a_group_is_learnable_exactly_when_some_advantage_is_not_zero(
 
 
 def test_an_attempt_that_had_no_room_is_no_failure_of_the_policy() -> None:
-    passed = [trajectory(["ls", "TASK_COMPLETE"], 1, 1, 1.0, k) for k in range(3)]
+    """The others differ by their turns alone, so the task has nothing left to teach."""
+    passed = [trajectory(["ls"] * k + ["TASK_COMPLETE"], 1, 1, 1.0 - k / 10, k) for k in range(3)]
     unbegun = replace(
         passed[0], k=3, turns=(), stop_reason=StopReason.CONTEXT_FULL, grade=grade(0, 1)
     )
-    drawn = draw_of(group([*passed, unbegun], Signal.SATURATED))
+    drawn = draw_of(group([*passed, unbegun], Signal.LEARNABLE))
     assert (drawn.passed, drawn.played, drawn.mixed) == (3, 3, False)
+    assert drawn.signal is Signal.SATURATED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reward.plateau import FEWEST_IN_WINDOW, rise
-from tests.reward.plateau_alarm import PLATEAUS, RISING, alarms
+from tests.reward.plateau_alarm import PLATEAUS, RISING, SLOWED, alarms
 
 WAVE = (0.01, -0.01)
 
@@ -65,3 +65,9 @@ def test_a_default_night_ends_soon_after_its_habit_is_gone() -> None:
     assert found.share >= 0.9
     assert found.median is not None
     assert 24 <= found.median <= 36
+
+
+@pytest.mark.parametrize("name", SLOWED)
+def test_a_slow_rise_behind_a_quick_one_counts_as_a_plateau(name: str) -> None:
+    """As docs/running.md says, where it tells when to leave the rule off."""
+    assert alarms(SLOWED[name], 100, 50).share > 0.9

@@ -217,7 +217,7 @@ def test_a_step_whose_objective_caps_no_weight_reports_none(
 def test_an_objective_brings_its_band_and_its_mean_and_settings_win() -> None:
     gspo = TrainerSettings(objective="gspo")
     assert (gspo.band, gspo.normalised_by) == (Band(3e-4, 4e-4), "sequence")
-    said = TrainerSettings(objective="gspo", clip_high=0.0, normalisation="group", passes=2)
+    said = TrainerSettings(objective="gspo", clip_high=0.0, normalisation="group")
     assert (said.band, said.normalised_by) == (Band(3e-4, 0.0), "group")
     assert TrainerSettings().normalised_by == "token"
 

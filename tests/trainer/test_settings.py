@@ -20,7 +20,6 @@ from trainer.settings import TrainerSettings, read_settings
         ("temperature", 0.0),
         ("kl_coef", -0.1),
         ("tis_cap", float("inf")),
-        ("tis_cap", 0.5),
         ("tokens_per_microbatch", 0),
         ("dtype", "int8"),
         ("gradient_checkpointing", 1),
@@ -42,15 +41,20 @@ def test_an_estimator_whose_gradient_is_not_the_kls_is_refused_where_a_kl_is_wan
     kl_in: Literal["loss", "reward"], estimator: Literal["k1", "k2", "k3"], instead: str
 ) -> None:
     with pytest.raises(BadInput, match=rf"set trainer\.kl_estimator to {instead}$"):
-        TrainerSettings(kl_in=kl_in, kl_estimator=estimator)
-    assert TrainerSettings(kl_in=kl_in, kl_estimator=estimator, kl_coef=0.0)
+        TrainerSettings(kl_in=kl_in, kl_estimator=estimator).check_new()
+    TrainerSettings(kl_in=kl_in, kl_estimator=estimator, kl_coef=0.0).check_new()
 
 
 def test_a_band_of_ratios_that_are_all_1_is_refused() -> None:
     with pytest.raises(BadInput, match=r"trainer\.clip_high: with trainer\.passes = 1"):
-        TrainerSettings(objective="dapo", clip_high=0.1)
-    assert TrainerSettings(objective="dapo", clip_high=0.1, passes=2).band.high == 0.1
-    assert TrainerSettings(objective="masked", clip_high=0.1).band.high == 0.1
+        TrainerSettings(objective="dapo", clip_high=0.1).check_new()
+    TrainerSettings(objective="dapo", clip_high=0.1, passes=2).check_new()
+    TrainerSettings(objective="masked", clip_high=0.1).check_new()
+
+
+def test_a_cap_below_the_weight_of_equal_probabilities_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"trainer\.tis_cap: 0\.5 scales every token's weight"):
+        TrainerSettings(tis_cap=0.5).check_new()
 
 
 def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:

@@ -124,9 +124,9 @@ class VerifiersProgram:
 
 def _end(by_policy: bool, cut: bool) -> StopReason:
     """Why their rollout is over. cut: the last reply was, before it had called anything."""
-    if by_policy:
-        return StopReason.TASK_COMPLETE
-    return StopReason.REPLY_CUT if cut else StopReason.ENV_DONE
+    if cut:  # their own loop takes any reply without a call for an end by the policy
+        return StopReason.REPLY_CUT
+    return StopReason.TASK_COMPLETE if by_policy else StopReason.ENV_DONE
 
 
 class VerifiersWorld:

@@ -27,7 +27,7 @@ def test_welch_of_two_arms_with_the_same_spread_is_students_with_two_degrees_of_
 
 
 @pytest.mark.parametrize(("one", "other"), [([0.1], [0.3, 0.4]), ([0.2, 0.2], [0.3, 0.3])])
-def test_nights_that_do_not_differ_within_an_arm_have_no_test(
+def test_an_arm_of_one_night_and_nights_that_do_not_differ_have_no_test(
     one: list[float], other: list[float]
 ) -> None:
     assert welch(one, other) is None

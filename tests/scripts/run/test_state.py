@@ -22,6 +22,7 @@ from scripts.evidence.ending import EndKind, ending
 from scripts.evidence.findings import read_findings
 from scripts.night.loop import LoopOptions, with_options
 from scripts.run.config import RunConfig
+from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
 from scripts.run.plan import PAGE_SECONDS
 from scripts.run.reader import RunReader
@@ -233,17 +234,27 @@ def test_a_night_ends_where_its_reward_rises_no_longer_if_that_was_asked_for(
 
 
 def test_a_pool_that_grew_begins_the_rise_of_its_reward_anew(tmp_path: Path) -> None:
-    night = make_night(tmp_path, n_steps=24)
-    for n in range(1, 25):
-        reward = (0.1 if n <= 8 else 0.5) + 0.01 * (n % 2)
+    """Up after step 8, at which tasks join, flat from there on, and up again after step 32."""
+    night = make_night(tmp_path, n_steps=56)
+    for n in range(1, 57):
+        reward = (0.1 if n <= 8 else 0.5 if n <= 32 else 0.9) + 0.01 * (n % 2)
         text = encode(replace(read_summary(night, n), mean_reward=reward))
         night.folder.summary(n).write_text(text + "\n")
-    assert is_flat(RunReader(night.folder))
     manifest = json.loads(night.folder.manifest.read_text())
-    grown = {"grown-001.jsonl": {"sha256": "0" * 64, "n": 8, "step": 4}}
+    grown = {"grown-001.jsonl": {"sha256": "0" * 64, "n": 8, "step": 8}}
     manifest["data"]["grown"] = grown
-    night.folder.manifest.write_text(json.dumps(manifest))
-    assert not is_flat(RunReader(night.folder))
+
+    def flat_after(steps: int, manifest: Any) -> bool:
+        night.folder.manifest.write_text(json.dumps(manifest))
+        copy = RunFolder(tmp_path / f"after-{steps}-{len(manifest['data'])}")
+        shutil.copytree(night.folder.path, copy.path)
+        for n in range(steps + 1, 57):
+            shutil.rmtree(copy.step(n))
+        return is_flat(RunReader(copy))
+
+    without = {**manifest, "data": {k: v for k, v in manifest["data"].items() if k != "grown"}}
+    assert [flat_after(32, m) for m in (without, manifest)] == [True, False]
+    assert flat_after(56, manifest)
 
 
 def read_summary(night: Night, n: int) -> StepSummary:
