@@ -212,7 +212,7 @@ of context, the longest 210.
 - *Machines*: from this number on, twice as many save less than a tenth.
 - *Next*: what to double first; – where nothing saves a tenth.
 - Engine and trainer stay loaded. The preset `spark` restarts the engine for each step and loads the
-  trainer again, which is why its steps take about 15 minutes and not one.
+  trainer again, as the article did whose steps took 15 minutes.
 - What client and sandbox take of the processor is left out, 2 and 10 ms of a core a turn: with
   1,024 attempts on a GPU that is most of a rollout.
 - The bundle of PERFORMANCE-gpu.md has eight times as many ids.
