@@ -42,7 +42,10 @@ def title(c: SeedsComparison) -> str:
 
 def sentences(c: SeedsComparison) -> tuple[str, ...]:
     """What can be said of each arm."""
-    gains = [f"{arm.name}: {passes(arm.gain['passed'], 'at the start')}" for arm in c.arms]
+    gains = [
+        f"{arm.name}: {passes(arm.gain['passed'], 'at the start')}{_over_nights(arm)}"
+        for arm in c.arms
+    ]
     others = [
         f"{arm.name} against {c.reference}: {passes(arm.against['passed'], f'with {c.reference}')}"
         f"{_other_seeds(arm)}"
@@ -50,6 +53,15 @@ def sentences(c: SeedsComparison) -> tuple[str, ...]:
         if arm.against is not None
     ]
     return (*gains, *others)
+
+
+def _over_nights(arm: SeedsArm) -> str:
+    """What a gain, found over the tasks, says of nights with other seeds."""
+    over = arm.gain_over_nights
+    if not arm.gain["passed"].sign or over.interval is None:
+        return ""
+    doubt = "" if over.sign else ": other seeds may turn it round"
+    return f" Over nights the mean change is between {span(over.interval, joined=' and ')}{doubt}."
 
 
 def _other_seeds(arm: SeedsArm) -> str:

@@ -41,10 +41,10 @@ def turns(value: float, sign: bool = False) -> str:
     return signed(value) if sign else plain(value)
 
 
-def span(interval: Interval, as_points: bool = True) -> str:
+def span(interval: Interval, as_points: bool = True, joined: str = " to ") -> str:
     """Both ends of an interval, with signs."""
     scale = 100 if as_points else 1
-    return f"{signed(scale * interval.low)} to {signed(scale * interval.high)}"
+    return f"{signed(scale * interval.low)}{joined}{signed(scale * interval.high)}"
 
 
 ALIKE = "on each task"

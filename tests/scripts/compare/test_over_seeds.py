@@ -228,3 +228,11 @@ def test_grpo_sweep_show_prints_it_and_writes_the_page(nights: Path) -> None:
     assert outcome.exit_code == 0, outcome.output
     assert "hard against kind: fewer tasks pass" in outcome.stdout
     assert (nights / "sweep.html").is_file()
+
+
+def test_a_gain_over_the_tasks_says_what_nights_with_other_seeds_may_turn_round() -> None:
+    """Three committed nights of the SQL agent: two learned, one did not."""
+    found = compare_nights([str(ROOT / "runs" / f"sql-{seed}") for seed in range(3)])
+    (said,) = sentences(found)
+    assert "more tasks pass than at the start, by +5.8" in said
+    assert said.endswith("between −10.3 and +22.0: other seeds may turn it round.")
