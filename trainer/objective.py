@@ -116,7 +116,8 @@ def _of_ratio(
 
 
 def _gspo(tokens: Tokens, band: Band) -> TokenLosses:
-    """Its tokens share their row's loss, so they share a weight too: that of the row's mean."""
+    """Its tokens share their row's loss, so in effect a row has the mean of its tokens' weights, as
+    in TRL."""
     losses_n, clipped_n = objectives.gspo(
         tokens.logprobs_n,
         tokens.old_logprobs_n,
@@ -125,12 +126,7 @@ def _gspo(tokens: Tokens, band: Band) -> TokenLosses:
         band.low,
         band.high,
     )
-    old_n, sampler_n = (
-        objectives.row_means(logprobs_n, tokens.lengths_r)
-        for logprobs_n in (tokens.old_logprobs_n, tokens.sampler_logprobs_n)
-    )
-    weights_n, _ = importance_weights(old_n, sampler_n, tokens.tis_cap)
-    return TokenLosses(losses_n * weights_n, clipped_n)
+    return TokenLosses(losses_n * tokens.old_weights_n, clipped_n)
 
 
 def _masked(tokens: Tokens, band: Band) -> TokenLosses:
@@ -188,7 +184,6 @@ OBJECTIVES.register(
         " turns (arXiv:2507.18071)",
         normalisation="sequence",
         band=published_band(objectives.gspo),
-        caps_weights=False,  # of whole replies
     ),
 )
 OBJECTIVES.register(

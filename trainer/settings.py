@@ -80,8 +80,8 @@ class TrainerSettings:
     clip_norm: PositiveFloat = 1.0
     """The gradient's global L2 norm is clipped to this."""
     tis_cap: PositiveFloat = 2.0
-    """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token ("gspo": of a
-    reply's mean). The objective "masked" uses its band instead."""
+    """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token. The objective
+    "masked" uses its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
     """Input tokens of one forward pass, with padding; tokens that episodes share count once. Memory
     grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps its first value, because

@@ -105,7 +105,7 @@ def gspo(
     narrower since s is a geometric mean. Each token of a row has the row's loss, so that "sequence"
     gives the paper's mean over rows. Rows have to be whole.
     """
-    ratios_n = _ratios(row_means(logprobs_n - old_logprobs_n, lengths_r))
+    ratios_n = _ratios(_row_means(logprobs_n - old_logprobs_n, lengths_r))
     return _clipped_surrogate(ratios_n, advantages_n, clip_low, clip_high)
 
 
@@ -237,7 +237,7 @@ def _clipped_surrogate(
     return TokenLosses(losses_n, above_n | below_n)
 
 
-def row_means(values_n: Tensor, lengths_r: Tensor) -> Tensor:
+def _row_means(values_n: Tensor, lengths_r: Tensor) -> Tensor:
     """Each token gets the mean of its row; a row without a token has none to give it to."""
     import torch
 

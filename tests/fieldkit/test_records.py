@@ -45,7 +45,10 @@ def test_records_cannot_be_changed() -> None:
 
 def test_an_episode_ended_by_itself_where_no_limit_ended_it() -> None:
     stops = dict.fromkeys(StopReason, 1)
-    limits = {StopReason.MAX_TURNS, StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT}
+    limits = {
+        *(StopReason.MAX_TURNS, StopReason.REPLY_CUT),
+        *(StopReason.CONTEXT_FULL, StopReason.TIME_LIMIT),
+    }
     assert ended_by_themselves(stops) == len(stops) - len(limits)
     assert not any(reason.by_itself for reason in limits)
 

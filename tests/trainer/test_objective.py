@@ -222,7 +222,7 @@ def test_an_objective_brings_its_band_and_its_mean_and_settings_win() -> None:
     assert TrainerSettings().normalised_by == "token"
 
 
-def test_gspo_weighs_a_whole_row_by_the_mean_of_its_tokens() -> None:
+def test_a_row_of_gspo_has_the_mean_of_its_tokens_weights() -> None:
     """Two rows, of three tokens and of one; the first has one that the policy gives no longer."""
     old = torch.tensor([-1.0, -1.0, -7.0, -1.0])
     logprobs = old.clone().requires_grad_()
@@ -230,7 +230,7 @@ def test_gspo_weighs_a_whole_row_by_the_mean_of_its_tokens() -> None:
     tokens = Tokens(logprobs, old, sampler, torch.ones(4), torch.tensor([3, 1]), tis_cap=2.0)
     losses_n = OBJECTIVES["gspo"].losses(tokens, Band(0.1, 0.1)).losses_n
     (slopes,) = torch.autograd.grad(losses_n.sum(), logprobs)
-    row, other = math.exp(-2.0), math.exp(0.5)
+    row, other = (2 + math.exp(-6.0)) / 3, math.exp(0.5)
     assert slopes.tolist() == pytest.approx([-row] * 3 + [-other])
 
 
