@@ -45,8 +45,8 @@ class Tokens:
 
     @property
     def old_weights_n(self) -> Tensor:
-        """Truncated importance weights of the old policy over the sampler. An objective whose
-        ratio is a token's new over old multiplies by them: together they are new over sampler."""
+        """Truncated importance weights of the old policy over the sampler. An objective whose ratio
+        is new over old multiplies by them, so that together they are new over sampler."""
         return importance_weights(self.old_logprobs_n, self.sampler_logprobs_n, self.tis_cap)[0]
 
 
@@ -81,8 +81,8 @@ class ObjectiveKind:
     band: Band = EVERYTHING
     """The paper's band, if the objective clips a ratio."""
     caps_weights: bool = True
-    """Whether it multiplies tokens by importance weights that trainer.tis_cap bounds, whose mean
-    and share of capped tokens are then reported."""
+    """Whether it multiplies by importance weights that trainer.tis_cap bounds, whose mean and share
+    of capped tokens are then reported."""
     of_sampler: bool = False
     """Whether its band bounds the ratio to the sampler, and not the one to the policy before the
     first optimizer step."""

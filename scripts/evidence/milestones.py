@@ -69,8 +69,8 @@ class Milestones:
 def milestones(steps: Sequence[StepSummary], paid_alike: bool = True) -> Milestones:
     """Find the milestones among the steps with rollouts (step-000 has none).
 
-    paid_alike: false where `reward.schedule` changes what the same
-    work is paid, so that the reward has no gain.
+    paid_alike: false where `reward.schedule` changes what the same work is paid, so that the reward
+    has no gain.
     """
     moved = [figure for figure in MOVED if paid_alike or figure is not REWARD]
     played = [s for s in steps if s.stop_rate is not None and s.mean_turns is not None]

@@ -320,9 +320,9 @@ class _Case:
         if not moved:
             return ()
         told = [f"{t.words} ({self._p(_TREND_NAMES[t.figure])})" for t in moved]
-        n = window(moved[0].n_steps)
-        ends = f"means of the first {n} and the last {n}, which play other tasks"
-        return (f"Over {moved[0].n_steps} steps of training ({ends}), {' and '.join(told)}.",)
+        n = moved[0].n_steps
+        ends = f"means of the first {window(n)} and the last {window(n)}, which play other tasks"
+        return (f"Over {n} steps of training ({ends}), {' and '.join(told)}.",)
 
     def _p(self, name: str) -> str:
         test = self.tests.get(name)
