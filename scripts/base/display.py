@@ -235,7 +235,7 @@ def headline(now: Now) -> str:
         parts.append(f"step {now.step}")  # how many there will be is known once one was measured
     parts.append(now.phase)
     if now.left is not None:
-        parts.append(f"about {duration(now.left)} left")
+        parts.append(f"about {to_the_second(now.left)} left")
     return " · ".join(parts)
 
 
@@ -243,7 +243,7 @@ def how_far(now: Now) -> str:
     """What of the phase is done, and how long it has run."""
     counted = f"{now.done}/{now.total} {now.what}, " if now.total else ""
     counted += f"{now.beside} beside it, " if now.beside else ""
-    return counted + duration(time.monotonic() - now.began)
+    return counted + to_the_second(time.monotonic() - now.began)
 
 
 def figures_line(figures: dict[str, float]) -> str:
@@ -282,7 +282,7 @@ def panel(now: Now) -> Any:
     return Panel(body, title=Text(headline(now)), title_align="left")
 
 
-def duration(seconds: float) -> str:
+def to_the_second(seconds: float) -> str:
     """Seconds as a person says them."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fieldkit.files.journal import Entry
 from rollout.engine.lifecycle import RESTART
 from scripts.run.timings import BETWEEN, StepTimings
+from scripts.words.quantities import duration
 
 PARTS: dict[str, tuple[str, ...]] = {
     "rollout": ("rollout",),
@@ -137,11 +138,3 @@ def _eval_sentence(evals: float, wall: float) -> tuple[str, ...]:
         f"Evaluations took {duration(evals)} of {duration(wall)}: fewer held-out tasks"
         " (eval.tasks) or a larger run.eval_every leave more of the night for steps.",
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text, rounded to the digits that matter."""
-    if seconds < 90:
-        return f"{seconds:.1f} s" if 0.05 <= seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

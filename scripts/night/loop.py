@@ -22,7 +22,7 @@ from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from rollout.sandbox.command import SandboxKind
 from scripts.base.children import TICK_SECONDS, Program, run_children
-from scripts.base.display import Both, Display, duration, log_display
+from scripts.base.display import Both, Display, log_display, to_the_second
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
 from scripts.base.exit_codes import as_journalled, raise_code
 from scripts.base.signals import Wish, listening
@@ -272,7 +272,8 @@ class _Loop:
         pause = None if self.wish.finish else self.again.pause(phase, error)
         if pause is None:
             return False
-        told = f"the {phase} phase is done once more" + (f" in {duration(pause)}" if pause else "")
+        later = f" in {to_the_second(pause)}" if pause else ""
+        told = f"the {phase} phase is done once more{later}"
         alarm(self.display.tell, f"{error}; {told} (Ctrl-C stops)")
         if isinstance(error, Unavailable):
             self.stop_engine()  # it may hang, and say that it is well

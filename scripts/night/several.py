@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fieldkit.errors import FieldkitError, Interrupted, NotOwner, PoolConverged
 from fieldkit.files.journal import Journal
-from scripts.base.display import duration, make_display
+from scripts.base.display import make_display, to_the_second
 from scripts.base.exit_codes import ChildBug
 from scripts.night.loop import LoopOptions, run_loop, with_options
 from scripts.run.config import read_config
@@ -91,12 +91,12 @@ def play_nights(
         if left is not None and left < (seconds or 0.0):
             say(
                 f"night {number} of {len(nights)}, {night.name}, is not begun: a night takes about"
-                f" {duration(seconds or 0.0)}, {duration(max(0.0, left))} are left; `{go_on}` goes"
-                " on"
+                f" {to_the_second(seconds or 0.0)}, {to_the_second(max(0.0, left))} are left;"
+                f" `{go_on}` goes on"
             )
             whole = False
             break
-        about = f", about {duration(seconds)}" if seconds else ""
+        about = f", about {to_the_second(seconds)}" if seconds else ""
         say(f"night {number} of {len(nights)}: {night.name}{about}")
         known = len(Journal(night.journal).read())
         try:

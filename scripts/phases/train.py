@@ -27,7 +27,7 @@ from fieldkit.training.adapter import read_adapter
 from rollout.engine.serve import find_engine, release_memory
 from rollout.engine.vllm_server import computing
 from scripts.base.children import run_child
-from scripts.base.display import duration
+from scripts.base.display import to_the_second
 from scripts.base.events import detail, progress
 from scripts.base.exit_codes import KILLED, killed, raise_code
 from scripts.base.quiet import Quiet
@@ -149,7 +149,7 @@ class _Listener:
     @property
     def told(self) -> str:
         """That it hung, in words."""
-        silent = f"said nothing for {duration(self.quiet.seconds)}"
+        silent = f"said nothing for {to_the_second(self.quiet.seconds)}"
         return f"the trainer {silent} and was ended in the middle of the step"
 
 

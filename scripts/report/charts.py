@@ -15,9 +15,10 @@ from markupsafe import Markup
 from fieldkit.eval.stats import Estimate
 from fieldkit.records import Signal, StopReason
 from reward.pool_history import PoolHistory
-from scripts.evidence.wall_time import Part, WallTime, duration
+from scripts.evidence.wall_time import Part, WallTime
 from scripts.report import drawing
 from scripts.report.drawing import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PURPLE, RED
+from scripts.words.quantities import duration
 from scripts.words.visible import visible
 
 if TYPE_CHECKING:

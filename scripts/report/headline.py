@@ -13,7 +13,7 @@ from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import no_verdict
 from scripts.evidence.verdict import PASSES, STOPPED, Verdict, lost_since, proven
-from scripts.evidence.wall_time import WallTime, duration
+from scripts.evidence.wall_time import WallTime
 from scripts.words import quantities
 
 NO_EVIDENCE = "Nothing has been evaluated, so there is no verdict."
@@ -115,10 +115,10 @@ def _tiles(evidence: Evidence, verdict: Verdict) -> tuple[Tile, ...]:
 def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
     if wall is None:
         return ()
-    each = [f"{duration(wall.training / wall.n_steps)} a step"] if wall.n_steps else []
-    evals = [f"evaluations {duration(wall.evals)}"] if wall.evals else []
+    each = [f"{quantities.duration(wall.training / wall.n_steps)} a step"] if wall.n_steps else []
+    evals = [f"evaluations {quantities.duration(wall.evals)}"] if wall.evals else []
     steps = quantities.counted(len(f.played), "step")
-    return (Tile("time at work", duration(wall.wall), steps, ", ".join(each + evals), 0),)
+    return (Tile("time at work", quantities.duration(wall.wall), steps, ", ".join(each + evals), 0),)
 
 
 def _on_unseen(evidence: Evidence) -> tuple[str, ...]:

@@ -20,15 +20,14 @@ from fieldkit.gate.memory import GIB
 from fieldkit.records import Outcome, Signal, StepSummary
 from rollout.arm import EvalSummary
 from rollout.yardsticks import YARDSTICKS
-from scripts.base.display import duration
+from scripts.base.display import to_the_second
 from scripts.base.invocation import typeable
 from scripts.evidence.step_figures import KL, NOTHING, PASSES, REWARD, STOPS, TURNS, by_step
 from scripts.evidence.transcripts import TurnView, turn_views
-from scripts.evidence.wall_time import duration as roughly
 from scripts.run.programs import Memory, Program
 from scripts.watch.activity import State
 from scripts.watch.sight import Episode, Progress, Sight
-from scripts.words.quantities import clock, counted, plain
+from scripts.words.quantities import clock, counted, duration, plain
 from scripts.words.visible import shortened, visible
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -123,10 +122,10 @@ def _now(sight: Sight) -> Text:
     parts = []
     if doing.state is State.WORKING:
         # The clock may have been set back since the phase began.
-        parts.append(f"{doing.phases} for {duration(max(0.0, sight.at - doing.since))}")
+        parts.append(f"{doing.phases} for {to_the_second(max(0.0, sight.at - doing.since))}")
     if sight.left is not None:
         end = clock(sight.at + sight.left)
-        parts.append(f"about {roughly(sight.left)} left, until {end}")
+        parts.append(f"about {duration(sight.left)} left, until {end}")
     if sight.host:
         parts.append(f"on host {sight.host}")
     return Text(" · ".join(parts) or doing.state.value)

@@ -88,6 +88,14 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M", time.localtime(at))
 
 
+def duration(seconds: float) -> str:
+    """Seconds as text, rounded to the digits that matter."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if 0.05 <= seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def listed(names: Sequence[str]) -> str:
     """Two or more names as they stand in a sentence: a, b and c."""
     return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.files.journal import Entry
-from scripts.evidence.wall_time import UNCLAIMED, duration, wall_time
+from scripts.evidence.wall_time import UNCLAIMED, wall_time
 from scripts.run.timings import Segment, StepTimings
 from tests.scripts.made_night import timings
 
@@ -65,11 +65,3 @@ def test_a_night_that_went_into_evaluations_is_told_how_to_spend_less_on_them() 
     found = wall_time([timings(0), timings(1)], (), 32, 64)
     assert found is not None
     assert "eval.tasks" in found.sentences[-1]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.001, "0 s"), (3.14, "3.1 s"), (89, "89 s"), (125, "2 min"), (7300, "2 h 02 min")],
-)
-def test_seconds_are_said_as_a_person_says_them(seconds: float, said: str) -> None:
-    assert duration(seconds) == said

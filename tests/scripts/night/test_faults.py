@@ -34,7 +34,7 @@ from fieldkit.records import Signal, Trajectory
 from rollout.engine.serve import find_engine, stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
-from scripts.base.display import duration
+from scripts.base.display import to_the_second
 from scripts.phases.kept_trainer import TRAINER
 from scripts.phases.train import told_budget
 from scripts.run.timings import Segment, StepTimings, Stopwatch, read_timings
@@ -305,7 +305,7 @@ def test_a_kept_trainer_that_hangs_in_its_step_is_ended_and_costs_no_step(
         night.until(loop, lambda: night.events("phase_start", "train"))
         night.until(loop, lambda: stop_trainer_of(night))
         assert loop.wait() == 0, night.said
-    told = f"the trainer said nothing for {duration(HANG_SECONDS)} and was ended"
+    told = f"the trainer said nothing for {to_the_second(HANG_SECONDS)} and was ended"
     assert f"{told} in the middle of the step, which is taken anew" in night.said
     assert night.trained() == calm.trained()
     assert Ledger(night.folder.ledger).entries() == []

@@ -37,3 +37,11 @@ def test_a_difference_that_is_the_same_on_each_task_has_no_interval_to_show() ->
     assert quantities.estimate(still) == "0.0 [on each task]"
     assert quantities.estimate(fewer, as_points=False) == "−9.0 [on each task]"
     assert not quantities.is_alike(Estimate(0.5, None))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.001, "0 s"), (3.14, "3.1 s"), (89, "89 s"), (125, "2 min"), (7300, "2 h 02 min")],
+)
+def test_seconds_are_said_as_a_person_says_them(seconds: float, said: str) -> None:
+    assert quantities.duration(seconds) == said
