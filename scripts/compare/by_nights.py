@@ -14,11 +14,12 @@ from fieldkit.eval.stats import LEVEL, Estimate, Interval
 
 
 def student(values: Sequence[float]) -> Estimate:
-    """The mean of one value a night, with Student's interval; none for a single night."""
+    """The mean of one value a night, with Student's interval; none for a single night, and none for
+    nights that are all alike, whose interval would have no width."""
     from scipy.stats import t
 
     mean, n = statistics.fmean(values), len(values)
-    if n < 2:
+    if len({*values}) < 2:
         return Estimate(mean, None)
     reach = float(t.ppf((1 + LEVEL) / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
     return Estimate(mean, Interval(mean - reach, mean + reach))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.stats import Estimate
+from fieldkit.eval.stats import Estimate, holm
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
 from scripts.compare.by_nights import student, welch
@@ -200,7 +200,7 @@ def _compared(arms: Mapping[str, Sequence[_Played]]) -> SeedsComparison:
     gains = adjusted([changes(*arm) for arm in zip(starts, ends, strict=True)])
     against = [None, *adjusted([changes(ends[0], other) for other in ends[1:]])]
     shares = [[night.passed(night.end) for night in own] for own in played.values()]
-    by_nights = [None, *(welch(shares[0], other) for other in shares[1:])]
+    by_nights = [None, *_holm_where_told([welch(shares[0], other) for other in shares[1:]])]
     rows = zip(played, played.values(), gains, against, by_nights, strict=True)
     origins = [(n.end.manifest, Journal(n.end.folder.journal).read()) for n in every]
     before = dict.fromkeys(run for origin in origins for run in opened_before(*origin))
@@ -210,6 +210,12 @@ def _compared(arms: Mapping[str, Sequence[_Played]]) -> SeedsComparison:
         opened_before=tuple(before),
         arms=tuple(SeedsArm(*row) for row in rows),
     )
+
+
+def _holm_where_told(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm over the p-values that there are; None stays."""
+    corrected = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(corrected) for p in p_values]
 
 
 def _differing_settings(arms: Iterable[StoredArm]) -> Iterator[str]:

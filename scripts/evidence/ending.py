@@ -5,15 +5,15 @@ The plan shows whether work is left; the journal shows how the last process ende
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
 from fieldkit.errors import Interrupted
+from fieldkit.eval.matched import ArmRow
 from fieldkit.files.journal import Entry
-from scripts.base.checkout import in_checkout
+from scripts.base.checkout import from_checkout, in_checkout
 from scripts.evidence.collect import Evidence, TaskSet
 from scripts.evidence.findings import Findings
 from scripts.evidence.milestones import window
@@ -94,11 +94,25 @@ def ending(m: Findings) -> Ending:
 
 
 def _asked_first(m: Findings) -> str:
-    """The number of steps that was set at first, where another one was set since: that may have
-    been after a look at the figures."""
+    """The number of steps that was set at first, where another one was set since, and that a night
+    was complete before it got another limit: that may have been after a look at the figures."""
     limits = [e.data.get("limits", {}) for e in m.journal if e.event == "loop_start"]
     asked = [told["steps"] for told in limits if isinstance(told.get("steps"), int)]
-    return f" {asked[0]} were asked for at first." if asked and asked[0] != asked[-1] else ""
+    if asked and asked[0] != asked[-1]:
+        return f" {asked[0]} were asked for at first."
+    return " It was complete once, and then asked for more." if _went_on(m.journal) else ""
+
+
+def _went_on(journal: Sequence[Entry]) -> bool:
+    limits, complete = None, False
+    for entry in journal:
+        if entry.event == "loop_start":
+            if complete and entry.data.get("limits") != limits:
+                return True
+            limits = entry.data.get("limits")
+        elif entry.event == "loop_end":
+            complete = entry.data.get("next") == Phase.DONE.value
+    return False
 
 
 def _failed(journal: Sequence[Entry]) -> Entry | None:
@@ -112,10 +126,10 @@ def _failed(journal: Sequence[Entry]) -> Entry | None:
 def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     """Suggestions for the next action, the most useful first."""
     if m.is_copy:
-        return (
-            "This copy of the run cannot go on. To play the night again: `mkdir runs/again && cp"
-            f" {shlex.quote(str(in_checkout(m.folder.config)))} runs/again/ && grpo run again`.",
-        )
+        start = m.config.model.adapter
+        first = "" if from_checkout(start).is_dir() else f" once {start} is there"
+        again = m.folder.how_to_play_again
+        return (f"This copy of the run cannot go on: {again}{first}.",)
     out = []
     if m.gaps and m.steps:
         out.append(f"Put right what is missing above, then `grpo report {m.typed}`.")
@@ -136,9 +150,11 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
             )
         return tuple(out)
     if m.verdict is None:
-        newest = f" The newest adapter is step {m.steps[-1].step}'s." if len(m.steps) > 1 else ""
-        return (*out, f"`grpo eval {m.to_play}` evaluates what was trained so far.{newest}")
-    out.append(_about_the_adapter(m, m.evidence, m.verdict))
+        if len(m.steps) > 1:
+            newest = f"The newest adapter is step {m.steps[-1].step}'s."
+            out.append(f"`grpo eval {m.to_play}` evaluates what was trained so far. {newest}")
+        return tuple(out)
+    out += filter(None, [_about_the_adapter(m, end, m.evidence, m.verdict)])
     if m.config.eval.base == "end" and all(arm.name != BASE for arm in m.evidence.arms):
         out.append(f"The base model was not played: `grpo eval {m.to_play}` adds it to the tables.")
     of_file = m.manifest.get("data", {}).get("heldout", {}).get("n", 0)
@@ -151,7 +167,8 @@ NEARLY_ALL = 0.9
 """Where the adapter passed this share of its tasks before, there is little to learn from them."""
 
 
-def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str:
+def _about_the_adapter(m: Findings, end: Ending, evidence: Evidence, verdict: Verdict) -> str:
+    """What to do with it; empty where the night goes on by itself."""
     assert m.judged_step is not None
     adapter = f"`{in_checkout(m.folder.adapter(m.judged_step))}`"
     before, after = evidence.arm(evidence.reference), evidence.arm(step_name(m.judged_step))
@@ -183,12 +200,19 @@ def _about_the_adapter(m: Findings, evidence: Evidence, verdict: Verdict) -> str
             "More steps may help, but their number would be chosen by a look at the final set: try"
             " them in a new run, on other held-out tasks."
         )
-    if stretch := _last_stretch(m, verdict):
+    if stretch := _last_stretch(m, after, verdict):
         return stretch
+    if end.kind is not EndKind.COMPLETE or m.plan is None:
+        return ""
+    if m.steps[-1].step < m.plan.steps:
+        return (
+            f"For more steps all the same: `run.stop_when_flat = false` in"
+            f" {in_checkout(m.folder.config)}, then `grpo run {m.to_play}`."
+        )
     return f"More steps: `grpo run {m.to_play} --steps {2 * max(1, m.steps[-1].step)}`."
 
 
-def _last_stretch(m: Findings, verdict: Verdict) -> str | None:
+def _last_stretch(m: Findings, after: ArmRow, verdict: Verdict) -> str | None:
     """What to try where attempts end by themselves in training, but not all do at the lower T of an
     evaluation. Twenty steps more, at half the learning rate, took their share there from 87 to
     99.5 % at the same T, and to 99.8 % at 0.7 (docs/LOG.md)."""
@@ -197,7 +221,8 @@ def _last_stretch(m: Findings, verdict: Verdict) -> str | None:
         return None
     rates = [s.stop_rate for s in m.played if s.stop_rate is not None]
     late = rates[-window(len(rates)) :]
-    lags = verdict.habit in (Habit.REDUCED, Habit.UNCHANGED)
+    habits = (Habit.REDUCED, Habit.UNCHANGED)
+    lags = verdict.habit in habits and after.stop_rate.value < STOPS_BY_ITSELF
     if not lags or not late or fmean(late) < STOPS_BY_ITSELF:
         return None
     return (

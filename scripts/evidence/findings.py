@@ -26,11 +26,12 @@ from scripts.base.checkout import from_checkout
 from scripts.evidence.collect import Evidence, collect
 from scripts.evidence.flips import Flips, find_flips
 from scripts.evidence.health import Warning_, warnings
-from scripts.evidence.learning import Sampled, Training, read_sampled, sampled, trends
+from scripts.evidence.learning import Sampled, Training, read_sampled, sampled, trend, trends
 from scripts.evidence.milestones import Milestones, milestones
 from scripts.evidence.played import PlayedArm, finished, read_named, reading_order, step_name
+from scripts.evidence.step_figures import REWARD, TURNS
 from scripts.evidence.stored import absent_episodes, has_bundles, read_stored
-from scripts.evidence.verdict import Verdict, judge
+from scripts.evidence.verdict import SIGNIFICANT, Verdict, judge
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import typed_to_play
@@ -147,11 +148,10 @@ class Findings:
         return not self.config.reward.schedule
 
     @property
-    def _rewards_compare(self) -> bool:
-        """Whether a trend of the mean reward is one of the policy. With weights, and with a pool
-        that grew, a draw moves on to tasks that pass more or less often, and their reward too."""
-        draws_alike = self.config.rollout.draw not in WEIGHTS and not last_growth(self.manifest)
-        return self._paid_alike and draws_alike
+    def _drawn_alike(self) -> bool:
+        """Whether a trend of the steps' figures is one of the policy. With weights, and with a pool
+        that grew, a draw moves on to tasks that pass more or less often, and that end so."""
+        return self.config.rollout.draw not in WEIGHTS and not last_growth(self.manifest)
 
     @cached_property
     def verdict(self) -> Verdict | None:
@@ -167,7 +167,7 @@ class Findings:
             e.against_reference(e.newest),
             Training(
                 len(self.played),
-                trends(self.played, self._rewards_compare),
+                trends(self.played, self._drawn_alike, self._paid_alike),
                 self.sampled,
             ),
         )
@@ -193,7 +193,9 @@ class Findings:
     @cached_property
     def milestones(self) -> Milestones:
         """The steps at which a goal was first reached."""
-        return milestones(self.steps, self._paid_alike)
+        moved = (trend(self.played, figure) for figure in (TURNS, REWARD))
+        proven = {t.figure for t in moved if t and t.p_value < SIGNIFICANT and t.sign}
+        return milestones(self.steps, self._paid_alike, proven if self._drawn_alike else ())
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:

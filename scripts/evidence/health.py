@@ -74,25 +74,38 @@ class Warning_:
     remedy: str
 
 
-def unseen(config: RunConfig, steps: Sequence[StepSummary]) -> str:
-    """What the checks look for in such a run, for a page without warnings."""
-    looked_for = (
-        f"a KL of more than {KL_SPIKE:g} times any before it",
-        "" if config.reward.schedule else "a reward that rises while fewer tasks pass",
-        f"more than {percent(IDLE)} of the stops with nothing done",
-        f"more than {percent(HAD_FOR_NOTHING)} of the assertions gained met by doing nothing",
-        f"replies shorter than {percent(COLLAPSED)} of the first ones",
-        f"an entropy below {percent(ENTROPY_COLLAPSED)} of the first",
-        ""
-        if step_figures.overlap_figures(steps)
-        else f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token;"
-        f" more than {percent(CLIPPED)} of the tokens clipped",
-        f"{percent(SILENT)} of the steps without a signal",
-        "a sandbox that is off",
-        "an adapter of another model",
-        "groups that are too small",
+def unseen(
+    config: RunConfig, steps: Sequence[StepSummary], found: Milestones, evidence: Evidence | None
+) -> str:
+    """What the checks look for in such a run, for a page without warnings. What they cannot see in
+    it, as in a night of three steps, is left out. Arguments as for `warnings`."""
+    reply, entropy, drifts = (
+        _first_and_last(steps, figure) is not None
+        for figure in (step_figures.REPLY, step_figures.ENTROPY, step_figures.DRIFT)
     )
-    return "; ".join(filter(None, looked_for))
+    kl = len(by_step(steps, step_figures.KL)) > STEPS_BEFORE
+    rewards = not config.reward.schedule and any(g.figure == "reward" for g in found.gains)
+    stops = stops_first_and_last(steps) is not None
+    gained = evidence is not None and evidence.newest is not None and evidence.by_need is not None
+    own = drifts and not step_figures.overlap_figures(steps)
+    looked_for = (
+        (kl, f"a KL of more than {KL_SPIKE:g} times any before it"),
+        (rewards, "a reward that rises while fewer tasks pass"),
+        (stops, f"more than {percent(IDLE)} of the stops with nothing done"),
+        (
+            gained,
+            f"more than {percent(HAD_FOR_NOTHING)} of the assertions gained met by doing nothing",
+        ),
+        (reply, f"replies shorter than {percent(COLLAPSED)} of the first ones"),
+        (entropy, f"an entropy below {percent(ENTROPY_COLLAPSED)} of the first"),
+        (own, f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token"),
+        (own, f"more than {percent(CLIPPED)} of the tokens clipped"),
+        (bool(steps), f"{percent(SILENT)} of the steps without a signal"),
+        (True, "a sandbox that is off"),
+        (True, "an adapter of another model"),
+        (True, "groups that are too small"),
+    )
+    return "; ".join(what for looked, what in looked_for if looked)
 
 
 def warnings(

@@ -44,6 +44,13 @@ class Trend:
     p_value: float
 
     @property
+    def sign(self) -> int:
+        """Of τ, if the ends moved the same way, else 0: a night that rose for most of its steps and
+        then fell did neither."""
+        rises, moved = (self.tau > 0) - (self.tau < 0), self.last - self.first
+        return rises if rises * moved > 0 else 0
+
+    @property
     def words(self) -> str:
         """From where to where it went."""
         if self.figure == REWARD.key:
@@ -96,10 +103,17 @@ class Training:
     sampled: Sampled | None = None
 
 
-def trends(steps: Sequence[StepSummary], rewards_compare: bool = True) -> tuple[Trend, ...]:
-    """The trends of stops and of the reward. steps: the steps with rollouts. rewards_compare: false
-    where the mean reward moves without the policy, as by `reward.schedule`; it is then left out."""
-    found = (trend(steps, figure) for figure in (STOPS, *([REWARD] if rewards_compare else [])))
+def trends(
+    steps: Sequence[StepSummary], drawn_alike: bool = True, paid_alike: bool = True
+) -> tuple[Trend, ...]:
+    """The trends of stops and of the reward, of the steps with rollouts.
+
+    drawn_alike: false where the draw moves to tasks of another difficulty, by which both move
+    without the policy; neither is told. paid_alike: false where `reward.schedule` changes what is
+    paid, by which the reward moves.
+    """
+    figures = (STOPS, REWARD) if paid_alike else (STOPS,)
+    found = (trend(steps, figure) for figure in figures) if drawn_alike else ()
     return tuple(t for t in found if t is not None)
 
 

@@ -1,13 +1,13 @@
 """Milestones: the steps at which a goal was first reached.
 
 They come from the step summaries alone. A step's figures are those of its rollouts, which the
-adapter of the previous step played. Nothing here is tested for significance: the evidence has the
-gain of the last steps on held-out tasks, with intervals.
+adapter of the previous step played. Nothing is tested here: the evidence has the gain of the last
+steps on held-out tasks, with intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Annotated
@@ -66,11 +66,14 @@ class Milestones:
     """The gains of each environment; empty in a run with one."""
 
 
-def milestones(steps: Sequence[StepSummary], paid_alike: bool = True) -> Milestones:
+def milestones(
+    steps: Sequence[StepSummary], paid_alike: bool = True, proven: Container[str] = ()
+) -> Milestones:
     """Find the milestones among the steps with rollouts (step-000 has none).
 
     paid_alike: false where `reward.schedule` changes what the same work is paid, so that the reward
-    has no gain.
+    has no gain. proven: keys of the figures whose trend is beyond luck; of others no sentence says
+    when they moved.
     """
     moved = [figure for figure in MOVED if paid_alike or figure is not REWARD]
     played = [s for s in steps if s.stop_rate is not None and s.mean_turns is not None]
@@ -90,7 +93,7 @@ def milestones(steps: Sequence[StepSummary], paid_alike: bool = True) -> Milesto
         },
     )
     first = played[0].step if played else None
-    return replace(found, sentences=tuple(_sentences(found, first, paid_alike)))
+    return replace(found, sentences=tuple(_sentences(found, first, paid_alike, proven)))
 
 
 def _first(steps: Sequence[StepSummary], rate: float) -> int | None:
@@ -135,20 +138,23 @@ def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
     return next(n for n, value in both if (value - smooth[0]) / change >= MOST)
 
 
-def _sentences(found: Milestones, first_step: int | None, paid_alike: bool) -> list[str]:
+def _sentences(
+    found: Milestones, first_step: int | None, paid_alike: bool, proven: Container[str]
+) -> list[str]:
     """Of stops and turns; of the reward where the first step stopped by itself already."""
     if not found.n_steps:
         return ["No step has been played yet."]
     if found.stops_90 == first_step and not paid_alike:
         return ["The steps' mean rewards do not compare: reward.schedule changes what is paid."]
     if found.stops_90 == first_step:
-        return _dated(found, REWARD, "rise in reward") or ["The steps' mean reward did not rise."]
+        rose = _dated(found, REWARD, "rise in reward") if REWARD.key in proven else []
+        return rose or ["No rise of the steps' mean reward can be told from luck."]
     return [
         _reached("90 %", found.stops_90),
         _reached("100 %", found.stops_100),
         f"Fewest turns in training: {found.lowest_turns:.2f} on average, in step"
         f" {found.lowest_turns_step}.",
-        *_dated(found, TURNS, "fall in turns", down=True),
+        *(_dated(found, TURNS, "fall in turns", down=True) if TURNS.key in proven else []),
     ]
 
 

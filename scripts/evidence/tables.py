@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.eval.matched import ArmRow, PairedRow
-from fieldkit.eval.stats import Estimate, PairedProportions
+from fieldkit.eval.stats import Estimate, PairedProportions, holm
 from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.evidence.collect import Evidence, SplitRow
 from scripts.evidence.played import BASE
@@ -158,7 +158,7 @@ def main_table(evidence: Evidence) -> Table:
         tuple(rows),
         (
             *evidence.about_tasks,
-            f"{DIFFERENCES_NOTE} {SCOPE_NOTE}",
+            f"{DIFFERENCES_NOTE} {SCOPE_NOTE} Each p here is of its test by itself.",
             WALL_NOTE,
             *_taken_over_note(evidence.taken_over),
         ),
@@ -264,25 +264,35 @@ def late_table(evidence: Evidence) -> Table | None:
         "What the last steps bought",
         ("since", *_PAIRED_COLUMNS[1:]),
         tuple((p.reference, *_paired_cells(p)[1:]) for p in evidence.late),
-        (*map(late_sentence, evidence.late), EACH_ALONE_NOTE),
+        (*late_sentences(evidence.late), EACH_ALONE_NOTE),
     )
 
 
-def late_sentence(p: PairedRow) -> str:
-    """What came after `p.reference`, judged by the held-out tasks."""
-    changes = moved(p)
+def late_sentences(late: Sequence[PairedRow]) -> tuple[str, ...]:
+    """What came after each earlier step, judged by the held-out tasks; tests of a kind are
+    corrected over the steps (Holm)."""
+    passed = holm([p.passed.test.p_value for p in late])
+    stopped = holm([p.stopped.test.p_value for p in late])
+    return tuple(_late_sentence(*row) for row in zip(late, passed, stopped, strict=True))
+
+
+def _late_sentence(p: PairedRow, passed: float, stopped: float) -> str:
+    changes = moved(p, passed, stopped)
     if not changes:
         left_open = f"; {room(p)}" if room(p) else ""
         return f"After {p.reference} nothing can be told from luck{left_open}."
     return f"After {p.reference}: {', '.join(changes)}; the rest can be luck."
 
 
-def moved(p: PairedRow) -> tuple[str, ...]:
-    """The proven differences from the reference, in a word or two each."""
+def moved(
+    p: PairedRow, passed: float | None = None, stopped: float | None = None
+) -> tuple[str, ...]:
+    """The proven differences from the reference, in a word or two each. passed, stopped: p-values
+    of these, as corrected for others."""
     signs = {
-        "tasks passed": proven(p.passed),
+        "tasks passed": proven(p.passed, passed),
         "assertions": p.assertion_rate.sign,
-        "stops": proven(p.stopped),
+        "stops": proven(p.stopped, stopped),
         "turns": p.turns.sign,
     }
     return tuple(f"{name} {'up' if sign > 0 else 'down'}" for name, sign in signs.items() if sign)

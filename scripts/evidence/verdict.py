@@ -43,7 +43,8 @@ class Learning(StrEnum):
     UNDER_WAY = "UNDER_WAY"
     """It learns, and is not finished: more steps are worth their time."""
     DONE = "DONE"
-    """The habit is gone, or the work got better where there was none; nothing is proven worse."""
+    """It has no habit now, and fewer tasks ran on or more of them pass than before, beyond luck;
+    nothing is proven worse."""
     WORSE = "WORSE"
     """Fewer tasks pass, or it stops less often, beyond luck."""
 
@@ -122,7 +123,7 @@ def judge(
     found = {t.what: t for t in tests}
     habit = _habit(before, after, found[STOPPED].sign)
     work = (Work.NOT_DISTINGUISHABLE, Work.BETTER, Work.WORSE)[found[PASSES].sign]
-    learning = _learning(habit, work, tests)
+    learning = _learning(habit, work, tests, after.stop_rate.value >= STOPS_BY_ITSELF)
     case = _Case(before, after, paired, training, found)
     return Verdict(
         learning=learning,
@@ -161,8 +162,7 @@ def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
     adjusted = dict(zip([*pairs, *moved], zip(raw, holm(raw), strict=True), strict=True))
     signs = {name: proven(pair, adjusted[name][1]) for name, pair in pairs.items()}
     for name, trend in moved.items():
-        direction = (trend.tau > 0) - (trend.tau < 0)
-        signs[name] = direction if adjusted[name][1] < SIGNIFICANT else 0
+        signs[name] = trend.sign if adjusted[name][1] < SIGNIFICANT else 0
     return tuple(FamilyTest(name, *p, signs[name]) for name, p in adjusted.items())
 
 
@@ -179,12 +179,15 @@ def _habit(before: ArmRow, after: ArmRow, change: int) -> Habit:
     return Habit.GONE if after.stop_rate.value >= STOPS_BY_ITSELF else Habit.REDUCED
 
 
-def _learning(habit: Habit, work: Work, tests: tuple[FamilyTest, ...]) -> Learning:
+def _learning(
+    habit: Habit, work: Work, tests: tuple[FamilyTest, ...], no_habit_now: bool
+) -> Learning:
     if work is Work.WORSE or habit is Habit.WORSE:
         return Learning.WORSE
-    if habit is Habit.GONE or (habit is Habit.NEVER_THERE and work is Work.BETTER):
+    better = {t.what for t in tests if t.sign > 0}
+    if no_habit_now and better & {PASSES, STOPPED}:
         return Learning.DONE
-    return Learning.UNDER_WAY if any(t.sign > 0 for t in tests) else Learning.NONE
+    return Learning.UNDER_WAY if better else Learning.NONE
 
 
 @dataclass(frozen=True)
@@ -207,8 +210,10 @@ class _Case:
             state = f"Done. The habit is gone: {self._ends}."
         elif habit is Habit.REDUCED:
             state = f"The habit is reduced, not gone: {self._ends}."
-        elif learning is Learning.DONE:
+        elif learning is Learning.DONE and work is Work.BETTER:
             state = "The work got better."
+        elif learning is Learning.DONE:
+            state = f"More tasks end by themselves: {self._ends}."
         elif learning is Learning.UNDER_WAY:
             state = f"Under way, not finished: {self._under_way(habit)}."
         else:
@@ -291,16 +296,20 @@ class _Case:
 
     def _work_sentence(self) -> str:
         a, b, rate = self.after, self.before, self.paired.assertion_rate
-        return (
+        passed = (
             f"{a.passed} of {a.n_tasks} tasks passed, the {b.name} {b.passed}"
-            f" ({self._change(PASSES, self.paired.passed)}). In support:"
-            f" {percent(a.assertion_rate.value)} of the assertions hold, the {b.name}"
+            f" ({self._change(PASSES, self.paired.passed)})."
+        )
+        if not a.has_parts:
+            return passed
+        return (
+            f"{passed} Of the assertions {percent(a.assertion_rate.value)} hold, the {b.name}"
             f" {percent(b.assertion_rate.value)} ({_judged(rate)})."
         )
 
     def _stops_sentence(self) -> str:
         a, b = self.after, self.before
-        done = f" Of the {a.stopped} it ended, {a.stopped_and_passed} were done."
+        done = f" Of those {a.stopped_and_passed} of {a.stopped} were done."
         return (
             f"{a.name.capitalize()} ended {a.stopped} of {a.n_tasks} tasks by itself,"
             f" the {b.name} {b.stopped} ({self._change(STOPPED, self.paired.stopped)})."
@@ -351,7 +360,8 @@ def _room_sentence(work: Work, paired: PairedRow, level: float) -> tuple[str, ..
     left_open = room(paired)
     if work is not Work.NOT_DISTINGUISHABLE or not left_open:
         return ()
-    return (f"These {paired.n_tasks} tasks cannot tell more: {left_open}.{_sight(paired, level)}",)
+    n = counted(paired.n_tasks, "task")
+    return (f"With {n} no more can be told: {left_open}.{_sight(paired, level)}",)
 
 
 def _sight(paired: PairedRow, level: float) -> str:

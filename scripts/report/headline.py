@@ -12,7 +12,7 @@ from fieldkit.eval.stats import Interval, PairedProportions
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import no_verdict
-from scripts.evidence.verdict import PASSES, STOPPED, Verdict, lost_since, proven
+from scripts.evidence.verdict import PASSES, STOPPED, Habit, Verdict, lost_since, proven
 from scripts.evidence.wall_time import WallTime
 from scripts.words import quantities
 
@@ -67,9 +67,12 @@ def headline(m: Findings, wall: WallTime | None) -> Headline:
             *rows,
         ),
         worse_note=(
-            f"Of the {n_looked_at} intervals of assertions under “Where it changed”,"
-            f" {len(rows) or 'none'} on the worse side of zero; by luck alone one in {ONE_IN} is."
-        ),
+            f"Of {quantities.counted(n_looked_at, 'interval')} of assertions under “Where it"
+            f" changed”, {len(rows) or 'none'} on the worse side of zero; by luck alone one in"
+            f" {ONE_IN} is."
+        )
+        if n_looked_at
+        else "",
     )
 
 
@@ -92,22 +95,25 @@ def _tiles(evidence: Evidence, verdict: Verdict) -> tuple[Tile, ...]:
         return Tile(name, of, f"{done}{before.name}: {was}", f"{found}, p {p}", test.sign)
 
     done = f"{after.stopped_and_passed} of them passed; " if after.stopped else ""
+    parts = Tile(
+        "assertions that hold",
+        quantities.percent(after.assertion_rate.value),
+        f"{before.name}: {quantities.percent(before.assertion_rate.value)}",
+        f"{quantities.estimate(change.assertion_rate)} points",
+        change.assertion_rate.sign,
+    )
+    # Where there was no habit of going on, more turns may be what the work takes.
+    had_habit = verdict.habit is not Habit.NEVER_THERE
     return (
         counted(PASSES, before.passed, after.passed, change.passed),
         counted(STOPPED, before.stopped, after.stopped, change.stopped, done),
-        Tile(
-            "assertions that hold",
-            quantities.percent(after.assertion_rate.value),
-            f"{before.name}: {quantities.percent(before.assertion_rate.value)}",
-            f"{quantities.estimate(change.assertion_rate)} points",
-            change.assertion_rate.sign,
-        ),
+        *([parts] if after.has_parts else []),
         Tile(
             "turns a task",
             quantities.turns(after.mean_turns.value),
             f"{before.name}: {quantities.turns(before.mean_turns.value)}",
             quantities.estimate(change.turns, as_points=False),
-            -change.turns.sign,
+            -change.turns.sign if had_habit else 0,
         ),
     )
 
@@ -118,7 +124,9 @@ def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:
     each = [f"{quantities.duration(wall.training / wall.n_steps)} a step"] if wall.n_steps else []
     evals = [f"evaluations {quantities.duration(wall.evals)}"] if wall.evals else []
     steps = quantities.counted(len(f.played), "step")
-    return (Tile("time at work", quantities.duration(wall.wall), steps, ", ".join(each + evals), 0),)
+    return (
+        Tile("time at work", quantities.duration(wall.wall), steps, ", ".join(each + evals), 0),
+    )
 
 
 def _on_unseen(evidence: Evidence) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ from scripts.run import memory_account
 from scripts.words.visible import visible
 
 HABIT = (
-    "The habit: the model never says that it is done, so an attempt goes on until its turn limit."
+    "The habit: the model does not say that it is done, so that an attempt goes on until its turn"
+    " limit."
 )
 TERMS = (
     "Held-out tasks are never trained on. The warm start is the adapter that the night began with.",
@@ -60,7 +61,7 @@ def sections(f: Findings) -> dict[str, Any]:
         "headline": headline(f, wall),
         "gaps": f.gaps,
         "warnings": f.warnings,
-        "unseen": unseen(f.config, f.played),
+        "unseen": unseen(f.config, f.played, f.milestones, f.evidence),
         "terms": terms(f.verdict),
         "matched": _with_tables(f, Section.MATCHED, _differences_chart),
         "curves": [c for c in drawn if c.title in FIRST],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Entry
 from scripts.evidence.collect import TaskSet
 from scripts.evidence.ending import EndKind, ending, next_steps
@@ -63,6 +64,20 @@ def test_a_number_of_steps_that_was_changed_is_told(tmp_path: Path) -> None:
     assert "asked for" not in ending(replace(m, journal=(asked[1],))).sentence
 
 
+def test_a_night_that_was_complete_and_got_another_limit_says_so(tmp_path: Path) -> None:
+    done = {"next": Phase.DONE.value}
+    first = Entry(0.0, 1, "loop_start", {"limits": {"steps": "auto", "minutes": 27.0}})
+    end = Entry(1.0, 1, "loop_end", done)
+    again = Entry(2.0, 2, "loop_start", {"limits": {"steps": "auto", "minutes": 60.0}})
+    m = findings(tmp_path)
+    told = "It was complete once, and then asked for more."
+    assert told in ending(replace(m, journal=(first, end, again, end))).sentence
+    same = replace(again, data=first.data)
+    assert told not in ending(replace(m, journal=(first, end, same, end))).sentence
+    cut_off = replace(end, data={})
+    assert told not in ending(replace(m, journal=(first, cut_off, again, end))).sentence
+
+
 def test_an_adapter_that_lost_the_work_is_not_recommended(tmp_path: Path) -> None:
     m = findings(tmp_path, lost=14)
     assert next_steps(m, ending(m))[0].startswith("Do not use this adapter")
@@ -76,25 +91,29 @@ def test_a_night_that_is_under_way_says_how_many_steps_go_on_from_there(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("habit", "stops", "temperature", "stretch"),
+    ("habit", "stops", "held_out", "temperature", "stretch"),
     [
-        (Habit.REDUCED, 0.98, 1.0, True),
-        (Habit.UNCHANGED, 0.96, 1.0, True),
-        (Habit.REDUCED, 0.80, 1.0, False),
-        (Habit.REDUCED, 0.98, 0.2, False),
-        (Habit.NEVER_THERE, 0.98, 1.0, False),
+        (Habit.REDUCED, 0.98, 0.9, 1.0, True),
+        (Habit.UNCHANGED, 0.96, 0.9, 1.0, True),
+        (Habit.UNCHANGED, 0.96, 1.0, 1.0, False),
+        (Habit.REDUCED, 0.80, 0.9, 1.0, False),
+        (Habit.REDUCED, 0.98, 0.9, 0.2, False),
+        (Habit.NEVER_THERE, 0.98, 0.9, 1.0, False),
     ],
 )
 def test_a_habit_that_is_left_at_the_low_temperature_alone_gets_a_last_stretch_of_smaller_steps(
-    habit: Habit, stops: float, temperature: float, stretch: bool, tmp_path: Path
+    habit: Habit, stops: float, held_out: float, temperature: float, stretch: bool, tmp_path: Path
 ) -> None:
     m = findings(tmp_path, lost=0)
     assert m.verdict is not None
+    assert m.evidence is not None
+    arms = tuple(replace(a, stop_rate=Estimate(held_out, None)) for a in m.evidence.arms)
+    evidence = replace(m.evidence, arms=arms)
     verdict = replace(m.verdict, learning=Learning.UNDER_WAY, habit=habit)
     rollout = replace(m.config.rollout, temperature=temperature)
     steps = tuple(replace(s, stop_rate=stops) for s in m.steps)
     m = replace(m, config=replace(m.config, rollout=rollout), steps=steps)
-    m.__dict__["verdict"] = verdict
+    m.__dict__.update(verdict=verdict, evidence=evidence)
     said = next_steps(m, ending(m))[0]
     lr = m.config.trainer.lr / 2
     new = f"`grpo new {m.typed}-last --from {m.typed} --set trainer.lr={lr:g} --set run.steps=20`"
@@ -138,6 +157,20 @@ def test_without_a_habit_more_steps_are_for_tasks_that_are_still_failed(
     arms = tuple(replace(arm, passed=round(share * arm.n_tasks)) for arm in m.evidence.arms)
     m.__dict__["evidence"] = replace(m.evidence, arms=arms)
     assert next_steps(m, ending(m))[0].startswith(said.format(m=m))
+
+
+def test_a_night_that_is_flat_or_goes_on_by_itself_is_not_told_a_number_of_steps(
+    tmp_path: Path,
+) -> None:
+    m = findings(tmp_path)
+    assert m.verdict is not None
+    m.__dict__["verdict"] = replace(m.verdict, learning=Learning.UNDER_WAY, habit=Habit.UNCHANGED)
+    flat = replace(m, plan=Plan(Phase.DONE, 100))
+    flat.__dict__["verdict"] = m.verdict
+    assert "`run.stop_when_flat = false`" in next_steps(flat, ending(flat))[0]
+    killed = replace(m, plan=Plan(Phase.ROLLOUT, 100))
+    killed.__dict__["verdict"] = m.verdict
+    assert not any("--steps" in said for said in next_steps(killed, ending(killed)))
 
 
 def test_a_converged_pool_asks_for_tasks(tmp_path: Path) -> None:

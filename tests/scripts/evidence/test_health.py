@@ -310,11 +310,21 @@ def test_a_good_night_has_no_warning() -> None:
 
 
 def test_what_was_not_looked_for_is_not_among_what_was_not_seen() -> None:
-    night, config = steps(reward=[0.3] * 6), RunConfig()
+    night = steps(reward=[0.3] * 6, sampler_mean_abs=[0.007] * 6, entropy=[0.2] * 6)
+    config = RunConfig()
     scheduled = replace(config.reward, schedule={"turn_penalty": [[1, 0.4], [6, 0.0]]})
-    older = [replace(s, train={"policy_age": 1.0}) for s in night]
-    assert "a reward that rises" in w.unseen(config, night)
-    assert "a reward that rises" not in w.unseen(replace(config, reward=scheduled), night)
-    assert "drift apart" in w.unseen(config, night)
-    assert "drift apart" not in w.unseen(config, older)
-    assert "tokens clipped" not in w.unseen(config, older)
+    older = [replace(s, train=s.train | {"policy_age": 1.0}) for s in night]
+    short = night[:2]
+
+    def unseen(night: list[StepSummary], config: RunConfig = config) -> str:
+        return w.unseen(config, night, found(night), None)
+
+    assert "a reward that rises" in unseen(night)
+    assert "a reward that rises" not in unseen(night, replace(config, reward=scheduled))
+    assert "drift apart" in unseen(night)
+    assert "drift apart" not in unseen(older)
+    assert "tokens clipped" not in unseen(older)
+    assert "an entropy below" in unseen(night)
+    for what in ("KL", "reward", "stops", "assertions", "replies", "entropy", "drift", "clipped"):
+        assert what not in unseen(short)
+    assert "a sandbox that is off" in unseen(short)

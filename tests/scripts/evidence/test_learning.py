@@ -45,7 +45,12 @@ def test_a_reward_that_a_schedule_pays_by_has_no_trend() -> None:
     """A policy that stays as it is, while a turn costs less from step to step."""
     paid_more = [step(n, "sha", stop_rate=0.5, turns=6.0, reward=n / 10) for n in range(1, 9)]
     assert [t.figure for t in trends(paid_more)] == ["stop_rate", "reward"]
-    assert [t.figure for t in trends(paid_more, rewards_compare=False)] == ["stop_rate"]
+    assert [t.figure for t in trends(paid_more, paid_alike=False)] == ["stop_rate"]
+
+
+def test_a_draw_that_moves_to_other_tasks_has_no_trend_at_all() -> None:
+    drawn = [step(n, "sha", stop_rate=n / 10, turns=6.0, reward=n / 10) for n in range(1, 9)]
+    assert trends(drawn, drawn_alike=False) == ()
 
 
 def play(night: Night, sha: str, stops: int, n: int = 16) -> None:

@@ -38,8 +38,9 @@ def test_nine_tenths_of_the_fall_in_turns_are_dated() -> None:
     # trailing means of three: 9.87 at step 3 falls to 3.07 at step 11; 9/10 is 3.75
     assert turns.first == pytest.approx(9.867, abs=1e-3)
     assert turns.most_by_step == 9
-    said = " ".join(milestones(night()).sentences)
-    assert "Nine tenths of the fall in turns were there by step 9." in said
+    said = "Nine tenths of the fall in turns were there by step 9."
+    assert said in milestones(night(), proven={"turns"}).sentences
+    assert said not in milestones(night()).sentences
 
 
 def test_what_was_reached_early_is_dated_there_though_the_figure_wavers_afterwards() -> None:
@@ -49,7 +50,7 @@ def test_what_was_reached_early_is_dated_there_though_the_figure_wavers_afterwar
         for i, t in enumerate(turns, start=1)
     ]
     # trailing means: 12.0 at step 3, 4.0 at step 6, 5.0 at step 8, 4.0 at the end; 9/10 is 4.8
-    assert "were there by step 6." in milestones(played).sentences[-1]
+    assert "were there by step 6." in milestones(played, proven={"turns"}).sentences[-1]
 
 
 def test_what_the_last_third_bought_is_a_difference_of_trailing_means() -> None:
@@ -70,8 +71,11 @@ def test_a_night_without_a_habit_is_dated_by_its_reward() -> None:
         for i, r in enumerate(rewards, start=1)
     ]
     # trailing means of three: 0.40 at step 3 rises to 0.50 at step 7; 9/10 is 0.49, there at step 6
-    assert milestones(played).sentences == (
+    assert milestones(played, proven={"reward"}).sentences == (
         "Nine tenths of the rise in reward were there by step 6.",
+    )
+    assert milestones(played).sentences == (
+        "No rise of the steps' mean reward can be told from luck.",
     )
 
 

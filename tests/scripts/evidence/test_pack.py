@@ -240,7 +240,7 @@ def test_a_clone_says_how_the_night_ended_and_that_it_is_played_again_elsewhere(
     end = ending(on_another_host)
     assert (end.kind, end.sentence) == (EndKind.COMPLETE, "Complete: 8 steps.")
     (again,) = next_steps(on_another_host, end)
-    assert f"cp {clone.folder.config} runs/again/ && grpo run again" in again
+    assert clone.folder.how_to_play_again in again
     clone.folder.journal.unlink()
     end = ending(replace(found(clone), plan=None))
     assert (end.kind, end.failure) == (EndKind.KEPT, "")

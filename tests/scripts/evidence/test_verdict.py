@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fieldkit.eval.matched import Arm, MatchedArms, PairedRow, TaskOutcome
@@ -69,7 +71,7 @@ def test_the_documents_night_broke_the_habit_and_its_three_passes_are_luck() -> 
     assert "p = 0.25; that can be luck" in said
     assert found.learning is Learning.DONE
     assert found.headline.startswith("Done. The habit is gone: it ends 154 of 158 tasks by itself")
-    assert "Of the 154 it ended, 13 were done." in said
+    assert "Of those 13 of 154 were done." in said
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_what_the_work_is_worth_is_said_by_passes_and_assertions_only_support() 
     found = verdict(before, arm("step 9", set(range(10)), EVERY, 1, 4, N))
     assert found.work is Work.NOT_DISTINGUISHABLE, "far fewer assertions hold, as many tasks pass"
     assert found.details[0].startswith("10 of 158 tasks passed, the warm start 10")
-    assert "In support: 25.1 % of the assertions hold" in found.details[0]
+    assert "Of the assertions 25.1 % hold" in found.details[0]
 
 
 def test_two_tests_that_each_just_miss_by_themselves_prove_nothing_together() -> None:
@@ -206,6 +208,43 @@ def test_where_there_was_no_habit_the_first_line_is_about_the_work() -> None:
         "The work got better. It passes more tasks: 60 of 158, 30 before (+19.0 points, 95 %"
         " interval +12.7 to +25.2)."
     )
+
+
+def test_more_stops_of_a_policy_that_had_hardly_a_habit_are_done_not_under_way() -> None:
+    before = arm("warm start", set(range(30)), set(range(151)), 2, 5, N)
+    found = verdict(before, arm("step 9", set(range(30)), EVERY, 2, 4, N))
+    assert (found.habit, found.learning) == (Habit.NEVER_THERE, Learning.DONE)
+    assert found.headline.startswith("More tasks end by themselves: it ends 158 of 158")
+
+
+def test_more_work_with_a_habit_that_is_gone_by_luck_or_not_is_done() -> None:
+    before = arm("warm start", set(range(10)), set(range(45)), 2, 5, 50)
+    found = verdict(before, arm("step 9", set(range(30)), set(range(50)), 2, 4, 50))
+    assert (found.habit, found.work) == (Habit.UNCHANGED, Work.BETTER)
+    assert found.learning is Learning.DONE
+    assert found.headline.startswith("The work got better.")
+
+
+def test_a_task_with_one_assertion_has_no_share_of_assertions_beside_its_pass() -> None:
+    def scored(name: str, passed: int) -> Arm:
+        whole = arm(name, set(range(passed)), EVERY, 0, 4, N)
+        one = {
+            t: replace(o, assertions_passed=o.passed, assertions_total=1)
+            for t, o in whole.outcomes.items()
+        }
+        return Arm(name, one)
+
+    said = verdict(scored("warm start", 30), scored("step 9", 60)).details[0]
+    assert "assertions" not in said
+
+
+def test_what_rose_and_fell_again_is_no_sign_of_learning() -> None:
+    stops = [i / 40 for i in range(36)] + [0.0] * 4
+    fell = [step(i, f"sha-{i}", stop_rate=s, turns=6.0) for i, s in enumerate(stops, start=1)]
+    before = arm("warm start", set(), set(), 2, 12, N)
+    found = verdict(before, arm("step 40", set(), set(), 2, 12, N), Training(40, trends(fell)))
+    assert found.test("trend of stops").adjusted < 0.05
+    assert found.learning is Learning.NONE
 
 
 @pytest.mark.parametrize(

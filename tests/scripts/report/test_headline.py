@@ -14,9 +14,7 @@ def test_a_row_whose_tasks_did_not_move_is_none_of_the_intervals_looked_at(tmp_p
     """Of two personas, three difficulties, two templates and three kinds one kind always holds."""
     night = make_night(tmp_path)
     found = read_findings(night.folder, night.config)
-    assert headline(found, None).worse_note.startswith(
-        "Of the 9 intervals of assertions under “Where"
-    )
+    assert headline(found, None).worse_note.startswith("Of 9 intervals of assertions under “Where")
 
 
 def test_a_figure_of_the_first_screen_that_got_worse_is_among_what_did(tmp_path: Path) -> None:

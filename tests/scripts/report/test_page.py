@@ -106,7 +106,7 @@ def test_what_a_card_shows_is_not_said_again(page: Page) -> None:
 
 
 def test_the_first_screen_says_what_its_words_mean(page: Page) -> None:
-    assert page.text.index("The habit: the model never says") < page.text.index("tasks passed")
+    assert page.text.index("The habit: the model does not say") < page.text.index("tasks passed")
     assert "NOT_DISTINGUISHABLE" not in page.html
     assert "How far the policy has moved from the adapter that the night began with." in page.text
 
