@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,9 +182,12 @@ def _listed(attempt: Mapping[str, Any], key: str) -> list[Any]:
 
 def _number(value: Any, where: str) -> float:
     try:
-        return float(value or 0.0)
+        number = float(value or 0.0)
     except (TypeError, ValueError):
-        raise BadInput(f"{where}: expected a number, found {value!r}") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadInput(f"{where}: expected a finite number, found {value!r}")
+    return number
 
 
 def _turn(value: Any, position: int) -> TurnDetail:

@@ -69,6 +69,13 @@ class AssertionKind:
     implies: tuple[str, ...] = ()
     """The kinds that hold of a file wherever this one does: beside it they say nothing new."""
 
+    def __post_init__(self) -> None:
+        forms = [form for form in (self.of_text, self.of_bytes, self.of_tree) if form is not None]
+        if len(forms) != 1:
+            raise BadInput(
+                f"an assertion kind has one of of_text, of_bytes and of_tree, not {len(forms)}"
+            )
+
 
 _NAME_BYTES = 255  # NAME_MAX of every Linux file system
 _STUB_BYTES = 2**28  # far more than a workspace holds
@@ -300,16 +307,17 @@ class TreeGrader:
             return Grade(tuple(self._check(a, tree) for a in self._assertions))
 
     def _check(self, assertion: Assertion, tree: Tree) -> AssertionResult:
-        detail = ""
+        holds, detail = False, ""
         try:
             self._require(assertion, tree)
+            holds = True
         except Unmet as e:
-            detail = str(e)
+            detail = str(e) or "does not hold"
         except OSError as e:
             if e.errno not in OF_THE_TREE:
                 raise
             detail = f"cannot be read ({e.strerror})"
-        return AssertionResult(assertion.kind, assertion.path, not detail, detail)
+        return AssertionResult(assertion.kind, assertion.path, holds, detail)
 
     def _require(self, assertion: Assertion, tree: Tree) -> None:
         """Return where the assertion holds; raise `Unmet` saying why it does not."""

@@ -79,6 +79,11 @@ class ArmRow:
     once: tuple[int, int] | None = None
     """Assertions (passed, total) without those that another one implies; None as above."""
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether a task has several assertions, so that they say more than the passes do."""
+        return self.assertions_total > self.n_tasks
+
 
 @dataclass(frozen=True)
 class PairedRow:

@@ -149,7 +149,7 @@ class PassAtK:
             passed = sum(bool(grader(text, problem)) for text in texts)
             row = {"task_id": str(problem.get(task_id_field, "")), "n": len(texts)}
             extras = extras_fn(problem, texts) if extras_fn else {}
-            rows.append({**row, "passed": passed, **extras})
+            rows.append({**extras, **row, "passed": passed})
         return self.from_rows(rows)
 
     def from_rows(self, rows: Sequence[Mapping[str, Any]]) -> PassAtKResult:

@@ -9,6 +9,7 @@ adapter or a task is.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -84,6 +85,12 @@ class PairedProportions:
     test: PairedTest
     difference: Estimate
 
+    @property
+    def sign(self) -> int:
+        """That of the difference where test and interval both exclude zero, else 0. Newcombe's
+        interval alone can exclude it where fewer than six tasks differ, which prove nothing."""
+        return self.difference.sign if self.test.p_value < 1 - LEVEL else 0
+
 
 @dataclass(frozen=True)
 class PairedMeans:
@@ -106,15 +113,17 @@ def wilson(successes: int, n: int) -> Estimate:
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> PairedTest:
     """McNemar's exact test on n ≥ 1 pairs: a two-sided binomial test of the discordant ones.
 
-    The p-value is 1 where no pair is discordant.
+    The p-value is 1 where no pair is discordant. Raises `BadInput` for an outcome that is neither
+    true nor false, 1 nor 0.
     """
     from scipy.stats import binomtest
 
     _check_pairs(first, second)
-    both = sum(a and b for a, b in zip(first, second, strict=True))
-    first_only = sum(a and not b for a, b in zip(first, second, strict=True))
-    second_only = sum(b and not a for a, b in zip(first, second, strict=True))
-    neither = len(first) - both - first_only - second_only
+    if odd := {*first, *second} - {0, 1}:
+        raise BadInput(f"an outcome is {next(iter(odd))!r}, neither true nor false")
+    pairs = Counter((bool(a), bool(b)) for a, b in zip(first, second, strict=True))
+    both, neither = pairs[True, True], pairs[False, False]
+    first_only, second_only = pairs[True, False], pairs[False, True]
     discordant = first_only + second_only
     p_value = float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
     return PairedTest(both, first_only, second_only, neither, p_value)
@@ -310,6 +319,7 @@ def sign_flips(differences: Sequence[float], *, resamples: int = RESAMPLES, seed
         vectorized=True,
         permutation_type="samples",
         n_resamples=resamples,
+        batch=max(1, _BLOCK // (2 * len(differing))),
         rng=seed,
     )
     return float(found.pvalue)

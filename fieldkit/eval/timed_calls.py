@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -132,7 +133,7 @@ class Bench:
         return {
             key: float(held[key])
             for key in self.metrics
-            if isinstance(held.get(key), int | float) and not isinstance(held[key], bool)
+            if isinstance(held.get(key), numbers.Real) and not isinstance(held[key], bool)
         }
 
     def summary(self) -> dict[str, Any]:

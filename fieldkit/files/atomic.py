@@ -133,6 +133,7 @@ def whole_dir(path: str | Path) -> Iterator[Path]:
     between.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> folder = Path(tempfile.mkdtemp()) / "adapter"
     >>> with whole_dir(folder) as being_written:
     ...     write_json(being_written / "config.json", {"r": 8})

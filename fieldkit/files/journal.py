@@ -48,6 +48,7 @@ class Journal:
     """The journal at `path`; the file is made by the first `append`.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "journal.jsonl")
     >>> journal.append("trained", step=3, loss=0.25)
     >>> [(entry.event, entry.data) for entry in journal.read()]
@@ -57,7 +58,7 @@ class Journal:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def append(self, event: str, **data: Any) -> None:
+    def append(self, event: str, /, **data: Any) -> None:
         """Add one event durably; "?" for what is no text, as in a file's name that is not UTF-8.
         Raises `ValueError` for NaN and for a key of the journal's own."""
         if clash := sorted(set(data) & set(_OWN_KEYS)):
@@ -79,6 +80,7 @@ class Journal:
         marked. Reads nothing of what lies before, but for its last line. Raises as `read`.
 
         >>> import tempfile
+        >>> from pathlib import Path
         >>> journal = Journal(Path(tempfile.mkdtemp()) / "journal.jsonl")
         >>> journal.append("one")
         >>> entries, mark = journal.read_on(Mark())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,13 @@ from fieldkit.files.atomic import fsync_dir, locked
 from fieldkit.lineage.rendering import LineageSnapshot, render, tree
 from fieldkit.lineage.trial import FailureLabel, Trial
 
+
+class _UnknownTrial(BadInput, KeyError):
+    """There is no trial of that exp_id."""
+
+    __str__ = BadInput.__str__  # KeyError's would quote the message
+
+
 _STANDING = (FailureLabel.KEEP, FailureLabel.BASELINE)
 """The endings of a trial that another can be made from."""
 
@@ -24,7 +32,8 @@ _STANDING = (FailureLabel.KEEP, FailureLabel.BASELINE)
 class LineageStore:
     """The trials of one folder. lower_is_better: which way `core_metric` ranks them.
 
-    An exp_id that is appended again stands for the newer row in `chain_to` and `tree`.
+    An exp_id that is appended again is a correction: the newer row stands for the trial, but for
+    `all_trials` and `latest`, which have every row.
     """
 
     RESULTS_FILENAME = "results.tsv"
@@ -88,9 +97,9 @@ class LineageStore:
 
         The first trial where none has a metric; None in an empty store.
         """
-        return self._best_of(self.all_trials())
+        return self._best_of(_corrected(self.all_trials()))
 
-    def _best_of(self, trials: list[Trial]) -> Trial | None:
+    def _best_of(self, trials: Sequence[Trial]) -> Trial | None:
         scored = [t for t in trials if t.core_metric is not None and t.status in _STANDING]
         if not scored:
             return trials[0] if trials else None
@@ -105,15 +114,15 @@ class LineageStore:
     def chain_to(self, exp_id: str) -> tuple[Trial, ...]:
         """From the first known ancestor to the trial itself.
 
-        Raises `KeyError` for an exp_id that is not in the store, and `BadInput` where a trial would
-        be its own ancestor.
+        Raises `BadInput`, which is a `KeyError` too, for an exp_id that is not in the store, and
+        `BadInput` where a trial would be its own ancestor.
         """
         return self._chain(self.all_trials(), exp_id)
 
     def _chain(self, trials: list[Trial], exp_id: str) -> tuple[Trial, ...]:
         by_id = {t.exp_id: t for t in trials}
         if exp_id not in by_id:
-            raise KeyError(f"{exp_id!r} is not in {self.results_path}")
+            raise _UnknownTrial(f"{exp_id!r} is not in {self.results_path}")
         chain: list[Trial] = []
         at: Trial | None = by_id[exp_id]
         while at is not None:
@@ -138,8 +147,9 @@ class LineageStore:
         with their whole hypothesis. The same table and arguments give the same text.
         """
         trials = self.all_trials()
-        best = self._best_of(trials)
-        kept = sorted((t for t in trials if t.status is FailureLabel.KEEP), key=self._rank)
+        now = _corrected(trials)
+        best = self._best_of(now)
+        kept = sorted((t for t in now if t.status is FailureLabel.KEEP), key=self._rank)
         return render(
             for_specialist,
             session_timestamp,
@@ -153,6 +163,11 @@ class LineageStore:
     def tree(self) -> str:
         """Every trial below its parent, a line each; a parent that is not here is a root."""
         return tree(self.all_trials())
+
+
+def _corrected(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """The newest row of each exp_id, in the order in which they were first appended."""
+    return tuple({trial.exp_id: trial for trial in trials}.values())
 
 
 def _line(cells: tuple[str, ...] | list[str]) -> bytes:

@@ -39,7 +39,8 @@ _LEDGER_SCHEMA = 1
 class Ledger:
     """One ledger file. One entry a name; safe across processes.
 
-    >>> import tempfile
+    >>> import os, tempfile
+    >>> from pathlib import Path
     >>> from fieldkit.process import is_running, terminate
     >>> folder = Path(tempfile.mkdtemp())
     >>> server = Ledger(folder / "ledger.json").launch(
@@ -72,10 +73,14 @@ class Ledger:
         with self._locked():
             self._put(owned)
 
-    def forget(self, name: str) -> None:
-        """Remove the entry of that name, if there is one."""
+    def forget(self, entry: str | Owned) -> None:
+        """Remove the entry of that name, or this very one and not that of a process which has its
+        name since; if there is one."""
         with self._locked():
-            self._write([e for e in self.entries() if e.name != name])
+            if isinstance(entry, Owned):
+                self._remove(entry.marker)
+            else:
+                self._write([e for e in self.entries() if e.name != entry])
 
     def announce(
         self,
@@ -116,8 +121,9 @@ class Ledger:
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # an entry of what has ended does no harm
-                self.forget(name)
+            # An entry of what has ended does no harm, and a successor's stays.
+            with contextlib.suppress(OSError), self._locked():
+                self._remove(marker)
 
     def _marks(self, marker: str) -> dict[str, str]:
         ledger = str(self.path.absolute())
@@ -125,7 +131,7 @@ class Ledger:
 
     def started(self, owned: Owned, pid: int) -> Owned:
         """Write down the pid of what was announced."""
-        owned = replace(owned, pid=pid, start_time=start_time(pid))
+        owned = _with_pid(owned, pid)
         self.record(owned)
         return owned
 
@@ -148,17 +154,18 @@ class Ledger:
         started, which leaves no entry.
         """
         owned = _new_entry(name, command, log, info)
-        with self._locked():
+        with self._locked():  # until the pid is there, by which another caller is refused
             self._refuse_running(name)
             self._put(owned)
-        try:
-            child = spawn(command, {**env, **self.marks(owned)}, log, cwd, pass_fds)
-        except BaseException:
-            with self._locked():
-                self._write([e for e in self.entries() if e.marker != owned.marker])
-            raise
-        reap_later(child)
-        return self.started(owned, child.pid)
+            try:
+                child = spawn(command, {**env, **self.marks(owned)}, log, cwd, pass_fds)
+            except BaseException:
+                self._remove(owned.marker)
+                raise
+            reap_later(child)
+            owned = _with_pid(owned, child.pid)
+            self._put(owned)
+        return owned
 
     def _locked(self) -> AbstractContextManager[object]:
         return locked(self.path.with_suffix(".lock"))
@@ -170,6 +177,9 @@ class Ledger:
                 f"{self.path}: {name} runs already, as pid {found.pid}; end it first, with "
                 "fieldkit.process.terminate, or take another name"
             )
+
+    def _remove(self, marker: str) -> None:
+        self._write([e for e in self.entries() if e.marker != marker])
 
     def _put(self, owned: Owned) -> None:
         self._write([*(e for e in self.entries() if e.name != owned.name), owned])
@@ -189,6 +199,10 @@ def _new_entry(
         log=str(log),
         info=dict(info),
     )
+
+
+def _with_pid(owned: Owned, pid: int) -> Owned:
+    return replace(owned, pid=pid, start_time=start_time(pid))
 
 
 def _new_marker(name: str) -> str:

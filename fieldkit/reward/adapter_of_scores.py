@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ class Reward:
     def scalar(self) -> float:
         """The score where there is one, else 1.0 for a success and 0.0."""
         score = self.auxiliary.get("score")
-        if isinstance(score, int | float) and not isinstance(score, bool):
+        if isinstance(score, numbers.Real) and not isinstance(score, bool):
             return float(score)
         return float(self.success)
 

@@ -272,10 +272,17 @@ def _check_pattern(info: AdapterInfo, modules: Collection[str], model_dir: Path)
 
 
 def linear_shapes(model_dir: Path) -> dict[str, tuple[int, int]]:
-    """Module name -> (out, in) of every two-dimensional weight of a model folder."""
+    """Module name -> (out, in) of every two-dimensional weight of a model folder.
+
+    Raises `BadInput` for another folder, and for quantised weights, whose shapes are not those of
+    the layers.
+    """
     files = sorted(model_dir.glob("*.safetensors"))
     if not files:
         raise BadInput(f"{model_dir}: no *.safetensors there, so this is no model folder")
+    config = model_dir / "config.json"
+    if config.is_file() and read_json(config).get("quantization_config"):
+        raise BadInput(f"{config}: the weights are quantised; give the unquantised model's folder")
     return {
         name.removesuffix(".weight"): (shape[0], shape[1])
         for file in files

@@ -78,7 +78,11 @@ class WeightDeltaTracker:
         }
 
     def delta(self) -> tuple[float, float]:
-        """(L2 norm, largest |difference|) over all tensors together; sums run in float64."""
+        """(L2 norm, largest |difference|) over all tensors together; sums run in float64.
+
+        Of sharded parameters (FSDP2) it is this rank's part, here and below: √Σ L2² and the largest
+        maximum over the ranks are the whole.
+        """
         figures = [(square, largest) for _, square, largest in self._moved()]
         return math.sqrt(sum(s for s, _ in figures)), max((m for _, m in figures), default=0.0)
 

@@ -18,7 +18,11 @@ from fieldkit.eval import AgentRun
         ('{"inference_results": [{"turn_details": [3]}]}', "turn 1: expected an object"),
         (
             '{"inference_results": [{"turn_details": [{"input_tokens": "x"}]}]}',
-            "turn 1.input_tokens: expected a number, found 'x'",
+            "turn 1.input_tokens: expected a finite number, found 'x'",
+        ),
+        (
+            '{"inference_results": [{"turn_details": [{"input_tokens": 1e999}]}]}',
+            "turn 1.input_tokens: expected a finite number, found inf",
         ),
     ],
 )

@@ -576,7 +576,27 @@ def test_a_kind_from_outside_is_read_and_graded(longer_than: None, tmp_path: Pat
 
 def test_two_kinds_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="assertion kind 'file_exists' is registered twice"):
-        ASSERTION_KINDS.register("file_exists", AssertionKind())
+        ASSERTION_KINDS.register("file_exists", AssertionKind(of_text=_longer_than))
+
+
+def test_a_kind_that_looks_at_nothing_or_at_two_things_is_refused() -> None:
+    with pytest.raises(BadInput, match="one of of_text, of_bytes and of_tree, not 0"):
+        AssertionKind(key="characters")
+    with pytest.raises(BadInput, match="not 2"):
+        AssertionKind(of_text=_longer_than, of_tree=lambda tree, path: None)
+
+
+def test_an_assertion_that_is_unmet_without_a_word_does_not_hold(tmp_path: Path) -> None:
+    def never(wanted: Any, text: str, limits: GraderLimits) -> None:
+        raise Unmet
+
+    (tmp_path / "a.txt").write_text("words")
+    ASSERTION_KINDS.register("file_never", AssertionKind(of_text=never))
+    try:
+        found = verdict(tmp_path, {"kind": "file_never", "path": "a.txt"})
+    finally:
+        ASSERTION_KINDS.remove("file_never")
+    assert found == (False, "does not hold")
 
 
 # --- one fact, once -------------------------------------------------------------------------------

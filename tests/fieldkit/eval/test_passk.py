@@ -94,6 +94,14 @@ def test_no_problem_has_no_estimate() -> None:
         PassAtK([1]).from_rows([]).estimate(1)
 
 
+def test_what_else_is_kept_of_a_problem_does_not_replace_its_counts() -> None:
+    scored = PassAtK([1]).score(
+        [{"task_id": "a"}], [["x", "y"]], lambda text, _: text == "x",
+        extras_fn=lambda problem, texts: {"n": 9, "passed": 9, "note": "kept"},
+    )  # fmt: skip
+    assert scored.per_task == [{"task_id": "a", "n": 2, "passed": 1, "note": "kept"}]
+
+
 def test_a_row_without_its_counts_is_named() -> None:
     with pytest.raises(BadInput, match="row 1: the key 'passed' is missing"):
         PassAtK((1,)).from_rows([{"n": 1, "passed": 1}, {"n": 1}])

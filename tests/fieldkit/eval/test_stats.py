@@ -292,6 +292,30 @@ def test_what_cannot_be_paired_is_an_error_of_the_library(made_of: Any) -> None:
             made_of(first, second)
 
 
+def test_outcomes_may_be_rewards_of_0_and_1_and_nothing_else() -> None:
+    found = paired_proportions([0.0, 0.0, 1.0], np.array([1, 0, 1]))  # type: ignore[list-item, arg-type]
+    assert found == paired_proportions([False, False, True], [True, False, True])
+    with pytest.raises(BadInput, match="an outcome is 2, neither true nor false"):
+        paired_proportions([2, 0], [2, 0])  # type: ignore[list-item]
+
+
+def test_a_difference_is_signed_where_test_and_interval_agree() -> None:
+    few = paired_proportions([False] * 50, [True] * 5 + [False] * 45)
+    assert few.difference.sign == 1, "Newcombe's interval alone excludes zero"
+    assert few.sign == 0
+    assert paired_proportions([False] * 50, [True] * 6 + [False] * 44).sign == 1
+
+
+def test_the_memory_of_sign_flips_does_not_grow_with_the_tasks() -> None:
+    differences = [float(i % 7 - 3) for i in range(3000)]
+    tracemalloc.start()
+    try:
+        stats.sign_flips(differences)
+        assert tracemalloc.get_traced_memory()[1] < 200 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
 def test_holm_agrees_with_statsmodels() -> None:
     @given(some.lists(some.floats(0, 1), min_size=1, max_size=12))
     def agrees(p_values: list[float]) -> None:

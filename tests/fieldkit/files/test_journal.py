@@ -49,6 +49,8 @@ def test_a_line_torn_by_a_crash_costs_nothing_else(tmp_path: Path) -> None:
 def test_an_event_cannot_write_over_who_and_when(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pid"):
         Journal(tmp_path / "j").append("e", pid=1)
+    with pytest.raises(ValueError, match="event"):
+        Journal(tmp_path / "j").append("e", **{"event": "another"})
 
 
 def test_a_number_that_is_none_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -121,6 +121,24 @@ def test_only_a_kept_trial_or_a_baseline_is_the_best(tmp_path: Path) -> None:
     assert store.render_prompt("arch").current_best == best
 
 
+def test_a_trial_that_is_appended_again_is_corrected_everywhere(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path, lower_is_better=False)
+    store.append(trial("base", metric=0.2, status=FailureLabel.BASELINE))
+    store.append(trial("a", "base", 0.9))
+    store.append(trial("a", "base", 0.9, status=FailureLabel.DISQUALIFIED))
+    best, told = store.best(), store.render_prompt("arch")
+    assert best is not None
+    assert best.exp_id == "base"
+    assert told.current_best == best
+    assert [t.exp_id for t in told.top_k_leaderboard] == []
+    assert len(store.all_trials()) == 3
+
+
+def test_a_trial_that_is_not_there_is_bad_input_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"^'gone' is not in .*results\.tsv$"):
+        LineageStore(tmp_path).chain_to("gone")
+
+
 def test_a_row_is_not_added_to_another_table(tmp_path: Path) -> None:
     store, text = LineageStore(tmp_path), "commit\tval_bpb\nabc\t0.99\n"
     store.results_path.write_text(text)

@@ -6,11 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fieldkit.process import Ledger, terminate
+from fieldkit.errors import BadInput
+from fieldkit.process import Ledger, Owned, terminate
 from fieldkit.process.owned import own_marks
 
 ENROL = """
@@ -88,3 +90,29 @@ def test_a_launched_process_has_the_socket_it_was_given(ledger: Ledger, tmp_path
         with socket.create_connection(listening.getsockname(), timeout=60) as asking:
             assert asking.recv(4) == b"here"
     terminate(owned, 5.0)
+
+
+def test_of_many_that_launch_under_one_name_at_once_one_does(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    def launch() -> Owned | None:
+        try:
+            return Ledger(ledger.path).launch(
+                "server", ["sleep", "60"], env={}, cwd=tmp_path, log=tmp_path / "log", info={}
+            )
+        except BadInput:
+            return None
+
+    with ThreadPoolExecutor(8) as threads:
+        launched = [o for o in threads.map(lambda _: launch(), range(8)) if o is not None]
+    assert [ledger.get("server")] == launched
+    terminate(launched[0], 5.0)
+
+
+def test_the_end_of_a_process_leaves_the_entry_of_its_successor(ledger: Ledger) -> None:
+    first = ledger.announce("server", ["one"], "log")
+    second = ledger.announce("server", ["two"], "log")
+    ledger.forget(first)
+    assert ledger.get("server") == second
+    ledger.forget("server")
+    assert ledger.get("server") is None

@@ -201,7 +201,7 @@ def test_a_journal_that_does_not_fit_is_refused(
     journal = Journal(write.folder / "tasks.replies.jsonl")
     if line["event"] != "begun":
         journal.append("begun", seed=0)
-    journal.append(**line)
+    journal.append(line["event"], **{k: v for k, v in line.items() if k != "event"})
     with pytest.raises(BadInput, match=reason):
         write([said(copy_task(0))], 1)
 
