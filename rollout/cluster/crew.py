@@ -18,7 +18,14 @@ from fieldkit.codec import decode_trajectory
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, Shortage, Unavailable
 from fieldkit.records import Task, Trajectory, Turn
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.ray_cluster import joined, no_room_now, nodes, options, require_room
+from rollout.cluster.ray_cluster import (
+    joined,
+    lost_errors,
+    no_room_now,
+    nodes,
+    options,
+    require_room,
+)
 from rollout.cluster.rollout_worker import PlayerThere, RolloutWorker, Said
 from rollout.engine.router import is_alive
 from rollout.engine.target import Served
@@ -97,7 +104,7 @@ class Crew:
             worker.in_flight += 1
             try:
                 return self._heard(worker, await self._asked(worker, task, k, seeds))
-            except self._ray.exceptions.RayActorError as e:
+            except lost_errors(self._ray) as e:
                 self._lose(worker, e)
             finally:
                 worker.in_flight -= 1
@@ -160,7 +167,7 @@ class Crew:
                 try:
                     answer.result()
                     some_ready = True
-                except self._ray.exceptions.RayActorError as e:
+                except lost_errors(self._ray) as e:
                     self._lose(worker, e)
             late = [] if done else [a for a, w in waiting.items() if all_placed or not w.node]
             for answer in late:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rollout.engine import kernel_cache, vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
 from rollout.engine.target import Target
-from rollout.engine.vllm_server import API_KEY_VARIABLE, KERNELS, LoraShape
+from rollout.engine.vllm_server import API_KEY_VARIABLE, KERNELS, LoraShape, serving_dtype
 
 _MODULE = "rollout.cluster.engine_there"  # as the main program its __name__ is another one
 
@@ -28,7 +28,8 @@ def command(target: Target, settings: EngineSettings) -> list[str]:
     """The words of this program, but for host and port. `settings`: of the server."""
     spec = {
         "model": str(target.model_dir),
-        "settings": asdict(settings),
+        # As the trainer's canary has it: this machine may lack what the node's processor has.
+        "settings": asdict(replace(settings, dtype=serving_dtype(settings, target.model_dir))),
         "lora": target.shape and target.shape.note,
         "adapters": {name: str(path) for name, path in target.paths.items()},
     }

@@ -36,6 +36,12 @@ class Node:
         return all(self.resources.get(name, 0.0) >= amount for name, amount in needs.items())
 
 
+def lost_errors(ray: Any) -> tuple[type[Exception], ...]:
+    """What Ray raises where an actor's node is gone: before its answer was made, and after that but
+    before a large one was fetched."""
+    return ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
+
+
 @contextlib.contextmanager
 def joined(cluster: ClusterSettings) -> Iterator[Any]:
     """Be a driver of the cluster for the length of the block; gives the package `ray`.

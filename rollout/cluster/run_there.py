@@ -22,7 +22,7 @@ from fieldkit.errors import FieldkitError, Unavailable
 from fieldkit.files.json_text import parse_json
 from rollout.cluster.cluster_settings import ClusterSettings, Needs, told_needs
 from rollout.cluster.node_process import OUT, Heard, NodeProcess, Place
-from rollout.cluster.ray_cluster import joined, no_room_now, options, require_room
+from rollout.cluster.ray_cluster import joined, lost_errors, no_room_now, options, require_room
 from rollout.engine.vllm_server import API_KEY_VARIABLE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ def run(words: argparse.Namespace, command: Sequence[str]) -> int:
                     " here (docs/SCALE.md)"
                 )
             return _followed(ray, actor, ending)
-        except ray.exceptions.RayActorError as e:
+        except lost_errors(ray) as e:
             raise Unavailable(
                 f"the node that {words.what} was on is lost ({_first_line(e)}). What was finished"
                 " is kept, and the same command goes on; `ray status` shows the nodes"
@@ -108,7 +108,7 @@ def _placed(
             raise no_room_now(needs, words.what, words.key, cluster.room_seconds)
     try:
         place: Place = ray.get(placed)
-    except ray.exceptions.RayActorError as e:
+    except lost_errors(ray) as e:
         raise Unavailable(
             f"a node cannot start {words.what}: {_first_line(e)}; Ray has to be started there with"
             f" the checkout's own packages: `{Path(sys.executable).parent}/ray start`"

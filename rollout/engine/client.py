@@ -47,6 +47,8 @@ _SOCKET_OPTIONS = [
         1000 * (_SILENCE_SECONDS + _PROBES * _PROBE_SECONDS),
     ),
 ]
+# vLLM takes what is left out from the model folder's generation config, unless it was told not to.
+_NO_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _FIRST_BACKOFF_SECONDS = 0.5  # doubles with every attempt, up to the longest
 _LONGEST_BACKOFF_SECONDS = 10.0
 _TRANSIENT_STATUS = (408, 429, 500, 502, 503, 504)
@@ -192,7 +194,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         self.model_name = model_name
         self._stop_token_ids = list(stop_token_ids)
         self._alive = alive
-        self._remedy = remedy
+        self.remedy = remedy
         self._settings = settings or ClientSettings()
         self._clock = clock
         self._sleep = sleep
@@ -233,6 +235,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
+            **_NO_PENALTIES,
             "seed": seed,
             "logprobs": 0,  # of the sampled id only
             "return_token_ids": True,
@@ -309,7 +312,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         why = f"in {times} over {seconds:.0f} s" if alive else "any more"
         state = "" if alive else " The server's process has ended."
         what = f"{self.base_url}: no answer for {self.model_name} {why}; the last: {reason}.{state}"
-        return NoAnswer(what, self._remedy)
+        return NoAnswer(what, self.remedy)
 
 
 def authorization(api_key: str) -> dict[str, str]:

@@ -218,7 +218,8 @@ class OutsideServer:
         if not self._settings.shared:
             return
         with contextlib.suppress(OSError):  # the next adapter needs the folder, and says so
-            for copy in Path(self._settings.shared).glob(f"*-{self._owner}"):
+            # Also what a kill left half written: nobody else writes under this owner's name.
+            for copy in Path(self._settings.shared).glob(f"*-{self._owner}*"):
                 if copy.name not in wanted:
                     shutil.rmtree(copy, ignore_errors=True)
 

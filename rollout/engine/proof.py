@@ -91,17 +91,17 @@ async def proof_of(client: EngineClient, adapter: Path, adapter_sha: str) -> Pro
         )
     every = await asyncio.gather(*(client.logprobs(ids) for ids in canary.ids))
     served = [row[-len(new) :] for row, new in zip(every, canary.new, strict=True)]
-    return judge(canary, served, client.model_name)
+    return judge(canary, served, client.model_name, client.remedy)
 
 
-def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof:
+def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: str = "") -> Proof:
     """Compare the served logprobs (rows as in `canary.new`) with new, previous and base.
 
     For each rival: over the tokens where it differs from new by more than the noise, how often is
     the served logprob closer to new? Where the two differ by rounding alone, that is a coin's toss
     (a sign test) for any distribution of the rounding, so an even count refuses no right server.
     Sizes are not used, because in bf16 a few unlikely tokens carry most of the rounding. Raises
-    `Unavailable` where a rival or something else answers.
+    `Unavailable` where a rival or something else answers; remedy: what to do then, in a sentence.
     """
     got, new = _flat(served), _flat(canary.new)
     mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)
@@ -117,7 +117,7 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof
             raise Unavailable(
                 f"{name}: the server answers with {label}, not with the adapter it was given (of "
                 f"{of} tokens that tell them apart {of - closer} are closer to {label}; {figures})."
-                " Run the same command again: it starts a fresh server."
+                f" {remedy}"
             )
         if _tail(closer, of) >= _BY_CHANCE:
             doubtful.append(label)
@@ -125,8 +125,8 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str) -> Proof
     if mean_abs > max(floor, _MAX_MEAN_IN_NOISE * canary.noise):
         raise Unavailable(
             f"{name}: the server's logprobs are not the adapter's: {figures} in "
-            f"{canary.dtype}. Is the model folder the one it was trained on? `grpo prove` writes "
-            "a new canary for it."
+            f"{canary.dtype}. Is the model folder the one it was trained on, and does the server "
+            f"compute in {canary.dtype} (engine.dtype)? `grpo prove` writes a new canary."
         )
     if doubtful:
         told = f"its answers are as close to those of {' and '.join(doubtful)}: a step this small "

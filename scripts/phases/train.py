@@ -104,6 +104,9 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     began = time.monotonic()
     if kept is None or not _ask(ctx, n, kept, request):
         _run_alone(ctx, n, request, tries=2 if kept is None else 1)
+    # Of a file that another machine wrote NFS may go on saying that it is not there, until its
+    # folder is read.
+    list(request.inputs.out_dir.iterdir())
     trained = read_json(request.inputs.out_dir / "train.json")
     _count_seconds(ctx, trained["seconds"], time.monotonic() - began)
     return dict(trained)
@@ -178,8 +181,8 @@ def _ask(ctx: Context, n: int, kept: KeptTrainer, request: Request) -> bool:
 
 
 def _run_alone(ctx: Context, n: int, request: Request, tries: int) -> None:
-    """Run `python -m trainer` on step `n`. Raises the error of its exit code, and `Unavailable`
-    where it hung in each of so many tries."""
+    """Run `python -m trainer` on step `n`, once more where it hung or its node was lost. Raises the
+    error of its exit code, and `Unavailable` where it hung in each of so many tries."""
     for left in reversed(range(tries)):
         listener = _Listener(ctx, n)
         code = run_child(
@@ -192,6 +195,10 @@ def _run_alone(ctx: Context, n: int, request: Request, tries: int) -> None:
             env=_environment(ctx),
         )
         ctx.check_stop()
+        is_lost = ctx.config.cluster.used and code == Unavailable.exit_code
+        if left and is_lost:
+            ctx.say("the node of the trainer is lost; the step is taken anew on another one")
+            continue
         if code == 0 or not listener.quiet.was_too_long:
             _refuse_failure(ctx, code, n, request.log)
             return

@@ -62,6 +62,8 @@ class Rank:
 
         torch raises a RuntimeError where the connection to another rank ends. torchrun tells the
         error of the rank that ended first, and then ends this one, which therefore waits for it.
+        After any error the connection is left to the end of the process: NCCL's own end waits for
+        ranks that may be waiting for this one.
         """
         if self.size == 1:
             yield
@@ -76,9 +78,7 @@ class Rank:
         except RuntimeError:
             signal.sigtimedwait([], _LAST_SECONDS)  # SIGTERM ends the process
             raise
-        finally:
-            if distributed.is_initialized():
-                distributed.destroy_process_group()
+        distributed.destroy_process_group()
 
     def gather(self, value: T) -> list[T]:
         """`value` of every rank, in their order. Returns when all have called it.

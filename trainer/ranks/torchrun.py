@@ -64,7 +64,9 @@ def run_ranks(words: Sequence[str], settings: TrainerSettings, out_dir: Path) ->
         nproc_per_node=size,
         run_id=str(uuid4()),
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",  # a free port
+        # A file: who reaches a store at a port can have torch unpickle what he puts there.
+        rdzv_endpoint=str(scratch / "rendezvous"),
+        rdzv_configs={"store_type": "file"},
         local_addr="localhost",  # a machine's own name need not resolve
         max_restarts=0,
         monitor_interval=_WATCH_SECONDS,
@@ -102,7 +104,7 @@ def _environment(size: int, devices: int, scratch: Path) -> dict[str, str]:
     if not devices:
         cores = len(os.sched_getaffinity(0))
         added["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // size)))
-        # One machine: no port is opened to a network, and its name need not resolve.
+        # One machine: the ranks talk on the loopback device, and its name need not resolve.
         added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     return added
 

@@ -251,15 +251,19 @@ class Gone(RayError):
     """As RayActorError."""
 
 
+class Lost(RayError):
+    """As ObjectLostError, which is no RayActorError."""
+
+
 @dataclass
 class Actor:
-    """A worker as Ray gives it. Each event is set when it has got so far; None: never. fails: it
-    ends while it loads."""
+    """A worker as Ray gives it. Each event is set when it has got so far; None: never.
+    error: what its load ends in."""
 
     node: str
     placed: asyncio.Event | None
     loaded: asyncio.Event | None
-    fails: bool = False
+    error: type[RayError] | None = None
 
     @property
     def place(self) -> Any:
@@ -275,8 +279,8 @@ class Actor:
 
     async def _begin(self) -> Said:
         await (self.loaded or asyncio.Event()).wait()
-        if self.fails:
-            raise Gone("it was killed")
+        if self.error is not None:
+            raise self.error("it was killed")
         return Said(0, "")
 
 
@@ -288,7 +292,8 @@ def at_once() -> asyncio.Event:
 
 def waited_for(actors: Sequence[Actor], said: list[str]) -> tuple[Crew, list[_Worker]]:
     ray = SimpleNamespace(
-        exceptions=SimpleNamespace(RayError=RayError, RayActorError=Gone), kill=lambda actor: None
+        exceptions=SimpleNamespace(RayError=RayError, RayActorError=Gone, ObjectLostError=Lost),
+        kill=lambda actor: None,
     )
     workers = [_Worker(actor) for actor in actors]
     return Crew(ray, workers, lambda: True, said.append), workers
@@ -316,10 +321,13 @@ async def test_a_worker_that_was_placed_is_waited_for_while_it_loads(
     assert said == ["the rollout worker that has no node yet is left out: not ready in 0 s"]
 
 
-async def test_where_no_worker_gets_ready_each_is_said_and_the_reason_is_not_room() -> None:
+@pytest.mark.parametrize("error", [Gone, Lost])
+async def test_where_no_worker_gets_ready_each_is_said_and_the_reason_is_not_room(
+    error: type[RayError],
+) -> None:
     said: list[str] = []
     there, _ = waited_for(
-        [Actor("a", at_once(), at_once(), fails=True), Actor("b", at_once(), None)], said
+        [Actor("a", at_once(), at_once(), error), Actor("b", at_once(), None)], said
     )
     with pytest.raises(Unavailable, match=r"no rollout worker .* was ready to play"):
         await there.begin(ClusterSettings(kind="ray", room_seconds=0.05))
