@@ -22,7 +22,8 @@ ask() {
         2) kill "$phase_pid" 2> /dev/null || true ;;
     esac
 }
-trap ask INT HUP # nohup leaves HUP ignored, and a signal ignored at the start cannot be trapped
+trap ask INT
+trap '[ "$asked" -gt 0 ] || ask' HUP # comes twice; nohup leaves it ignored, which cannot be trapped
 trap 'asked=1; ask' TERM
 finish() { # nothing of an engine outlives the loop; what went wrong before has the first word
     local code=$? stopped=0

@@ -83,8 +83,14 @@ def end_with_leftovers(ledger: Ledger, owned: Owned, grace_seconds: float) -> in
     """
     ended = terminate(owned, grace_seconds)
     Leftovers.of((), owned.info).remove()
-    ledger.forget(owned.name)
+    forget_ended(ledger, owned)
     return len(ended)
+
+
+def forget_ended(ledger: Ledger, owned: Owned) -> None:
+    """Remove the entry of what has ended, which does no harm where a full disk keeps it."""
+    with contextlib.suppress(OSError):
+        ledger.forget(owned)
 
 
 def end_beside(ledger: Ledger, name: str, grace_seconds: float) -> None:

@@ -167,7 +167,7 @@ def stop_engine(
         for replica in (Replica(), *others):
             try:
                 ended += Server(run_dir, settings, on_progress, replica=replica).stop()
-            except FieldkitError as e:
+            except (FieldkitError, OSError) as e:
                 failures.append(e)
     if failures:
         raise failures[0]

@@ -1,7 +1,8 @@
 """Turns signals into stop requests: finish the step, or stop now.
 
-Ctrl-C once (or a closed terminal) lets the step finish; Ctrl-C twice or SIGTERM stops at once. In
-both cases the same command resumes the run. A signal that was ignored when the program started
+Ctrl-C once (or a closed terminal) lets the step finish; Ctrl-C twice or SIGTERM stops at once. A
+closed terminal is told twice, by the shell and by the kernel, and asks no more than that. In both
+cases the same command resumes the run. A signal that was ignored when the program started
 (nohup, --detach) stays ignored. Nothing is interrupted here: the loop checks the wish.
 """
 
@@ -46,10 +47,14 @@ def listening(wish: Wish) -> Iterator[Wish]:
     def finish(number: int, frame: FrameType | None) -> None:
         wish.ask_finish()
 
+    def hung_up(number: int, frame: FrameType | None) -> None:
+        if not wish.finish:
+            wish.ask_finish()
+
     def now(number: int, frame: FrameType | None) -> None:
         wish.ask_now()
 
-    handlers = {signal.SIGINT: finish, signal.SIGHUP: finish, signal.SIGTERM: now}
+    handlers = {signal.SIGINT: finish, signal.SIGHUP: hung_up, signal.SIGTERM: now}
     heard = {s: h for s, h in handlers.items() if signal.getsignal(s) is not signal.SIG_IGN}
     before = {s: signal.signal(s, h) for s, h in heard.items()}
     try:

@@ -141,7 +141,7 @@ class _Running:
 
     @property
     def has_failed(self) -> bool:
-        return self.code not in (0, Interrupted.exit_code if self.was_stopped else 0)
+        return self.code != 0 and not self.was_stopped
 
     def raise_failure(self) -> None:
         """Raise the error for its exit code, if it has failed."""
@@ -376,6 +376,9 @@ class _Loop:
         except FieldkitError as e:
             self._note(f"engine: {e}")
             return e
+        except OSError as e:  # as on a disk that became read-only
+            self._note(f"engine: {e}")
+            return Unavailable(f"the engine may not have ended: {e}; see `grpo doctor`")
         return None
 
     def journal_error(self, error: BaseException) -> None:

@@ -23,7 +23,7 @@ from pydantic import ConfigDict
 from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
-from fieldkit.process.owned import start_time
+from fieldkit.process.owned import boot_id, start_time
 
 SCHEMA = 1
 
@@ -82,7 +82,7 @@ class Stopwatch:
 
     def segment(self, phase: str) -> Segment:
         """The phase as it stands now."""
-        loop = os.environ.get(LOOP_VARIABLE, "")
+        loop = this_loop()
         ended = self.began + _since_boot() - self._boot_began
         return Segment(phase, loop, self.began, ended, dict(self.seconds))
 
@@ -182,6 +182,13 @@ def _between(segments: tuple[Segment, ...], since: float) -> float:
     ends = [max(s.ended, since) if i == 0 else s.ended for i, s in enumerate(segments)]
     begins = [s.began for s in segments[1:]]
     return sum(max(0.0, begin - end) for end, begin in zip(ends, begins, strict=False))
+
+
+def this_loop() -> str:
+    """The loop that this phase belongs to; empty for one that was typed. A pid alone may be that of
+    every loop of a container that is started again and again."""
+    pid = os.environ.get(LOOP_VARIABLE, "")
+    return f"{pid}-{start_time(int(pid))}-{boot_id()[:8]}" if pid else ""
 
 
 def process_began() -> float:

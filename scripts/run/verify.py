@@ -31,7 +31,7 @@ from scripts.base.events import Tell, note
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import overlap_of, read_manifest
 from scripts.run.next_phase import sampled_from
-from scripts.run.timings import LOOP_VARIABLE
+from scripts.run.timings import this_loop
 from trainer.checkpoint import MARKER_FILE, state_sha
 
 
@@ -187,7 +187,7 @@ def _read_known(folder: RunFolder, n_done: int) -> _Known:
 
 
 def _stored_known(folder: RunFolder, n_done: int) -> _Known:
-    loop = os.environ.get(LOOP_VARIABLE, "")
+    loop = this_loop()
     try:
         text = folder.checked.read_text(encoding="utf-8")
         known = decode(_Known, text, str(folder.checked))

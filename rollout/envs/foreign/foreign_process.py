@@ -157,8 +157,9 @@ class ForeignProcess:
                 self._over = why
             why = self._over  # the first reason counts: the reader sees the end of a killed one too
             waiting = list(self._waiting.values())
-        with contextlib.suppress(ProcessLookupError):  # it is a group of its own, and may be gone
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:  # once it is reaped, its pid may be another's
+            with contextlib.suppress(ProcessLookupError):  # it is a group of its own, maybe gone
+                os.killpg(self._process.pid, signal.SIGKILL)
         for loop, future in waiting:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_fail, future, why)

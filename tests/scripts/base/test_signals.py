@@ -32,16 +32,23 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_once_finishes_the_step_and_twice_stops_now(number: signal.Signals) -> None:
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGHUP])
+def test_once_finishes_the_step_and_ctrl_c_after_that_stops_now(first: signal.Signals) -> None:
     said: list[str] = []
     with listening(Wish(said.append)) as wish:
-        send(number)
+        send(first)
         assert (wish.finish, wish.now) == (True, False)
-        send(number)
+        send(signal.SIGINT)
         assert (wish.finish, wish.now) == (True, True)
     assert len(said) == 2
     assert "Ctrl-C again" in said[0]
+
+
+def test_a_terminal_that_closes_is_heard_twice_and_still_lets_the_step_finish() -> None:
+    with listening(Wish()) as wish:
+        send(signal.SIGHUP)
+        send(signal.SIGHUP)
+        assert (wish.finish, wish.now) == (True, False)
 
 
 def test_sigterm_stops_now_and_wakes_who_waits() -> None:
