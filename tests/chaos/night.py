@@ -53,7 +53,6 @@ class Victim(StrEnum):
     TRAINER = "trainer"
     API_SERVER = "API server"
     ENGINE_CORE = "EngineCore"
-    WORKER = "Worker"
     ALL = "everything at once"
     ONE_SERVER = "one of two servers"
     ONE_RANK = "one of two ranks"
@@ -61,11 +60,11 @@ class Victim(StrEnum):
 
 SCRIPTED = (Victim.LOOP, Victim.PHASE, Victim.TRAINER, Victim.API_SERVER, Victim.ALL)
 """The victims on the scripted engine, whose child does nothing."""
-ON_VLLM = (*SCRIPTED, Victim.ENGINE_CORE, Victim.WORKER)
+ON_VLLM = (*SCRIPTED, Victim.ENGINE_CORE)
 SEVERAL = (*SCRIPTED, Victim.ONE_SERVER, Victim.ONE_RANK)
 """In a night with two servers of the scripted engine and two trainer processes."""
 
-TITLES = {Victim.ENGINE_CORE: "VLLM::EngineCore", Victim.WORKER: "VLLM::Worker"}
+TITLES = {Victim.ENGINE_CORE: "VLLM::EngineCore"}
 """Titles of vLLM's processes, which have none, and are not found, until they are up."""
 
 

@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from fieldkit.errors import BadInput, Shortage, Unavailable
+from fieldkit.gate.memory import GIB
 from fieldkit.process.owned import Owned, command_line, environment, family
 from fieldkit.process.shared_memory import PLACE, shared_files
 from fieldkit.records import Sampling
@@ -46,6 +47,7 @@ from rollout.engine.vllm_server import (
     BASE_NAME,
     LoraShape,
     command,
+    memory_needed,
 )
 from rollout.engine.vllm_server import (
     environment as server_environment,
@@ -281,16 +283,15 @@ def test_a_killed_servers_orphans_are_ended_before_the_next_start(engine: Shared
 
 
 @pytest.mark.engine
-def test_a_worker_that_is_left_alone_is_seen_and_reclaimed_without_a_trace(
+def test_what_computes_is_seen_where_it_is_left_alone_and_reclaimed_without_a_trace(
     engine: SharedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """API server, EngineCore and resource tracker are killed at once, as for memory."""
+    """API server and resource tracker are killed at once, as for memory."""
     served = engine.ensure(engine.model.adapter(1), "reclaimed-v1")
     owned = find_engine(engine.run_dir)
     assert owned is not None
     shared = [PLACE / name for name in shared_files(family(owned.marker))]
-    assert len(shared) >= 2  # blocks between EngineCore and Worker
-    (worker,) = [p for p in family(owned.marker) if b"VLLM::Worker" in command_line(p)]
+    (worker,) = [p for p in family(owned.marker) if b"VLLM::EngineCore" in command_line(p)]
     killed = [psutil.Process(p) for p in family(owned.marker) if p != worker]
     assert served.pid in [p.pid for p in killed]
     psutil.Process(worker).suspend()  # or it would see its parent die and end itself
@@ -507,9 +508,34 @@ def test_the_server_samples_from_the_distribution_that_it_reports(tiny: TinyMode
 
 
 @pytest.mark.parametrize(
+    ("change", "alone"),
+    [
+        ({}, True),
+        ({"one_process": False}, False),
+        ({"replicas": 2}, False),
+        ({"data_parallel": 2}, False),
+        ({"threads_bind": "0"}, False),
+    ],
+)
+def test_a_server_that_is_alone_computes_in_its_scheduler(
+    tiny: TinyModel, change: dict[str, Any], alone: bool, tmp_path: Path
+) -> None:
+    settings = replace(EngineSettings(), **change)
+    words = command(tiny.folder, settings, None, {}, port=1)
+    env = server_environment(settings, "key", tmp_path)
+    assert ("--distributed-executor-backend" in words) is alone
+    assert ("VLLM_CPU_OMP_THREADS_BIND" not in env) is alone
+    if alone:
+        assert env["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))
+        saved = memory_needed(tiny.folder, replace(settings, one_process=False))
+        assert memory_needed(tiny.folder, settings) == saved - GIB // 2
+
+
+@pytest.mark.parametrize(
     "change",
     [
         *({"max_adapters": 9}, {"lora_matmul": False}, {"tcmalloc": False}, {"threads_bind": "0"}),
+        {"one_process": False},
         *({"kv_cache_gib": 2.0}, {"max_num_seqs": 9}, {"tensor_parallel": 2}),
     ],
 )
