@@ -158,7 +158,7 @@ def test_no_sampler_is_compiled_that_no_request_uses(
 
 
 def test_vllms_own_parallelism_is_passed_through(tiny: TinyModel) -> None:
-    one = command(tiny.folder, EngineSettings(), None, {}, 1)
+    one = command(tiny.folder, EngineSettings(one_process=False), None, {}, 1)
     two = command(tiny.folder, EngineSettings(data_parallel=2, tensor_parallel=4), None, {}, 1)
     assert not [word for word in one if "parallel" in word]
     assert two == [*one, "--data-parallel-size", "2", "--tensor-parallel-size", "4"]
@@ -194,7 +194,7 @@ def foreseen(tiny: TinyModel, **settings: object) -> int:
 
 
 def test_the_forecast_counts_every_server_and_every_rank(tiny: TinyModel) -> None:
-    one = foreseen(tiny)
+    one = foreseen(tiny, one_process=False)
     assert foreseen(tiny, replicas=3) == 3 * one
     assert foreseen(tiny, replicas=0, urls=["http://gpu-box"]) == 0
     copies, parts = foreseen(tiny, data_parallel=2), foreseen(tiny, tensor_parallel=2)
