@@ -6,6 +6,7 @@ with a scratch folder and shared memory as vLLM has them.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, family, terminate
 from fieldkit.process.shared_memory import PLACE, shared_files
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.leftovers import SCRATCH_VARIABLE, Leftovers, held_note, new_scratch
+from rollout.engine.leftovers import BESIDE, SCRATCH_VARIABLE, Leftovers, held_note, new_scratch
 from rollout.engine.replica import ENGINE
 from rollout.engine.serve import stop_engine
 
@@ -119,6 +120,25 @@ def test_a_server_that_lives_is_ended_with_what_it_has(run: Path, scratch: Path)
     assert family(owned.marker) == []
     assert not (PLACE / block).exists()
     assert not scratch.exists()
+
+
+def test_a_full_disk_keeps_no_server_alive(
+    run: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned, _ = start(run, scratch)
+    beside = subprocess.Popen(["sleep", "600"])
+    trainer = Ledger(run / LEDGER_FILE).announce(
+        "trainer", ["sleep"], run / "log", {BESIDE: ENGINE}
+    )
+    Ledger(run / LEDGER_FILE).started(trainer, beside.pid)
+
+    def full(self: Ledger, entries: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Ledger, "_write", full)
+    assert stop_engine(run) == 2
+    assert family(owned.marker) == []
+    assert beside.wait(timeout=5) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("kind", ["elsewhere", "another name", "a link", "open to others"])

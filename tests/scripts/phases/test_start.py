@@ -187,6 +187,20 @@ def test_a_start_with_changed_settings_keeps_the_arms_that_would_be_played_alike
     assert (["evals/aaaa"] in dropped, ["evals/bbbb"] in dropped) == (not kept, not kept)
 
 
+def test_a_start_with_changed_settings_leaves_no_rollout_of_the_old_ones(
+    evening: Callable[..., RunFolder],
+) -> None:
+    """With an overlap the second step's may be there before the first one is trained."""
+    folder = evening()
+    begin(folder)
+    for n in (1, 2):
+        folder.bundle(n).parent.mkdir(parents=True)
+        folder.bundle(n).write_text("{}\n")
+    change(folder, "max_turns = 2", "max_turns = 1")
+    begin(folder)
+    assert [folder.step(n).exists() for n in (0, 1, 2)] == [True, False, False]
+
+
 def test_a_start_that_fails_leaves_the_arms_and_what_says_how_they_were_played(
     evening: Callable[..., RunFolder],
 ) -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from fieldkit.errors import BadInput
 from scripts.run.timings import (
+    LOOP_VARIABLE,
     Segment,
     StepTimings,
     Stopwatch,
     eval_segment,
     process_began,
     read_timings,
+    this_loop,
     write_timings,
 )
 
@@ -87,6 +89,17 @@ def test_timings_of_another_step_are_refused(tmp_path: Path) -> None:
     write_timings(path, StepTimings(3))
     with pytest.raises(BadInput, match="step 4"):
         read_timings(path, 4)
+
+
+def test_a_loop_of_another_start_of_a_container_is_another_loop_though_its_pid_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert this_loop() == "", "a phase that was typed"
+    monkeypatch.setenv(LOOP_VARIABLE, f"{os.getpid()}")
+    mine = this_loop()
+    assert mine == this_loop()
+    monkeypatch.setattr("scripts.run.timings.start_time", lambda pid: 1)
+    assert this_loop() != mine
 
 
 def test_a_process_knows_when_it_was_started() -> None:
