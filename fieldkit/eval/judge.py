@@ -87,7 +87,8 @@ class Judge:
     `chat`; a model that thinks before it grades needs more tokens. scale: lowest and highest score;
     known for the built-in rubrics, and None accepts any number. cache: a JSONL file in which
     replies are kept, so that the same question is not asked twice; without one they are kept
-    while this judge lives.
+    while this judge lives. It knows a judge by its model's name, wherever that is served: another
+    model under one name needs a file of its own.
     """
 
     client: Chats

@@ -101,6 +101,8 @@ class PairedRow:
     """None in evidence that was stored before it was counted."""
     once: Estimate | None = None
     """As `assertion_rate`, without assertions that another one implies; None as above."""
+    reward: Estimate | None = None
+    """None as above."""
 
 
 class MatchedArms:
@@ -216,6 +218,9 @@ class MatchedArms:
             )
             if ref_once and arm_once
             else None,
+            reward=stats.mean_difference(
+                [o.reward for o in ref], [o.reward for o in arm], seed=self.seed
+            ),
         )
 
     def paired_rows(self) -> tuple[PairedRow, ...]:

@@ -137,7 +137,13 @@ MEASURES = (
         _of_model(lambda a: quantities.plain(a.mean_seconds)),
         is_wide=True,
     ),
-    Measure("reward (± its spread)", _reward, is_wide=True),
+    Measure(
+        "reward (± its spread)",
+        _reward,
+        "reward",
+        lambda p: quantities.estimate(p.reward, as_points=False, digits=2) if p.reward else NOTHING,
+        is_wide=True,
+    ),
 )
 
 

@@ -20,9 +20,11 @@ from scripts.evidence.milestones import window
 from scripts.evidence.step_figures import REWARD, STOPS
 from scripts.words.quantities import (
     counted,
+    estimate,
     is_alike,
     p_value,
     percent,
+    plain,
     span,
     turns,
     with_interval,
@@ -301,11 +303,19 @@ class _Case:
             f" ({self._change(PASSES, self.paired.passed)})."
         )
         if not a.has_parts:
-            return passed
+            return passed + self._reward_sentence()
         return (
             f"{passed} Of the assertions {percent(a.assertion_rate.value)} hold, the {b.name}"
             f" {percent(b.assertion_rate.value)} ({_judged(rate)})."
         )
+
+    def _reward_sentence(self) -> str:
+        """Where a task has one assertion, its reward says what its pass does not."""
+        a, b, change = self.after.mean_reward, self.before.mean_reward, self.paired.reward
+        if a is None or b is None or change is None:
+            return ""
+        moved = estimate(change, as_points=False, digits=2)
+        return f" The mean reward is {plain(a, 2)}, before {plain(b, 2)} ({moved})."
 
     def _stops_sentence(self) -> str:
         a, b = self.after, self.before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.stats import Interval, PairedProportions
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
@@ -95,19 +96,12 @@ def _tiles(evidence: Evidence, verdict: Verdict) -> tuple[Tile, ...]:
         return Tile(name, of, f"{done}{before.name}: {was}", f"{found}, p {p}", test.sign)
 
     done = f"{after.stopped_and_passed} of them passed; " if after.stopped else ""
-    parts = Tile(
-        "assertions that hold",
-        quantities.percent(after.assertion_rate.value),
-        f"{before.name}: {quantities.percent(before.assertion_rate.value)}",
-        f"{quantities.estimate(change.assertion_rate)} points",
-        change.assertion_rate.sign,
-    )
     # Where there was no habit of going on, more turns may be what the work takes.
     had_habit = verdict.habit is not Habit.NEVER_THERE
     return (
         counted(PASSES, before.passed, after.passed, change.passed),
         counted(STOPPED, before.stopped, after.stopped, change.stopped, done),
-        *([parts] if after.has_parts else []),
+        *_in_support(before, after, change),
         Tile(
             "turns a task",
             quantities.turns(after.mean_turns.value),
@@ -116,6 +110,29 @@ def _tiles(evidence: Evidence, verdict: Verdict) -> tuple[Tile, ...]:
             -change.turns.sign if had_habit else 0,
         ),
     )
+
+
+def _in_support(before: ArmRow, after: ArmRow, change: PairedRow) -> tuple[Tile, ...]:
+    """The assertions; where a task has a single one, its reward, which the passes do not say."""
+    if after.has_parts:
+        rate = Tile(
+            "assertions that hold",
+            quantities.percent(after.assertion_rate.value),
+            f"{before.name}: {quantities.percent(before.assertion_rate.value)}",
+            f"{quantities.estimate(change.assertion_rate)} points",
+            change.assertion_rate.sign,
+        )
+        return (rate,)
+    if change.reward is None or after.mean_reward is None or before.mean_reward is None:
+        return ()
+    reward = Tile(
+        "mean reward",
+        quantities.plain(after.mean_reward, 2),
+        f"{before.name}: {quantities.plain(before.mean_reward, 2)}",
+        quantities.estimate(change.reward, as_points=False, digits=2),
+        change.reward.sign,
+    )
+    return (reward,)
 
 
 def _cost_tile(f: Findings, wall: WallTime | None) -> tuple[Tile, ...]:

@@ -41,10 +41,11 @@ def turns(value: float, sign: bool = False) -> str:
     return signed(value) if sign else plain(value)
 
 
-def span(interval: Interval, as_points: bool = True, joined: str = " to ") -> str:
+def span(interval: Interval, as_points: bool = True, joined: str = " to ", digits: int = 1) -> str:
     """Both ends of an interval, with signs."""
     scale = 100 if as_points else 1
-    return f"{signed(scale * interval.low)}{joined}{signed(scale * interval.high)}"
+    ends = (signed(scale * end, digits) for end in (interval.low, interval.high))
+    return joined.join(ends)
 
 
 ALIKE = "on each task"
@@ -57,12 +58,13 @@ def is_alike(value: Estimate) -> bool:
     return value.interval is not None and with_width(value).interval is None
 
 
-def estimate(value: Estimate, as_points: bool = True) -> str:
+def estimate(value: Estimate, as_points: bool = True, digits: int = 1) -> str:
     """A difference with its interval in brackets."""
-    number = points(value.value) if as_points else signed(value.value)
+    number = signed(100 * value.value if as_points else value.value, digits)
     if value.interval is None:
         return number
-    return f"{number} [{ALIKE if is_alike(value) else span(value.interval, as_points)}]"
+    within = ALIKE if is_alike(value) else span(value.interval, as_points, digits=digits)
+    return f"{number} [{within}]"
 
 
 def with_interval(value: Estimate, as_points: bool = True) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -225,17 +226,22 @@ def test_more_work_with_a_habit_that_is_gone_by_luck_or_not_is_done() -> None:
     assert found.headline.startswith("The work got better.")
 
 
-def test_a_task_with_one_assertion_has_no_share_of_assertions_beside_its_pass() -> None:
+def test_where_a_task_has_one_assertion_its_reward_stands_beside_its_pass() -> None:
     def scored(name: str, passed: int) -> Arm:
-        whole = arm(name, set(range(passed)), EVERY, 0, 4, N)
-        one = {
-            t: replace(o, assertions_passed=o.passed, assertions_total=1)
-            for t, o in whole.outcomes.items()
-        }
-        return Arm(name, one)
+        outcomes = arm(name, set(range(passed)), EVERY, 0, 4, N).outcomes.items()
+        return Arm(
+            name,
+            {
+                t: replace(o, assertions_passed=o.passed, assertions_total=1, reward=o.passed / 2)
+                for t, o in outcomes
+            },
+        )
 
     said = verdict(scored("warm start", 30), scored("step 9", 60)).details[0]
     assert "assertions" not in said
+    assert re.search(
+        r"The mean reward is 0\.19, before 0\.09 \(\+0\.09 \[\+0\.0\d to \+0\.1\d\]", said
+    )
 
 
 def test_what_rose_and_fell_again_is_no_sign_of_learning() -> None:
