@@ -140,18 +140,15 @@ def test_a_node_removed_in_the_rollout_costs_the_night_nothing(
     require_whole(night, of_one_box)
 
 
-def test_a_node_removed_in_training_ends_the_phase_and_the_same_command_trains_once(
+def test_a_node_removed_in_training_costs_the_night_a_second_try_on_another_one(
     night: Night, nodes: Nodes, of_one_box: Night
 ) -> None:
     with night.running() as loop:
         night.until(loop, lambda: trainers(night))
+        nodes.add("c", train=1.0)
         nodes.remove("a")
-        assert loop.wait() == 4, night.said
-    assert "the node that the trainer was on is lost" in said(night)
-    assert not night.folder.summary(1).exists()
-    wait_for(lambda: not trainers(night), "the trainer ended with its node")
-    nodes.add("c", train=1.0)
-    assert night.run() == 0, night.said
+        assert loop.wait() == 0, night.said
+    assert "the node of the trainer is lost; the step is taken anew" in said(night)
     require_whole(night, of_one_box)
 
 

@@ -178,6 +178,25 @@ def test_one_that_hangs_again_ends_the_phase_with_what_to_type(
     assert said.endswith(f"Its log: {tmp_path / 'train.log'}")
 
 
+LOST = "import sys; print('grpo: the node is lost', file=sys.stderr); sys.exit(4)"
+
+
+@pytest.mark.parametrize("cluster", [True, False])
+def test_a_trainer_whose_node_is_lost_is_begun_once_more_on_a_cluster(
+    hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: bool
+) -> None:
+    if cluster:
+        hanging.config = replace(hanging.config, cluster=ClusterSettings(kind="ray"))
+    started = runs(monkeypatch, LOST)
+    with pytest.raises(Unavailable, match="the node is lost"):
+        _run_alone(hanging, 3, request_in(tmp_path), tries=2)
+    assert len(started) == (2 if cluster else 1)
+    if cluster:
+        started = runs(monkeypatch, LOST, "print('well')")
+        _run_alone(hanging, 3, request_in(tmp_path), tries=2)
+        assert len(started) == 2
+
+
 class Silent(KeptTrainer):
     """One that stays, and answers nothing."""
 
