@@ -46,7 +46,7 @@ from scripts.run.state import (
     steps_planned,
 )
 from scripts.run.timings import LOOP_VARIABLE
-from scripts.run.until import FORECAST, held, next_time, seconds_until
+from scripts.run.until import FORECAST, deadline, held, seconds_until
 from scripts.run.verify import require_weights
 from scripts.track.trackers import require_trackers
 
@@ -169,7 +169,9 @@ class _Loop:
         self.lock_fd = lock_fd
         self.journal = Journal(folder.journal)
         self.beside: Phase | None = None
-        self.deadline = next_time(options.until, time.time()) if options.until else None
+        self.deadline = None
+        if options.until:
+            self.deadline = deadline(options.until, time.time(), self.journal.read())
         self.has_forecast = False
         self.unshown: Exception | None = None
         self.held = Held(folder)

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Entry
+from scripts.run.next_phase import Phase
 from scripts.words.quantities import clock, counted
 
 FORECAST = "forecast"
 """The event in the journal: steps in all, and `end`, the Unix time at which all is done."""
+
+_LATE_SECONDS = 6 * 3600.0
+"""For how long after its time `--until` still means that of the night which it was typed for."""
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
@@ -34,6 +38,23 @@ def next_time(text: str, now: float) -> float:
         if at > now:
             return at
     raise BadInput(f"--until {text}: no such time today or tomorrow")
+
+
+def deadline(text: str, now: float, journal: Sequence[Entry]) -> float:
+    """The Unix time of `--until HH:MM` for a loop that starts at `now`. Raises as `next_time`.
+
+    The next such time; but the one that has just gone by, where the night had it as its end and is
+    not done: the command that goes on after a stop is typed when somebody sees that it stopped, and
+    must not add a day to the night.
+    """
+    at = next_time(text, now)
+    loops = [e for e in journal if e.event in ("loop_start", "loop_end")]
+    starts = [e for e in loops if e.event == "loop_start"]
+    before = starts[-1].data.get("limits", {}).get("until") if starts else None
+    is_done = bool(loops) and loops[-1].data.get("next") == Phase.DONE.value
+    if before is None or is_done or not 0 <= now - before <= _LATE_SECONDS:
+        return at
+    return float(before) if clock(before) == clock(at) else at
 
 
 def seconds_until(deadline: float | None) -> float | None:

@@ -8,7 +8,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Entry
-from scripts.run.until import FORECAST, held, next_time, seconds_until
+from scripts.run.until import FORECAST, deadline, held, next_time, seconds_until
 
 
 def at(hour: int, minute: int, day: int = 10) -> float:
@@ -23,6 +23,20 @@ def test_the_next_seven_in_the_morning_is_tomorrows_in_the_evening_and_todays_at
     assert next_time("07:00", at(22, 30)) == at(7, 0, day=11)
     assert next_time("07:00", at(2, 15)) == at(7, 0)
     assert next_time("7:00", at(7, 0)) == at(7, 0, day=11)
+
+
+def test_a_night_that_was_stopped_and_goes_on_after_its_time_gets_no_day_more() -> None:
+    started = entry(at(22, 0), "loop_start", limits={"until": at(7, 0, 11)})
+    stopped = entry(at(6, 55, 11), "loop_end", next="train")
+    assert deadline("07:00", at(7, 5, 11), [started, stopped]) == at(7, 0, 11)
+    assert deadline("07:00", at(7, 5, 11), [started]) == at(7, 0, 11), "it was killed"
+    tomorrow = at(7, 0, 12)
+    assert deadline("07:00", at(7, 5, 11), []) == tomorrow
+    assert deadline("07:00", at(20, 0, 11), [started, stopped]) == tomorrow, "another evening"
+    assert deadline("08:00", at(7, 5, 11), [started, stopped]) == at(8, 0, 11), "another time"
+    done = entry(at(6, 55, 11), "loop_end", next="done")
+    assert deadline("07:00", at(7, 5, 11), [started, done]) == tomorrow
+    assert deadline("07:00", at(2, 0, 11), [started]) == at(7, 0, 11), "its time is to come"
 
 
 @pytest.mark.parametrize("clock", ["25:00", "7", "07:60", "seven", ""])
