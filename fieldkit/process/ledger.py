@@ -121,9 +121,8 @@ class Ledger:
         try:
             yield
         finally:
-            # An entry of what has ended does no harm, and a successor's stays.
-            with contextlib.suppress(OSError), self._locked():
-                self._remove(marker)
+            with contextlib.suppress(OSError):  # an entry of what has ended does no harm
+                self.forget(own)
 
     def _marks(self, marker: str) -> dict[str, str]:
         ledger = str(self.path.absolute())

@@ -25,6 +25,9 @@ from rollout.cluster.node_process import OUT, Heard, NodeProcess, Place
 from rollout.cluster.ray_cluster import joined, lost_errors, no_room_now, options, require_room
 from rollout.engine.vllm_server import API_KEY_VARIABLE
 
+LOST = 75
+"""Exit code where the node is lost that the program ran on, so that another may run it."""
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 _TAKEN_ALONG = (API_KEY_VARIABLE, "PYTHONPATH", "OMP_NUM_THREADS")
@@ -49,6 +52,10 @@ def prefix(cluster: ClusterSettings, key: str, what: str) -> list[str]:
         *("--needs", json.dumps(getattr(cluster, key))),
         *("--room-seconds", str(cluster.room_seconds), "--"),
     ]
+
+
+class NodeLost(Unavailable):
+    """The node is gone, and the program with it."""
 
 
 class _Ending:
@@ -84,7 +91,7 @@ def run(words: argparse.Namespace, command: Sequence[str]) -> int:
                 )
             return _followed(ray, actor, ending)
         except lost_errors(ray) as e:
-            raise Unavailable(
+            raise NodeLost(
                 f"the node that {words.what} was on is lost ({_first_line(e)}). What was finished"
                 " is kept, and the same command goes on; `ray status` shows the nodes"
             ) from e
@@ -178,7 +185,7 @@ def main() -> int:
         return run(words, command)
     except FieldkitError as e:
         print(f"error: {e}", file=sys.stderr)
-        return e.exit_code
+        return LOST if isinstance(e, NodeLost) else e.exit_code
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ _LOG_TAIL_BYTES = 20_000
 _ERROR_LINES = 3
 _ERROR_CHARACTERS = 400
 
-# What a server's three processes hold besides weights and KV cache on a CPU, measured with the
-# default model: 0.57 GiB in the API server, 0.51 in the EngineCore, 0.7 in the Worker, which grows
-# with the sizes of its batches: 1.1 after a step, 2.2 after a night of 20 (docs/LOG.md).
+# What vLLM's three processes hold besides weights and KV cache on a CPU, measured with the default
+# model: 0.57 GiB in the API server, 0.51 in the EngineCore, 0.7 in the Worker, which grows with the
+# sizes of its batches: 1.1 after a step, 2.2 after a night of 20 (docs/LOG.md).
 _PROCESS_BYTES = 3 * GIB
 _ONE_LESS_BYTES = GIB // 2  # where the EngineCore is the Worker
 _RANK_BYTES = int(1.4 * GIB)  # of a further EngineCore and Worker
@@ -156,11 +156,11 @@ def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     """Host bytes that a server of this model holds.
 
     On a CPU: weights (parameters x bytes of the serving dtype) + engine.kv_cache_gib (filled with
-    zeros at the start, so all of it is held) + `_PROCESS_BYTES`. Each further rank of
-    engine.data_parallel and engine.tensor_parallel has a cache and processes of its own. Adapters
-    are left out: eight of the default one are 15 MB. A GPU without memory of its own (GB10) takes
-    its share of the host's; for one that has it, the weights are on the host only while the server
-    sleeps. Raises `BadInput` where the share is too small for the model.
+    zeros at the start, so all of it is held) + `_PROCESS_BYTES` (less in one process). Each further
+    rank of engine.data_parallel and engine.tensor_parallel has a cache and processes of its own.
+    Adapters are left out: eight of the default one are 15 MB. A GPU without memory of its own
+    (GB10) takes its share of the host's; for one that has it, the weights are on the host only
+    while the server sleeps. Raises `BadInput` where the share is too small for the model.
     """
     processes = _PROCESS_BYTES + (settings.ranks - 1) * _RANK_BYTES
     if in_one_process(settings):

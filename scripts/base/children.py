@@ -192,7 +192,7 @@ class _Child:
         assert self.process.stdout is not None
         self.process.stdout.close()
         with contextlib.suppress(OSError):  # an entry of what has ended does no harm
-            self._ledger.forget(self.program.name)
+            self._ledger.forget(self._owned)
 
 
 def _stream(children: Sequence[_Child], on_tick: Callable[[], None]) -> None:

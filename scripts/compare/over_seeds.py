@@ -67,8 +67,8 @@ class SeedNight:
 class SeedsArm:
     """One arm. gain: of its end against its start, by measure; against: of its end against the
     first arm's, None for that one itself. p_by_nights: of the shares of tasks that its nights pass
-    at their ends against those of the first arm, by Welch's test; None with fewer than two nights
-    in one of them."""
+    at their ends against those of the first arm, by Welch's test and Holm over the arms; None with
+    fewer than two nights in one of them, and where no night differs from another of its arm."""
 
     name: str
     nights: tuple[SeedNight, ...]

@@ -195,4 +195,4 @@ def _end(family: Family) -> None:
     terminate(family.entry or Owned(family.name, family.marker), GRACE_SECONDS)
     leftovers.remove()
     if family.entry is not None:
-        Ledger(family.run.ledger).forget(family.entry.name)
+        Ledger(family.run.ledger).forget(family.entry)

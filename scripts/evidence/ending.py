@@ -104,15 +104,12 @@ def _asked_first(m: Findings) -> str:
 
 
 def _went_on(journal: Sequence[Entry]) -> bool:
-    limits, complete = None, False
-    for entry in journal:
-        if entry.event == "loop_start":
-            if complete and entry.data.get("limits") != limits:
-                return True
-            limits = entry.data.get("limits")
-        elif entry.event == "loop_end":
-            complete = entry.data.get("next") == Phase.DONE.value
-    return False
+    """Whether a step was trained after the night was complete."""
+    over = [i for i, e in enumerate(journal) if e.data.get("next") == Phase.DONE.value]
+    trained = {"phase": Phase.TRAIN.value, "exit": 0}
+    return bool(over) and any(
+        e.event == "phase_end" and trained.items() <= e.data.items() for e in journal[over[0] :]
+    )
 
 
 def _failed(journal: Sequence[Entry]) -> Entry | None:

@@ -195,7 +195,7 @@ class Findings:
         """The steps at which a goal was first reached."""
         moved = (trend(self.played, figure) for figure in (TURNS, REWARD))
         proven = {t.figure for t in moved if t and t.p_value < SIGNIFICANT and t.sign}
-        return milestones(self.steps, self._paid_alike, proven if self._drawn_alike else ())
+        return milestones(self.steps, self._paid_alike, proven if self._drawn_alike else None)
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:

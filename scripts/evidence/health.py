@@ -79,15 +79,18 @@ def unseen(
 ) -> str:
     """What the checks look for in such a run, for a page without warnings. What they cannot see in
     it, as in a night of three steps, is left out. Arguments as for `warnings`."""
-    reply, entropy, drifts = (
+    reply, entropy, drifts, cut = (
         _first_and_last(steps, figure) is not None
-        for figure in (step_figures.REPLY, step_figures.ENTROPY, step_figures.DRIFT)
+        for figure in (
+            *(step_figures.REPLY, step_figures.ENTROPY),
+            *(step_figures.DRIFT, step_figures.CLIPPED),
+        )
     )
     kl = len(by_step(steps, step_figures.KL)) > STEPS_BEFORE
     rewards = not config.reward.schedule and any(g.figure == "reward" for g in found.gains)
     stops = stops_first_and_last(steps) is not None
     gained = evidence is not None and evidence.newest is not None and evidence.by_need is not None
-    own = drifts and not step_figures.overlap_figures(steps)
+    own = not step_figures.overlap_figures(steps)
     looked_for = (
         (kl, f"a KL of more than {KL_SPIKE:g} times any before it"),
         (rewards, "a reward that rises while fewer tasks pass"),
@@ -98,8 +101,11 @@ def unseen(
         ),
         (reply, f"replies shorter than {percent(COLLAPSED)} of the first ones"),
         (entropy, f"an entropy below {percent(ENTROPY_COLLAPSED)} of the first"),
-        (own, f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token"),
-        (own, f"more than {percent(CLIPPED)} of the tokens clipped"),
+        (
+            own and drifts,
+            f"a sampler and a trainer that drift apart, by more than {DRIFT} nats a token",
+        ),
+        (own and cut, f"more than {percent(CLIPPED)} of the tokens clipped"),
         (bool(steps), f"{percent(SILENT)} of the steps without a signal"),
         (True, "a sandbox that is off"),
         (True, "an adapter of another model"),

@@ -67,13 +67,13 @@ class Milestones:
 
 
 def milestones(
-    steps: Sequence[StepSummary], paid_alike: bool = True, proven: Container[str] = ()
+    steps: Sequence[StepSummary], paid_alike: bool = True, proven: Container[str] | None = ()
 ) -> Milestones:
     """Find the milestones among the steps with rollouts (step-000 has none).
 
     paid_alike: false where `reward.schedule` changes what the same work is paid, so that the reward
     has no gain. proven: keys of the figures whose trend is beyond luck; of others no sentence says
-    when they moved.
+    when they moved. None: no trend is one of the policy, because the draw moves.
     """
     moved = [figure for figure in MOVED if paid_alike or figure is not REWARD]
     played = [s for s in steps if s.stop_rate is not None and s.mean_turns is not None]
@@ -139,22 +139,24 @@ def _most_by(numbers: Sequence[int], smooth: Sequence[float]) -> int | None:
 
 
 def _sentences(
-    found: Milestones, first_step: int | None, paid_alike: bool, proven: Container[str]
+    found: Milestones, first_step: int | None, paid_alike: bool, proven: Container[str] | None
 ) -> list[str]:
     """Of stops and turns; of the reward where the first step stopped by itself already."""
     if not found.n_steps:
         return ["No step has been played yet."]
     if found.stops_90 == first_step and not paid_alike:
         return ["The steps' mean rewards do not compare: reward.schedule changes what is paid."]
+    if found.stops_90 == first_step and proven is None:
+        return ["The steps' mean rewards do not compare: the draw moves on to other tasks."]
     if found.stops_90 == first_step:
-        rose = _dated(found, REWARD, "rise in reward") if REWARD.key in proven else []
+        rose = _dated(found, REWARD, "rise in reward") if REWARD.key in (proven or ()) else []
         return rose or ["No rise of the steps' mean reward can be told from luck."]
     return [
         _reached("90 %", found.stops_90),
         _reached("100 %", found.stops_100),
         f"Fewest turns in training: {found.lowest_turns:.2f} on average, in step"
         f" {found.lowest_turns_step}.",
-        *(_dated(found, TURNS, "fall in turns", down=True) if TURNS.key in proven else []),
+        *(_dated(found, TURNS, "fall in turns", down=True) if TURNS.key in (proven or ()) else []),
     ]
 
 

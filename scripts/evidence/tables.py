@@ -38,6 +38,7 @@ EACH_ALONE_NOTE = (
     "p is of each test by itself; the verdict corrects those that it rests on, of the newest arm."
     " An arm that is picked because it stands out here looks better than it is."
 )
+LATE_NOTE = "p is of each test by itself; the sentences correct it over these rows (Holm)."
 HOLM_NOTE = "p is adjusted over the rows of this table (Holm); brackets are not."
 PASS_AT_K_NOTE = (
     "Endings and the parts of the reward count all attempts. The other tables count the first one"
@@ -270,7 +271,7 @@ def late_table(evidence: Evidence) -> Table | None:
         "What the last steps bought",
         ("since", *_PAIRED_COLUMNS[1:]),
         tuple((p.reference, *_paired_cells(p)[1:]) for p in evidence.late),
-        (*late_sentences(evidence.late), EACH_ALONE_NOTE),
+        (*late_sentences(evidence.late), LATE_NOTE),
     )
 
 

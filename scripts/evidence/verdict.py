@@ -15,7 +15,7 @@ from enum import StrEnum
 from fieldkit.eval.matched import ArmRow, PairedRow
 from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_needed
 from fieldkit.eval.stats import Estimate, PairedProportions, PairedTest, holm
-from scripts.evidence.learning import Training
+from scripts.evidence.learning import Training, Trend
 from scripts.evidence.milestones import window
 from scripts.evidence.step_figures import REWARD, STOPS
 from scripts.words.quantities import (
@@ -45,8 +45,8 @@ class Learning(StrEnum):
     UNDER_WAY = "UNDER_WAY"
     """It learns, and is not finished: more steps are worth their time."""
     DONE = "DONE"
-    """It has no habit now, and fewer tasks ran on or more of them pass than before, beyond luck;
-    nothing is proven worse."""
+    """It has no habit now, or had none, and fewer tasks ran on or more of them pass than before,
+    beyond luck; nothing is proven worse."""
     WORSE = "WORSE"
     """Fewer tasks pass, or it stops less often, beyond luck."""
 
@@ -141,7 +141,8 @@ def judge(
 def proven(change: PairedProportions, p: float | None = None) -> int:
     """The sign of a change, if the exact test and the interval agree, else 0. p: the test's p-value
     as corrected for others; by default its own, of a change by itself."""
-    p = change.test.p_value if p is None else p
+    if p is None:
+        return change.sign
     return change.difference.sign if p < SIGNIFICANT else 0
 
 
@@ -187,7 +188,7 @@ def _learning(
     if work is Work.WORSE or habit is Habit.WORSE:
         return Learning.WORSE
     better = {t.what for t in tests if t.sign > 0}
-    if no_habit_now and better & {PASSES, STOPPED}:
+    if (no_habit_now or habit is Habit.NEVER_THERE) and better & {PASSES, STOPPED}:
         return Learning.DONE
     return Learning.UNDER_WAY if better else Learning.NONE
 
@@ -338,10 +339,17 @@ class _Case:
         moved = [t for t in self.training.trends if t.first != t.last]
         if not moved:
             return ()
-        told = [f"{t.words} ({self._p(_TREND_NAMES[t.figure])})" for t in moved]
+        told = [f"{t.words} ({self._trend(t)})" for t in moved]
         n = moved[0].n_steps
         ends = f"means of the first {window(n)} and the last {window(n)}, which play other tasks"
         return (f"Over {n} steps of training ({ends}), {' and '.join(told)}.",)
+
+    def _trend(self, t: Trend) -> str:
+        test = self.tests[_TREND_NAMES[t.figure]]
+        if test.adjusted >= SIGNIFICANT or t.sign:
+            return self._p(test.what)
+        way = "rise" if t.tau > 0 else "fall"
+        return f"p {p_value(test.adjusted, equals=True)} of a {way}, which the last steps undid"
 
     def _p(self, name: str) -> str:
         test = self.tests.get(name)
@@ -406,7 +414,7 @@ def room(paired: PairedRow) -> str:
         side = "above" if interval.low > 0 else "below"
         return (
             f"in tasks passed its interval lies {side} zero ({span(interval)} points), which its"
-            " test does not bear out"
+            " test, corrected for the others, does not bear out"
         )
     worse, better = 100 * abs(interval.low), 100 * interval.high
     return f"in tasks passed it may be up to {worse:.1f} points worse or {better:.1f} better"

@@ -7,7 +7,7 @@ something. Nothing here runs a phase.
 
 from __future__ import annotations
 
-from fieldkit.errors import BadInput, Interrupted, Shortage, Unavailable
+from fieldkit.errors import BadInput, Shortage, Unavailable
 from scripts.base.exit_codes import ChildBug, Killed
 from scripts.run.next_phase import Phase
 
@@ -37,11 +37,9 @@ class Again:
     def pause(self, phase: Phase, error: BaseException) -> float | None:
         """Note that a phase failed; the seconds after which it is to be done again, None for not.
 
-        Lost processes are replaced at once, and a phase counts as one that something else than this
-        loop told to end, as a guard against short memory does; it is not asked where a person did.
-        A shortage, or an error that nobody foresaw, comes from this run or this machine, unless the
-        phase has gone well before in this loop. An `OSError` is the loop's own: it could not start
-        the phase.
+        Lost processes are replaced at once. A shortage, or an error that nobody foresaw, comes from
+        this run or this machine, unless the phase has gone well before in this loop. An `OSError`
+        is the loop's own: it could not start the phase.
         """
         failures = self._failures.get(phase, 0)
         self._failures[phase] = failures + 1
@@ -49,9 +47,7 @@ class Again:
         return pauses[failures] if failures < len(pauses) else None
 
     def _pauses(self, phase: Phase, error: BaseException) -> tuple[float, ...]:
-        if isinstance(error, Killed | Interrupted) or (
-            isinstance(error, Unavailable) and phase in _PLAYS
-        ):
+        if isinstance(error, Killed) or (isinstance(error, Unavailable) and phase in _PLAYS):
             return _AT_ONCE
         if phase not in self._went_well or isinstance(error, BadInput):
             return ()

@@ -24,7 +24,7 @@ from rollout.sandbox.command import SandboxKind
 from scripts.base.children import TICK_SECONDS, Program, run_children
 from scripts.base.display import Both, Display, log_display, to_the_second
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
-from scripts.base.exit_codes import as_journalled, raise_code
+from scripts.base.exit_codes import Killed, as_journalled, raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.again import Again
 from scripts.night.held import Held
@@ -187,6 +187,11 @@ class _Loop:
         manifest = read_manifest(self.folder)
         changed = free_changes(manifest, self.config) if manifest else {}
         self.journal.append("loop_start", limits=limits, changed=changed)
+        if self.deadline is not None and self.deadline < time.time():
+            self._note(
+                f"--until {self.options.until} is the end that this night had, and has passed: what"
+                " is trained is evaluated; to go on, say another time"
+            )
 
     def look(self) -> Phase:
         """Find the next phase; tell the display, with the time left."""
@@ -241,9 +246,10 @@ class _Loop:
             for child in ended:
                 child.raise_failure()
         except Exception as e:  # an `OSError` too: a full disk is the loop's as well
-            failed = next((child.phase for child in ended if child.has_failed), phase)
-            if not self._goes_again(failed, foreseen(e) or e):
-                raise
+            failed = next((child for child in ended if child.has_failed), children[0])
+            error = self._as_killed(failed, foreseen(e) or e)
+            if not self._goes_again(failed.phase, error):
+                raise error from None if isinstance(e, Interrupted) else e
             return
         if PHASES[phase].shows_table:
             self._try_to_show()
@@ -268,6 +274,16 @@ class _Loop:
             self.journal.append(USED, bytes=most)
         if self.wish.now:
             raise Interrupted(self._resume_hint())
+
+    def _as_killed(self, child: _Running, error: Exception) -> Exception:
+        """The error; of a phase that something else than this loop told to end, as a guard against
+        short memory does, that of one that was killed."""
+        if not isinstance(error, Interrupted) or self.wish.finish:
+            return error
+        return Killed(
+            f"the {child.phase.value} phase was told to end, and not by this loop: memory may be"
+            f" short; its log: {child.log}"
+        )
 
     def _goes_again(self, phase: Phase, error: Exception) -> bool:
         """Whether a phase that failed is done once more. Waits before, where that may help."""

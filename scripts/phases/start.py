@@ -227,9 +227,9 @@ def _drop_evaluations_of_other_conditions(
 def _drop_what_was_started_otherwise(ctx: Context) -> None:
     """Remove step-000 and unfinished rollouts of other settings, with an overlap two; no trained
     step is lost."""
-    for step in sorted(ctx.folder.path.glob("step-*")):
-        (step / "step.json").unlink(missing_ok=True)  # what is half removed is not finished
-        _drop(ctx, step, "unfinished, or of other settings")
+    for n in ctx.folder.steps_there():
+        ctx.folder.summary(n).unlink(missing_ok=True)  # what is half removed is not finished
+        _drop(ctx, ctx.folder.step(n), "unfinished, or of other settings")
 
 
 def _drop(ctx: Context, folder: Path, why: str) -> None:

@@ -182,7 +182,10 @@ def _ask(ctx: Context, n: int, kept: KeptTrainer, request: Request) -> bool:
 
 def _run_alone(ctx: Context, n: int, request: Request, tries: int) -> None:
     """Run `python -m trainer` on step `n`, once more where it hung or its node was lost. Raises the
-    error of its exit code, and `Unavailable` where it hung in each of so many tries."""
+    error of its exit code, and `Unavailable` where it hung at last."""
+    from rollout.cluster.run_there import LOST
+
+    hung = 2 - tries  # the one that was kept, too
     for left in reversed(range(tries)):
         listener = _Listener(ctx, n)
         code = run_child(
@@ -195,22 +198,24 @@ def _run_alone(ctx: Context, n: int, request: Request, tries: int) -> None:
             env=_environment(ctx),
         )
         ctx.check_stop()
-        is_lost = ctx.config.cluster.used and code == Unavailable.exit_code
-        if left and is_lost:
-            ctx.say("the node of the trainer is lost; the step is taken anew on another one")
-            continue
+        if code == LOST:
+            code = Unavailable.exit_code
+            if left:
+                ctx.say(f"{_last_error(request.log)}; the step is begun once more")
+                continue
         if code == 0 or not listener.quiet.was_too_long:
             _refuse_failure(ctx, code, n, request.log)
             return
+        hung += 1
         if left:
             ctx.say(f"{listener.told}, which is taken anew")
     run = f"{ctx.folder.typed}{ctx.config.flags}"
     longer = ceil(2 * listener.quiet.seconds / _STARTS)
     raise Unavailable(
-        f"step {n}: {listener.told}, a second time. `nvidia-smi` shows whether the GPU still"
-        f" answers. The bundle is kept, and `grpo run {run}` takes the step anew; where the"
-        f" trainer was only slow, `grpo run {run} --set engine.start_seconds={longer}` gives it"
-        f" twice as long. Its log: {request.log}"
+        f"step {n}: {listener.told}{', a second time' if hung > 1 else ''}. `nvidia-smi` shows"
+        f" whether the GPU still answers. The bundle is kept, and `grpo run {run}` takes the step"
+        f" anew; where the trainer was only slow, `grpo run {run} --set"
+        f" engine.start_seconds={longer}` gives it twice as long. Its log: {request.log}"
     )
 
 

@@ -126,17 +126,18 @@ class RunFolder:
         """The engine's name for step `n`'s adapter: new for every step, so no cache is stale."""
         return f"{self.name}-v{n}"
 
+    def steps_there(self) -> list[int]:
+        """The numbers of the steps that have a folder, finished or not, in order."""
+        found = (_STEP.fullmatch(path.name) for path in self.path.glob("step-*"))
+        return sorted(int(m.group(1)) for m in found if m)
+
     def finished_steps(self) -> int:
         """How many steps have their step.json, counted from step-000 without a gap.
 
         Raises `BadInput` where a later step is finished but an earlier one is not: a folder was
         removed by hand, and going on would train on top of a hole.
         """
-        done = sorted(
-            int(m.group(1))
-            for p in self.path.glob("step-*/step.json")
-            if (m := _STEP.fullmatch(p.parent.name))
-        )
+        done = [n for n in self.steps_there() if self.summary(n).exists()]
         if done != list(range(len(done))):
             hole = next(i for i, n in enumerate(done) if i != n)
             raise BadInput(

@@ -43,16 +43,19 @@ def next_time(text: str, now: float) -> float:
 def deadline(text: str, now: float, journal: Sequence[Entry]) -> float:
     """The Unix time of `--until HH:MM` for a loop that starts at `now`. Raises as `next_time`.
 
-    The next such time; but the one that has just gone by, where the night had it as its end and is
-    not done: the command that goes on after a stop is typed when somebody sees that it stopped, and
-    must not add a day to the night.
+    The next such time; but the one that has just gone by, where the night had it as its end, took
+    steps and is not done: the command that goes on after a stop is typed when somebody sees that it
+    stopped, and must not add a day to the night.
     """
     at = next_time(text, now)
-    loops = [e for e in journal if e.event in ("loop_start", "loop_end")]
-    starts = [e for e in loops if e.event == "loop_start"]
-    before = starts[-1].data.get("limits", {}).get("until") if starts else None
-    is_done = bool(loops) and loops[-1].data.get("next") == Phase.DONE.value
-    if before is None or is_done or not 0 <= now - before <= _LATE_SECONDS:
+    begun = max((i for i, e in enumerate(journal) if e.event == "loop_start"), default=None)
+    if begun is None:
+        return at
+    before, since = journal[begun].data.get("limits", {}).get("until"), journal[begun:]
+    steps = {Phase.ROLLOUT.value, Phase.TRAIN.value}
+    has_begun = any(e.event == "phase_start" and e.data.get("phase") in steps for e in since)
+    is_over = since[-1].data.get("next") in (Phase.DONE.value, Phase.CONVERGED.value)
+    if before is None or not has_begun or is_over or not 0 <= now - before <= _LATE_SECONDS:
         return at
     return float(before) if clock(before) == clock(at) else at
 

@@ -118,7 +118,7 @@ def _told(failures: Mapping[int, ProcessFailure], size: int) -> RankFailed:
     who = f"rank {number} of {size} (pid {failure.pid})"
     if failure.exitcode == -signal.SIGKILL:
         how = "was killed, which is how the kernel ends a program when memory is short"
-    elif failure.exitcode < 0:
+    elif failure.exitcode < 0 and not isinstance(failure.message, dict):  # else it had its say
         how = f"was ended by {failure.signal_name()}"
     elif not isinstance(failure.message, dict):  # it left no exception
         how = f"ended with exit code {failure.exitcode}"

@@ -28,6 +28,7 @@ from fieldkit.process.owned import Owned, command_line, environment, family
 from fieldkit.process.shared_memory import PLACE, shared_files
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import CANARY_FILE, adapter_sha, read_adapter
+from rollout.engine import vllm_plugin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.kernel_cache import kept_folder
@@ -518,8 +519,13 @@ def test_the_server_samples_from_the_distribution_that_it_reports(tiny: TinyMode
     ],
 )
 def test_a_server_that_is_alone_computes_in_its_scheduler(
-    tiny: TinyModel, change: dict[str, Any], alone: bool, tmp_path: Path
+    tiny: TinyModel,
+    change: dict[str, Any],
+    alone: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
     settings = replace(EngineSettings(), **change)
     words = command(tiny.folder, settings, None, {}, port=1)
     env = server_environment(settings, "key", tmp_path)
@@ -529,6 +535,8 @@ def test_a_server_that_is_alone_computes_in_its_scheduler(
         assert env["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))
         saved = memory_needed(tiny.folder, replace(settings, one_process=False))
         assert memory_needed(tiny.folder, settings) == saved - GIB // 2
+        monkeypatch.setattr(vllm_plugin, "KNOWN_VERSIONS", frozenset())
+        assert command(tiny.folder, settings, None, {}, port=1) != words, "an unknown vLLM's way"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def test_the_interval_of_three_nights_is_students_with_two_degrees_of_freedom() 
 
 def test_one_night_has_no_interval() -> None:
     assert student([0.1]).interval is None
+    assert student([0.1, 0.1]).interval is None, "of nights that are alike"
 
 
 def test_welch_of_two_arms_with_the_same_spread_is_students_with_two_degrees_of_freedom() -> None:

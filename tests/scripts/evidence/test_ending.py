@@ -65,17 +65,17 @@ def test_a_number_of_steps_that_was_changed_is_told(tmp_path: Path) -> None:
 
 
 def test_a_night_that_was_complete_and_got_another_limit_says_so(tmp_path: Path) -> None:
-    done = {"next": Phase.DONE.value}
     first = Entry(0.0, 1, "loop_start", {"limits": {"steps": "auto", "minutes": 27.0}})
-    end = Entry(1.0, 1, "loop_end", done)
     again = Entry(2.0, 2, "loop_start", {"limits": {"steps": "auto", "minutes": 60.0}})
+    trained = Entry(3.0, 2, "phase_end", {"phase": "train", "exit": 0})
+    end = Entry(4.0, 2, "loop_end", {"next": Phase.DONE.value})
     m = findings(tmp_path)
     told = "It was complete once, and then asked for more."
-    assert told in ending(replace(m, journal=(first, end, again, end))).sentence
-    same = replace(again, data=first.data)
-    assert told not in ending(replace(m, journal=(first, end, same, end))).sentence
-    cut_off = replace(end, data={})
-    assert told not in ending(replace(m, journal=(first, cut_off, again, end))).sentence
+    assert told in ending(replace(m, journal=(first, trained, end, again, trained, end))).sentence
+    looked = (first, trained, end, again, end)
+    assert told not in ending(replace(m, journal=looked)).sentence, "nothing was played"
+    cut_off = replace(end, data={"next": "train"})
+    assert told not in ending(replace(m, journal=(first, cut_off, again, trained, end))).sentence
 
 
 def test_an_adapter_that_lost_the_work_is_not_recommended(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fieldkit.records import StepSummary
 from scripts.evidence.milestones import milestones
-from scripts.evidence.tables import EACH_ALONE_NOTE, late_table
+from scripts.evidence.tables import LATE_NOTE, late_table
 from tests.scripts.evals import arm, collect, step, write_eval
 from tests.scripts.made_night import HELD_OUT, after, make_night, summary, tasks
 
@@ -87,6 +87,12 @@ def test_a_reward_that_a_schedule_pays_by_is_no_gain() -> None:
     assert "reward.schedule changes what is paid" in said
 
 
+def test_a_reward_that_a_draw_moves_is_no_gain_of_the_policy() -> None:
+    played = [step(i, "a", stop_rate=1.0, turns=3.0, reward=i / 10) for i in range(1, 9)]
+    (said,) = milestones(played, proven=None).sentences
+    assert "the draw moves on to other tasks" in said
+
+
 def test_a_figure_that_did_not_move_dates_nothing() -> None:
     flat = [step(i, "a", stop_rate=0.5, turns=6.0, reward=0.1) for i in range(1, 9)]
     assert all(g.most_by_step is None for g in milestones(flat).gains)
@@ -110,5 +116,16 @@ def test_where_nothing_can_be_told_from_luck_it_says_how_much_that_leaves_open(
         "After step 2: stops up, turns down; the rest can be luck.",
         "After step 4 nothing can be told from luck; in tasks passed it may be up to 7.6 points"
         " worse or 7.6 better.",
-        EACH_ALONE_NOTE,
+        LATE_NOTE,
     )
+
+
+def test_of_several_earlier_steps_one_that_barely_differs_is_luck(tmp_path: Path) -> None:
+    """Six tasks more than step 2 passed, all won: p = 0.031 by itself, 0.094 of three."""
+    evals, on = make_night(tmp_path, n_steps=8).folder.evals, tasks(HELD_OUT)
+    for n, lost in ((2, 8), (4, 2), (6, 2)):  # and the newest has lost 2
+        write_eval(evals, after(on, f"sha-{n}", lost), on, arm=f"step {n}")
+    table = late_table(collect(evals, on, [summary(n, 8) for n in range(9)]))
+    assert table is not None
+    assert "p = 0.031" in table.rows[0][1]
+    assert "tasks passed" not in table.notes[0].partition(";")[0]

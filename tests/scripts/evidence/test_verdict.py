@@ -218,6 +218,13 @@ def test_more_stops_of_a_policy_that_had_hardly_a_habit_are_done_not_under_way()
     assert found.headline.startswith("More tasks end by themselves: it ends 158 of 158")
 
 
+def test_one_stop_less_within_luck_does_not_undo_work_that_got_better() -> None:
+    before = arm("warm start", set(range(30)), set(range(151)), 2, 5, N)
+    found = verdict(before, arm("step 9", set(range(60)), set(range(150)), 2, 5, N))
+    assert found.learning is Learning.DONE
+    assert found.headline.startswith("The work got better.")
+
+
 def test_more_work_with_a_habit_that_is_gone_by_luck_or_not_is_done() -> None:
     before = arm("warm start", set(range(10)), set(range(45)), 2, 5, 50)
     found = verdict(before, arm("step 9", set(range(30)), set(range(50)), 2, 4, 50))
@@ -251,6 +258,8 @@ def test_what_rose_and_fell_again_is_no_sign_of_learning() -> None:
     found = verdict(before, arm("step 40", set(), set(), 2, 12, N), Training(40, trends(fell)))
     assert found.test("trend of stops").adjusted < 0.05
     assert found.learning is Learning.NONE
+    said = " ".join(found.notes)
+    assert "(p < 0.001 of a rise, which the last steps undid)" in said
 
 
 @pytest.mark.parametrize(

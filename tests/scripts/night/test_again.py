@@ -50,10 +50,6 @@ def test_a_phase_that_was_killed_is_done_once_more(phase: Phase) -> None:
     assert pauses(phase, Killed("killed"), 2, well=False) == [0.0, None]
 
 
-def test_a_phase_that_a_stranger_told_to_end_is_done_again() -> None:
-    assert pauses(Phase.TRAIN, Interrupted("told to end"), 2, well=False) == [0.0, None]
-
-
 def test_memory_and_disk_that_were_there_before_are_waited_for_up_to_an_hour() -> None:
     error = Shortage("no space left on this disk")
     assert pauses(Phase.TRAIN, error, 4, well=True) == [60.0, 600.0, 3600.0, None]
@@ -74,7 +70,9 @@ def test_a_bug_of_a_phase_that_went_well_before_may_pass_as_an_upgrade_does(
     assert pauses(Phase.TRAIN, error, 1, well=False) == [None]
 
 
-@pytest.mark.parametrize("error", [BadInput("a key"), MissingFile("a file"), RuntimeError("ours")])
+@pytest.mark.parametrize(
+    "error", [BadInput("a key"), MissingFile("a file"), Interrupted("asked"), RuntimeError("ours")]
+)
 def test_what_a_person_has_to_change_or_wanted_is_not_repeated(error: Exception) -> None:
     assert pauses(Phase.ROLLOUT, error, 1, well=True) == [None]
 
@@ -154,6 +152,18 @@ def test_a_loop_whose_phase_was_killed_plays_it_again_on_the_engine_that_is_ther
     played = made(KILLED, 0)
     played.run()
     assert played.engines_ended == 1
+
+
+def test_a_phase_that_a_stranger_told_to_end_counts_as_one_that_was_killed(made: Make) -> None:
+    played = made(Interrupted.exit_code, 0)
+    played.run()
+    assert "told to end, and not by this loop" in played.out.getvalue()
+
+
+def test_and_where_it_happens_again_the_night_has_failed_and_was_not_stopped(made: Make) -> None:
+    played = made(Interrupted.exit_code, Interrupted.exit_code)
+    with pytest.raises(Killed):
+        played.run()
 
 
 def test_a_disk_that_is_full_for_the_loop_too_is_looked_at_again_where_it_had_room_before(

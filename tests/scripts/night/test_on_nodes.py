@@ -148,7 +148,7 @@ def test_a_node_removed_in_training_costs_the_night_a_second_try_on_another_one(
         nodes.add("c", train=1.0)
         nodes.remove("a")
         assert loop.wait() == 0, night.said
-    assert "the node of the trainer is lost; the step is taken anew" in said(night)
+    assert "the node that the trainer was on is lost" in said(night)
     require_whole(night, of_one_box)
 
 

@@ -12,6 +12,7 @@ import pytest
 from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import write_json
 from rollout.cluster.cluster_settings import ClusterSettings
+from rollout.cluster.run_there import LOST
 from rollout.engine.engine_settings import EngineSettings
 from scripts.base.events import Event
 from scripts.base.signals import Wish
@@ -178,23 +179,32 @@ def test_one_that_hangs_again_ends_the_phase_with_what_to_type(
     assert said.endswith(f"Its log: {tmp_path / 'train.log'}")
 
 
-LOST = "import sys; print('grpo: the node is lost', file=sys.stderr); sys.exit(4)"
+def ends(code: int, why: str) -> str:
+    return f"import sys; print('error: {why}', file=sys.stderr); sys.exit({code})"
 
 
-@pytest.mark.parametrize("cluster", [True, False])
-def test_a_trainer_whose_node_is_lost_is_begun_once_more_on_a_cluster(
-    hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: bool
+def test_a_trainer_whose_node_is_lost_is_begun_once_more(
+    hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if cluster:
-        hanging.config = replace(hanging.config, cluster=ClusterSettings(kind="ray"))
-    started = runs(monkeypatch, LOST)
+    said: list[Event] = []
+    hanging.tell = said.append
+    lost = ends(LOST, "the node is lost")
+    started = runs(monkeypatch, lost, "print('well')")
+    _run_alone(hanging, 3, request_in(tmp_path), tries=2)
+    assert len(started) == 2
+    assert "the node is lost; the step is begun once more" in [event.text for event in said]
+    started = runs(monkeypatch, lost)
     with pytest.raises(Unavailable, match="the node is lost"):
         _run_alone(hanging, 3, request_in(tmp_path), tries=2)
-    assert len(started) == (2 if cluster else 1)
-    if cluster:
-        started = runs(monkeypatch, LOST, "print('well')")
+    assert len(started) == 2
+    started = runs(monkeypatch, ends(4, "no cluster answers"))
+    with pytest.raises(Unavailable, match="no cluster answers"):
         _run_alone(hanging, 3, request_in(tmp_path), tries=2)
-        assert len(started) == 2
+    assert len(started) == 1, "another try would not find one either"
+    runs(monkeypatch, lost, HANGS)
+    with pytest.raises(Unavailable) as failed:
+        _run_alone(hanging, 3, request_in(tmp_path), tries=2)
+    assert "a second time" not in str(failed.value)
 
 
 class Silent(KeptTrainer):

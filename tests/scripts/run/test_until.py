@@ -27,16 +27,19 @@ def test_the_next_seven_in_the_morning_is_tomorrows_in_the_evening_and_todays_at
 
 def test_a_night_that_was_stopped_and_goes_on_after_its_time_gets_no_day_more() -> None:
     started = entry(at(22, 0), "loop_start", limits={"until": at(7, 0, 11)})
+    played = entry(at(22, 9), "phase_start", phase="rollout")
     stopped = entry(at(6, 55, 11), "loop_end", next="train")
-    assert deadline("07:00", at(7, 5, 11), [started, stopped]) == at(7, 0, 11)
-    assert deadline("07:00", at(7, 5, 11), [started]) == at(7, 0, 11), "it was killed"
+    assert deadline("07:00", at(7, 5, 11), [started, played, stopped]) == at(7, 0, 11)
+    assert deadline("07:00", at(7, 5, 11), [started, played]) == at(7, 0, 11), "it was killed"
+    assert deadline("07:00", at(2, 0, 11), [started, played]) == at(7, 0, 11), "it is to come"
     tomorrow = at(7, 0, 12)
     assert deadline("07:00", at(7, 5, 11), []) == tomorrow
-    assert deadline("07:00", at(20, 0, 11), [started, stopped]) == tomorrow, "another evening"
-    assert deadline("08:00", at(7, 5, 11), [started, stopped]) == at(8, 0, 11), "another time"
+    assert deadline("07:00", at(7, 5, 11), [started, stopped]) == tomorrow, "it took no step"
+    night = [started, played, stopped]
+    assert deadline("07:00", at(20, 0, 11), night) == tomorrow, "another evening"
+    assert deadline("08:00", at(7, 5, 11), night) == at(8, 0, 11), "another time"
     done = entry(at(6, 55, 11), "loop_end", next="done")
-    assert deadline("07:00", at(7, 5, 11), [started, done]) == tomorrow
-    assert deadline("07:00", at(2, 0, 11), [started]) == at(7, 0, 11), "its time is to come"
+    assert deadline("07:00", at(7, 5, 11), [started, played, done]) == tomorrow
 
 
 @pytest.mark.parametrize("clock", ["25:00", "7", "07:60", "seven", ""])
