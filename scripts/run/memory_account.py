@@ -18,13 +18,18 @@ USED = "memory_used"
 """The event in the journal: `bytes` that they held at most so far in this loop."""
 
 
+_GROWN = 10
+"""Steps after which vLLM's processes hold most of what they come to hold in a night of 20."""
+
+
 def told(journal: Sequence[Entry], steps: Sequence[StepSummary]) -> str:
     """Forecast and use in a sentence; empty where one of them is not known, and where no step was
     trained, because the forecast is of engine and trainer together.
 
     What was used before the newest forecast (the run was started again) does not count.
     """
-    if all(s.outcome is not Outcome.TRAINED for s in steps):
+    n_trained = sum(s.outcome is Outcome.TRAINED for s in steps)
+    if not n_trained:
         return ""
     forecast, used = 0, 0
     for entry in journal:
@@ -36,6 +41,8 @@ def told(journal: Sequence[Entry], steps: Sequence[StepSummary]) -> str:
         return ""
     off = round(100 * (forecast / used - 1))
     error = "as forecast" if not off else f"the forecast was {abs(off)} % too {_way(off)}"
+    if off > 0 and n_trained < _GROWN:
+        error += ", since it counts what vLLM comes to hold over 20 steps"
     return (
         f"Memory of engine and trainer: forecast {forecast / GIB:.1f} GiB, used "
         f"{used / GIB:.1f} GiB at most: {error}."

@@ -10,7 +10,7 @@ from fieldkit.records import Outcome
 from scripts.run.memory_account import FORECAST, USED, told
 from tests.scripts.made_night import summary
 
-TRAINED = [summary(n, 3) for n in range(3)]
+TRAINED = [summary(n, 20) for n in range(13)]
 
 
 def entry(event: str, gib: float) -> Entry:
@@ -27,6 +27,14 @@ def test_the_morning_says_what_was_forecast_and_what_was_used() -> None:
         [entry(FORECAST, 4.0), entry(USED, 5.0)], TRAINED
     )
     assert told([entry(FORECAST, 5.0), entry(USED, 5.0)], TRAINED).endswith("at most: as forecast.")
+
+
+def test_of_a_few_steps_it_says_why_less_was_used() -> None:
+    journal, few = [entry(FORECAST, 5.2), entry(USED, 3.8)], TRAINED[:3]
+    assert told(journal, few).endswith(
+        "37 % too high, since it counts what vLLM comes to hold over 20 steps."
+    )
+    assert "20 steps" not in told([entry(FORECAST, 3.8), entry(USED, 5.2)], few)
 
 
 def test_a_resumed_night_counts_the_most_of_all_its_loops() -> None:
