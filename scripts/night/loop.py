@@ -143,10 +143,19 @@ class _Running:
     def has_failed(self) -> bool:
         return self.code != 0 and not self.was_stopped
 
-    def raise_failure(self) -> None:
-        """Raise the error for its exit code, if it has failed."""
-        if self.has_failed:
-            raise_code(self.code, self.failure, f"the {self.phase.value} phase", self.log)
+    def raise_failure(self, asked: bool) -> None:
+        """Raise the error for its exit code, if it has failed. asked: whether the loop was asked to
+        stop; a phase that something else told to end, as a guard against short memory does, counts
+        as killed."""
+        if not self.has_failed:
+            return
+        who = f"the {self.phase.value} phase"
+        if self.code == Interrupted.exit_code and not asked:
+            raise Killed(
+                f"{who} was told to end, and not by this loop: memory may be short; its log:"
+                f" {self.log}"
+            )
+        raise_code(self.code, self.failure, who, self.log)
 
 
 class _Loop:
@@ -244,12 +253,11 @@ class _Loop:
         try:
             self._run(children, ended)
             for child in ended:
-                child.raise_failure()
+                child.raise_failure(self.wish.finish)
         except Exception as e:  # an `OSError` too: a full disk is the loop's as well
-            failed = next((child for child in ended if child.has_failed), children[0])
-            error = self._as_killed(failed, foreseen(e) or e)
-            if not self._goes_again(failed.phase, error):
-                raise error from None if isinstance(e, Interrupted) else e
+            failed = next((child.phase for child in ended if child.has_failed), phase)
+            if not self._goes_again(failed, foreseen(e) or e):
+                raise
             return
         if PHASES[phase].shows_table:
             self._try_to_show()
@@ -274,16 +282,6 @@ class _Loop:
             self.journal.append(USED, bytes=most)
         if self.wish.now:
             raise Interrupted(self._resume_hint())
-
-    def _as_killed(self, child: _Running, error: Exception) -> Exception:
-        """The error; of a phase that something else than this loop told to end, as a guard against
-        short memory does, that of one that was killed."""
-        if not isinstance(error, Interrupted) or self.wish.finish:
-            return error
-        return Killed(
-            f"the {child.phase.value} phase was told to end, and not by this loop: memory may be"
-            f" short; its log: {child.log}"
-        )
 
     def _goes_again(self, phase: Phase, error: Exception) -> bool:
         """Whether a phase that failed is done once more. Waits before, where that may help."""
