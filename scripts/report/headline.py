@@ -153,10 +153,11 @@ def _on_unseen(evidence: Evidence) -> tuple[str, ...]:
     if row is None or row.paired is None:
         return ()
     before, after = (row.rows[name].passed for name in (evidence.reference, row.paired.name))
+    held = quantities.with_interval(row.paired.assertion_rate)
+    parts = f"; assertions that hold: {held}" if row.rows[row.paired.name].has_parts else ""
     return (
         f"Of the {row.n_tasks} tasks of templates that training has not, {after} passed, {before}"
-        f" before ({quantities.with_interval(row.paired.passed.difference)}); assertions that"
-        f" hold: {quantities.with_interval(row.paired.assertion_rate)}.",
+        f" before ({quantities.with_interval(row.paired.passed.difference)}){parts}.",
     )
 
 
