@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.run_there import prefix
+from rollout.cluster.run_there import LOST, prefix
 from scripts.base.checkout import ROOT
 from tests.rollout.cluster.nodes import Nodes, at_work, local_nodes, wait_for
 
@@ -122,7 +122,7 @@ def test_a_node_that_is_removed_is_told_and_nothing_is_left(nodes: Nodes, tmp_pa
     waiting = Waiting(settings, tmp_path / "pids")
     nodes.remove("b")
     _, err = waiting.program.communicate()
-    assert waiting.program.returncode == 4
+    assert waiting.program.returncode == LOST
     assert "error: the node that the trainer was on is lost (" in err
     assert "the same command goes on; `ray status` shows the nodes" in err
     wait_for(waiting.is_over, "the command and its child have ended")
