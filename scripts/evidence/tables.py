@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fieldkit.eval.matched import ArmRow, PairedRow
-from fieldkit.eval.stats import Estimate, PairedProportions, holm
+from fieldkit.eval.stats import Estimate, PairedProportions
 from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.evidence.collect import Evidence, SplitRow
 from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import NOTHING
-from scripts.evidence.verdict import proven, room
+from scripts.evidence.verdict import holm_adjusted, proven, room
 from scripts.words import quantities
 from scripts.words.table import Table
 
@@ -271,35 +271,25 @@ def late_table(evidence: Evidence) -> Table | None:
         "What the last steps bought",
         ("since", *_PAIRED_COLUMNS[1:]),
         tuple((p.reference, *_paired_cells(p)[1:]) for p in evidence.late),
-        (*late_sentences(evidence.late), LATE_NOTE),
+        (*map(_late_sentence, holm_adjusted(evidence.late)), LATE_NOTE),
     )
 
 
-def late_sentences(late: Sequence[PairedRow]) -> tuple[str, ...]:
-    """What came after each earlier step, judged by the held-out tasks; tests of a kind are
-    corrected over the steps (Holm)."""
-    passed = holm([p.passed.test.p_value for p in late])
-    stopped = holm([p.stopped.test.p_value for p in late])
-    return tuple(_late_sentence(*row) for row in zip(late, passed, stopped, strict=True))
-
-
-def _late_sentence(p: PairedRow, passed: float, stopped: float) -> str:
-    changes = moved(p, passed, stopped)
+def _late_sentence(p: PairedRow) -> str:
+    """What came after `p.reference`, judged by the held-out tasks."""
+    changes = moved(p)
     if not changes:
         left_open = f"; {room(p)}" if room(p) else ""
         return f"After {p.reference} nothing can be told from luck{left_open}."
     return f"After {p.reference}: {', '.join(changes)}; the rest can be luck."
 
 
-def moved(
-    p: PairedRow, passed: float | None = None, stopped: float | None = None
-) -> tuple[str, ...]:
-    """The proven differences from the reference, in a word or two each. passed, stopped: p-values
-    of these, as corrected for others."""
+def moved(p: PairedRow) -> tuple[str, ...]:
+    """The proven differences from the reference, in a word or two each."""
     signs = {
-        "tasks passed": proven(p.passed, passed),
+        "tasks passed": proven(p.passed),
         "assertions": p.assertion_rate.sign,
-        "stops": proven(p.stopped, stopped),
+        "stops": proven(p.stopped),
         "turns": p.turns.sign,
     }
     return tuple(f"{name} {'up' if sign > 0 else 'down'}" for name, sign in signs.items() if sign)

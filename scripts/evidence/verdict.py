@@ -9,7 +9,7 @@ distinguishable", with how much worse or better it may still be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fieldkit.eval.matched import ArmRow, PairedRow
@@ -151,8 +151,22 @@ def lost_since(late: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
 
     late: the newest arm against each earlier one.
     """
-    adjusted = holm([row.passed.test.p_value for row in late])
-    return tuple(row for row, p in zip(late, adjusted, strict=True) if proven(row.passed, p) < 0)
+    both = zip(late, holm_adjusted(late), strict=True)
+    return tuple(row for row, adjusted in both if proven(adjusted.passed) < 0)
+
+
+def holm_adjusted(rows: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
+    """The rows with the p-values of their passes, and of their stops, corrected over the rows."""
+    passed = holm([row.passed.test.p_value for row in rows])
+    stopped = holm([row.stopped.test.p_value for row in rows])
+    return tuple(
+        replace(row, passed=_with_p(row.passed, p), stopped=_with_p(row.stopped, q))
+        for row, p, q in zip(rows, passed, stopped, strict=True)
+    )
+
+
+def _with_p(change: PairedProportions, p: float) -> PairedProportions:
+    return replace(change, test=replace(change.test, p_value=p))
 
 
 def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
