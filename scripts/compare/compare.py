@@ -7,12 +7,11 @@ arms with different conditions are refused. fieldkit computes tests and interval
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval import stats
 from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow
 from fieldkit.files.journal import Journal
 from scripts.compare.mean_change import Changes, changes
@@ -21,6 +20,7 @@ from scripts.evidence import collect
 from scripts.evidence.collect import Evidence, TaskSet, arm_of, stops_of
 from scripts.evidence.conditions import conditions, refuse_unmatched, remarks
 from scripts.evidence.stored_arm import SYNTAX, StoredArm, read_arm
+from scripts.evidence.verdict import holm_adjusted
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,22 @@ class Compared:
 
     row: PairedRow
     """The paired differences, with unadjusted p-values."""
-    passed_p: float
-    """McNemar's p for tasks passed, Holm-adjusted over the compared arms."""
-    stopped_p: float
-    """The same for tasks ended by itself."""
+    adjusted: PairedRow
+    """The row with p-values adjusted over the compared arms (Holm), for tables and claims."""
     won: tuple[str, ...]
     """Tasks that only this arm passed, in the order of the held-out set."""
     lost: tuple[str, ...]
     """Tasks that only the reference passed."""
 
     @property
-    def adjusted(self) -> PairedRow:
-        """The row with adjusted p-values, for tables and claims."""
-        passed, stopped = self.row.passed, self.row.stopped
-        return replace(
-            self.row,
-            passed=replace(passed, test=replace(passed.test, p_value=self.passed_p)),
-            stopped=replace(stopped, test=replace(stopped.test, p_value=self.stopped_p)),
-        )
+    def passed_p(self) -> float:
+        """McNemar's p for tasks passed, adjusted."""
+        return self.adjusted.passed.test.p_value
+
+    @property
+    def stopped_p(self) -> float:
+        """The same for tasks ended by itself."""
+        return self.adjusted.stopped.test.p_value
 
 
 @dataclass(frozen=True)
@@ -145,14 +143,12 @@ def _labelled(arms: Sequence[StoredArm]) -> dict[str, StoredArm]:
 
 def _compared(matched: MatchedArms) -> tuple[Compared, ...]:
     rows = matched.paired_rows()
-    passed = stats.holm([row.passed.test.p_value for row in rows])
-    stopped = stats.holm([row.stopped.test.p_value for row in rows])
     before = [o.passed for o in matched.outcomes(matched.reference)]
     found = []
-    for row, passed_p, stopped_p in zip(rows, passed, stopped, strict=True):
+    for row, adjusted in zip(rows, holm_adjusted(rows), strict=True):
         after = [o.passed for o in matched.outcomes(row.name)]
         both = list(zip(matched.task_ids, before, after, strict=True))
         won = tuple(task for task, then, now in both if now and not then)
         lost = tuple(task for task, then, now in both if then and not now)
-        found.append(Compared(row, passed_p, stopped_p, won, lost))
+        found.append(Compared(row, adjusted, won, lost))
     return tuple(found)
