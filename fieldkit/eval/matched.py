@@ -105,6 +105,17 @@ class PairedRow:
     """None as above."""
 
 
+def holm_adjusted(rows: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
+    """The rows with the p-values of their passes, and of their stops, corrected over the rows by
+    Holm's method. Their signs then say what is beyond luck though there were several to look at."""
+    passed = stats.holm([row.passed.test.p_value for row in rows])
+    stopped = stats.holm([row.stopped.test.p_value for row in rows])
+    return tuple(
+        replace(row, passed=row.passed.with_p(p), stopped=row.stopped.with_p(q))
+        for row, p, q in zip(rows, passed, stopped, strict=True)
+    )
+
+
 class MatchedArms:
     """Arms over the same tasks, and their paired differences to one of them.
 

@@ -91,6 +91,10 @@ class PairedProportions:
         interval alone can exclude it where fewer than six tasks differ, which prove nothing."""
         return self.difference.sign if self.test.p_value < 1 - LEVEL else 0
 
+    def with_p(self, p_value: float) -> PairedProportions:
+        """The same change with another p-value, such as one that is corrected for others."""
+        return replace(self, test=replace(self.test, p_value=p_value))
+
 
 @dataclass(frozen=True)
 class PairedMeans:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow
+from fieldkit.eval.matched import ArmRow, MatchedArms, PairedRow, holm_adjusted
 from fieldkit.files.journal import Journal
 from scripts.compare.mean_change import Changes, changes
 from scripts.compare.near_copies import held_out_tasks, on_tasks, without_near_copies
@@ -20,7 +20,6 @@ from scripts.evidence import collect
 from scripts.evidence.collect import Evidence, TaskSet, arm_of, stops_of
 from scripts.evidence.conditions import conditions, refuse_unmatched, remarks
 from scripts.evidence.stored_arm import SYNTAX, StoredArm, read_arm
-from scripts.evidence.verdict import holm_adjusted
 
 
 @dataclass(frozen=True)

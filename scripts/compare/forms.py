@@ -27,7 +27,7 @@ from scripts.evidence.tables import (
     endings_table,
     moved,
 )
-from scripts.evidence.verdict import proven, room
+from scripts.evidence.verdict import room
 from scripts.report.provenance import SHA_DIGITS
 from scripts.run.manifest import model_identity
 from scripts.words.quantities import listed
@@ -72,7 +72,7 @@ def _mean_of(c: Comparison) -> str:
 
 def _sentence(one: Compared) -> str:
     row = one.adjusted
-    left_open = room(row) if not proven(row.passed) else ""
+    left_open = room(row) if not row.passed.sign else ""
     found = ", ".join(moved(row))
     said = f"{found}; the rest can be luck" if found else "nothing can be told from luck"
     return f"{row.name} against {row.reference}: {said}{f'; {left_open}' if left_open else ''}."

@@ -13,9 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval import stats
 from fieldkit.eval.assertions import each_fact_once
-from fieldkit.eval.matched import Arm, ArmRow, MatchedArms, PairedRow, TaskOutcome
+from fieldkit.eval.matched import Arm, ArmRow, MatchedArms, PairedRow, TaskOutcome, holm_adjusted
 from fieldkit.eval.passk import mean_pass_at_k, pass_at_k_difference
 from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Entry
@@ -60,9 +59,8 @@ class SplitRow:
     rows: Mapping[str, ArmRow]
     """Without bootstrap intervals: split tables show intervals only for differences."""
     paired: PairedRow | None
-    """Newest − reference; None if no trained adapter is evaluated."""
-    holm_p: float | None
-    """McNemar's p for tasks passed, Holm-adjusted over the rows of this table."""
+    """Newest − reference, its p-values corrected over the rows of this table (Holm); None if no
+    trained adapter is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -330,18 +328,17 @@ def _split(comparison: MatchedArms, tag: str, newest: str | None) -> tuple[Split
 
 
 def _rows_of(parts: Mapping[str, MatchedArms], newest: str | None) -> tuple[SplitRow, ...]:
-    paired = {value: part.paired(newest) if newest else None for value, part in parts.items()}
-    p_values = [p.passed.test.p_value for p in paired.values() if p is not None]
-    adjusted: Sequence[float | None] = stats.holm(p_values) if newest else [None] * len(parts)
+    paired: Sequence[PairedRow | None] = [None] * len(parts)
+    if newest:
+        paired = holm_adjusted([part.paired(newest) for part in parts.values()])
     return tuple(
         SplitRow(
             value=value,
             n_tasks=len(part.task_ids),
             rows={row.name: row for row in part.rows(intervals=False)},
-            paired=paired[value],
-            holm_p=p,
+            paired=row,
         )
-        for (value, part), p in zip(parts.items(), adjusted, strict=True)
+        for (value, part), row in zip(parts.items(), paired, strict=True)
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fieldkit.eval.matched import ArmRow, PairedRow
+from fieldkit.eval.matched import ArmRow, PairedRow, holm_adjusted
 from fieldkit.eval.stats import Estimate, PairedProportions
 from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.evidence.collect import Evidence, SplitRow
 from scripts.evidence.played import BASE
 from scripts.evidence.step_figures import NOTHING
-from scripts.evidence.verdict import holm_adjusted, proven, room
+from scripts.evidence.verdict import room
 from scripts.words import quantities
 from scripts.words.table import Table
 
@@ -287,9 +287,9 @@ def _late_sentence(p: PairedRow) -> str:
 def moved(p: PairedRow) -> tuple[str, ...]:
     """The proven differences from the reference, in a word or two each."""
     signs = {
-        "tasks passed": proven(p.passed),
+        "tasks passed": p.passed.sign,
         "assertions": p.assertion_rate.sign,
-        "stops": proven(p.stopped),
+        "stops": p.stopped.sign,
         "turns": p.turns.sign,
     }
     return tuple(f"{name} {'up' if sign > 0 else 'down'}" for name, sign in signs.items() if sign)
@@ -356,10 +356,10 @@ def _change_cells(
     cells = [split.value, str(split.n_tasks)]
     if policies:
         cells.append(" / ".join(str(split.rows[n].passed) for n in policies))
-        if split.paired and split.holm_p is not None:
+        if split.paired:
             cells += [
                 quantities.estimate(split.paired.passed.difference),
-                quantities.p_value(split.holm_p),
+                quantities.p_value(split.paired.passed.test.p_value),
             ]
     rates = [split.rows[n].assertion_rate.value for n in present]
     cells.append(" / ".join(quantities.plain(100 * r) for r in rates))

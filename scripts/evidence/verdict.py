@@ -9,10 +9,10 @@ distinguishable", with how much worse or better it may still be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from fieldkit.eval.matched import ArmRow, PairedRow
+from fieldkit.eval.matched import ArmRow, PairedRow, holm_adjusted
 from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_needed
 from fieldkit.eval.stats import Estimate, PairedProportions, PairedTest, holm
 from scripts.evidence.learning import Training, Trend
@@ -138,35 +138,13 @@ def judge(
     )
 
 
-def proven(change: PairedProportions, p: float | None = None) -> int:
-    """The sign of a change, if the exact test and the interval agree, else 0. p: the test's p-value
-    as corrected for others; by default its own, of a change by itself."""
-    if p is None:
-        return change.sign
-    return change.difference.sign if p < SIGNIFICANT else 0
-
-
 def lost_since(late: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
     """The earlier arms that pass more tasks than the newest, beyond luck (Holm over all of them).
 
     late: the newest arm against each earlier one.
     """
     both = zip(late, holm_adjusted(late), strict=True)
-    return tuple(row for row, adjusted in both if proven(adjusted.passed) < 0)
-
-
-def holm_adjusted(rows: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
-    """The rows with the p-values of their passes, and of their stops, corrected over the rows."""
-    passed = holm([row.passed.test.p_value for row in rows])
-    stopped = holm([row.stopped.test.p_value for row in rows])
-    return tuple(
-        replace(row, passed=_with_p(row.passed, p), stopped=_with_p(row.stopped, q))
-        for row, p, q in zip(rows, passed, stopped, strict=True)
-    )
-
-
-def _with_p(change: PairedProportions, p: float) -> PairedProportions:
-    return replace(change, test=replace(change.test, p_value=p))
+    return tuple(row for row, adjusted in both if adjusted.passed.sign < 0)
 
 
 def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
@@ -177,7 +155,7 @@ def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
     moved = {_TREND_NAMES[t.figure]: t for t in training.trends}
     raw = [p.test.p_value for p in pairs.values()] + [t.p_value for t in moved.values()]
     adjusted = dict(zip([*pairs, *moved], zip(raw, holm(raw), strict=True), strict=True))
-    signs = {name: proven(pair, adjusted[name][1]) for name, pair in pairs.items()}
+    signs = {name: pair.with_p(adjusted[name][1]).sign for name, pair in pairs.items()}
     for name, trend in moved.items():
         signs[name] = trend.sign if adjusted[name][1] < SIGNIFICANT else 0
     return tuple(FamilyTest(name, *p, signs[name]) for name, p in adjusted.items())

@@ -13,7 +13,7 @@ from fieldkit.eval.stats import Interval, PairedProportions
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings
 from scripts.evidence.text_page import no_verdict
-from scripts.evidence.verdict import PASSES, STOPPED, Habit, Verdict, lost_since, proven
+from scripts.evidence.verdict import PASSES, STOPPED, Habit, Verdict, lost_since
 from scripts.evidence.wall_time import WallTime
 from scripts.words import quantities
 
@@ -168,7 +168,7 @@ def _proven_worse(evidence: Evidence) -> tuple[str, ...]:
         (f"{tag} {row.value}", row.paired.passed.difference)
         for tag, found in evidence.splits.items()
         for row in found
-        if row.paired is not None and proven(row.paired.passed, row.holm_p) < 0
+        if row.paired is not None and row.paired.passed.sign < 0
     ]
     return tuple(
         f"{where}: tasks passed {quantities.estimate(change)} points"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.matched import Arm, MatchedArms, TaskOutcome
+from fieldkit.eval.matched import Arm, MatchedArms, TaskOutcome, holm_adjusted
 
 SETTINGS = {"temperature": 0.2, "max_tokens": 96}
 
@@ -85,6 +85,20 @@ def test_every_arm_but_the_reference_has_a_paired_row() -> None:
     rows = compare(base, warm(), new()).paired_rows()
     assert [r.name for r in rows] == ["base", "new"]
     assert rows[0].passed.test.p_value == 1.0
+
+
+def test_one_row_of_several_needs_more_than_a_row_alone() -> None:
+    """Six tasks won and none lost, p = 0.03: beyond luck alone, and not as the best of two."""
+    before = {str(i): outcome(0) for i in range(12)}
+    won = before | {str(i): outcome(4) for i in range(6)}
+    arms = (Arm("warm", before), Arm("won", won), Arm("same", before))
+    row, same = MatchedArms(arms, "warm").paired_rows()
+    (alone,) = holm_adjusted([row])
+    assert (alone.passed.sign, row.passed.test.p_value) == (1, 2 / 2**6)
+    best, other = holm_adjusted([row, same])
+    assert (best.passed.sign, best.passed.test.p_value) == (0, 4 / 2**6)
+    assert best.passed.difference == row.passed.difference
+    assert other.stopped.test.p_value == 1.0
 
 
 def test_a_split_by_tag_compares_within_each_value() -> None:

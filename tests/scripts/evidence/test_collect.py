@@ -90,7 +90,7 @@ def test_the_tables_are_split_by_persona_difficulty_and_template(evidence: Evide
     assert sum(r.n_tasks for r in splits["difficulty"]) == N
     unseen = next(r for r in splits["template"] if r.value == "unseen")
     assert unseen.n_tasks == N / 4
-    assert all(r.holm_p is not None for r in splits["persona"])
+    assert all(r.paired is not None for r in splits["persona"])
 
 
 def test_assertion_kinds_are_counted_over_all_of_their_assertions(evidence: Evidence) -> None:

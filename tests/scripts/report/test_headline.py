@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from scripts.evidence.findings import read_findings
-from scripts.evidence.verdict import proven
 from scripts.report.headline import headline
 from tests.scripts.made_night import make_night
 
@@ -50,7 +49,7 @@ def test_a_kind_of_task_of_which_fewer_pass_beyond_luck_is_among_what_got_worse(
     found = read_findings(night.folder, night.config)
     assert found.evidence is not None
     rows = {f"{t} {r.value}": r for t, rows in found.evidence.splits.items() for r in rows}
-    fewer = [w for w, r in rows.items() if r.paired and proven(r.paired.passed, r.holm_p) < 0]
+    fewer = [w for w, r in rows.items() if r.paired and r.paired.passed.sign < 0]
     told = headline(found, None).worse
     assert fewer
     assert all(any(line.startswith(f"{where}: tasks passed −") for line in told) for where in fewer)
