@@ -35,11 +35,17 @@ _FLOAT32_BYTES = 4
 
 
 def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
-    """The first turn's prompt + completion of the first groups, cut to a short length; an episode
-    that ended before its first turn has none."""
+    """The ends of the first turn's prompt + completion of the first groups; an episode that ended
+    before its first turn has none."""
     played = [[t.turns[0] for t in g.trajectories if t.turns] for g in groups]
-    first = [turn.prompt_ids + turn.completion_ids for turns in played for turn in turns[:1]]
-    return [list(ids[:TOKENS_EACH]) for ids in first if len(ids) > PROMPT_LEN][:SEQUENCES]
+    return _ends([turns[0].prompt_ids + turns[0].completion_ids for turns in played if turns])
+
+
+def _ends(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The last ids of the first sequences in which they differ. The last ones, because prompts
+    begin with the same system message, and because training moves a completion most."""
+    ends = dict.fromkeys(tuple(ids[-TOKENS_EACH:]) for ids in sequences if len(ids) > PROMPT_LEN)
+    return [list(ids) for ids in ends][:SEQUENCES]
 
 
 def make_canary(
@@ -97,7 +103,7 @@ def prove_adapter(
     Raises `BadInput` for an adapter that does not fit the model.
     """
     info = check_adapter(adapter, model_dir)
-    short = [list(i)[:TOKENS_EACH] for i in ids if len(i) > PROMPT_LEN][:SEQUENCES]
+    short = _ends(ids)
     if not short:
         raise BadInput(f"{adapter}: a canary needs a sequence of more than {PROMPT_LEN} ids")
     dtype = serving_dtype(serving, model_dir)

@@ -100,16 +100,19 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
     For each rival: over the tokens where it differs from new by more than the noise, how often is
     the served logprob closer to new? Where the two differ by rounding alone, that is a coin's toss
     (a sign test) for any distribution of the rounding, so an even count refuses no right server.
-    Sizes are not used, because in bf16 a few unlikely tokens carry most of the rounding. Raises
+    A token counts once though several sequences begin alike up to it: its logprobs are the same
+    numbers in all of them, and no further toss. Sizes are not used, because in bf16 a few unlikely
+    tokens carry most of the rounding. Raises
     `Unavailable` where a rival or something else answers; remedy: what to do then, in a sentence.
     """
-    got, new = _flat(served), _flat(canary.new)
+    own = _first_of_each(canary)
+    got, new = _chosen(served, own), _chosen(canary.new, own)
     mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)
     figures = f"mean |served - trained| {mean_abs:.2g} over {len(got)} tokens"
 
-    rivals = {"the base model": _flat(canary.base)}
+    rivals = {"the base model": _chosen(canary.base, own)}
     if canary.previous is not None:
-        rivals["the previous adapter"] = _flat(canary.previous)
+        rivals["the previous adapter"] = _chosen(canary.previous, own)
     doubtful = []
     for label, rival in rivals.items():
         closer, of = _closer_to_new(got, new, rival, canary.noise)
@@ -135,8 +138,24 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
     return Proof(Verdict.PROVEN, mean_abs, figures)
 
 
-def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [value for row in rows for value in row]
+def _first_of_each(canary: Canary) -> list[list[bool]]:
+    """For each logprob of `canary.new`: whether no earlier sequence has the same ids up to it."""
+    seen: set[tuple[int, ...]] = set()
+    out = []
+    for ids, row in zip(canary.ids, canary.new, strict=True):
+        heads = [ids[: len(ids) - len(row) + i + 1] for i in range(len(row))]
+        out.append([head not in seen for head in heads])
+        seen.update(heads)
+    return out
+
+
+def _chosen(rows: Sequence[Sequence[float]], keep: Sequence[Sequence[bool]]) -> list[float]:
+    return [
+        value
+        for row, marks in zip(rows, keep, strict=True)
+        for value, mark in zip(row, marks, strict=True)
+        if mark
+    ]
 
 
 def _closer_to_new(

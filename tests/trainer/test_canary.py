@@ -129,7 +129,7 @@ def test_canary_sequences_come_from_the_first_prompts_and_are_short() -> None:
     groups[0] = dataclasses.replace(groups[0], trajectories=(first, *groups[0].trajectories[1:]))
     ids = canary_ids(groups)
     assert len(ids) == 4
-    assert ids[0] == list(turn.prompt_ids[:TOKENS_EACH])
+    assert ids[0] == list((turn.prompt_ids + turn.completion_ids)[-TOKENS_EACH:])
     assert canary_ids(groups) == ids
 
 
@@ -139,6 +139,7 @@ def test_a_group_whose_first_attempt_took_no_turn_gives_a_sequence_of_the_next_o
     group = dataclasses.replace(group, trajectories=(none, second))
     turn = second.turns[0]
     assert canary_ids([group]) == [list(turn.prompt_ids + turn.completion_ids)]
+    assert canary_ids([group, group]) == canary_ids([group])  # the same twice tells nothing more
 
 
 def test_an_adapter_of_another_base_is_refused(

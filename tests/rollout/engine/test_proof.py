@@ -34,7 +34,7 @@ def canary(change: float, from_base: float = 0.5, noise: float = NOISE) -> Canar
         adapter_sha="new",
         parent_sha="old",
         dtype="bfloat16",
-        ids=tuple(tuple(range(LENGTH + 1)) for _ in range(SEQUENCES)),
+        ids=tuple((i, *range(LENGTH)) for i in range(SEQUENCES)),
         prompt_len=1,
         base=base,
         previous=previous,
@@ -108,6 +108,34 @@ def test_noise_that_is_largest_where_the_adapters_differ_most_accuses_no_server(
             for _ in range(3)
         )
         judge(replace(c, new=new, previous=previous), served, "run-v1")
+
+
+def test_a_beginning_that_all_sequences_share_is_one_witness_and_not_four() -> None:
+    """A right server whose rounding lies towards the previous adapter in 13 of 16 tokens, 1 %."""
+    c = canary(change=0.05)
+    assert c.previous is not None
+    short = slice(0, 16)
+    new, previous = c.new[0][short], c.previous[0][short]
+    towards = [0.6 if i < 13 else 0.4 for i in range(16)]
+    got = [n + s * (p - n) for n, p, s in zip(new, previous, towards, strict=True)]
+
+    def alike(row: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+        return (row[short],) * SEQUENCES
+
+    same = replace(
+        c,
+        ids=(tuple(range(17)),) * SEQUENCES,
+        base=alike(c.base[0]),
+        previous=(previous,) * SEQUENCES,
+        new=(new,) * SEQUENCES,
+        noise=0.0,
+    )
+    proof = judge(same, [got] * SEQUENCES, "run-v1")
+    assert proof.verdict is Verdict.INDISTINGUISHABLE
+    assert "over 16 tokens" in proof.detail
+    apart = replace(same, ids=tuple((i, *range(16)) for i in range(SEQUENCES)))
+    with pytest.raises(Unavailable, match="of 64 tokens that tell them apart 52 are closer"):
+        judge(apart, [got] * SEQUENCES, "run-v1")
 
 
 def test_an_adapter_equal_to_its_parent_cannot_be_told_from_it() -> None:
