@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldkit.records import (
-    ActionKind,
     RolloutGroup,
     Signal,
     StopReason,
@@ -26,15 +25,12 @@ from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups
 from rollout.player import Player
+from rollout.reply_faults import reply_faults
 
 PREFLIGHT_TASKS = 4
 """The most tasks of a preflight, as in the third reference document."""
 PREFLIGHT_STEP = 0
 """The step whose seeds a preflight uses; training steps count from 1."""
-_MANY = 0.25
-"""The share of replies that were cut, or had nothing to run, from which a person is told. Of the
-default adapter's it is below a twentieth."""
-_SHOWN = 80  # characters of such a reply
 
 
 class Verdict(StrEnum):
@@ -79,15 +75,8 @@ class Preflight:
     mean_turns: float
     seconds: float
     """Wall clock."""
-    n_replies: int
-    n_cut: int
-    """Replies that reached the length limit."""
-    n_unread: int
-    """Replies in which the world found nothing to run, and no stop."""
-    unread: str
-    """How the first of these begins; empty if there is none."""
-    n_without_room: int
-    """Episodes whose opening left no room for a reply."""
+    faults: tuple[str, ...]
+    """What is wrong with many replies, in sentences (`reply_faults`)."""
 
     @property
     def n_episodes(self) -> int:
@@ -123,21 +112,16 @@ async def preflight(
 
 def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
     """Rows and verdict of groups that were played, such as a bundle's."""
-    sums = totals([t for g in groups for t in g.trajectories])
+    episodes = [t for g in groups for t in g.trajectories]
+    sums = totals(episodes)
     learnable = any(g.signal is Signal.LEARNABLE for g in groups)
-    turns = [turn for g in groups for t in g.trajectories for turn in t.turns]
-    unread = [turn.text for turn in turns if turn.action.kind is ActionKind.NONE]
     return Preflight(
         rows=tuple(_row(g) for g in groups),
         verdict=Verdict.HAS_SIGNAL if learnable else Verdict.NO_SIGNAL,
         stops=dict(sums.stops),
         mean_turns=sums.mean_turns,
         seconds=seconds,
-        n_replies=len(turns),
-        n_cut=sum(turn.finish_reason == "length" for turn in turns),
-        n_unread=len(unread),
-        unread=unread[0][:_SHOWN] if unread else "",
-        n_without_room=len(without_room(groups)),
+        faults=reply_faults(episodes),
     )
 
 
@@ -196,36 +180,15 @@ def explain(report: Preflight) -> str:
         f" {report.n_stopped} of {report.n_episodes} episodes stopped by themselves"
     )
     if report.verdict is Verdict.NO_SIGNAL:
-        return (
-            f"NO_SIGNAL: {counts}. A night would learn nothing: raise rollout.temperature or"
-            " rollout.group_size, use the shaped reward, or start from another adapter or pool."
-            f"{_of_replies(report)}"
+        advice = (
+            ". A night would learn nothing: raise rollout.temperature or rollout.group_size, use"
+            " the shaped reward, or start from another adapter or pool."
         )
-    if not report.n_stopped:
-        return (
-            f"HAS_SIGNAL: {counts}. Stopping cannot be reinforced before it happens: expect a"
-            f" slow start, or raise rollout.temperature.{_of_replies(report)}"
+    elif not report.n_stopped:
+        advice = (
+            ". Stopping cannot be reinforced before it happens: expect a slow start, or raise"
+            " rollout.temperature."
         )
-    return f"HAS_SIGNAL: {counts}.{_of_replies(report)}"
-
-
-def _of_replies(report: Preflight) -> str:
-    """Sentences, each with a space before it, where replies had no room, or many were cut or not
-    understood: then limits or form are wrong, whatever the rewards are."""
-    said, many = "", _MANY * report.n_replies
-    if report.n_without_room:
-        said += (
-            f" {report.n_without_room} of {report.n_episodes} episodes had no room for a reply"
-            " behind what their environment begins with: raise engine.max_model_len."
-        )
-    if report.n_cut > many:
-        said += (
-            f" {report.n_cut} of {report.n_replies} replies were cut at rollout.max_new_tokens:"
-            " raise it, or turn long reasoning off (model.chat_template_kwargs)."
-        )
-    if report.n_unread > many:
-        said += (
-            f" {report.n_unread} of {report.n_replies} replies had nothing to run, such as"
-            f" {report.unread!r}."
-        )
-    return said
+    else:
+        advice = "."
+    return " ".join((f"{report.verdict}: {counts}{advice}", *report.faults))

@@ -16,6 +16,7 @@ from fieldkit.eval.stats import Estimate
 from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.arm import EvalSummary
+from rollout.reply_faults import reply_faults
 from scripts.evidence.collect import about_tasks, arm_of, opened_before, played_on
 from scripts.evidence.played import read_played
 from scripts.run.folder import RunFolder
@@ -27,7 +28,7 @@ from scripts.words.table import Table
 @dataclass(frozen=True)
 class ArmFigures:
     """A finished arm: its name, its summary, and its figures with 95 % intervals. about: what has
-    to be known of the tasks."""
+    to be known of the tasks, and what is wrong with many replies."""
 
     name: str
     summary: EvalSummary
@@ -42,7 +43,7 @@ def arm_figures(name: str, folder: Path, tasks: Sequence[Task]) -> ArmFigures:
     run = RunFolder(folder.parents[1])
     manifest, journal = read_manifest(run), Journal(run.journal).read()
     about = about_tasks(played_on(manifest, journal), opened_before(manifest, journal))
-    return ArmFigures(name, played.summary, row, about)
+    return ArmFigures(name, played.summary, row, (*about, *reply_faults(played.trajectories)))
 
 
 def single_arm_table(found: ArmFigures) -> Table:

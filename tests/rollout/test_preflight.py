@@ -93,7 +93,6 @@ def test_openings_that_only_the_world_knows_and_that_leave_no_room_are_told(
     limits = EpisodeSettings(max_turns=4, max_new_tokens=64, max_model_len=70)
     one = player(tmp_path, replies(bash("ls")), settings=limits)
     report = asyncio.run(preflight(POOL[:2], player=one, run_seed=0, group_size=2))
-    assert (report.n_replies, report.n_without_room) == (0, 4)
     assert report.verdict is Verdict.NO_SIGNAL
     said = explain(report)
     assert "4 of 4 episodes had no room for a reply" in said

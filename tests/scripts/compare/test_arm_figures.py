@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.compare.arm_figures import arm_figures, single_arm_table
@@ -18,3 +19,20 @@ def test_what_is_the_same_on_each_task_and_what_counts_all_attempts_is_said_so(
     assert rows["mean turns"] == ("3.0", "on each task")
     assert rows["tasks passed"][0] == "8/8 (100.0 %)"
     assert rows["stops of all attempts"][0] == "TASK_COMPLETE 16"
+
+
+def test_an_adapter_whose_replies_are_cut_is_told_apart_from_one_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    on = tasks(4)
+    played = arm("sha", on, passes=0, turns=2, stops=0)
+    cut = [
+        replace(t, turns=tuple(replace(turn, finish_reason="length") for turn in t.turns))
+        for t in played
+    ]
+    folder = write_eval(tmp_path / "evals", cut, on)
+    notes = single_arm_table(arm_figures("mine", folder, on)).notes
+    assert any("8 of 8 replies were cut at rollout.max_new_tokens" in note for note in notes)
+    whole = write_eval(tmp_path / "whole" / "evals", played, on)
+    notes = single_arm_table(arm_figures("mine", whole, on)).notes
+    assert not any("replies" in note for note in notes)
