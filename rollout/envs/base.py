@@ -149,6 +149,9 @@ class Environment:
     equal, and the prompt may be empty because `reset` gives it."""
     marks: Callable[[Task], Sequence[tuple[str, str]]] = lambda task: ()
     """What two tasks of different splits may not share, besides id and prompt: (name, value)."""
+    tools: Callable[[Task], Sequence[Mapping[str, Any]]] = lambda task: ()
+    """The JSON schemas of a task's tools, as far as they are known: some worlds show them when an
+    episode has begun. Calls are written for their reader by them."""
     oracle: Callable[[Task], Sequence[str]] | None = None
     """The replies that solve a task, in order. Raises `MissingOracle` for a task without a
     solution, and `BadInput` if the function that gives it fails."""

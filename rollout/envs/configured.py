@@ -19,6 +19,7 @@ from fieldkit.records import Task
 from rollout.envs.base import Environment, MissingOracle
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings
 from rollout.envs.reward_functions import group_rewards
+from rollout.envs.tool_calls import Schema
 from rollout.envs.tool_world import row_of
 from rollout.envs.tool_yardsticks import drawn_replies, oracle_replies
 from rollout.envs.user_code import identity
@@ -69,14 +70,20 @@ def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
             " {arguments})]"
         )
 
+    def tools(task: Task) -> Sequence[Schema]:
+        return made().tools(task)
+
     where = f"envs.{name}"
     oracle, chance = settings.oracle, settings.chance
     last = "" if settings.fallback else "Done."  # any other text would be a call of the fallback
     return Environment(
         make=lambda site: made().make(site),
         faults=lambda task, where: made().faults(task, where),
-        oracle=oracle_replies(oracle, root, f"{where}.oracle", last) if oracle else no_oracle,
-        random_reply=drawn_replies(chance, root, f"{where}.chance") if chance else by_chance,
+        tools=tools,
+        oracle=(
+            oracle_replies(oracle, root, f"{where}.oracle", last, tools) if oracle else no_oracle
+        ),
+        random_reply=drawn_replies(chance, root, f"{where}.chance", tools) if chance else by_chance,
         published=lambda line: published_row(line, name),
         marks=lambda task: [("row", json.dumps(row_of(task), sort_keys=True))],
         from_rows=True,

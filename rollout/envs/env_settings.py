@@ -109,8 +109,8 @@ class EnvSettings:
     """An attribute of the environment that is true once the episode is over. By default an episode
     is over when a reply calls no tool."""
     fallback: str = ""
-    """Style "trl": a tool with one text argument that is called with any reply that calls no tool.
-    By default such a reply ends the episode."""
+    """Style "trl": a tool with one text argument that is called with any reply that calls no tool,
+    and with a closed code block of one that was cut. By default such a reply ends the episode."""
     url: str = ""
     """Style "openenv": the URL of a running server; with `serve`, the URL on this machine whose
     port our server takes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
+import signal
 import sys
 import sysconfig
 import threading
@@ -119,12 +120,26 @@ SIGNAL_SET = (
 """What is said of such a call."""
 
 
+_SETS = signal.signal.__code__
+"""Of Python's function, which raises `ValueError` outside of the main thread."""
+
+
 def sets_signal(e: BaseException | None) -> bool:
-    """Whether user code raised this because it set a signal outside of the main thread."""
-    while e is not None:
-        if "only works in main thread" in str(e):
-            return True
-        e = e.__cause__ or e.__context__
+    """Whether user code raised this because it set a signal outside of the main thread.
+
+    Only if Python raised it, and all code on the way there is in files. A policy may write the text
+    of an exception, and code of a policy that a tool executes, which may set a signal too, comes
+    through a frame without a file (`<string>`, `<frozen runpy>`).
+    """
+    files: set[str] = set()
+    seen: set[int] = set()
+    while e is not None and id(e) not in seen:
+        seen.add(id(e))
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(e.__traceback__)]
+        files.update(code.co_filename for code in codes)
+        if type(e) is ValueError and codes[-1:] == [_SETS] and "main thread" in str(e):
+            return all(Path(file).is_absolute() and Path(file).is_file() for file in files)
+        e = e.__context__ if e.__cause__ is None else e.__cause__
     return False
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from fieldkit.records import Action, ActionKind
 from fieldkit.registry import Registry
+from rollout.envs.thoughts import after_thoughts
 
 NO_ACTION_OBSERVATION = (
     "No command found. Write one block:\n"
@@ -37,8 +38,6 @@ _SENTINEL_LINE = re.compile(_WORD_LINE.format("D?"))
 # The prefix that a quote or a list item puts before its first line.
 _CONTAINER = re.compile(r"(?:[ \t]*(?:>|(?:[-*+]|\d{1,9}[.)])(?=[ \t])))*")
 _QUOTE = re.compile(r"(?:[ \t]*>)*[ ]?")
-
-_THINKS, _THOUGHT_ENDS = re.compile(r"\s*<think>"), re.compile(r"(?m)^[ \t]*</think>|</think>$")
 
 # The prose sentinel: a command that only echoes the phrase. With a redirection, a pipe or a second
 # command it has an effect on the world, and is run as a command.
@@ -72,7 +71,8 @@ def _split(text: str) -> tuple[list[_Block], list[str]]:
     outside: list[str] = []
     body: list[str] = []
     opened_with, language, before = 0, "", ""
-    for raw in _after_thoughts(text).split("\n"):
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    for raw in after_thoughts(text).split("\n"):
         if not opened_with:
             before = _prefix(_CONTAINER, raw)
             line = raw[len(before) :]
@@ -89,17 +89,6 @@ def _split(text: str) -> tuple[list[_Block], list[str]]:
         else:
             body.append(line)
     return blocks, outside
-
-
-def _after_thoughts(text: str) -> str:
-    """The reply after `</think>` at the start or the end of a line, whether the reply or its prompt
-    opened the block. If the block is not closed, nothing is left of the reply."""
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    start = 0
-    for end in _THOUGHT_ENDS.finditer(text):
-        start = end.end()
-    said = text[start:]
-    return "" if _THINKS.match(said) else said
 
 
 def _prefix(pattern: re.Pattern[str], line: str) -> str:

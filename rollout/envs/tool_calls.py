@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json, whole_text
 from fieldkit.registry import Registry
+from rollout.envs.thoughts import after_thoughts, thoughts_apart
 
 Schema = Mapping[str, Any]
 """A tool as chat templates take it: {"type": "function", "function": {"name", "description",
@@ -45,6 +46,14 @@ class ReadCalls(Protocol):
         """whole: False if the reply was cut off at a limit."""
 
 
+class WriteCall(Protocol):
+    """Writes a call as a policy does."""
+
+    def __call__(self, call: ToolCall, tools: Sequence[Schema] = ()) -> str:
+        """tools: those that the reader will know; without them no short form is written that
+        needs a tool's schema to be read back."""
+
+
 @dataclass(frozen=True)
 class ToolForm:
     """One way to write tool calls."""
@@ -52,8 +61,7 @@ class ToolForm:
     meaning: str
     """Its description in one line."""
     read: ReadCalls
-    write: Callable[[ToolCall], str]
-    """Writes a call as a policy does."""
+    write: WriteCall
     tell: Callable[[Sequence[Schema], str], str] | None = None
     """The tools, and the one that takes replies without a call (empty: none does), as text for the
     system message; None where the chat template shows them."""
@@ -61,7 +69,7 @@ class ToolForm:
         "content": text
     }
     """A reply's `content`, and its `reasoning_content` if any, as TRL gives them to reward
-    functions: without the calls where a chat template writes these."""
+    functions: without the calls where a chat template writes these, and without the thoughts."""
 
 
 TOOL_FORMS: Registry[ToolForm] = Registry("tool form")
@@ -76,6 +84,19 @@ def name_of(schema: Schema) -> str:
 def _parameters(schema: Schema) -> Mapping[str, Any]:
     found: Mapping[str, Any] = schema["function"].get("parameters", {}).get("properties", {})
     return found
+
+
+def _types(schema: object) -> tuple[str, ...]:
+    """The JSON types that a value may have, in the schema's order; none where it leaves them open.
+    pydantic and MCP write an optional text as a choice of schemas or as a list of types, and JSON
+    Schema has `true` for any value."""
+    if not isinstance(schema, Mapping):
+        return ()
+    kinds = schema.get("type") or ()
+    found = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if isinstance(kind, str)]
+    for choice in ("anyOf", "oneOf"):
+        found += [kind for one in schema.get(choice) or () for kind in _types(one)]
+    return tuple(dict.fromkeys(found))
 
 
 # --- what a chat template shows -------------------------------------------------------------------
@@ -251,25 +272,30 @@ def _storable(value: Any) -> Any:
     return value if whole == text else parse_json(whole, "")
 
 
-def _write_hermes(call: ToolCall) -> str:
+def _write_hermes(call: ToolCall, tools: Sequence[Schema] = ()) -> str:
     body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-def _write_llama3_json(call: ToolCall) -> str:
+def _write_llama3_json(call: ToolCall, tools: Sequence[Schema] = ()) -> str:
     return json.dumps({"name": call.name, "parameters": call.arguments}, ensure_ascii=False)
 
 
-def taken_as(tool: Schema, text: str) -> ToolCall | None:
-    """A reply without a call, taken as a call of a tool with one text argument, without the fence
-    of a code block. None for an empty reply."""
+def taken_as(tool: Schema, text: str, whole: bool = True) -> ToolCall | None:
+    """A reply without a call, taken as a call of a tool with one text argument: what follows the
+    thoughts, without the fence of a code block. None for an empty reply, and for one that was cut
+    off (whole: False) unless its block is closed: half an argument can do something else than the
+    whole."""
     (key,) = _parameters(tool)
+    text = after_thoughts(text)
     block = _FENCED.search(text)
+    if not whole and (block is None or not block[2]):
+        return None
     said = (block[1] if block else text).strip()
     return ToolCall(name_of(tool), {key: said}) if said else None
 
 
-_FENCED = re.compile(r"```\w*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCED = re.compile(r"```\w*\n(.*?)(```|\Z)", re.DOTALL)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -280,11 +306,12 @@ _CALL_LINE = re.compile(r"\s*([^\s:{]+)\s*(:|(?=\{))\s*(.*?)\s*$")
 
 
 def _read_text(text: str, tools: Sequence[Schema], whole: bool = True) -> tuple[ToolCall, ...]:
-    """Every line that begins with a tool's name and holds its arguments is a call. The last line of
-    a reply that was cut off counts only if its JSON is complete."""
+    """Every line that begins with a tool's name and holds its arguments is a call, but in thoughts.
+    The last line of a reply that was cut off counts only if its JSON is complete."""
     by_name = {name_of(tool): tool for tool in tools}
     found = []
-    for line in re.findall(r".+\n?", text):  # not splitlines, which splits at U+2028 and more too
+    # Not splitlines, which splits at U+2028 and more too.
+    for line in re.findall(r".+\n?", after_thoughts(text)):
         start = _CALL_LINE.match(line)
         tool = by_name.get(start[1]) if start else None
         as_text = start is not None and start[2] == ":" and (whole or line.endswith("\n"))
@@ -307,14 +334,14 @@ def _of_line(tool: Schema, as_text: bool, rest: str) -> ToolCall | None:
     parameters = _parameters(tool)
     if not parameters:
         return ToolCall(name_of(tool), {})
-    key, kind = next(iter(parameters.items()))
-    return ToolCall(name_of(tool), {key: _value(rest, kind.get("type"))})
+    key, schema = next(iter(parameters.items()))
+    return ToolCall(name_of(tool), {key: _value(rest, schema)})
 
 
-def _value(text: str, kind: object) -> Any:
-    """An argument in its schema's type; if it does not fit, the text, so that the tool's own error
-    reaches the policy."""
-    if kind == "string":
+def _value(text: str, schema: object) -> Any:
+    """An argument in its schema's type, as a text where it may be one; if it does not fit, the
+    text too, so that the tool's own error reaches the policy."""
+    if "string" in _types(schema):
         return text
     try:
         return _storable(parse_json(text, ""))
@@ -322,23 +349,26 @@ def _value(text: str, kind: object) -> Any:
         return text
 
 
-def _write_text(call: ToolCall) -> str:
+def _apart_text(text: str, tools: Sequence[Schema], whole: bool) -> Mapping[str, str]:
+    said, thought = thoughts_apart(text)
+    return {"content": said, **({} if thought is None else {"reasoning_content": thought})}
+
+
+def _write_text(call: ToolCall, tools: Sequence[Schema] = ()) -> str:
+    """`NAME: argument` for one text that is read back as this argument, else JSON."""
     values = list(call.arguments.values())
-    if len(values) == 1 and isinstance(values[0], str) and _is_read_back(values[0]):
-        return f"{call.name}: {values[0]}"
+    if len(values) == 1 and isinstance(values[0], str):
+        short = f"{call.name}: {values[0]}"
+        if _read_text(short, tools) == (call,):
+            return short
     return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
-
-
-def _is_read_back(text: str) -> bool:
-    """Whether the text behind a name and a colon is read as this text."""
-    return "\n" not in text and text == text.strip() and not text.startswith("{")
 
 
 def _tell_text(tools: Sequence[Schema], fallback: str) -> str:
     lines = ["You have tools. To use one, write a line with its name and its arguments:"]
     for tool in tools:
-        arguments = {key: kind.get("type", "any") for key, kind in _parameters(tool).items()}
-        shown = ", ".join(f'"{key}": {kind}' for key, kind in arguments.items())
+        kinds = {key: " or ".join(_types(one)) for key, one in _parameters(tool).items()}
+        shown = ", ".join(f'"{key}": {kind or "any"}' for key, kind in kinds.items())
         described = " ".join(str(tool["function"].get("description", "")).split())
         lines.append(f"{name_of(tool)} {{{shown}}}: {described}")
     ends = f"is given to {fallback}, as it is" if fallback else "ends the task"
@@ -353,6 +383,7 @@ TOOL_FORMS.register(
         _read_text,
         _write_text,
         _tell_text,
+        _apart_text,
     ),
 )
 TOOL_FORMS.register(

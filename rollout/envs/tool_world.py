@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade, RewardPart
@@ -46,6 +46,10 @@ class Toolbox(Protocol):
     async def over(self) -> bool:
         """Whether the environment has ended the episode. Raises `BadInput` and `Unavailable`."""
 
+    def newly_earned(self) -> float | None:
+        """What was added to the episode's reward since the last call; None where none was, and for
+        an environment that gives no reward with a step."""
+
     async def rewards(
         self, prompt: Sequence[Message], completion: Sequence[Message], row: Mapping[str, Any]
     ) -> Sequence[RewardPart]:
@@ -53,14 +57,6 @@ class Toolbox(Protocol):
 
     async def close(self) -> None:
         """Release all resources. May be called again, and before `reset`."""
-
-
-@runtime_checkable
-class PaidByStep(Protocol):
-    """The further method of a toolbox whose environment gives a reward with each step."""
-
-    def newly_earned(self) -> float | None:
-        """What was added to the episode's reward since the last call; None for no reward."""
 
 
 def row_of(task: Task) -> dict[str, Any]:
@@ -116,8 +112,9 @@ class ToolWorld:
         """Run the reply's calls, in order."""
         whole = reply.finish_reason != "length"
         tools = self._toolbox.schemas
-        calls = self._form.read(reply.text, tools, whole) or self._instead(reply)
-        self._completion.append(assistant(self._form.apart(reply.text, tools, whole), calls))
+        said = self._form.apart(reply.text, tools, whole)
+        calls = self._form.read(reply.text, tools, whole) or self._instead(said["content"], whole)
+        self._completion.append(assistant(said, calls))
         if not calls:
             if not whole:  # the policy did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.REPLY_CUT)
@@ -127,18 +124,18 @@ class ToolWorld:
         answers = [message for message, _ in answered]
         self._completion += answers
         return Step(
-            Action(ActionKind.RUN, "\n".join(map(self._form.write, calls))),
+            Action(ActionKind.RUN, "\n".join(self._form.write(call, tools) for call in calls)),
             tuple(answers) if self._form.tell is None else (as_user(answers),),
             calls=len(calls),
             failed_calls=sum(failed for _, failed in answered),
-            reward=self._toolbox.newly_earned() if isinstance(self._toolbox, PaidByStep) else None,
+            reward=self._toolbox.newly_earned(),
             stop=StopReason.ENV_DONE if await self._toolbox.over() else None,
         )
 
-    def _instead(self, reply: Reply) -> tuple[ToolCall, ...]:
+    def _instead(self, content: str, whole: bool) -> tuple[ToolCall, ...]:
         """The call that a reply without one is taken for."""
         taken = (
-            taken_as(tool, reply.text)
+            taken_as(tool, content, whole)
             for tool in self._toolbox.schemas
             if name_of(tool) == self._fallback
         )

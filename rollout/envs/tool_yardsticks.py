@@ -48,11 +48,13 @@ def random_call(
     return tool["name"], arguments
 
 
-def _value(schema: Schema, shown: str, rng: random.Random) -> Any:
+def _value(schema: Schema | bool, shown: str, rng: random.Random) -> Any:
+    if isinstance(schema, bool):  # JSON Schema's for any value
+        return _words(shown, rng)
     if "enum" in schema:
         return rng.choice(list(schema["enum"]))
-    if "anyOf" in schema:
-        return _value(rng.choice(list(schema["anyOf"])), shown, rng)
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return _value(rng.choice(list(choices)), shown, rng)
     kind = schema.get("type", "string")
     kind = rng.choice(kind) if isinstance(kind, list) else kind
     match kind:
@@ -91,12 +93,16 @@ def _integer(schema: Schema, shown: str, rng: random.Random) -> int:
 # --- as replies -----------------------------------------------------------------------------------
 
 
-def _written(call: Any, what: str) -> str:
+Tools = Callable[[Task], Sequence[Schema]]
+"""Those of a task, as far as they are known (`Environment.tools`)."""
+
+
+def _written(call: Any, what: str, tools: Sequence[Schema] = ()) -> str:
     """A call as a reply. Raises `BadInput` that begins with `what` for a malformed call."""
     match call:
         case (str(name), Mapping() as arguments):
             try:
-                return TOOL_FORMS.named(YARDSTICK_FORM).write(ToolCall(name, arguments))
+                return TOOL_FORMS.named(YARDSTICK_FORM).write(ToolCall(name, arguments), tools)
             except TypeError as e:
                 raise BadInput(f"{what}: the arguments of {name} are not JSON: {e}") from None
     raise BadInput(f"{what}: gave {call!r:.80}; a call is (name of a tool, {{its arguments}})")
@@ -126,7 +132,9 @@ def solved(
     return calls
 
 
-def oracle_replies(use: str, root: Path, where: str, last: str) -> Callable[[Task], Sequence[str]]:
+def oracle_replies(
+    use: str, root: Path, where: str, last: str, tools: Tools
+) -> Callable[[Task], Sequence[str]]:
     """The replies that solve a task's row, from the function `use`: one reply for each call, and a
     last one without a call. Raises `BadInput` that begins with `where` and the task, as `solved`
     does."""
@@ -134,24 +142,27 @@ def oracle_replies(use: str, root: Path, where: str, last: str) -> Callable[[Tas
     def replies(task: Task) -> Sequence[str]:
         what = f"{where}: task {task.task_id}"
         calls = solved(use, root, what, world_seed(task.task_id), row_of(task))
-        return [*(_written(call, what) for call in calls), last]
+        known = tools(task)
+        return [*(_written(call, what, known) for call in calls), last]
 
     return replies
 
 
-def drawn_replies(use: str, root: Path, where: str) -> Callable[[Task, str, random.Random], str]:
+def drawn_replies(
+    use: str, root: Path, where: str, tools: Tools
+) -> Callable[[Task, str, random.Random], str]:
     """A random reply, whose call the function `use` draws. Raises as `oracle_replies`."""
 
     def reply(task: Task, shown: str, rng: random.Random) -> str:
         what = f"{where}: task {task.task_id}"
-        return _written(_asked(use, root, what, rng, shown, **row_of(task)), what)
+        return _written(_asked(use, root, what, rng, shown, **row_of(task)), what, tools(task))
 
     return reply
 
 
 def random_replies(schemas: Sequence[Schema]) -> Callable[[Task, str, random.Random], str]:
     """A random reply: one of these tools, with random arguments."""
-    return lambda task, shown, rng: _written(random_call(schemas, shown, rng), "")
+    return lambda task, shown, rng: _written(random_call(schemas, shown, rng), "", schemas)
 
 
 class ToolsAsShown:
@@ -164,6 +175,10 @@ class ToolsAsShown:
         """An episode of this task has begun with these tools."""
         self._tools[task_id] = tools
 
+    def known(self, task: Task) -> Sequence[Schema]:
+        """The tools with which an episode of this task has begun; none before one has."""
+        return self._tools.get(task.task_id, ())
+
     def reply(self, task: Task, shown: str, rng: random.Random) -> str:
         """A call of one of the tools, or a few words of the text if there are none. Raises
         `BadInput` for a task of which no episode has begun."""
@@ -173,4 +188,4 @@ class ToolsAsShown:
                 " no call can be drawn before"
             )
         tools = self._tools[task.task_id]
-        return _written(random_call(tools, shown, rng), "") if tools else _words(shown, rng)
+        return _written(random_call(tools, shown, rng), "", tools) if tools else _words(shown, rng)

@@ -57,7 +57,9 @@ class TrlCode:
     make: Callable[[], Any] | None
     """The class; None for functions."""
     functions: Mapping[str, Callable[..., Any]]
-    """The tools without state."""
+    """The tools without state, by name."""
+    attributes: Mapping[str, str]
+    """The class's attribute that each of its tools is, by the tool's name."""
     schemas: tuple[Schema, ...]
     rewards: tuple[RewardFunction, ...]
     settings: EnvSettings
@@ -111,6 +113,7 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     return Environment(
         make=make,
         faults=lambda task, where: _row_faults(found, task),
+        tools=lambda task: code.schemas,
         random_reply=random_replies(code.schemas),
     )
 
@@ -135,7 +138,8 @@ def _of_class(
     if not tools:
         raise BadInput(f"{where}: {_place(cls)}: {cls.__name__} has no public method to be a tool")
     schemas = tuple(_schema(tool, where) for tool in tools)
-    return TrlCode(name, cls, {}, schemas, rewards, settings, _coroutines(tools))
+    own = attributes_of(cls)
+    return TrlCode(name, cls, {}, own, schemas, rewards, settings, _coroutines(tools))
 
 
 def _of_functions(
@@ -149,14 +153,21 @@ def _of_functions(
         raise BadInput(f"{where}.config: {settings.use} are functions, which take none")
     schemas = tuple(_schema(tool, where) for tool in tools)
     by_name = {t.__name__: t for t in tools}
-    return TrlCode(name, None, by_name, schemas, rewards, settings, _coroutines(tools))
+    return TrlCode(name, None, by_name, {}, schemas, rewards, settings, _coroutines(tools))
 
 
 def tools_of(cls: type) -> dict[str, Callable[..., Any]]:
-    """The class's tools by name, in the order in which a policy sees them: alphabetical, as in
+    """The class's tools by attribute, in the order in which a policy sees them: alphabetical, as in
     TRL."""
     found = inspect.getmembers(cls, inspect.isfunction)
     return {n: f for n, f in found if not n.startswith("_") and n not in NO_TOOLS}
+
+
+def attributes_of(cls: type) -> dict[str, str]:
+    """The attribute that each of the class's tools is, by the name under which a policy calls it,
+    which is the function's own. They differ for `double = a_function` in the body of the class. Of
+    two tools of one name the last is called, as in TRL."""
+    return {tool.__name__: attribute for attribute, tool in tools_of(cls).items()}
 
 
 def needed(parameters: Iterable[inspect.Parameter]) -> list[str]:
@@ -305,6 +316,9 @@ class TrlToolbox:
             raise ToolFailure(str(e)) from e
         return answer_text(result, what)
 
+    def newly_earned(self) -> float | None:
+        return None  # such a class gives its reward at the end
+
     async def over(self) -> bool:
         # In its thread, because the attribute may be a property.
         return self._code.settings.ends != "" and await self._ask("ends", self._read_end, {})
@@ -349,9 +363,10 @@ class TrlToolbox:
             instance.thread.end()
 
     def _tool(self, name: str) -> Callable[..., Any] | None:
-        if name not in {s["function"]["name"] for s in self._code.schemas}:
-            return None
-        found: Callable[..., Any] = self._code.functions.get(name) or getattr(self._own.thing, name)
+        attribute = self._code.attributes.get(name)
+        if attribute is None:
+            return self._code.functions.get(name)
+        found: Callable[..., Any] = getattr(self._own.thing, attribute)
         return found
 
     async def _ask(

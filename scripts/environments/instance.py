@@ -27,7 +27,7 @@ from rollout.envs.in_thread import LIBRARIES, SIGNAL_SET, sets_signal
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
 from rollout.envs.tool_world import as_shown, assistant, messages_of, with_text
 from rollout.envs.tool_yardsticks import random_call
-from rollout.envs.trl_class import answer_text, is_over
+from rollout.envs.trl_class import answer_text, attributes_of, is_over
 from rollout.envs.user_code import place_of
 from rollout.generators import seed_generators
 from scripts.environments.contract import Finding, Level, schemas_of
@@ -121,7 +121,7 @@ class Instance:
     def __init__(self, trials: Trials, tell: Callable[[str], None]) -> None:
         kind, config = trials.kind, trials.config
         self._judge, self._ends, self._tell = trials.judge, trials.ends, tell
-        self.schemas = schemas_of(kind)
+        self.schemas, self._attributes = schemas_of(kind), attributes_of(kind)
         self._drawn = _generators()
         tell(f"{kind.__name__}()")
         with _Blamed(f"{kind.__name__}()", inspect.getattr_static(kind, "__init__")):
@@ -158,7 +158,7 @@ class Instance:
         self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
         _draw_on(before := self._drawn)
         began = time.perf_counter()
-        tool = getattr(self.env, name)
+        tool = getattr(self.env, self._attributes.get(name, name))
         try:
             said = self._said(tool, self._finish(tool(**arguments)))
         except Broken:
@@ -176,7 +176,7 @@ class Instance:
         played.calls.append((name, arguments))
         played.said.append(said)
         call = ToolCall(name, arguments)
-        written = {"content": TOOL_FORMS["text"].write(call)}
+        written = {"content": TOOL_FORMS["text"].write(call, self.schemas)}
         played.completion.append(assistant(written, (call,)))
         played.completion.append({"role": "tool", "name": name, "content": said})
         self._note_flags(played)

@@ -254,8 +254,9 @@ async def _random(
 def _solution(trials: WorldTrials) -> list[str] | None:
     """The replies of the perfect episode; None if none is known."""
     if trials.perfect is not None:
-        write = TOOL_FORMS.named(YARDSTICK_FORM).write
-        return [write(ToolCall(name, arguments)) for name, arguments in trials.perfect]
+        write, known = TOOL_FORMS.named(YARDSTICK_FORM).write, trials.environment.tools
+        tools = known(trials.tasks[0])
+        return [write(ToolCall(name, arguments), tools) for name, arguments in trials.perfect]
     try:
         return list(oracle(trials.tasks[0])) if (oracle := trials.environment.oracle) else None
     except MissingOracle:

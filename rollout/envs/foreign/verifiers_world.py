@@ -179,7 +179,8 @@ class VerifiersWorld:
         else:
             told = self._answers(answer["ask"]["messages"], calls)
         done = stop is StopReason.TASK_COMPLETE
-        command = "\n".join(map(self._form.write, calls)) or ("" if done else reply.text)
+        written = "\n".join(self._form.write(call, self._tools) for call in calls)
+        command = written or ("" if done else reply.text)
         return Step(
             Action(ActionKind.DONE if done else ActionKind.RUN, command),
             told,
@@ -214,7 +215,8 @@ class VerifiersWorld:
         asked = [_call(c) for c in message.get("tool_calls", ())]
         if not asked or message["role"] != "assistant":
             return str(message["content"])
-        return "\n".join(filter(None, [message["content"], *map(self._form.write, asked)]))
+        calls = (self._form.write(call, self._tools) for call in asked)
+        return "\n".join(filter(None, [message["content"], *calls]))
 
     def _answers(
         self, messages: Sequence[Message], calls: Sequence[ToolCall]
@@ -258,7 +260,9 @@ def verifiers_environment(name: str, settings: EnvSettings, root: Path) -> Envir
     program = VerifiersProgram(name, settings, root)
     chance = ToolsAsShown()
     return Environment(
-        make=lambda site: VerifiersWorld(site, program, chance.note), random_reply=chance.reply
+        make=lambda site: VerifiersWorld(site, program, chance.note),
+        tools=chance.known,
+        random_reply=chance.reply,
     )
 
 

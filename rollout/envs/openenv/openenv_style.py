@@ -44,7 +44,7 @@ def openenv_environment(name: str, settings: EnvSettings, root: Path) -> Environ
     async def capacity(site: Site, task: Task, wanted: int) -> int | None:
         return await server(site).capacity(row_of(task), world_seed(task.task_id), wanted)
 
-    return Environment(make=make, random_reply=chance.reply, capacity=capacity)
+    return Environment(make=make, tools=chance.known, random_reply=chance.reply, capacity=capacity)
 
 
 def source_of(name: str, settings: EnvSettings, root: Path) -> Source:

@@ -65,7 +65,6 @@ class Source:
     show: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    start_seconds: float = 120.0
     functions: tuple[RewardFunction, ...] = ()
     weight: float = 1.0
 
@@ -94,7 +93,7 @@ class Source:
                     " machine to take, like http://127.0.0.1:8000"
                 )
             port = int(number)
-        return Launch(self.name, self.serve, self.python, folder, port, self.start_seconds)
+        return Launch(self.name, self.serve, self.python, folder, port)
 
 
 class OpenEnv:
@@ -212,15 +211,14 @@ class OpenEnv:
 class OpenEnvToolbox:
     """One episode: `reset` opens its session, `close` ends it.
 
-    opening: what reset showed. done: whether the environment has ended the episode. earned: the
-    reward of each step so far, None where the environment gave none.
+    done: whether the environment has ended the episode. earned: the reward of each step so far,
+    None where the environment gave none.
     """
 
     def __init__(self, of: OpenEnv) -> None:
         self._of = of
         self._session: Session | None = None
         self._tools: tuple[ActionTool, ...] = ()
-        self.opening = ""
         self.done = False
         self.earned: list[float | None] = []
         self._told = 0
@@ -230,9 +228,8 @@ class OpenEnvToolbox:
         `OpenEnv.begin`."""
         await self.close()
         self._session, first, self._tools = await self._of.begin(reset_options(row, seed))
-        self.opening = as_text(first.observation, self._of.source.show)
         self.done, self.earned, self._told = False, [], 0
-        return self.opening or None
+        return as_text(first.observation, self._of.source.show) or None
 
     @property
     def schemas(self) -> Sequence[Schema]:

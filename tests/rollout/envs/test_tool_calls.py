@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools
+from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools, taken_as
 from tests.rollout.envs.trl_templates import templates, tokenizer
 
 
@@ -282,6 +282,52 @@ def test_what_a_form_writes_it_reads_back(form: str, name: str, arguments: dict[
     assert TOOL_FORMS[form].read(TOOL_FORMS[form].write(call), known) == (call,)
 
 
+STRING: Any = {"type": "string"}
+OPTIONAL_TEXTS: list[Any] = [
+    {"anyOf": [STRING, {"type": "null"}]},  # pydantic's, and with it MCP's
+    {"oneOf": [{"type": "null"}, STRING]},
+    {"type": ["string", "null"]},
+]
+
+
+def tool(name: str, **properties: Any) -> Any:
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {"properties": properties}},
+    }
+
+
+@given(
+    st.lists(
+        st.sampled_from([STRING, {"type": "integer"}, {}, True, *OPTIONAL_TEXTS]),
+        min_size=1,
+        max_size=3,
+    ),
+    st.dictionaries(
+        st.sampled_from(["a", "b", "c", "d"]),
+        st.sampled_from(["42", "x", "null", '{"a": 1}', "a\nb", "", " b", "no</think>", "é: {b}"])
+        | st.integers(),
+        max_size=2,
+    ),
+    st.booleans(),
+)
+def test_what_the_text_form_writes_it_reads_back_whichever_parameters_a_tool_has(
+    schemas: list[Any], arguments: dict[str, Any], told: bool
+) -> None:
+    known = [tool("search", **dict(zip("abc", schemas, strict=False))), tool("add", amount=STRING)]
+    call, form = ToolCall("search", arguments), TOOL_FORMS["text"]
+    assert form.read(form.write(call, known if told else ()), known) == (call,)
+
+
+def test_one_text_is_written_briefly_where_it_is_the_first_parameter_and_else_as_json() -> None:
+    limited = tool("search", limit={"type": "integer"}, query=STRING)
+    write = TOOL_FORMS["text"].write
+    assert write(ToolCall("say", {"text": "42"}), TOOLS) == "say: 42"
+    for known in ([limited], [], TOOLS):
+        call = ToolCall("search", {"query": "42"})
+        assert write(call, known) == 'search {"query": "42"}'
+
+
 def test_nesting_without_end_is_plain_text() -> None:
     deep = "[" * 100_000
     assert TOOL_FORMS["hermes"].read(f"<tool_call>{deep}", (), whole=False) == ()
@@ -335,7 +381,89 @@ def test_a_line_with_a_name_is_a_call_and_any_other_line_is_text() -> None:
 )
 def test_a_text_that_a_short_call_would_change_is_written_as_json(text: str) -> None:
     call = ToolCall("say", {"text": text})
-    assert TOOL_FORMS["text"].read(TOOL_FORMS["text"].write(call), TOOLS) == (call,)
+    written = TOOL_FORMS["text"].write(call, TOOLS)
+    assert TOOL_FORMS["text"].read(written, TOOLS) == (call,)
+
+
+THOUGHT = "<think>\nPerhaps\nadd: 1\n</think>\nsay: no"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (THOUGHT, "say: no"),
+        (THOUGHT.removeprefix("<think>\n"), "say: no"),  # the prompt began the thought
+        (THOUGHT.replace("\n", "\r\n"), "say: no"),
+        ("<think>\nadd: 1\n", ""),
+        ("say: no", "say: no"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_only_thought_of_is_no_call_also_where_the_thought_was_cut(
+    reply: str, said: str, whole: bool
+) -> None:
+    calls = [("say", '{"text": "no"}')] if said else []
+    assert ours("text", reply + "\n", whole) == calls
+    assert TOOL_FORMS["text"].apart(reply, TOOLS, whole)["content"] == said
+
+
+def test_reward_functions_get_a_thought_apart_from_the_content_in_the_text_form_too() -> None:
+    for form, reply in (("text", "I see.\nadd: 1"), ("hermes", "I see.")):
+        apart = TOOL_FORMS[form].apart
+        assert apart(f"<think>\nI add.\n</think>\n\n{reply}", TOOLS, True) == {
+            "content": reply,
+            "reasoning_content": "I add.",
+        }
+        assert apart(f"{reply}\n", TOOLS, True)["content"].strip() == reply
+
+
+@pytest.mark.parametrize("schema", OPTIONAL_TEXTS)
+def test_a_text_that_may_be_left_out_stays_a_text_though_it_looks_like_a_number(
+    schema: Any,
+) -> None:
+    for text in ("42", "true", "null", "[1]"):
+        read = TOOL_FORMS["text"].read(f"guess: {text}", [tool("guess", word=schema)])
+        assert read == (ToolCall("guess", {"word": text}),)
+    number = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    read = TOOL_FORMS["text"].read("guess: 42", [tool("guess", number=number)])
+    assert read == (ToolCall("guess", {"number": 42}),)
+
+
+def test_a_parameter_of_any_value_is_told_and_read_as_one() -> None:
+    anything = [tool("put", value=True, of={}, key=OPTIONAL_TEXTS[0], at={"type": ["integer"]})]
+    form = TOOL_FORMS["text"]
+    assert form.read("put: 42", anything) == (ToolCall("put", {"value": 42}),)
+    assert form.tell is not None
+    assert 'put {"value": any, "of": any, "key": string or null, "at": integer}' in form.tell(
+        anything, ""
+    )
+
+
+# --- replies without a call -----------------------------------------------------------------------
+
+QUERY = tool("query", sql=STRING)
+
+
+@pytest.mark.parametrize(
+    ("reply", "whole", "cut"),
+    [
+        ("SELECT 1", "SELECT 1", None),
+        ("Look:\n```sql\nSELECT 1\n```\nI ho", "SELECT 1", "SELECT 1"),
+        ("```sql\nSELECT 1\n```", "SELECT 1", "SELECT 1"),
+        ("```sql\nSELECT 1\n``", "SELECT 1\n``", None),
+        ("```sql\nDELETE FROM a", "DELETE FROM a", None),
+        ("```sql\nSELECT 1\n```\n```sql\nSELECT", "SELECT 1", "SELECT 1"),
+        ("<think>\n```sql\nSELECT 2\n```\n", None, None),
+        ("<think>\n```sql\nSELECT 2\n```\n</think>\nSELECT 1", "SELECT 1", None),
+        (" \n", None, None),
+    ],
+)
+def test_a_reply_is_taken_without_its_thoughts_and_a_cut_one_only_if_its_block_is_closed(
+    reply: str, whole: str | None, cut: str | None
+) -> None:
+    for is_whole, wanted in ((True, whole), (False, cut)):
+        call = taken_as(QUERY, reply, is_whole)
+        assert (call and call.arguments["sql"]) == wanted
 
 
 def test_of_a_reply_that_was_cut_off_half_an_argument_is_not_run() -> None:

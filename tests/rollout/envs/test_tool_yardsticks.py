@@ -15,7 +15,7 @@ from reward.reward import Reward
 from rollout.envs.base import Environment, MissingOracle, Site
 from rollout.envs.configured import environment
 from rollout.envs.env_settings import ENV_STYLES, EnvSettings, EnvStyle
-from rollout.envs.tool_yardsticks import YARDSTICK_FORM, ToolsAsShown
+from rollout.envs.tool_yardsticks import YARDSTICK_FORM, ToolsAsShown, random_call
 from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
@@ -123,6 +123,40 @@ def test_an_oracle_ends_by_saying_nothing_where_any_text_would_be_a_call(tmp_pat
     assert play(ORACLE, environment("counter", settings, tmp_path), tmp_path).grade.passed
 
 
+SEARCHES = """
+class Searches:
+    def reset(self, **row): self.found = False
+    def search(self, limit: int = 5, query: str = "") -> str:
+        \"\"\"Search.
+
+        Args:
+            limit: How many.
+            query: What for.
+        \"\"\"
+        self.found = (limit, query) == (5, "42")
+        return str(self.found)
+    def say(self, text: str):
+        \"\"\"Say.
+
+        Args:
+            text: What.
+        \"\"\"
+    def get_reward(self): return float(self.found)
+def solution(**row): return [("say", {"text": "42"}), ("search", {"query": "42"})]
+"""
+
+
+def test_what_an_oracle_gives_to_a_later_parameter_is_not_read_as_the_first(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(SEARCHES)
+    settings = EnvSettings("mine.py:Searches", "reward >= 1", oracle="mine.py:solution")
+    done = play(ORACLE, environment("counter", settings, tmp_path), tmp_path)
+    assert done.grade.passed
+    assert [turn.text for turn in done.turns] == ["say: 42", 'search {"query": "42"}', "Done."]
+    assert done.turns[1].action.command == 'search {"query": "42"}'
+
+
 def test_chance_draws_calls_of_the_tools_or_as_its_function_says(tmp_path: Path) -> None:
     made = counter(tmp_path)
     done = play(RANDOM, made, tmp_path, renderer())
@@ -180,10 +214,24 @@ def test_chance_in_a_style_that_shows_its_tools_later_waits_for_them() -> None:
     with pytest.raises(BadInput, match=r"task t0: .* shows its tools when an episode begins"):
         chance.reply(TASK, "", random.Random(0))
     tool = {"type": "function", "function": {"name": "pay", "parameters": {"properties": {}}}}
+    assert chance.known(TASK) == ()
     chance.note(TASK.task_id, [tool])
+    assert chance.known(TASK) == [tool]
     assert chance.reply(TASK, "Pay.", random.Random(0)).startswith("pay")
     chance.note(TASK.task_id, [])  # nothing but words
     assert set(chance.reply(TASK, "red or blue", random.Random(0)).split()) <= {"red", "or", "blue"}
+
+
+def test_chance_draws_a_value_where_a_schema_says_any_or_one_of_several() -> None:
+    several = {"oneOf": [{"type": "boolean"}, {"type": "boolean"}]}
+    properties = {"any": True, "list": {"type": "array", "items": True}, "either": several}
+    wanted = {"properties": properties, "required": list(properties)}
+    schema = {"type": "function", "function": {"name": "put", "parameters": wanted}}
+    for seed in range(8):
+        _, drawn = random_call([schema], "red or blue", random.Random(seed))
+        assert set(drawn["any"].split()) <= {"red", "or", "blue"}
+        assert all(isinstance(one, str) for one in drawn["list"])
+        assert isinstance(drawn["either"], bool)
 
 
 def test_a_server_is_played_by_chance_with_the_tools_that_it_shows(

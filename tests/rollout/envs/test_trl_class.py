@@ -15,7 +15,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import ActionKind, Signal, StopReason, Task, Trajectory
 from reward.reward import Reward
-from rollout.envs.base import Environment, Opening, Reply, Site
+from rollout.envs.base import Environment, Opening, Reply, Site, Step
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import environment_of, make_world
@@ -185,6 +185,62 @@ def test_a_reply_without_a_call_goes_to_the_tool_that_takes_such_replies(tmp_pat
     ]
     assert played.stop_reason is StopReason.ENV_DONE
     assert [turn.action.kind for turn in play(["  \n"]).turns] == [ActionKind.DONE]
+
+
+ASKS = """
+class Asks:
+    def reset(self, **row): return None
+    def look(self, text: str) -> str:
+        \"\"\"Look.
+
+        Args:
+            text: what
+        \"\"\"
+        return text
+    def get_reward(self): return 1.0
+def heard(completions, **row): return [float(len(completions[0][0]["content"]))]
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "hermes"])
+@pytest.mark.parametrize(
+    ("reply", "looked", "stop"),
+    [
+        (Reply("SELECT 1", "length"), None, StopReason.REPLY_CUT),
+        (Reply("```sql\nSELECT 1", "length"), None, StopReason.REPLY_CUT),
+        (Reply("<think>\n```\nSELECT 2\n```\n", "length"), None, StopReason.REPLY_CUT),
+        (Reply("```sql\nSELECT 1\n```\nI hope", "length"), "SELECT 1", None),
+        (Reply("<think>SELECT 2</think>\nSELECT 1"), "SELECT 1", None),
+        (Reply("<think>\nlook: 2\n</think>\nSELECT 1"), "SELECT 1", None),
+        (Reply("<think>SELECT 2"), None, StopReason.TASK_COMPLETE),
+    ],
+)
+def test_only_what_a_reply_says_to_its_end_goes_to_the_tool_that_takes_such_replies(
+    form: str, reply: Reply, looked: str | None, stop: StopReason | None, tmp_path: Path
+) -> None:
+    (tmp_path / "asks.py").write_text(ASKS)
+    register(EnvSettings("asks.py:Asks", "reward >= 1", fallback="look"), tmp_path)
+
+    async def step() -> Step:
+        world = make_world(task(), Site(SandboxSettings(), tmp_path, tool_form=form))
+        try:
+            await world.reset(task(), 0)
+            return await world.step(reply)
+        finally:
+            await world.close()
+
+    found = asyncio.run(step())
+    assert (found.said, found.stop) == (looked, stop)
+    assert found.calls == (looked is not None)
+
+
+@pytest.mark.parametrize("form", ["text", "hermes"])
+def test_a_reward_function_gets_what_a_reply_says_without_its_thoughts(
+    form: str, tmp_path: Path
+) -> None:
+    (tmp_path / "asks.py").write_text(ASKS)
+    register(EnvSettings("asks.py:Asks", "heard == 5", rewards={"asks.py:heard": 1.0}), tmp_path)
+    assert play(["<think>\nIt is over.\n</think>\n\nDone."], form=form).grade.passed
 
 
 @pytest.mark.parametrize(
@@ -596,6 +652,64 @@ def test_a_tool_that_sets_a_signal_is_an_error_and_no_mistake_of_the_policy(tmp_
         play(["go:", "Done."])
 
 
+RUNS = """
+import signal
+class Runs:
+    def reset(self, **row): ...
+    def run(self, code: str) -> str:
+        \"\"\"Run Python.
+
+        Args:
+            code: What.
+        \"\"\"
+        try:
+            exec(code, {})
+        except ValueError as e:
+            raise RuntimeError(str(e)) from e
+    def get_reward(self): return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise ValueError('signal only works in main thread of the main interpreter')",
+        "import signal; signal.signal(2, print)",
+        "from contextlib import *; from signal import *; s = ExitStack();"
+        " s.callback(signal, 2, print); s.close()",
+        "e = ValueError(); e.__cause__ = e; raise e",  # no end of causes
+    ],
+    ids=["its text", "a signal", "a library's signal", "a circle"],
+)
+def test_a_policys_code_that_sets_a_signal_or_says_so_is_told_so_and_ends_no_night(
+    code: str, tmp_path: Path
+) -> None:
+    (tmp_path / "runs.py").write_text(RUNS)
+    register(EnvSettings(use="runs.py:Runs", passes="reward >= 1"), tmp_path)
+    played = play([f"run: {code}", "Done."])
+    assert str(played.turns[0].observation).startswith("{'error': ")
+    assert played.grade.passed
+
+
+def test_a_library_that_sets_a_signal_for_the_environment_is_an_error_too(tmp_path: Path) -> None:
+    (tmp_path / "timed.py").write_text(
+        "import contextlib, signal\n"
+        "class Timed:\n"
+        "    def reset(self, **row): ...\n"
+        "    @contextlib.contextmanager\n"
+        "    def _limit(self):\n"
+        "        with contextlib.ExitStack() as after:\n"
+        "            after.callback(signal.signal, signal.SIGALRM, print)\n"
+        "            yield\n"
+        '    def go(self):\n        """Go."""\n'
+        "        with self._limit(): pass\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="timed.py:Timed", passes="reward >= 1"), tmp_path)
+    with pytest.raises(BadInput, match=r"the tool go: it sets a signal.*timed\.py:6\)"):
+        play(["go:", "Done."])
+
+
 def test_a_coroutine_that_configures_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "set.py").write_text(
         "class Set:\n"
@@ -665,6 +779,23 @@ def test_functions_are_tools_without_state(tmp_path: Path) -> None:
     played = play(["double: 21", "It is 42."], task(answer=42))
     assert played.turns[0].observation == "42"
     assert played.grade.passed
+
+
+def test_a_method_that_is_a_function_of_another_name_is_called_by_that_name_as_in_trl(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "named.py").write_text(
+        "def shared_double(self, x: int) -> int:\n"
+        '    """Double a number.\n\n    Args:\n        x: the number\n    """\n'
+        "    return self.factor * x\n"
+        "class Named:\n"
+        "    factor = 2\n"
+        "    double = shared_double\n"
+        "    def reset(self, **row): ...\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="named.py:Named", passes="reward >= 1"), tmp_path)
+    assert play(["shared_double: 21", "Done."]).turns[0].observation == "42"
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,14 @@ async def count(server: LocalServer) -> dict[str, int]:
 
 async def begin(env: OpenEnv, row: Mapping[str, Any], seed: int = 0) -> OpenEnvToolbox:
     """An episode of that row."""
-    episode = OpenEnvToolbox(env)
-    await episode.reset(row, seed)
+    episode, _ = await opened(env, row, seed)
     return episode
+
+
+async def opened(env: OpenEnv, row: Mapping[str, Any], seed: int = 0) -> tuple[OpenEnvToolbox, str]:
+    """An episode of that row, and what it shows first."""
+    episode = OpenEnvToolbox(env)
+    return episode, await episode.reset(row, seed) or ""
 
 
 def play(

@@ -40,7 +40,7 @@ from scripts.phases.kept_trainer import stop_trainer
 from scripts.prepare.model import build_model
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.rollout.envs.openenv import openenv_moves as moves
-from tests.rollout.envs.openenv.openenv_local import begin, launch, local, play, stopped
+from tests.rollout.envs.openenv.openenv_local import begin, launch, local, opened, play, stopped
 from tests.tiny_policy import write_run
 
 pytestmark = [pytest.mark.envs, pytest.mark.timeout(600)]
@@ -146,13 +146,12 @@ async def test_what_a_real_environment_raises_is_for_the_policy_to_read(env: Ope
 # -- games -----------------------------------------------------------------------------------------
 
 
-async def win(episode: OpenEnvToolbox, how: Callable[[str], moves.Moves]) -> list[str]:
+async def win(episode: OpenEnvToolbox, move: moves.Moves) -> list[str]:
     """Play to the end; the moves."""
     (schema,) = episode.schemas
     function = schema["function"]
     (field,) = function["parameters"]["properties"]
     made: list[str] = []
-    move = how(episode.opening)
     text = next(move)
     try:
         while True:
@@ -167,23 +166,23 @@ async def win(episode: OpenEnvToolbox, how: Callable[[str], moves.Moves]) -> lis
 
 @of("echo")
 async def test_echo(env: OpenEnv) -> None:
-    episode = await begin(env, {"word": "tea"})
-    assert episode.opening == "Say tea."
-    assert await win(episode, moves.echo) == ["tea"]
+    episode, seen = await opened(env, {"word": "tea"})
+    assert seen == "Say tea."
+    assert await win(episode, moves.echo(seen)) == ["tea"]
     assert episode.earned == [1.0]
 
 
 @of("catch")
 async def test_catch_is_won_in_nine_moves_and_lost_by_standing_still(env: OpenEnv) -> None:
-    episode = await begin(env, {"seed": 1})
-    assert len(await win(episode, moves.catch)) == 9
+    episode, seen = await opened(env, {"seed": 1})
+    assert len(await win(episode, moves.catch(seen))) == 9
     assert episode.earned == [None] * 8 + [1.0]
     lost = await begin(env, {"seed": 1})
-    await win(lost, lambda seen: iter_of("left", seen))
+    await win(lost, always("left"))
     assert lost.reward == -1.0
 
 
-def iter_of(move: str, seen: str) -> moves.Moves:
+def always(move: str) -> moves.Moves:
     while True:
         yield move
 
@@ -195,9 +194,9 @@ async def test_a_game_of_textarena_is_won_and_begins_equally_under_one_seed(
 ) -> None:
     openings = set()
     for _ in range(2):
-        episode = await begin(env, {"game": game, "seed": 11})
-        openings.add(episode.opening)
-        await win(episode, moves.GAMES[game])
+        episode, seen = await opened(env, {"game": game, "seed": 11})
+        openings.add(seen)
+        await win(episode, moves.GAMES[game](seen))
         assert episode.reward == 1.0
     assert len(openings) == 1
 
@@ -233,9 +232,9 @@ def test_an_episode_of_every_game_is_played_by_the_player(
         async def found() -> list[str]:
             source = source_of(name, settings, ROOT)
             one = OpenEnv(source, ROOT, tmp_path / "ledger.json", tmp_path / "log", print)
-            episode = await begin(one, row, world_seed(task.task_id))
+            episode, seen = await opened(one, row, world_seed(task.task_id))
             tool = episode.schemas[0]["function"]["name"]
-            made = [f"{tool}: {move}" for move in await win(episode, how)]
+            made = [f"{tool}: {move}" for move in await win(episode, how(seen))]
             one.stop()
             return made
 
@@ -305,9 +304,9 @@ async def test_wordle_is_won_with_the_words_of_a_wheel(env: OpenEnv) -> None:
     openings = set()
     for seed in range(8):
         for game in ("Wordle-offline-v0", "Wordle-offline-v0-long"):
-            episode = await begin(env, {"game": game, "seed": seed})
-            openings.add(episode.opening)
-            await win(episode, moves.wordle)
+            episode, seen = await opened(env, {"game": game, "seed": seed})
+            openings.add(seen)
+            await win(episode, moves.wordle(seen))
             assert episode.reward == 1.0
     assert len(openings) == 2
     lost = await begin(env, {"seed": 3})  # the secret is "cycle"
@@ -325,9 +324,9 @@ async def test_games_that_begin_at_the_same_time_are_each_their_seeds(env: OpenE
     """TextArena seeds one generator for the whole process."""
 
     async def opening(seed: int) -> str:
-        episode = await begin(env, {"game": "FrozenLake-v0", "seed": seed})
+        episode, seen = await opened(env, {"game": "FrozenLake-v0", "seed": seed})
         await episode.close()
-        return episode.opening
+        return seen
 
     alone = [await opening(seed) for seed in range(16)]
     assert await asyncio.gather(*map(opening, range(16))) == alone
@@ -348,9 +347,9 @@ async def test_the_tools_of_a_real_mcp_environment(env: OpenEnv) -> None:
 
 @of("catch")
 async def test_64_sessions_at_once(env: OpenEnv) -> None:
-    episodes = await asyncio.gather(*(begin(env, {"seed": i}) for i in range(64)))
-    await asyncio.gather(*(win(episode, moves.catch) for episode in episodes))
-    assert [episode.reward for episode in episodes] == [1.0] * 64
+    begun = await asyncio.gather(*(opened(env, {"seed": i}) for i in range(64)))
+    await asyncio.gather(*(win(episode, moves.catch(seen)) for episode, seen in begun))
+    assert [episode.reward for episode, _ in begun] == [1.0] * 64
 
 
 async def test_256_sessions_at_once_and_a_slow_one_stalls_none(tmp_path: Path) -> None:

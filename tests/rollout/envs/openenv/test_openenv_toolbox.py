@@ -15,7 +15,7 @@ from rollout.envs.openenv.openenv_toolbox import OpenEnv, OpenEnvToolbox, Source
 from rollout.envs.tool_calls import ToolCall
 from rollout.envs.tool_world import ToolFailure
 from scripts.base.checkout import ROOT
-from tests.rollout.envs.openenv.openenv_local import DOUBLE, QUICK, THIS_PYTHON, begin
+from tests.rollout.envs.openenv.openenv_local import DOUBLE, QUICK, THIS_PYTHON, begin, opened
 
 
 def source(app: str = "app", **other: Any) -> Source:
@@ -35,8 +35,8 @@ def guess(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenEnv]:
 
 
 async def test_an_episode_is_told_its_tools_played_and_paid(guess: OpenEnv) -> None:
-    episode = await begin(guess, {"seed": 3})
-    assert episode.opening == "Guess my number."
+    episode, seen = await opened(guess, {"seed": 3})
+    assert seen == "Guess my number."
     assert [s["function"]["name"] for s in episode.schemas] == ["guess"]
     assert await episode.call(ToolCall("guess", {"number": 9})) == "Lower."
     assert not episode.done
