@@ -60,11 +60,12 @@ def run_(
             f"limits nothing beside --steps; `grpo run {folder.typed} --steps {steps}` plays so"
             " many steps, without --steps as many as fit into the minutes",
         )
-    assign(folder, set_ or ())
-    write_engine(run, engine)
     options = LoopOptions(
         steps, minutes, eval_every, until, on_converged, skip_preflight, keep_engine, sandbox
     )
+    options.check()
+    assign(folder, set_ or ())
+    write_engine(run, engine)
     if detach:
         from scripts.night.detach import detach as start_detached
 

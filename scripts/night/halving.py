@@ -2,7 +2,8 @@
 
 A budget then goes to the arms that promise most (Jamieson and Talwalkar 2016, arXiv:1502.07943). An
 arm that learns late can be dropped for it. Which arms go on follows from the evaluations in their
-run folders, so there is no other state, and the same call goes on where the last one stopped.
+run folders, so there is no other state, and the same call goes on where the last one stopped. An
+arm that fails holds up no other.
 """
 
 from __future__ import annotations
@@ -10,13 +11,26 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from fieldkit.errors import BadInput
-from scripts.run.folder import RunFolder
+from fieldkit.errors import BadInput, FieldkitError
+from scripts.night.several import NightsFailed
+from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.run.reader import RunReader
 from scripts.words.quantities import counted, percent
 
 Arms = Mapping[str, Sequence[RunFolder]]
 """The nights of each arm, one for each seed."""
+
+
+class ArmsFailed(FieldkitError):
+    """Some arms were left out, for the errors in the text. `exit_code` is that of the first."""
+
+    def __init__(self, failed: Mapping[str, FieldkitError]) -> None:
+        told = "; ".join(dict.fromkeys(map(str, failed.values())))
+        tables = ", ".join(f'[arms."{arm}"]' for arm in failed)
+        super().__init__(
+            f"{told}; to give up what cannot be mended, take it out of {SWEEP_FILE}: {tables}"
+        )
+        self.exit_code = next(iter(failed.values())).exit_code
 
 
 def play_halving(
@@ -29,25 +43,65 @@ def play_halving(
     """Play all arms for `first` steps, and the ones that go on up to `last`; False where `play` did
     not come to its end.
 
-    play: plays every night of the named arms up to a step.
+    play: plays every night of the named arms up to a step. An arm of which a night failed, or that
+    cannot be compared, is told and left out, and the others go on; at the end raises `ArmsFailed`.
+    The next call begins with all arms again, so one that was mended since is compared too. Raises
+    `NightsFailed` where no arm is left out and `play` stopped before the other nights were over.
     """
     going, steps = list(arms), first
-    while len(going) > 1 and steps < last:
-        if not play(going, steps):
-            return False
-        share = {arm: passed(arms[arm], steps) for arm in going}
+    failed: dict[str, FieldkitError] = {}
+    whole = True
+    while going:
+        is_last = len(going) == 1 or steps >= last
+        try:
+            whole = play(going, last if is_last else steps)
+        except NightsFailed as e:
+            if not (e.whole or failed):
+                raise
+            whole = e.whole
+            failed |= {arm: e for arm in going if e.names & {night.name for night in arms[arm]}}
+        if is_last or not whole:
+            break
+        share = _shares({arm: arms[arm] for arm in going if arm not in failed}, steps, failed)
+        if lost := [arm for arm in going if arm not in share]:
+            say(
+                f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} left out: {failed[lost[0]]}"
+            )
         going = better_half(share)
-        told = ", ".join(f"{arm} {percent(share[arm])}" for arm in share)
-        say(f"held-out tasks passed after {counted(steps, 'step')}: {told}")
-        say(f"{', '.join(going)} {'go' if len(going) > 1 else 'goes'} on")
+        if going:
+            told = ", ".join(f"{arm} {percent(share[arm])}" for arm in share)
+            say(f"held-out tasks passed after {counted(steps, 'step')}: {told}")
+            say(f"{', '.join(going)} {'go' if len(going) > 1 else 'goes'} on")
         steps *= 2
-    return play(going, last)
+    if failed:
+        raise ArmsFailed(failed)
+    return whole
+
+
+def _shares(arms: Arms, steps: int, failed: dict[str, FieldkitError]) -> dict[str, float]:
+    """What each arm passes after so many steps; one that cannot be compared is put into `failed`
+    instead."""
+    share = {}
+    for arm, nights in arms.items():
+        try:
+            share[arm] = passed(nights, steps)
+        except BadInput as e:
+            failed[arm] = e
+    return share
 
 
 def up_to(nights: Sequence[RunFolder], steps: int) -> list[RunFolder]:
-    """Those that have not gone beyond so many steps. One that has was evaluated on its way there,
-    and the adapter at which it was stopped since is of no step that arms are compared at."""
-    return [night for night in nights if night.finished_steps() - 1 <= steps]
+    """Those that have not gone beyond so many steps, or cannot be read. One that has was evaluated
+    on its way there, and the adapter at which it was stopped since is of no step that arms are
+    compared at."""
+    return [night for night in nights if not _is_beyond(night, steps)]
+
+
+def _is_beyond(night: RunFolder, steps: int) -> bool:
+    try:
+        return night.finished_steps() - 1 > steps
+    except BadInput:  # to be told where it is played
+        return False
 
 
 def better_half(share: Mapping[str, float]) -> list[str]:

@@ -37,6 +37,7 @@ from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import FLAT, Phase, drive, phase_beside
 from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
+from scripts.run.run_pool import require_reserve
 from scripts.run.state import (
     phase_now,
     raise_converged,
@@ -46,7 +47,7 @@ from scripts.run.state import (
     steps_planned,
 )
 from scripts.run.timings import LOOP_VARIABLE
-from scripts.run.until import FORECAST, deadline, held, seconds_until
+from scripts.run.until import FORECAST, deadline, held, next_time, seconds_until
 from scripts.run.verify import require_weights
 from scripts.track.trackers import require_trackers
 
@@ -63,6 +64,12 @@ class LoopOptions:
     skip_preflight: bool = False
     keep_engine: bool = False
     sandbox: SandboxKind = "bwrap"
+
+    def check(self) -> None:
+        """Raise `BadInput` for a value that no loop takes, before anything is written."""
+        with_options(RunConfig(), self)
+        if self.until:
+            next_time(self.until, time.time())
 
     def words(self) -> list[str]:
         """The options as words of a command line."""
@@ -87,6 +94,7 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     check_sandbox(folder, config)
     _require_ours(folder)
     require_trackers(config)
+    require_reserve(folder, config)
     both = Both(display, log_display(folder.log, "loop"))
     wish = Wish(lambda text: note(both.tell, text))
     enrolled = Ledger(folder.ledger).enrolled(LOOP)

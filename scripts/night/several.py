@@ -7,22 +7,26 @@ known: the first of a number of steps is begun, because no step was measured yet
 Nobody is there at night, so a night that fails does not end the others (`play_nights`), unless they
 would fail like it. Exit codes alone do not tell: a missing model and a gradient that is not finite
 are both 2, a full disk and a batch too large for one arm are both 5. But what every night lacks is
-found by its start, before any phase of it has gone well.
+found by its start, before any phase of it has gone well. A night whose files cannot be read says
+nothing of the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from fieldkit.errors import FieldkitError, Interrupted, NotOwner, PoolConverged
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, NotOwner, PoolConverged
 from fieldkit.files.journal import Journal
 from scripts.base.display import make_display, to_the_second
 from scripts.base.exit_codes import ChildBug
 from scripts.night.loop import LoopOptions, run_loop, with_options
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
+from scripts.run.manifest import read_manifest, refuse_change
 from scripts.run.next_phase import Phase
 from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
@@ -31,10 +35,32 @@ from scripts.run.state import look, read_files, read_measured, seconds_to_end, s
 AS_SET = LoopOptions()
 """A night as its run.toml says."""
 
+_UNREADABLE = (BadInput, NotOwner)
+"""What a look at a night raises. Ctrl-C raises another `FieldkitError`, at any moment."""
+
+
+class NightsFailed(FieldkitError):
+    """Some nights failed; their errors are in the text. `exit_code` is that of the first.
+
+    names: the nights. whole: whether all the others are over.
+    """
+
+    def __init__(self, failed: Mapping[str, FieldkitError | ChildBug], go_on: str, whole: bool):
+        told = "; ".join(f"{name} failed: {error}" for name, error in failed.items())
+        super().__init__(f"{told}; `{go_on}` goes on with {'it' if len(failed) == 1 else 'them'}")
+        first = next(iter(failed.values()))
+        self.exit_code = first.exit_code if isinstance(first, FieldkitError) else 1
+        self.names, self.whole = frozenset(failed), whole
+
 
 def night_seconds(nights: Sequence[RunFolder], options: LoopOptions = AS_SET) -> float | None:
-    """What a night takes: the median of those that are over; None where none is."""
-    took = [_seconds(night) for night in nights if is_over(night, options)]
+    """What a night takes: the median of those that are over; None where none is. One that cannot be
+    read does not count."""
+    took = []
+    for night in nights:
+        with contextlib.suppress(*_UNREADABLE):
+            if is_over(night, options):
+                took.append(_seconds(night))
     return statistics.median(took) if took else None
 
 
@@ -74,31 +100,46 @@ def play_nights(
     until: `time.monotonic()` by which they have to be over. go_on: the command that a person types
     to go on.
 
-    A night that fails is told, and the others go on. They do not where no phase has gone well since
-    the call, or since the failure before: the next night would fail too. Nor do they where another
-    loop or host owns the night. At the end raises one error, which has the first failure's exit
-    code and names every night that failed, its error and `go_on`. `Interrupted`, naming `go_on`, is
-    raised at once.
+    A night that fails is told, and the others go on. They do not where no phase of any night has
+    gone well before, or since the failure before: the next night would fail too. Nor do they where
+    another loop or host owns the night, or its settings, data or program are not those that it
+    began with. One whose files cannot be read counts as failed and says nothing of the others.
+    Nights that failed the last time come after the others, which would not get their turn where one
+    always fails at once.
+
+    At the end raises `NightsFailed`, which has the first failure's exit code and names every night
+    that failed, its error and `go_on`. `Interrupted`, naming `go_on`, is raised at once.
     """
     failed: dict[str, FieldkitError | ChildBug] = {}
-    whole, well = True, False
-    for number, night in enumerate(nights, 1):
-        if is_over(night, options):
-            continue
+    ends = {night: _newest_end(night) for night in nights}
+    whole, goes_on = True, True
+    well = (newest := max(ends.values(), default=_NONE)) > _NONE and not newest.failed
+    for night in sorted(nights, key=lambda night: ends[night].failed):
+        which = f"night {nights.index(night) + 1} of {len(nights)}"
         others = [other for other in nights if other.name not in failed]
-        seconds = _seconds_left(night, night_seconds(others, options), options)
-        left = None if until is None else until - time.monotonic()
+        try:
+            due = _due(night, others, options)
+        except _UNREADABLE as e:
+            failed[night.name] = e
+            goes_on = goes_on and not isinstance(e, NotOwner) and not _is_refused(night, options)
+            say(f"{night.name} failed: {e}")
+            continue
+        if due is None:
+            continue
+        if not goes_on:
+            whole = False
+            break
+        seconds, left = due.seconds, None if until is None else until - time.monotonic()
         if left is not None and left < (seconds or 0.0):
             say(
-                f"night {number} of {len(nights)}, {night.name}, is not begun: a night takes about"
+                f"{which}, {night.name}, is not begun: a night takes about"
                 f" {to_the_second(seconds or 0.0)}, {to_the_second(max(0.0, left))} are left;"
                 f" `{go_on}` goes on"
             )
             whole = False
             break
         about = f", about {to_the_second(seconds)}" if seconds else ""
-        say(f"night {number} of {len(nights)}: {night.name}{about}")
-        known = len(Journal(night.journal).read())
+        say(f"{which}: {night.name}{about}")
         try:
             run_loop(night, options, make_display(details=False))
             well = True
@@ -109,24 +150,74 @@ def play_nights(
             raise Interrupted(f"stopped; `{go_on}` goes on from here") from None
         except (FieldkitError, ChildBug) as e:
             failed[night.name] = e
-            if isinstance(e, NotOwner) or not (well or _went_well(night, known)):
-                break
-            say(f"{night.name} failed: {e}")
+            goes_on = not isinstance(e, NotOwner) and (well or _went_well(night, due.known))
+            if goes_on:
+                say(f"{night.name} failed: {e}")
             well = False
     if failed:
-        raise _told(failed, go_on)
+        raise NightsFailed(failed, go_on, whole)
     return whole
+
+
+class _Due(NamedTuple):
+    """A night that is not over: the seconds that it takes, as `_seconds_left`; the entries of its
+    journal."""
+
+    seconds: float | None
+    known: int
+
+
+def _due(night: RunFolder, others: Sequence[RunFolder], options: LoopOptions) -> _Due | None:
+    """What is left of a night, by its files and those of `others`; None where it is over."""
+    if is_over(night, options):
+        return None
+    seconds = _seconds_left(night, night_seconds(others, options), options)
+    return _Due(seconds, len(Journal(night.journal).read()))
+
+
+class _End(NamedTuple):
+    """The newest end of a phase or a loop of a night: its Unix time, and whether it failed."""
+
+    at: float
+    failed: bool
+
+
+_NONE = _End(0.0, False)
+
+
+def _newest_end(night: RunFolder) -> _End:
+    """How a night ended the last time, by its journal; `_NONE` where it did not, or none can be
+    read."""
+    try:
+        entries = Journal(night.journal).read()
+    except BadInput:
+        return _NONE
+    for e in reversed(entries):
+        if e.event in ("phase_end", "loop_end"):
+            return _End(e.time, e.data.get("exit", 0) not in _NO_FAILURE)
+    return _NONE
+
+
+_NO_FAILURE = (0, PoolConverged.exit_code, Interrupted.exit_code)
+
+
+def _is_refused(night: RunFolder, options: LoopOptions) -> bool:
+    """Whether settings, data or program are no longer those that a night began with. Nights that
+    have not begun would be played with the new ones, and could not be compared with it."""
+    try:
+        manifest = read_manifest(night)
+        config = with_options(read_config(night.config), options)
+    except BadInput:
+        return False
+    try:
+        if manifest is not None:
+            refuse_change(night, manifest, config)
+    except BadInput:
+        return True
+    return False
 
 
 def _went_well(night: RunFolder, known: int) -> bool:
     """Whether a phase of a night came to its end, by its journal after so many entries."""
     since = Journal(night.journal).read()[known:]
     return any(e.event == "phase_end" and e.data.get("exit") == 0 for e in since)
-
-
-def _told(failed: Mapping[str, FieldkitError | ChildBug], go_on: str) -> FieldkitError:
-    """The nights that failed, as one error of the first one's exit code."""
-    first = next(iter(failed.values()))
-    kind = type(first) if isinstance(first, FieldkitError) else FieldkitError
-    told = "; ".join(f"{name} failed: {error}" for name, error in failed.items())
-    return kind(f"{told}; `{go_on}` goes on with {'it' if len(failed) == 1 else 'them'}")

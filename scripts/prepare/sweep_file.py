@@ -2,7 +2,8 @@
 
 `runs/NAME/sweep.toml` says what is swept, and each night is a run folder beside it, with a run.toml
 of its own. Nights are ordered seed by seed, so that a sweep that is cut short has every arm as
-often. Nothing is played here.
+often. A night that is made keeps its run.toml, where a person may fit it to the machine. Nothing is
+played here.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from fieldkit.files.atomic import write_text
 from fieldkit.registry import nearest
 from scripts.prepare.presets import new_run, preset_config, run_text
 from scripts.run.assignments import parse, toml_value
-from scripts.run.config import AUTO, MOST_TASKS, config_of, read_config
+from scripts.run.config import AUTO, MOST_TASKS, RunConfig, config_of, read_config
 from scripts.run.folder import SWEEP_FILE, RunFolder
+from scripts.run.manifest import FREE_KEYS, LENGTH_KEYS, changes
 
 PLAIN = "night"
 """The one arm of a sweep in which nothing varies but the seed."""
@@ -32,7 +34,10 @@ SEED = "run.seed"
 
 STEPS = "run.steps"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_LONGEST = 85
+"""Characters of an arm's name: a run's may have 100, and `-seed2147483647` follows."""
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}")
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _KEYS = ("preset", "seeds", "halve_after", "set", "arms")
 
@@ -80,8 +85,8 @@ class Sweep:
 
     @property
     def steps(self) -> int:
-        """The steps of every night, of a sweep that halves."""
-        steps = read_config(self.nights[0].folder.config).run.steps
+        """The steps of every night, of a sweep that halves, whatever a night's run.toml says."""
+        steps = _config_of(self, self.nights[0]).run.steps
         assert steps != AUTO, "a sweep that halves was read without a number of steps"
         return steps
 
@@ -131,8 +136,8 @@ def _sweep_of(file: Path, text: str) -> Sweep:
     for arm in arms:
         if not _NAME.fullmatch(arm):
             raise BadInput(
-                f"{file}: arms: {arm!r} cannot name a folder; take up to 60 letters, digits, dots,"
-                " dashes and underscores"
+                f"{file}: arms: {arm!r} cannot name a folder; take up to {_LONGEST} letters,"
+                " digits, dots, dashes and underscores"
             )
     return Sweep(
         file.parent,
@@ -161,20 +166,40 @@ def make_nights(sweep: Sweep) -> tuple[SweepNight, ...]:
     """The sweep's nights, with the run folders made that are not there yet.
 
     Raises `BadInput`, with nothing made, for a setting that is unsound, and for a night that was
-    begun with other settings than sweep.toml has now.
+    made with other settings than it would have now (`_refuse_changed`).
     """
     for night in sweep.nights:
-        text = _run_text(sweep, night)
-        config = night.folder.config
-        if config.is_file() and config.read_text(encoding="utf-8") != text:
-            raise BadInput(
-                f"{config}: its settings are not those of {sweep.folder / SWEEP_FILE}; give the"
-                f" arm {night.arm!r} another name there, so that its nights are played anew"
-            )
+        expected = _sound(sweep, night)
+        if night.folder.config.is_file():
+            _refuse_changed(sweep, night, expected)
     for night in sweep.nights:
         if not night.folder.config.is_file():
             new_run(night.folder, sweep.preset, assignments=sweep.assignments(night))
     return sweep.nights
+
+
+def _refuse_changed(sweep: Sweep, night: SweepNight, expected: RunConfig) -> None:
+    """Raise `BadInput` naming the first key in which a night's run.toml is not as `expected`.
+
+    What may change after a run's first step may differ, because errors advise a person to set some
+    of it. But the values of an arm make the arm; and how long nights are is the same for all where
+    sweep.toml says it, unless it halves: then the nights are told their steps as they are played.
+    """
+    arm, file = sweep.arms[night.arm], sweep.folder / SWEEP_FILE
+    told = LENGTH_KEYS & sweep.common.keys() - (set() if sweep.halve_after is None else {STEPS})
+    free = FREE_KEYS - arm.keys() - told
+    there = read_config(night.folder.config)
+    found = {k: v for k, v in changes({"config": there.plain()}, expected).items() if k not in free}
+    if not found:
+        return
+    (key, (is_now, should_be)), *others = found.items()
+    more = f" (and {len(others)} more: {', '.join(k for k, _ in others)})" if others else ""
+    mend = "write the same in both" if key in FREE_KEYS else "put back what was changed"
+    raise BadInput(
+        f"{night.folder.config}: {key} is {is_now!r}, and {should_be!r} by {file} and its preset"
+        f" {sweep.preset}{more}; {mend}, or give the arm {night.arm!r} another name in {file}, so"
+        " that its nights are played anew"
+    )
 
 
 def new_sweep(
@@ -200,17 +225,22 @@ def new_sweep(
     text = _HEAD.format(name=folder.typed) + _body(preset, vary, seeds, assignments, halve_after)
     sweep = _sweep_of(file, text)
     for night in sweep.nights:
-        _run_text(sweep, night)
+        _sound(sweep, night)
     folder.path.mkdir(parents=True, exist_ok=True)
     write_text(file, text)
     make_nights(sweep)
     return sweep
 
 
-def _run_text(sweep: Sweep, night: SweepNight) -> str:
-    """A night's run.toml. Raises `BadInput` for an unsound one."""
+def _config_of(sweep: Sweep, night: SweepNight) -> RunConfig:
+    """The settings with which a night is made. Raises `BadInput` for an unsound one."""
     text = run_text(sweep.preset, assignments=sweep.assignments(night))
-    config = config_of(tomllib.loads(text), night.folder.name)
+    return config_of(tomllib.loads(text), night.folder.name)
+
+
+def _sound(sweep: Sweep, night: SweepNight) -> RunConfig:
+    """The same, where they fit into a sweep. Raises `BadInput`."""
+    config = _config_of(sweep, night)
     if sweep.halve_after is not None:
         file, steps = sweep.folder / SWEEP_FILE, config.run.steps
         if steps == AUTO:
@@ -228,7 +258,7 @@ def _run_text(sweep: Sweep, night: SweepNight) -> str:
             f'{sweep.folder / SWEEP_FILE}: eval.tasks is "auto", but all nights have to play the'
             f' same tasks: write "eval.tasks" = {MOST_TASKS} under [set]'
         )
-    return text
+    return config
 
 
 def _body(
@@ -250,17 +280,26 @@ def _body(
     lines += [] if halve_after is None else [f"halve_after = {halve_after}"]
     lines += ["", "[set]"]
     lines += [f"{json.dumps(k)} = {toml_value(v)}" for k, v in common.items()]
-    arms = set()
+    for arm, chosen in _arms(axes).items():
+        lines += ["", f"[arms.{json.dumps(arm)}]"]
+        lines += [f"{json.dumps(key)} = {toml_value(value)}" for key, value in chosen.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _arms(axes: Sequence[tuple[str, list[Any]]]) -> dict[str, dict[str, Any]]:
+    """Every combination of the values by an arm's name: what it says of them, or its number where
+    one of the names would be too long for a folder."""
+    arms: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*(v for _, v in axes)):
         chosen = dict(zip((key for key, _ in axes), values, strict=True))
         words = [f"{key.rpartition('.')[2]}-{value}" for key, value in chosen.items()]
         arm = _ODD.sub("_", "-".join(words)) or PLAIN
         if arm in arms:
             raise BadInput(f"--vary: two arms would have the same name, {arm!r}")
-        arms.add(arm)
-        lines += ["", f"[arms.{json.dumps(arm)}]"]
-        lines += [f"{json.dumps(key)} = {toml_value(value)}" for key, value in chosen.items()]
-    return "\n".join(lines) + "\n"
+        arms[arm] = chosen
+    if max(map(len, arms)) <= _LONGEST:
+        return arms
+    return {f"arm-{number}": chosen for number, chosen in enumerate(arms.values(), 1)}
 
 
 def _axis(word: str) -> tuple[str, list[Any]]:

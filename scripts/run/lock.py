@@ -1,14 +1,15 @@
 """One loop per run: an flock that ends with its holder, and a file that names the holder.
 
 The kernel lock decides, so a crash can never leave a run locked; the text in the file (pid, start
-time, boot, host) only names the holder to a person. A phase that a loop starts inherits the open
-lock instead of taking its own, so that the run stays locked until the last of them is gone. As a
-program (`python -m scripts.run.lock RUN COMMAND...`) it becomes COMMAND with the lock in hand: that
-is how grpo_loop.sh has it.
+time, boot, host) only names the holder to a person, and is removed when the holder lets go. A phase
+that a loop starts inherits the open lock instead of taking its own, so that the run stays locked
+until the last of them is gone. As a program (`python -m scripts.run.lock RUN COMMAND...`) it
+becomes COMMAND with the lock in hand: that is how grpo_loop.sh has it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -17,7 +18,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 5.0
 _POLL_SECONDS = 0.1  # flock has no timeout; the alternative is a signal, which the loop uses itself
 
 
-@contextmanager
+@contextlib.contextmanager
 def run_lock(path: Path) -> Iterator[int]:
     """Hold the run's lock; yield the descriptor that children must inherit.
 
@@ -50,9 +50,15 @@ def run_lock(path: Path) -> Iterator[int]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _take(fd, path)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(_identity()).encode() + b"\n", 0)
-        yield fd
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(_identity()).encode() + b"\n", 0)
+            yield fd
+        finally:
+            # The process may live on, as a sweep does with its next night. Still under the lock,
+            # so the next holder has not written its name yet.
+            with contextlib.suppress(OSError):  # as on a disk that became read-only
+                os.ftruncate(fd, 0)
     finally:
         os.close(fd)
 
@@ -91,8 +97,10 @@ def _take(fd: int, path: Path) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            holder_is_gone = _is_gone(_read(path))
-            if not holder_is_gone or time.monotonic() >= deadline:
+            said = _read(path)
+            # A holder without a name has just taken the lock, or is what a loop leaves behind.
+            is_brief = "pid" not in said or _is_gone(said)
+            if not is_brief or time.monotonic() >= deadline:
                 raise NotOwner(_refusal(path)) from None
         time.sleep(_POLL_SECONDS)
 
@@ -126,16 +134,17 @@ def _is_gone(holder: dict[str, object]) -> bool:
 def _refusal(path: Path) -> str:
     holder = _read(path)
     run = path.parent.name
-    who = f"pid {holder.get('pid', '?')} on {holder.get('host', 'an unknown host')}"
-    if _is_gone(holder):
+    if "pid" not in holder or _is_gone(holder):
+        who = f" (pid {holder['pid']} on {holder.get('host')})" if "pid" in holder else ""
         return (
-            f"{path}: the loop that held run {run} ({who}) is gone, but a phase it started is "
+            f"{path}: the loop that held run {run}{who} is gone, but a phase it started is "
             f"still ending; `fuser {shlex.quote(str(path))}` names it; run the same command again "
             "when it has ended"
         )
     return (
-        f"{path}: another loop owns run {run}: {who}; wait for it, or stop it with "
-        f"`kill {holder.get('pid', 'PID')}` (it can be resumed)"
+        f"{path}: another loop owns run {run}: pid {holder['pid']} on"
+        f" {holder.get('host', 'an unknown host')}; wait for it, or stop it with"
+        f" `kill {holder['pid']}` (it can be resumed)"
     )
 
 

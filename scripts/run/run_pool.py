@@ -147,6 +147,17 @@ def reserve_file(config: RunConfig) -> Path:
     return from_checkout(config.data.pool).with_name("reserve.jsonl")
 
 
+def require_reserve(folder: RunFolder, config: RunConfig) -> None:
+    """Raise `BadInput` where the pool is to grow, and nothing is there that it could grow from."""
+    reserve, wish = reserve_file(config), config.run.on_converged
+    if wish != "stop" and not reserve.is_file():
+        raise BadInput(
+            f'{reserve}: no such file, and run.on_converged is "{wish}": a pool grows from a task'
+            f" file of that name beside it. Put one there, or `grpo run {folder.typed}"
+            f"{config.flags} --on-converged stop` ends the night when its pool has converged"
+        )
+
+
 def unsound_tasks(reserve: Path) -> tuple[TaskProblem, ...]:
     """The problems of tasks that cannot be played: no other command has checked the file."""
     from rollout.tasks import check_tasks

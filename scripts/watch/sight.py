@@ -173,7 +173,7 @@ class Watcher:
             said=self._try(self._said, ""),
             programs=self._running(host, loop, doing),
             memory=read_memory(),
-            episode=self._try(lambda: self._episode(steps, eval_partial), None),
+            episode=self._try(lambda: self._episode(doing, steps, eval_partial), None),
             host=host,
             troubles=tuple(dict.fromkeys(self._troubles)),
         )
@@ -332,10 +332,14 @@ class Watcher:
         logs = sorted(self.folder.log.glob("loop-*.log"))
         return self._read(logs[-1], _last_said, "") if logs else ""
 
-    def _episode(self, steps: Sequence[StepSummary], eval_partial: Path | None) -> Episode | None:
-        """The last finished episode of the present phase, else of the newest bundle."""
+    def _episode(
+        self, doing: Activity, steps: Sequence[StepSummary], eval_partial: Path | None
+    ) -> Episode | None:
+        """The last finished episode of the present phase, else of the newest bundle. An evaluation
+        that was given up leaves its partial file for the rest of the night."""
         n = len(steps)
-        if eval_partial is not None and (last := self._partial(eval_partial).last):
+        played = eval_partial if doing.phase == Phase.EVAL else None
+        if played is not None and (last := self._partial(played).last):
             return Episode(last, f"{_player(last.adapter_sha, steps)}, held-out set")
         for k in (n + 1, n):  # the later one is played while step n is trained
             if last := self._partial(self.folder.partial(k)).last:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.errors import BadInput
-from scripts.night.halving import better_half, passed, play_halving, up_to
+from fieldkit.errors import BadInput, Shortage
+from scripts.night.halving import ArmsFailed, better_half, passed, play_halving, up_to
+from scripts.night.several import NightsFailed
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
 from tests.scripts.night.test_several import grpo, made_sweep, nights
@@ -40,6 +41,21 @@ class Played:
     def __call__(self, arms: Sequence[str], steps: int) -> bool:
         self.calls.append(("".join(arms), steps))
         return len(self.calls) <= self.most
+
+
+class Failing(Played):
+    """The same, where a night of some arms always fails; whole: whether the others are played all
+    the same."""
+
+    def __init__(self, failing: str, *, whole: bool = True, most: int = 99) -> None:
+        super().__init__(most)
+        self.failing, self.whole = failing, whole
+
+    def __call__(self, arms: Sequence[str], steps: int) -> bool:
+        in_time = super().__call__(arms, steps)
+        if failed := {arm: Shortage("too little memory") for arm in arms if arm in self.failing}:
+            raise NightsFailed(failed, "grpo sweep run x", self.whole and in_time)
+        return in_time
 
 
 def arms(names: str) -> dict[str, list[RunFolder]]:
@@ -79,6 +95,87 @@ def test_where_the_time_is_up_nobody_is_dropped() -> None:
     played = Played(most=0)
     assert not play_halving(arms("ab"), 1, 2, played, told.append)
     assert told == []
+
+
+@pytest.mark.usefixtures("by_name")
+def test_an_arm_that_always_fails_holds_up_no_other_and_is_told_at_the_end() -> None:
+    told: list[str] = []
+    played = Failing("d")
+    with pytest.raises(ArmsFailed) as error:
+        play_halving(arms("abcd"), 5, 40, played, told.append)
+    assert played.calls == [("abcd", 5), ("bc", 10), ("c", 40)]
+    assert told[0].startswith("d is left out: d failed: too little memory; `grpo sweep run x`")
+    assert told[1:3] == [
+        "held-out tasks passed after 5 steps: a 9.7 %, b 9.8 %, c 9.9 %",
+        "b, c go on",
+    ]
+    assert error.value.exit_code == Shortage.exit_code
+    assert str(error.value) == (
+        "d failed: too little memory; `grpo sweep run x` goes on with it; to give up what cannot"
+        ' be mended, take it out of sweep.toml: [arms."d"]'
+    )
+
+
+@pytest.mark.usefixtures("by_name")
+def test_one_arm_that_is_left_is_played_to_its_end_and_none_is_an_error() -> None:
+    played = Failing("b")
+    with pytest.raises(ArmsFailed):
+        play_halving(arms("ab"), 1, 4, played, lambda text: None)
+    assert played.calls == [("ab", 1), ("a", 4)]
+    played = Failing("ab")
+    with pytest.raises(ArmsFailed, match=r'a failed: .*; b failed: .*\[arms\."a"\], \[arms\."b"\]'):
+        play_halving(arms("ab"), 1, 4, played, lambda text: None)
+    assert played.calls == [("ab", 1)]
+
+
+@pytest.mark.usefixtures("by_name")
+def test_an_arm_that_fails_on_its_last_steps_is_told_too() -> None:
+    played = Failing("b")
+    with pytest.raises(ArmsFailed, match="b failed"):
+        play_halving(arms("ab"), 9, 9, played, lambda text: None)
+
+
+@pytest.mark.parametrize("played", [Failing("b", whole=False), Failing("b", most=0)])
+@pytest.mark.usefixtures("by_name")
+def test_where_the_others_were_not_played_nobody_is_left_out(played: Failing) -> None:
+    """What every night lacks ends the sweep, and so does its time."""
+    told: list[str] = []
+    with pytest.raises(NightsFailed, match="b failed"):
+        play_halving(arms("abc"), 1, 4, played, told.append)
+    assert played.calls == [("abc", 1)]
+    assert told == []
+
+
+@pytest.mark.usefixtures("by_name")
+def test_an_arm_that_was_left_out_is_told_where_the_time_is_up_later() -> None:
+    played = Failing("d", most=1)
+    with pytest.raises(ArmsFailed, match="d failed"):
+        play_halving(arms("abcd"), 5, 40, played, lambda text: None)
+    assert played.calls == [("abcd", 5), ("bc", 10)]
+
+
+def test_an_arm_that_cannot_be_compared_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def share(nights: Sequence[RunFolder], steps: int) -> float:
+        if nights[0].name == "b":
+            raise BadInput("b: step 1 has no evaluation; `grpo eval b --step 1` plays it")
+        return 0.5
+
+    monkeypatch.setattr("scripts.night.halving.passed", share)
+    told: list[str] = []
+    played = Played()
+    with pytest.raises(ArmsFailed, match=r'`grpo eval b --step 1` plays it; .*\[arms\."b"\]'):
+        play_halving(arms("abc"), 1, 2, played, told.append)
+    assert played.calls == [("abc", 1), ("a", 2)]
+    assert told[0].startswith("b is left out: b: step 1 has no evaluation")
+
+
+def test_a_night_with_a_gap_is_asked_where_it_is_told_and_ends_no_other(tmp_path: Path) -> None:
+    gap, fresh = RunFolder(tmp_path / "gap"), RunFolder(tmp_path / "fresh")
+    gap.step(3).mkdir(parents=True)
+    gap.summary(3).write_text("{}")
+    assert up_to([gap, fresh], 2) == [gap, fresh]
 
 
 def test_a_night_at_a_rung_is_asked_and_one_beyond_it_is_not(tmp_path: Path) -> None:

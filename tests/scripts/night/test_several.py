@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from fieldkit.errors import BadInput, FieldkitError, NotOwner, Shortage, Unavailable
+from fieldkit.errors import BadInput, Interrupted, NotOwner, Shortage, Unavailable
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from scripts.base.checkout import ROOT
 from scripts.base.exit_codes import ChildBug
 from scripts.night import several
-from scripts.night.several import is_over, night_seconds
+from scripts.night.several import NightsFailed, is_over, night_seconds
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
 from tests.chaos.night import SITE
-from tests.scripts.made_night import make_night
+from tests.scripts.made_night import Night, make_night
 from tests.scripts.night.running import WORLD
 from tests.tiny_policy import write_tasks
 
@@ -93,6 +93,16 @@ class Begun:
         return several.play_nights(nights, several.AS_SET, until, self.said.append, "go on")
 
 
+def set_steps(night: Night, steps: int) -> RunFolder:
+    """Give a made night a run.toml of so many steps."""
+    data, folder = night.config.data, night.folder
+    folder.config.write_text(
+        f"[run]\nsteps = {steps}\neval_every = 0\n[data]\n"
+        f'pool = "{data.pool}"\nheldout = "{data.heldout}"\n'
+    )
+    return folder
+
+
 def unplayed(folder: Path, lines: str) -> RunFolder:
     folder.mkdir()
     (folder / "run.toml").write_text(f"[run]\n{lines}\n")
@@ -116,13 +126,10 @@ def test_a_number_of_steps_says_nothing_before_one_is_measured_and_then_the_seco
     begun, night = Begun(monkeypatch), unplayed(tmp_path / "first", "steps = 3\nminutes = 90")
     assert begun.within(1.0, night)
     assert begun.names == ["first"]
-    played = make_night(tmp_path, n_steps=8)  # of 80 s each
-    data = played.config.data
-    more = f'steps = 108\neval_every = 0\n[data]\npool = "{data.pool}"\nheldout = "{data.heldout}"'
-    played.folder.config.write_text(f"[run]\n{more}\n")
-    assert not begun.within(2.0, played.folder)
+    played = set_steps(make_night(tmp_path, n_steps=8), 108)  # of 80 s each
+    assert not begun.within(2.0, played)
     assert "night, is not begun: a night takes about 2 h 13 min" in begun.said[-1]
-    assert begun.within(100.0, played.folder)
+    assert begun.within(100.0, played)
 
 
 class Failing:
@@ -166,9 +173,10 @@ def test_a_night_that_fails_on_its_way_ends_no_other_and_is_told_at_the_end(
     failing: Failing, error: Exception, code: int
 ) -> None:
     failing.ends, failing.late = {"one": error}, ("one",)
-    with pytest.raises(FieldkitError) as told:
+    with pytest.raises(NightsFailed) as told:
         failing.play()
     assert failing.begun == ["one", "two", "three"]
+    assert (told.value.names, told.value.whole) == (frozenset({"one"}), True)
     assert f"one failed: {error}" in failing.said
     assert str(told.value) == f"one failed: {error}; `go on` goes on with it"
     assert told.value.exit_code == code
@@ -178,16 +186,17 @@ def test_an_arm_that_cannot_start_ends_no_other_where_the_night_before_went_well
     failing: Failing,
 ) -> None:
     failing.ends = {"two": BadInput("no signal at this temperature")}
-    with pytest.raises(BadInput, match="two failed: no signal at this temperature; `go on`"):
+    with pytest.raises(NightsFailed, match="two failed: no signal at this temperature; `go on`"):
         failing.play()
     assert failing.begun == ["one", "two", "three"]
 
 
 def test_what_every_night_would_meet_ends_a_sweep_at_once(failing: Failing) -> None:
     failing.ends = {"one": BadInput("no such model")}
-    with pytest.raises(BadInput, match="no such model"):
+    with pytest.raises(NightsFailed, match="no such model") as told:
         failing.play()
     assert failing.begun == ["one"]
+    assert (told.value.exit_code, told.value.whole) == (2, False)
 
 
 def test_a_disk_that_is_full_from_some_night_on_ends_a_sweep_where_the_next_cannot_start(
@@ -195,16 +204,111 @@ def test_a_disk_that_is_full_from_some_night_on_ends_a_sweep_where_the_next_cann
 ) -> None:
     full = Shortage("no space left on this disk")
     failing.ends, failing.late = {"one": full, "two": full}, ("one",)
-    with pytest.raises(Shortage, match=r"one failed: no space.*two failed: no space.*with them"):
+    told = r"one failed: no space.*two failed: no space.*with them"
+    with pytest.raises(NightsFailed, match=told):
         failing.play()
     assert failing.begun == ["one", "two"]
 
 
 def test_a_night_that_another_loop_plays_ends_a_sweep(failing: Failing) -> None:
     failing.ends = {"two": NotOwner("another loop owns run two")}
-    with pytest.raises(NotOwner, match="another loop owns run two; `go on` goes on with it"):
+    with pytest.raises(NightsFailed, match="owns run two; `go on` goes on with it") as told:
         failing.play()
     assert failing.begun == ["one", "two"]
+    assert (told.value.exit_code, told.value.whole) == (6, False)
+
+
+def ended(night: RunFolder, at: float, error: int = 0) -> None:
+    """A phase of a night ended a while ago."""
+    head = {"schema": 1, "time": at, "pid": 1, "event": "phase_end"}
+    with open(night.journal, "a", encoding="utf-8") as f:
+        f.write(json.dumps({**head, "phase": "train", "exit": error}) + "\n")
+
+
+def test_a_night_that_always_fails_at_once_takes_its_turn_after_the_others(
+    failing: Failing,
+) -> None:
+    """Before them, each call would end with it."""
+    ended(failing.nights[0], at=100)
+    ended(failing.nights[1], at=200, error=2)
+    failing.ends = {"two": BadInput("the gradient's norm is nan")}
+    with pytest.raises(NightsFailed, match="two failed") as told:
+        failing.play()
+    assert failing.begun == ["one", "three", "two"]
+    assert [said for said in failing.said if "night 2" in said] == ["night 2 of 3: two"]
+    assert told.value.whole
+
+
+def test_a_night_that_fails_at_once_ends_no_other_where_one_went_well_in_an_earlier_call(
+    failing: Failing,
+) -> None:
+    """Such as the call for the steps before, of a sweep that halves."""
+    ended(failing.nights[2], at=100)
+    failing.ends = {"one": BadInput("the gradient's norm is nan")}
+    with pytest.raises(NightsFailed, match="one failed"):
+        failing.play()
+    assert failing.begun == ["one", "two", "three"]
+
+
+def torn(tmp_path: Path) -> RunFolder:
+    """A night of eight steps that are done, of which one file was not written whole."""
+    folder = set_steps(make_night(tmp_path, n_steps=8), 8)
+    assert is_over(folder)
+    folder.summary(8).write_text('{"schema": 1, "st')
+    return folder
+
+
+def test_a_night_that_cannot_be_read_counts_as_failed_and_the_others_are_played(
+    tmp_path: Path, failing: Failing
+) -> None:
+    night = torn(tmp_path)
+    failing.nights.insert(0, night)
+    with pytest.raises(NightsFailed, match=r"night failed: .*step-008/step\.json.*`go on`") as told:
+        failing.play()
+    assert failing.begun == ["one", "two", "three"]
+    assert (told.value.names, told.value.whole, told.value.exit_code) == (
+        frozenset({"night"}),
+        True,
+        2,
+    )
+    assert any(said.startswith("night failed: ") for said in failing.said)
+
+
+def test_a_night_that_cannot_be_read_says_nothing_of_how_long_one_takes(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    whole = set_steps(make_night(tmp_path / "other", n_steps=4), 4)
+    seconds = night_seconds([whole])
+    assert seconds is not None
+    assert night_seconds([torn(tmp_path), whole]) == seconds
+
+
+def test_where_the_tasks_have_changed_no_further_night_is_begun(
+    tmp_path: Path, failing: Failing
+) -> None:
+    """It would be played on the new ones, and could not be compared with those that are over."""
+    night = make_night(tmp_path, n_steps=8)
+    failing.nights.insert(0, set_steps(night, 8))
+    heldout = Path(night.config.data.heldout)
+    _, *others = heldout.read_bytes().splitlines(keepends=True)
+    heldout.write_bytes(b"".join(others))
+    with pytest.raises(NightsFailed, match="not the held-out set that run night") as told:
+        failing.play()
+    assert failing.begun == []
+    assert not told.value.whole
+
+
+def test_ctrl_c_while_a_night_is_read_is_no_failure_of_it(
+    failing: Failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*whatever: object) -> bool:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(several, "is_over", interrupted)
+    with pytest.raises(Interrupted):
+        failing.play()
+    with pytest.raises(Interrupted):
+        night_seconds(failing.nights)
+    assert failing.begun == []
 
 
 def test_a_sweep_is_played_in_turn_from_where_it_stopped(sweep: Path) -> None:

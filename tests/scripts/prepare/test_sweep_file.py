@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fieldkit.errors import BadInput
-from scripts.prepare.sweep_file import PLAIN, make_nights, new_sweep, read_sweep
+from scripts.prepare.presets import run_text
+from scripts.prepare.sweep_file import PLAIN, STEPS, make_nights, new_sweep, read_sweep
+from scripts.run.assignments import assign
 from scripts.run.config import MOST_TASKS, read_config
-from scripts.run.folder import SWEEP_FILE, RunFolder
+from scripts.run.folder import SWEEP_FILE, RunFolder, resolve_run
 
 VARY = ["reward.turn_penalty=0,0.2"]
 
@@ -92,9 +95,106 @@ def test_a_night_with_other_settings_than_its_arm_is_refused(folder: RunFolder) 
     sweep = new_sweep(folder, "smol", VARY, "0", [])
     file = folder.path / SWEEP_FILE
     file.write_text(file.read_text().replace('penalty" = 0.2', 'penalty" = 0.3'))
-    with pytest.raises(BadInput, match=r"penalty-0\.2-seed0.*another name"):
+    with pytest.raises(
+        BadInput,
+        match=r"penalty-0\.2-seed0.*reward\.turn_penalty is 0\.2, and 0\.3 by .*another name",
+    ):
         make_nights(read_sweep(folder.path))
     assert sweep.nights[1].folder.config.is_file()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["engine.start_seconds=901", "trainer.tokens_per_microbatch=512", "run.wandb=true"],
+)
+def test_a_night_may_be_fitted_to_the_machine_as_its_errors_advise_and_stays_so(
+    folder: RunFolder, setting: str
+) -> None:
+    night = new_sweep(folder, "smol", VARY, "0", []).nights[0].folder
+    assign(night, [setting])
+    fitted = night.config.read_bytes()
+    make_nights(read_sweep(folder.path))
+    assert night.config.read_bytes() == fitted
+
+
+def test_what_fits_the_machine_may_differ_from_what_the_sweep_says(folder: RunFolder) -> None:
+    sweep = new_sweep(folder, "smol", VARY, "0", ["engine.start_seconds=300"])
+    assign(sweep.nights[1].folder, ["engine.start_seconds=901"])
+    make_nights(read_sweep(folder.path))
+    found = [read_config(night.folder.config).engine.start_seconds for night in sweep.nights]
+    assert found == [300, 901]
+
+
+def test_a_comment_in_a_preset_that_is_edited_stops_no_sweep(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = new_sweep(folder, "smol", VARY, "0", []).nights[0].folder.config.read_bytes()
+
+    def edited(*whatever: Any, **named: Any) -> str:
+        return f"# A better comment.\n{run_text(*whatever, **named)}"
+
+    monkeypatch.setattr("scripts.prepare.sweep_file.run_text", edited)
+    nights = make_nights(read_sweep(folder.path))
+    assert nights[0].folder.config.read_bytes() == before
+
+
+def test_what_an_arm_varies_stays_as_the_arm_has_it(folder: RunFolder) -> None:
+    """Even where a run by itself may change it."""
+    sweep = new_sweep(folder, "smol", ["pool.confidence=0.9,0.95"], "0", [])
+    assign(sweep.nights[0].folder, ["pool.confidence=0.8"])
+    with pytest.raises(BadInput, match=r"confidence is 0\.8, and 0\.9 by .*the same in both"):
+        make_nights(read_sweep(folder.path))
+
+
+def test_how_long_nights_are_is_the_same_for_all_where_the_sweep_says_it(
+    folder: RunFolder,
+) -> None:
+    new_sweep(folder, "smol", VARY, "0", ["run.steps=20"])
+    file = folder.path / SWEEP_FILE
+    file.write_text(file.read_text().replace('steps" = 20', 'steps" = 40'))
+    with pytest.raises(BadInput, match=r"run\.steps is 20, and 40 by .*write the same in both"):
+        make_nights(read_sweep(folder.path))
+
+
+def test_a_sweep_that_halves_says_the_steps_of_its_nights_also_when_they_are_made(
+    folder: RunFolder,
+) -> None:
+    night = new_sweep(folder, "smol", VARY, "0", []).nights[0].folder
+    file = folder.path / SWEEP_FILE
+    text = file.read_text().replace("[set]", f'[set]\n"{STEPS}" = 40')
+    file.write_text(text.replace("seeds = [0]", "seeds = [0]\nhalve_after = 5"))
+    before = night.config.read_bytes()
+    sweep = read_sweep(folder.path)
+    make_nights(sweep)
+    assert sweep.steps == 40
+    assert night.config.read_bytes() == before
+
+
+def test_an_arm_of_four_settings_is_named_after_them(folder: RunFolder) -> None:
+    more = ["rollout.tasks_per_step=2,4", "rollout.group_size=2,4", "trainer.kl_estimator=k2,k3"]
+    sweep = new_sweep(folder, "smol", [*VARY, *more], "0", [])
+    assert len(sweep.arms) == 16
+    longest = max(sweep.arms, key=len)
+    assert longest == "turn_penalty-0.2-tasks_per_step-2-group_size-2-kl_estimator-k2"
+    assert read_sweep(folder.path) == sweep
+
+
+def test_the_longest_name_of_an_arm_leaves_room_for_every_seed(folder: RunFolder) -> None:
+    text = f'seeds = [{2**31 - 1}]\n[set]\n"eval.tasks" = 8\n[arms.{{}}]\n'
+    path = write(folder, text.format("a" * 85))
+    (night,) = make_nights(read_sweep(path))
+    assert resolve_run(str(night.folder.path)) == night.folder
+    (path / SWEEP_FILE).write_text(text.format("a" * 86))
+    with pytest.raises(BadInput, match="take up to 85 letters"):
+        read_sweep(path)
+
+
+def test_arms_whose_names_would_be_too_long_are_numbered(folder: RunFolder) -> None:
+    models = [f"model.path={'a' * 50}/{'b' * 50},smol", *VARY]
+    sweep = new_sweep(folder, "smol", models, "0", [])
+    assert list(sweep.arms) == ["arm-1", "arm-2", "arm-3", "arm-4"]
+    assert sweep.arms["arm-4"] == {"model.path": "smol", "reward.turn_penalty": 0.2}
+    assert read_sweep(folder.path) == sweep
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from fieldkit.errors import NotOwner
-from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
+from scripts.run.lock import LOCK_FD_VARIABLE, is_held, run_lock
 from scripts.run.lock import holder as holder_of
 
 HOLD = """
@@ -109,3 +110,51 @@ def test_a_holder_on_another_host_is_nobody_here(tmp_path: Path) -> None:
         assert holder_of(path) == os.getpid()
         path.write_text(path.read_text().replace(socket.gethostname(), "elsewhere"))
         assert holder_of(path) is None
+
+
+def test_who_has_let_go_is_not_named_even_while_it_lives_on(lock: Path) -> None:
+    """A sweep goes on with its next night in the same process."""
+    with run_lock(lock):
+        assert holder_of(lock) == os.getpid()
+    assert holder_of(lock) is None
+    with pytest.raises(RuntimeError), run_lock(lock):
+        raise RuntimeError("the night failed")
+    assert holder_of(lock) is None
+
+
+def test_the_name_goes_before_the_lock_does(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it, it would be the next holder's name."""
+    close, left = os.close, list[tuple[bytes, bool]]()
+
+    def closed(fd: int) -> None:
+        monkeypatch.undo()
+        left.append((lock.read_bytes(), is_held(lock)))
+        close(fd)
+
+    with run_lock(lock):
+        monkeypatch.setattr(os, "close", closed)
+    assert left == [(b"", True)]
+
+
+def test_a_phase_that_ends_leaves_the_name_of_its_loop(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_lock(lock) as fd:
+        monkeypatch.setenv(LOCK_FD_VARIABLE, str(fd))
+        with run_lock(lock):
+            pass
+        assert holder_of(lock) == os.getpid()
+
+
+def test_one_that_holds_the_lock_without_a_name_is_waited_for(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holder(lock) as nameless:
+        lock.write_bytes(b"")
+        monkeypatch.setattr("scripts.run.lock._PATIENCE_SECONDS", 0.0)
+        with pytest.raises(NotOwner, match=r"still ending; `fuser .*` names it"), run_lock(lock):
+            pytest.fail("it is held")
+        monkeypatch.undo()
+        threading.Timer(0.3, nameless.kill).start()
+        with run_lock(lock):
+            assert holder_of(lock) == os.getpid()

@@ -22,7 +22,15 @@ from scripts.phases.grow import grow as phase
 from scripts.run.config import RunConfig
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
-from scripts.run.run_pool import by_likeness, grown_files, next_tasks, pool_now, pool_tasks
+from scripts.run.run_pool import (
+    by_likeness,
+    grown_files,
+    next_tasks,
+    pool_now,
+    pool_tasks,
+    require_reserve,
+    reserve_file,
+)
 from scripts.run.state import as_told, look, raise_converged
 from scripts.run.timings import Stopwatch
 from tests.scale.probes import Silent
@@ -179,6 +187,15 @@ def test_a_reserve_of_tasks_that_are_too_long_ends_the_night_as_converged(
     assert not night.folder.grown(1).exists()
     write_tasks(tmp_path / "reserve.jsonl", [too_long(reserve[0]), reserve[1]])
     assert names(next_tasks(RunReader(night.folder), night.config)) == ["r001"]
+
+
+def test_a_pool_that_has_nothing_to_grow_from_is_refused_before_the_night(night: Night) -> None:
+    require_reserve(night.folder, night.config)
+    reserve_file(night.config).unlink()
+    require_reserve(night.folder, replace(night.config, run=replace(GROW, on_converged="stop")))
+    with pytest.raises(BadInput, match=r'no such file, and run\.on_converged is "grow"') as refused:
+        require_reserve(night.folder, night.config)
+    assert f"`grpo run {night.folder.typed} --on-converged stop`" in str(refused.value)
 
 
 def test_a_night_that_shall_stop_stops(night: Night) -> None:

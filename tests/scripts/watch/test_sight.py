@@ -98,6 +98,33 @@ def test_an_evaluation_is_as_far_as_its_finished_tasks(night: Night) -> None:
     assert sight.episode.of == "step 4, held-out set"
 
 
+@pytest.mark.parametrize("phase", ["rollout", "train"])
+def test_an_evaluation_that_was_given_up_is_not_shown_for_the_rest_of_the_night(
+    night: Night, phase: str
+) -> None:
+    leave_partial(night.folder.evals / "abc" / PARTIAL, finished("t000", "sha-4"))
+    begin(night.folder, phase)
+    seen = Watcher(night.folder).look()
+    assert seen.episode is not None
+    assert seen.episode.of == "step 4"
+    leave_partial(night.folder.partial(STEPS + 1), finished("p000"))
+    seen = Watcher(night.folder).look()
+    assert seen.episode is not None
+    assert seen.episode.of == "step 5"
+
+
+def test_a_night_that_failed_has_stopped_though_its_sweep_lives_on(night: Night) -> None:
+    """The sweep's own process held the lock, and goes on with its next night."""
+    journal, folder = Journal(night.folder.journal), night.folder
+    with run_lock(folder.lock):
+        begin(folder, "train")
+        journal.append("phase_end", phase="train", exit=5, error="too little memory")
+        assert Watcher(folder).look().activity.state is State.BETWEEN
+        journal.append("loop_end", exit=5, error="too little memory")
+    seen = Watcher(folder).look().activity
+    assert (seen.state, seen.why) == (State.STOPPED, "exit 5: too little memory")
+
+
 def test_an_arm_at_the_training_temperature_is_as_far_as_its_finished_tasks(night: Night) -> None:
     begin(night.folder, "eval")
     night.folder.config.write_text("[eval]\ntasks_at_training_temperature = 3\n")
@@ -158,9 +185,10 @@ def test_the_loop_that_works_knows_better_than_run_toml_how_far_it_goes(night: N
     with run_lock(night.folder.lock):
         Journal(night.folder.journal).append("loop_start", limits={"steps": 9}, changed={})
         assert Watcher(night.folder).look().planned == 9
-    journal = night.folder.journal.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1')
-    night.folder.journal.write_text(journal)
-    assert Watcher(night.folder).look().planned == 6, "another loop's limits are no longer asked"
+        journal = night.folder.journal.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1')
+        night.folder.journal.write_text(journal)
+        seen = Watcher(night.folder).look()
+        assert seen.planned == 6, "another loop's limits are no longer asked"
 
 
 def until(folder: RunFolder, deadline: float) -> None:

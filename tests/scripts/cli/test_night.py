@@ -1,0 +1,32 @@
+"""What `grpo run` says before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.cli.in_process import grpo
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--until", "7pm"), "--until 7pm: a time of day is written HH:MM"),
+        (("--until", "7pm", "--detach"), "--until 7pm: a time of day is written HH:MM"),
+        (("--minutes", "-5"), "run.minutes"),
+        (("--minutes", "nan"), "run.minutes"),
+    ],
+)
+@pytest.mark.parametrize("written", [("--set", "run.seed=4"), ("--engine", "ray")])
+def test_an_option_that_no_loop_takes_is_refused_before_a_setting_is_written(
+    words: tuple[str, ...], said: str, written: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tonight"
+    folder.mkdir()
+    (folder / "run.toml").write_text("[run]\nsteps = 2\n")
+    ended = grpo("run", folder, *written, *words)
+    assert (ended.code, ended.error.count("\n")) == (2, 1), ended
+    assert said in ended.error
+    assert [path.name for path in folder.iterdir()] == ["run.toml"]
+    assert (folder / "run.toml").read_text() == "[run]\nsteps = 2\n"
