@@ -52,6 +52,12 @@ _OF_EPISODES: Mapping[str, Sequence[str]] = {
 """The settings of a run that determine the episodes and their rewards, as keys by table; no keys:
 the whole table."""
 
+_OF_AN_ADAPTER: Mapping[str, Sequence[str]] = {
+    **_OF_EPISODES,
+    "model": ["path", "chat_template", "chat_template_kwargs", "tool_form"],
+}
+"""The same for an adapter: its base, and what that is shown. Nobody here sees an endpoint's."""
+
 
 def evaluate_environment(
     name: EnvName,
@@ -67,7 +73,7 @@ def evaluate_environment(
         typer.Option(
             metavar="NAME",
             help="The model's name at the endpoint (default: the only one there), or the adapter's"
-            " base (smol, a folder or a hub id; default: smol).",
+            " base (smol, a folder or a hub id; default: that of --run, else smol).",
         ),
     ] = None,
     key_from: KeyFrom = None,
@@ -130,13 +136,14 @@ def evaluate_environment(
     given = [*(set_ or []), *([] if samples is None else [f"eval.samples={samples}"])]
     typed = {"passes": passes, "ends": ends, "python": python}
     own = {key: value for key, value in typed.items() if value}
-    target = _target(name, as_, run, preset, own, given)
+    of_run = _OF_EPISODES if adapter is None else _OF_AN_ADAPTER
+    target = _target(name, as_, run, preset, own, given, of_run)
     file, made = _task_file(target, tasks, out)
     try:
         eval_(
             adapter=adapter,
             endpoint=endpoint,
-            model=model,
+            model=model if adapter is None else model or target.model,
             key_from=key_from,
             tasks=file,
             temperature=temperature,
@@ -153,12 +160,14 @@ def evaluate_environment(
 
 @dataclass(frozen=True)
 class _Target:
-    """The environment to play. heldout: its default tasks; None if it has none. assignments: the
-    settings that turn the preset into it."""
+    """The environment to play. heldout: its default tasks; None if it has none. model: the base of
+    the run's adapters; None without a run. assignments: the settings that turn the preset into
+    it."""
 
     name: str
     settings: EnvSettings
     heldout: Path | None
+    model: str | None
     assignments: list[str]
 
 
@@ -169,8 +178,10 @@ def _target(
     preset: str,
     own: Mapping[str, str],
     given: Sequence[str],
+    of_run: Mapping[str, Sequence[str]],
 ) -> _Target:
-    """The environment that `name` means. Raises `BadInput`."""
+    """The environment that `name` means. of_run: what a run says of it, as `_OF_EPISODES`. Raises
+    `BadInput`."""
     import tomllib
 
     from scripts.base.checkout import from_checkout
@@ -182,7 +193,7 @@ def _target(
     if as_ and (run or name in in_preset):
         raise BadInput("--as: goes only with a file or a class; an environment of a run has a name")
     if run:
-        called, lines, heldout = name, *_of_run(name, run)
+        called, lines, heldout = name, *_of_run(name, run, of_run)
         lines += _lines(f"envs.{name}", own)
     elif name in in_preset:
         called, lines, heldout = name, _lines(f"envs.{name}", own), True
@@ -192,7 +203,8 @@ def _target(
     lines += given
     config = config_of(tomllib.loads(run_text(preset, assignments=lines)), "--set")
     tasks = from_checkout(config.data.heldout) if heldout else None
-    return _Target(called, config.envs[called], tasks, lines)
+    model = config.model.path if run else None
+    return _Target(called, config.envs[called], tasks, model, lines)
 
 
 def _lines(table: str, values: Mapping[str, Any]) -> list[str]:
@@ -201,9 +213,9 @@ def _lines(table: str, values: Mapping[str, Any]) -> list[str]:
     return [f"{table}.{key}={toml_value(value)}" for key, value in values.items()]
 
 
-def _of_run(name: str, run: str) -> tuple[list[str], bool]:
+def _of_run(name: str, run: str, wanted: Mapping[str, Sequence[str]]) -> tuple[list[str], bool]:
     """What the run's file says of the environment and of how episodes are played; and whether it
-    names a held-out file."""
+    names a held-out file. wanted: as `_OF_EPISODES`."""
     import tomllib
 
     from scripts.cli.env_named import env_of
@@ -213,7 +225,7 @@ def _of_run(name: str, run: str) -> tuple[list[str], bool]:
     folder = open_run(run)
     tables = tomllib.loads(folder.config.read_text(encoding="utf-8"))
     lines = _lines(f"envs.{name}", tables["envs"][name])
-    for table, keys in _OF_EPISODES.items():
+    for table, keys in wanted.items():
         said = tables.get(table, {})
         taken = {k: said[k] for k in keys or said if k in said}
         taken.pop("concurrency", None)  # that of the run's own engine

@@ -185,9 +185,9 @@ def _play(
     display = make_display(details=True, out=sys.stderr)  # stdout has the figures
     with reporting_bugs(str(folder.path), display):
         if isinstance(policy, Path):
-            summary = play_adapter(folder, display.tell, sandbox)
+            summary = play_adapter(folder, display.tell, sandbox, is_kept=out is not None)
         else:
-            summary = play_endpoint(folder, policy, display.tell, sandbox)
+            summary = play_endpoint(folder, policy, display.tell, sandbox, is_kept=out is not None)
     played = read_config(folder.config).eval.of(read_tasks(file))
     figures = arm_figures(_name(policy), folder.evals / summary.key, played)
     if json_:

@@ -3,12 +3,16 @@
 The arm lies in a run folder of no steps, whose step-000 is the policy: so the loop's own code plays
 and proves it, what was finished survives a kill, and every command that reads runs can read it. Its
 pool is the task file itself, which no rollout accepts beside the same held-out tasks: nothing can
-be trained in such a folder. No engine is left, however the command ends.
+be trained in such a folder. What an earlier start has played counts only while adapter, tasks and
+environments are still the same. No engine is left, however the command ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +22,17 @@ from typing import Any
 from fieldkit.client import AsyncChatClient, ChatClient, ChatError, ChatHTTPError
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files.atomic import sha256_text, write_json, write_text
+from fieldkit.files.atomic import sha256_file, sha256_text, write_json, write_text
 from fieldkit.training.adapter import CONFIG_FILE
 from rollout.arm import EvalSummary, eval_key, evaluate_arm, read_eval
 from rollout.engine.guard import ended_afterwards
+from rollout.envs.configured import environment_hashes
 from rollout.player import Player
 from rollout.policies import chatting, refused
 from rollout.sandbox.base import probe
 from rollout.sandbox.command import SandboxKind
+from scripts.base import machine
+from scripts.base.checkout import ROOT
 from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish, listening
 from scripts.phases.checks import check_model, check_prompts, check_start_adapter, doubt
@@ -38,7 +45,8 @@ from scripts.phases.start import evaluation_identity, start_summary, write_step_
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
-from scripts.run.manifest import manifest_of, new_manifest
+from scripts.run.manifest import manifest_of, new_manifest, program_version, read_manifest
+from scripts.run.template import template_hash
 from scripts.run.timings import Stopwatch, process_began
 from scripts.run.verify import put_aside_changes
 
@@ -152,21 +160,75 @@ class _StopNow(Wish):
 def _entered(folder: RunFolder, tell: Tell, sandbox: SandboxKind) -> Iterator[Context]:
     config = read_config(folder.config, sandbox)
     wish = _StopNow(lambda text: note(tell, text))
-    with run_lock(folder.lock), listening(wish):
-        ctx = Context(folder, config, tell, wish, Stopwatch(process_began()))
-        ctx.about_to_play()
-        probe(config.sandbox)
-        yield ctx
+    # One event loop for all arms: coroutines of an environment may keep what is of the first.
+    with run_lock(folder.lock), listening(wish), asyncio.Runner() as runner:
+        yield Context(folder, config, tell, wish, Stopwatch(process_began()), runner=runner)
 
 
-def play_adapter(folder: RunFolder, tell: Tell, sandbox: SandboxKind) -> EvalSummary:
+def _begin(ctx: Context, identity: str, *, is_kept: bool) -> None:
+    """Check what the folder holds of this arm, and that it can be played here.
+
+    What was played under other conditions is dropped. Raises `BadInput` where a person keeps it.
+    """
+    folder, changed = ctx.folder, _changed(ctx, identity)
+    if changed and is_kept and folder.evals.exists():
+        other = shlex.quote(f"{folder.path}-2")
+        raise BadInput(
+            f"{folder.path}: {changed} has changed since the evaluation there began, which stays as"
+            f" it is; name another folder, as in `--out {other}`"
+        )
+    if changed:
+        note(ctx.tell, f"{changed} has changed since an earlier start: all tasks are played again")
+        _drop(ctx, f"{changed} has changed")
+    ctx.about_to_play()
+    probe(ctx.config.sandbox)
+
+
+def _changed(ctx: Context, identity: str) -> str:
+    """What is not as it was when the arm in this folder was begun; empty where everything is, and
+    where none was begun. identity: of the policy now."""
+    manifest = read_manifest(ctx.folder)
+    if manifest is None:
+        return ""
+    config, files = ctx.config, manifest["model"]["files"]
+    heldout, version = manifest["data"]["heldout"]["sha256"], machine.version()
+    envs, envs_now = manifest.get("environments", {}), environment_hashes(config.envs, ROOT)
+    facts = [
+        (str(ctx.start_adapter), manifest["adapter"]["sha"], identity),
+        (str(ctx.heldout_file), heldout, sha256_file(ctx.heldout_file)),
+        *((config.envs[name].code, envs.get(name), sha) for name, sha in envs_now.items()),
+        *((file, files.get(file), sha) for file, sha in template_hash(config.model).items()),
+        (machine.PROGRAM, program_version(manifest) or version, version),
+    ]
+    return next((what for what, then, now in facts if then != now), "")
+
+
+def _drop(ctx: Context, why: str) -> None:
+    """Remove the arm and the policy that it began with. The manifest goes last: as long as it is
+    there, the next start drops the rest."""
+    folder = ctx.folder
+    gone = [folder.evals, folder.step(0)]
+    ctx.journal.append("dropped", removed=[folder.relative(path) for path in gone], why=why)
+    folder.summary(0).unlink(missing_ok=True)  # what is half removed is not finished
+    for path in gone:
+        if path.exists():
+            shutil.rmtree(path)
+    folder.manifest.unlink()
+
+
+def play_adapter(
+    folder: RunFolder, tell: Tell, sandbox: SandboxKind, *, is_kept: bool
+) -> EvalSummary:
     """Serve and prove the adapter that run.toml names, play its arm, and end the engine.
 
-    Raises what serving and playing raise; the same call goes on from the finished episodes.
+    is_kept: the folder is a person's own, from which nothing is dropped. Raises what serving and
+    playing raise; the same call goes on from the finished episodes. Raises `BadInput` where those
+    of a kept folder are of another adapter, or of other tasks.
     """
     with _entered(folder, tell, sandbox) as ctx:
-        put_aside_changes(folder, tell)
         adapter = check_start_adapter(ctx)
+        _begin(ctx, adapter.sha, is_kept=is_kept)
+        put_aside_changes(folder, tell)
         check_model(ctx)
         check_prompts(ctx)
         if (about_the_base := doubt(ctx, adapter)) is not None:
@@ -186,10 +248,12 @@ def play_adapter(folder: RunFolder, tell: Tell, sandbox: SandboxKind) -> EvalSum
 
 
 def play_endpoint(
-    folder: RunFolder, endpoint: Endpoint, tell: Tell, sandbox: SandboxKind
+    folder: RunFolder, endpoint: Endpoint, tell: Tell, sandbox: SandboxKind, *, is_kept: bool
 ) -> EvalSummary:
-    """Play the arm of the model behind the endpoint. Raises as `play_adapter`."""
+    """Play the arm of the model behind the endpoint. is_kept, and what it raises: as
+    `play_adapter`."""
     with _entered(folder, tell, sandbox) as ctx:
+        _begin(ctx, endpoint.identity, is_kept=is_kept)
         if folder.finished_steps() == 0:
             write_json(folder.manifest, _manifest(ctx, endpoint))
             folder.step(0).mkdir(exist_ok=True)
@@ -225,7 +289,7 @@ def play_endpoint(
 def _manifest(ctx: Context, endpoint: Endpoint) -> Mapping[str, Any]:
     model = {
         "dir": f"{endpoint.model} at {endpoint.url}",
-        "files": {"endpoint": endpoint.identity},
+        "files": {"endpoint": endpoint.identity} | template_hash(ctx.config.model),
     }
     adapter = {"sha": endpoint.identity, "other_base": None}
     identity = evaluation_identity(ctx, ctx.heldout())

@@ -8,17 +8,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fieldkit.codec import encode, read_trajectories
+from fieldkit.errors import Interrupted
 from fieldkit.process.ledger import LEDGER_FILE
 from fieldkit.process.owned import marked
 from fieldkit.records import Task
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
+from scripts.run.config import ModelSettings, read_config
 from tests.chaos.night import SITE
 from tests.fieldkit.answering import Endpoint, answering
 from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON, launch, local
@@ -153,6 +156,92 @@ def test_a_runs_environment_has_the_runs_settings_and_its_own_held_out_tasks(run
     found = evaluate("light", "--run", run, "--json", answers=PRESSES_ONCE)
     assert (found.summary["n_tasks"], found.summary["n_passed"]) == (2, 1)
     assert len(found.asked) == 1 + 3  # a call that passes; [rollout] max_turns = 3
+
+
+OWN_MODEL = """
+[model]
+path = "models/own"
+adapter = "adapters/own"
+chat_template = "{template}"
+chat_template_kwargs = {{ enable_thinking = false, style = "plain" }}
+tool_form = "hermes"
+"""
+
+
+@pytest.fixture
+def own_model(run: Path) -> ModelSettings:
+    """What the run's file says of its model."""
+    template = run / "own.jinja"
+    template.write_text("{{ messages }}")
+    file = run / "run.toml"
+    file.write_text(file.read_text() + OWN_MODEL.format(template=template))
+    return read_config(file).model
+
+
+def asked_to_play(
+    run: Path, *words: str | Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, ModelSettings]:
+    """The adapter that the command has to play, and the model's settings under which it would."""
+    adapter, out = run.parent / "tuned", run.parent / "kept"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted("enough")
+
+    monkeypatch.setattr("scripts.phases.single_arm.play_adapter", stopped)
+    asked = ["light", "--run", run, "--adapter", adapter, "--out", out, *words]
+    ended = grpo("env", "eval", *asked)
+    assert ended.code == Interrupted.exit_code, ended.error
+    return adapter, read_config(out / "run.toml").model
+
+
+def test_an_adapter_is_shown_an_environment_by_the_template_of_its_run(
+    run: Path, own_model: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, model = asked_to_play(run, monkeypatch=monkeypatch)
+    assert model == replace(own_model, adapter=str(adapter))
+
+
+def test_a_base_model_that_was_typed_comes_before_that_of_the_run(
+    run: Path, own_model: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, model = asked_to_play(run, "--model", "owner/other", monkeypatch=monkeypatch)
+    assert model == replace(own_model, adapter=str(adapter), path="owner/other")
+
+
+def test_a_run_that_names_no_model_has_the_default_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, model = asked_to_play(run, monkeypatch=monkeypatch)
+    assert model == ModelSettings(adapter=str(adapter))
+
+
+def test_an_endpoint_is_told_of_tools_in_text_whatever_the_runs_template_shows(
+    run: Path, own_model: ModelSettings, tmp_path: Path
+) -> None:
+    out = tmp_path / "kept"
+    found = evaluate("light", "--run", run, "--json", "--out", out, answers=PRESSES_ONCE)
+    assert found.summary["n_tasks"] == 2
+    assert "press" in found.asked[0]["messages"][0]["content"]
+    kept = read_config(out / "run.toml").model
+    assert (kept.chat_template, kept.tool_form) == ("", "auto")
+
+
+def test_a_class_that_was_edited_after_a_stop_is_played_as_it_is_now(
+    light: Path, cache: Path
+) -> None:
+    with answering([(401, "no"), *PRESSES_ONCE], 200, LISTED) as endpoint:
+        words: list[str | Path] = ["env", "eval", f"{light}:Light", "--ends", "over", *PASSES]
+        words += ["--endpoint", endpoint.base_url, "--tasks", "2", "--json"]
+        assert grpo(*words).code == 2
+        assert len([*cache.glob("*/manifest.json")]) == 1
+        light.write_text(f"{CLASS}# edited\n", encoding="utf-8")
+        ended = grpo(*words)
+    assert ended.code == 0, ended.error
+    assert f"{light}:Light has changed since an earlier start" in ended.error
+    assert json.loads(ended.out)["summary"]["n_passed"] == 2
+    assert [*cache.iterdir()] == []
 
 
 def test_tasks_frozen_under_a_name_are_played_under_it(light: Path, tmp_path: Path) -> None:

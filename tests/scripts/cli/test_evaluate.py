@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +16,19 @@ from pathlib import Path
 import pytest
 
 from fieldkit.codec import read_trajectories
+from fieldkit.errors import Interrupted
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import marked
+from fieldkit.training.adapter import adapter_sha
+from rollout.arm import PARTIAL
 from rollout.engine.replica import ENGINE
+from scripts.phases.context import Context
 from tests.chaos.night import SITE
 from tests.conftest import SharedEngine
 from tests.fieldkit.answering import Endpoint, answering
 from tests.rollout.test_policies import Answer, says
 from tests.scripts.cli.in_process import Ended, grpo
+from tests.tiny_model import make_adapter
 from tests.tiny_policy import REPLIES, write_tasks
 
 LISTED = json.dumps({"data": [{"id": "m", "max_model_len": 4096}]})
@@ -183,6 +189,99 @@ def test_another_evaluation_is_not_mixed_in(tasks: Path, tmp_path: Path) -> None
         ended = ask(endpoint, "--tasks", tasks, "--out", tmp_path / "my arms/one", "--limit", "2")
     assert ended.code == 2
     assert f"--out '{tmp_path}/my arms/one-2'`" in ended.error
+
+
+def test_a_kept_arm_stays_as_it_is_where_the_task_file_has_changed(
+    tasks: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "one"
+    with model() as endpoint:
+        assert ask(endpoint, "--tasks", tasks, "--out", out).code == 0
+        before, played = files(out), len(endpoint.asked)
+        write_tasks(tasks, 3, "other")
+        ended = ask(endpoint, "--tasks", tasks, "--out", out)
+        assert ended.code == 2
+        assert f"{out}: {tasks} has changed since the evaluation there began" in ended.error
+        assert f"`--out {out}-2`" in ended.error
+        assert (files(out), len(endpoint.asked)) == (before, played)
+        assert ask(endpoint, "--tasks", tasks, "--out", f"{out}-2").code == 0
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """What is in a folder, less who has locked it."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {path: path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def adapter(policy: tuple[Path, Path], tmp_path: Path) -> Path:
+    """One that a test may train again."""
+    return Path(shutil.copytree(policy[1], tmp_path / "adapter"))
+
+
+def change(what: Path, base: Path) -> None:
+    """Train this adapter again, or edit this task file."""
+    if what.is_dir():
+        shutil.rmtree(what)
+        make_adapter(what, base, seed=2, scale=0.02)
+    else:
+        write_tasks(what, 3, "other")
+
+
+def stopped(ctx: Context) -> None:
+    """Ctrl-C, as the first episodes are finished."""
+    arm = ctx.folder.evals / "0123456789abcdef"
+    arm.mkdir(parents=True)
+    (arm / PARTIAL).write_text("finished\n")
+    raise Interrupted("stopped; the same command goes on from here")
+
+
+@pytest.mark.parametrize("changed", ["adapter", "tasks.jsonl"])
+def test_what_changed_since_an_earlier_start_is_played_as_it_is_now(
+    changed: str,
+    policy: tuple[Path, Path],
+    adapter: Path,
+    tasks: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words: list[str | Path] = ["--adapter", adapter, "--model", policy[0], "--tasks", tasks, *TINY]
+    with monkeypatch.context() as patch:
+        patch.setattr("scripts.phases.single_arm.evaluate", stopped)
+        assert grpo("eval", *words, "--json").code == Interrupted.exit_code
+    assert [path.name for path in cache.glob(f"*/evals/*/{PARTIAL}")] == [PARTIAL]
+    change(adapter.parent / changed, policy[0])
+    monkeypatch.setenv("PYTHONPATH", str(SITE))
+    ended = grpo("eval", *words, "--json")
+    assert ended.code == 0, ended.error
+    assert f"{adapter.parent / changed} has changed since an earlier start" in ended.error
+    found = json.loads(ended.out)["summary"]
+    assert found["adapter_sha"] == adapter_sha(adapter)
+    assert (found["n_tasks"], found["n_kept"]) == (4 if changed == "adapter" else 3, 0)
+    assert [*cache.iterdir()] == []
+
+
+@pytest.mark.parametrize("changed", ["adapter", "tasks.jsonl"])
+def test_nothing_of_a_kept_evaluation_is_dropped(
+    changed: str,
+    policy: tuple[Path, Path],
+    adapter: Path,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "kept"
+    words: list[str | Path] = ["--adapter", adapter, "--model", policy[0], "--tasks", tasks, *TINY]
+    words += ["--out", out]
+    monkeypatch.setattr("scripts.phases.single_arm.evaluate", stopped)
+    assert grpo("eval", *words).code == Interrupted.exit_code
+    before = files(out)
+    change(tmp_path / changed, policy[0])
+    ended = grpo("eval", *words)
+    assert ended.code == 2
+    assert f"{out}: {tmp_path / changed} has changed since the evaluation there" in ended.error
+    assert f"`--out {out}-2`" in ended.error
+    assert files(out) == before
 
 
 def test_a_folder_that_holds_no_adapter_and_one_of_another_base(
