@@ -134,7 +134,8 @@ def _at_each_turn(advantages: Sequence[float], earned: Rows) -> tuple[tuple[floa
 CreditRule = Callable[[Sequence[float], Rows, Rows, Scale], tuple[tuple[float, ...], ...]]
 """K rewards, what each turn earned, the state before each turn (`group_states`) and the scale → an
 advantage for every turn. Equal rewards have to give zeros, because a group without signal must not
-train.
+train; unequal ones have to give some turn an advantage, because the trainer refuses a group that
+should teach and whose turns all have 0.
 """
 
 CREDITS: Registry[CreditRule] = Registry("credit rule")

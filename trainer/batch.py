@@ -117,11 +117,10 @@ def check_bundle(
             name = f"{where}:{line}: task {group.task_id} k={trajectory.k}"
             _check_sampling(trajectory.sampling, settings.temperature, name)
             _check_ids(trajectory, name)
-            if trajectory.adapter_sha != expected and not settings.allow_off_policy:
+            if trajectory.adapter_sha != expected:
                 raise BadInput(
                     f"{name}: sampled by adapter {trajectory.adapter_sha[:12]}, but {role} "
-                    f"is {expected[:12]}; give the adapter that sampled it, or "
-                    "--allow-off-policy"
+                    f"is {expected[:12]}; give the one that sampled it as --sampler-adapter"
                 )
 
 

@@ -72,9 +72,11 @@ def _publish(build: Path, out_dir: Path) -> None:
     fsync_dir(out_dir)
 
 
-def write_marker(build: Path, result: dict[str, Any]) -> None:
-    """Write train.json: `result` and the hashes of the folders next to it."""
-    write_json(build / MARKER_FILE, {"schema": SCHEMA, **_hashes(build), **result})
+def write_marker(build: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Write train.json: `result` and the hashes of the folders next to it; returns all of it."""
+    marker = {"schema": SCHEMA, **_hashes(build), **result}
+    write_json(build / MARKER_FILE, marker)
+    return marker
 
 
 def _hashes(folder: Path) -> dict[str, str | None]:

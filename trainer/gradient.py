@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,30 +25,6 @@ from trainer.scoring.micro_batch import Micro, MicroBatch, tensors, tokens
 from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
 from trainer.task_figures import TaskFigures
-
-
-@dataclass(frozen=True)
-class BundleFigures:
-    """Sums and means over the scored tokens of a bundle, before the optimizer step.
-
-    policy_loss, kl_loss: the two terms of L without β; kl_loss is 0 where the KL is in the reward.
-    kl: mean k3 per scored token (what a curve should show, since it does not shrink when groups
-    fall silent); None without a reference. clipped_share: of scored tokens whose importance weight
-    was cut. mean_weight: of those weights. Both are None where the objective uses no such weights.
-    sampler_*: |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's entropy
-    at T, in nats. ratio_clipped_share: of scored tokens that the objective's band held back.
-    """
-
-    loss: float
-    policy_loss: float
-    kl_loss: float
-    kl: float | None
-    clipped_share: float | None
-    mean_weight: float | None
-    sampler_mean_abs: float
-    sampler_max_abs: float
-    entropy: float
-    ratio_clipped_share: float
 
 
 def reference_logprobs(
@@ -90,8 +65,8 @@ def accumulate_gradient(
     progress: Progress,
     old: Sequence[Tensor] | None = None,
     rank: Rank = ALONE,
-) -> tuple[BundleFigures, list[Tensor]]:
-    """Add the bundle's gradient to the LoRA parameters' .grad and return its figures.
+) -> tuple[dict[str, float], list[Tensor]]:
+    """Add the bundle's gradient to the LoRA parameters' .grad and return its `_Sums.figures`.
 
     `references`: one tensor for each micro-batch, or None where β is 0. `old`: logprobs of the
     policy before the first optimizer step on this bundle, one tensor for each micro-batch; None
@@ -124,11 +99,8 @@ def accumulate_gradient(
     rank.add_gradients(policy.lora().values())
     if old is None:
         tasks.tell_shared(rank)
-    figures = _Sums.of_all(rank.gather(sums)).figures(batch.n_scored, settings.kl_coef)
-    if references is None:
-        figures = replace(figures, kl=None)
-    if not OBJECTIVES[settings.objective].caps_weights:
-        figures = replace(figures, clipped_share=None, mean_weight=None)
+    whole = _Sums.of_all(rank.gather(sums))
+    figures = whole.figures(batch.n_scored, settings, has_reference=references is not None)
     return figures, scored
 
 
@@ -193,19 +165,37 @@ class _Sums:
                 setattr(total, name, max(before, value) if name == "largest" else before + value)
         return total
 
-    def figures(self, n_scored: int, kl_coef: float) -> BundleFigures:
-        return BundleFigures(
-            loss=self.policy + kl_coef * self.kl,
-            policy_loss=self.policy,
-            kl_loss=self.kl,
-            kl=self.k3 / n_scored,
-            clipped_share=self.clipped / n_scored,
-            mean_weight=self.weights / n_scored,
-            sampler_mean_abs=self.difference / n_scored,
-            sampler_max_abs=self.largest,
-            entropy=self.entropy / n_scored,
-            ratio_clipped_share=self.held / n_scored,
-        )
+    def figures(
+        self, n_scored: int, settings: TrainerSettings, *, has_reference: bool
+    ) -> dict[str, float]:
+        """Sums and means over the scored tokens of a bundle, before the optimizer step; only those
+        that the settings give a meaning.
+
+        policy_loss, kl_loss: the two terms of L without β; kl_loss is 0 where the KL is in the
+        reward. kl: mean k3 per scored token (what a curve should show, since it does not shrink
+        when groups fall silent), with a reference. clipped_share: of scored tokens whose importance
+        weight was cut. mean_weight: of those weights. Both where the objective uses such weights.
+        sampler_*: |lp_trainer − lp_sampler|. entropy: mean over scored tokens of the policy's
+        entropy at T, in nats. ratio_clipped_share: of scored tokens that the objective's band held
+        back, where it clips a ratio.
+        """
+        objective = OBJECTIVES[settings.objective]
+        found = {
+            "loss": self.policy + settings.kl_coef * self.kl,
+            "policy_loss": self.policy,
+            "kl_loss": self.kl,
+        }
+        if has_reference:
+            found["kl"] = self.k3 / n_scored
+        if objective.caps_weights:
+            found["clipped_share"] = self.clipped / n_scored
+            found["mean_weight"] = self.weights / n_scored
+        found["sampler_mean_abs"] = self.difference / n_scored
+        found["sampler_max_abs"] = self.largest
+        found["entropy"] = self.entropy / n_scored
+        if objective.clips:
+            found["ratio_clipped_share"] = self.held / n_scored
+        return found
 
 
 def _missing(policy: Policy, batches: Sequence[Micro], rank: Rank) -> int:

@@ -14,7 +14,6 @@ from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import AdapterInfo, check_adapter
 from trainer.batch import TrainingBatch, check_bundle, collect
 from trainer.checkpoint import state_sha, state_steps
-from trainer.scoring.micro_batch import check_lengths
 from trainer.settings import TrainerSettings
 
 
@@ -53,7 +52,6 @@ def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
     sampler = check_adapter(inputs.sampler, inputs.model_dir).sha if inputs.sampler else None
     check_bundle(groups, adapter.sha, settings, inputs.bundle, sampler)
     batch = collect(groups, settings)
-    check_lengths(batch.segments, settings)
     identity = {
         "step": groups[0].step,
         "parent_sha": adapter.sha,

@@ -6,7 +6,6 @@ refer to them. Nothing here reads or writes a file.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -16,7 +15,6 @@ from torch import Tensor
 from fieldkit.errors import BadInput
 from trainer.batch import TrainingBatch
 from trainer.gradient import accumulate_gradient
-from trainer.objective import OBJECTIVES
 from trainer.progress import Progress
 from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro
@@ -39,15 +37,14 @@ def take_passes(
 
     batches: this rank's; every rank moves its policy by the gradient of all.
 
-    They are those of the first pass, before any step, under the policy that sampled the bundle.
-    Only ratio_clipped_share is the last pass's, in which the policy has moved furthest; an
-    objective that clips no ratio has none. There is no kl without a reference, and no clipped_share
-    and mean_weight where `tis_cap` bounds nothing. Raises `BadInput` for a gradient that is not
-    finite, beginning with `where`.
+    They are those of the first pass (`accumulate_gradient`), before any step, under the policy that
+    sampled the bundle, with the gradient's norm before it is clipped. Only ratio_clipped_share is
+    the last pass's, in which the policy has moved furthest. Raises `BadInput` for a gradient that
+    is not finite, beginning with `where`.
     """
     figures: dict[str, float] = {}
     old: list[Tensor] | None = None
-    share = 0.0
+    share: float | None = None
     for number in range(1, settings.passes + 1):
         optimizer.zero_grad()
         found, scored = accumulate_gradient(
@@ -57,12 +54,7 @@ def take_passes(
         if not math.isfinite(norm):
             raise BadInput(f"{where}: the gradient's norm is {norm} in pass {number}")
         optimizer.step()
-        share = found.ratio_clipped_share
+        share = found.pop("ratio_clipped_share", None)
         if old is None:
-            old = scored
-            known = {k: v for k, v in dataclasses.asdict(found).items() if v is not None}
-            figures = known | {"grad_norm": norm}
-    del figures["ratio_clipped_share"]
-    if OBJECTIVES[settings.objective].clips:
-        figures["ratio_clipped_share"] = share
-    return figures
+            old, figures = scored, found | {"grad_norm": norm}
+    return figures if share is None else figures | {"ratio_clipped_share": share}

@@ -14,6 +14,8 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
@@ -27,7 +29,7 @@ from trainer.settings import TrainerSettings
 from trainer.step import train
 
 BUG = 1
-"""The exit code of an error that nobody foresaw; its traceback is in the process's own log."""
+"""The exit code of an error that nobody foresaw; its traceback is in the step's log."""
 
 _HUNG_UP = 1
 
@@ -93,7 +95,7 @@ def _step(line: str, talk: TextIO, model: KeptModel) -> tuple[int, str]:
     """Do the step; returns the exit code that `python -m trainer` has, and the error's text."""
     try:
         request = Request.read(line)
-        with open(request.log, "a", encoding="utf-8") as log:
+        with open(request.log, "a", encoding="utf-8") as log, _tracing(log):
             train(request.inputs, request.settings, JsonLines(talk, Lines(log)), model)
     except Exception as e:
         if (known := foreseen(e)) is not None:
@@ -101,6 +103,18 @@ def _step(line: str, talk: TextIO, model: KeptModel) -> tuple[int, str]:
         traceback.print_exc()
         return BUG, f"{type(e).__name__}: {e}"
     return 0, ""
+
+
+@contextmanager
+def _tracing(log: TextIO) -> Iterator[None]:
+    """Leave the traceback of an error that nobody foresaw in the step's log, which is the one that
+    its message names; this process's own is another file."""
+    try:
+        yield
+    except Exception as e:
+        if foreseen(e) is None:
+            traceback.print_exc(file=log)
+        raise
 
 
 def _end_with(connection: socket.socket, finished: threading.Event) -> None:

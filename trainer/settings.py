@@ -36,7 +36,10 @@ CPU_TOKENS, GPU_TOKENS = 1024, 4096
 cores of an EPYC; `tests/trainer/microbatch_price.py` measures both."""
 
 
-@settings("trainer", retired={"seed": "run.seed"})
+@settings(
+    "trainer",
+    retired={"seed": "run.seed", "max_segment_tokens": None, "allow_off_policy": None},
+)
 class TrainerSettings:
     """Settings of one step over one bundle."""
 
@@ -83,14 +86,12 @@ class TrainerSettings:
     """Upper bound of the importance weight exp(lp_trainer − lp_sampler), per token. The objective
     "masked" uses its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
-    """Input tokens of one forward pass, with padding; tokens that episodes share count once. Memory
-    grows with it. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps its first value, because
-    another one changes the last bits of sums."""
-    max_segment_tokens: Annotated[PositiveInt, Unit("tokens"), Change.MACHINE] = 16384
-    """Longest segment that is trained on, as a micro-batch of its own."""
+    """Input tokens of one forward pass, with padding; tokens that episodes share count once. A
+    longer episode is a pass of its own. Memory grows with it. Left out: 1,024 on a CPU, 4,096 on a
+    GPU; a run keeps its first value, because another one changes the last bits of sums."""
     dtype: TrainingDtype = "auto"
     """Dtype of the base's weights: bf16, fp32, or auto (bf16 on a GPU; on a CPU the faster one)."""
-    serving_dtype: ServingDtype = "auto"
+    serving_dtype: Annotated[ServingDtype, Follows("engine.dtype")] = "auto"
     """Dtype in which the server computes; auto: the model folder's own, with bfloat16 for
     float32."""
     kl_on_silent_groups: bool = False
@@ -109,8 +110,6 @@ class TrainerSettings:
     """With several processes, for a base that does not fit one device: each keeps a part of the
     layers (FSDP2) and gathers the other parts for each pass. The base is kept in the server's
     dtype."""
-    allow_off_policy: bool = False
-    """Train on a bundle that was sampled by another adapter than the initial one."""
 
     def __post_init__(self) -> None:
         if self.launch == "single" and (self.processes or 1) > 1:

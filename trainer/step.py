@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fieldkit.errors import BadInput
 from fieldkit.records import Outcome
 from fieldkit.settings import Change, current, keys
-from trainer.checkpoint import (
-    carry_over,
-    new_result,
-    read_result,
-    write_marker,
-)
+from trainer.checkpoint import carry_over, new_result, read_result, write_marker
 from trainer.inputs import Checked, StepInputs, check_inputs
 from trainer.messages import report_bundle, report_result
 from trainer.progress import Progress, Stopwatch
@@ -58,7 +53,7 @@ def train(
         return done
     if launch is not None and checked.batch.has_signal:
         launch()
-        return _written(inputs.out_dir)
+        return _by_ranks(inputs.out_dir)
     report_bundle(checked.batch, progress)
     with new_result(inputs.out_dir, publish=rank.is_first) as build:
         figures: dict[str, Any] = {}
@@ -82,15 +77,15 @@ def train(
             "train": _counts(checked) | figures,
             "seconds": {**watch.seconds, "total": watch.total},
         }
-        write_marker(build, result)
+        written = write_marker(build, result)
     if not rank.is_first:
         return {}
-    written = _written(inputs.out_dir)
     report_result(written, progress)
     return written
 
 
-def _written(out_dir: Path) -> dict[str, Any]:
+def _by_ranks(out_dir: Path) -> dict[str, Any]:
+    """The result that other processes wrote."""
     written = read_result(out_dir)
     if written is None:
         raise RuntimeError(f"{out_dir}: the step's result vanished while it was written")

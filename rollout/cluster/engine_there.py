@@ -44,7 +44,10 @@ def serve(spec: dict[str, Any], host: str, port: int) -> None:
     words = vllm_server.command(Path(spec["model"]), settings, shape, adapters, port, host)
     scratch = Path(os.environ[SCRATCH_VARIABLE])
     if vllm_server.is_cpu_build():
-        kernel_cache.fill(scratch / KERNELS)
+        try:
+            kernel_cache.fill(scratch / KERNELS)
+        except OSError as e:  # which costs this start some time only
+            print(f"the node's compiled kernels are not used: {e}", file=sys.stderr)
     env = vllm_server.environment(settings, os.environ[API_KEY_VARIABLE], scratch)
     os.chdir(scratch)  # `python -m` would import from the present folder
     os.execve(words[0], words, env)

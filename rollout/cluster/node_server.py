@@ -21,7 +21,7 @@ from fieldkit.gate.patience import Patience
 from fieldkit.process.owned import wait_ended
 from rollout.cluster import engine_there
 from rollout.cluster.cluster_settings import ClusterSettings, told_needs
-from rollout.cluster.run_there import prefix
+from rollout.cluster.placed import prefix
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import new_scratch
 from rollout.engine.replica import Replica
@@ -71,7 +71,7 @@ class NodeServer(Server):
         return 0  # the trainer has a place of its own
 
     def _with_kernels(self, do: Callable[[], None]) -> None:
-        """Nothing: the kernels that it compiled are on its node."""
+        """Nothing: the kernels that it compiled, and those that it began with, are on its node."""
 
     # -- its start -------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 Its output comes out of this program, its exit code is this program's, and it ends with this
 program, however that goes. So whoever starts it needs to know nothing of a cluster: the train phase
-runs the trainer through it, and a server's entry in the ledger is this program. A lost node is exit
-code 4, and whoever started this runs the same command again.
+runs the trainer through it, and a server's entry in the ledger is this program. `placed.prefix` is
+how it is typed. A lost node is exit code `placed.LOST`: the train phase reads it, and begins the
+step once more. Nobody reads a server's: one that has ended is started anew by whoever needs it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ from fieldkit.errors import FieldkitError, Unavailable
 from fieldkit.files.json_text import parse_json
 from rollout.cluster.cluster_settings import ClusterSettings, Needs, told_needs
 from rollout.cluster.node_process import OUT, Heard, NodeProcess, Place
+from rollout.cluster.placed import LOST
 from rollout.cluster.ray_cluster import joined, lost_errors, no_room_now, options, require_room
 from rollout.engine.vllm_server import API_KEY_VARIABLE
-
-LOST = 75
-"""Exit code where the node is lost that the program ran on, so that another may run it."""
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -39,19 +38,6 @@ _OURS = "GRPO_"
 _WAIT_SECONDS = 1.0
 _END_SECONDS = 20.0
 """How long a command that was asked to end may take, its node's own grace included."""
-
-
-def prefix(cluster: ClusterSettings, key: str, what: str) -> list[str]:
-    """The words before a command that is to run on a node.
-
-    key: the setting with what it needs, such as "trainer_needs". what: it in words, for messages.
-    """
-    return [
-        *(sys.executable, "-P", "-m", "rollout.cluster.run_there"),
-        *("--address", cluster.address, "--key", key, "--what", what),
-        *("--needs", json.dumps(getattr(cluster, key))),
-        *("--room-seconds", str(cluster.room_seconds), "--"),
-    ]
 
 
 class NodeLost(Unavailable):

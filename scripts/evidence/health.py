@@ -19,7 +19,6 @@ from scripts.evidence import step_figures
 from scripts.evidence.collect import Evidence
 from scripts.evidence.milestones import Gain, Milestones, window
 from scripts.evidence.step_figures import StepFigure, by_step
-from scripts.evidence.verdict import proven
 from scripts.run.config import RunConfig
 from scripts.words.quantities import MINUS, percent, points, signed
 
@@ -240,10 +239,11 @@ def _held_out_passes(evidence: Evidence, env: str) -> tuple[int, float] | None:
         return None
     if not env:
         change = evidence.against_reference(evidence.newest).passed
-        return proven(change), change.difference.value
+        return change.sign, change.difference.value
     for row in evidence.splits.get("environment", ()):
         if row.value == env and row.paired is not None:
-            return proven(row.paired.passed, row.holm_p), row.paired.passed.difference.value
+            change = row.paired.passed
+            return change.sign, change.difference.value
     return None
 
 
@@ -300,7 +300,7 @@ def gained_for_nothing(evidence: Evidence | None) -> Warning_ | None:
         after - before
         for before, after in zip(held[evidence.reference], held[evidence.newest], strict=True)
     )
-    if change.assertion_rate.sign <= 0 or proven(change.passed) > 0:
+    if change.assertion_rate.sign <= 0 or change.passed.sign > 0:
         return None
     if met <= HAD_FOR_NOTHING * (met + unmet):
         return None
@@ -356,8 +356,8 @@ def drift(steps: Sequence[StepSummary]) -> Warning_ | None:
         f" {change[0]:.3f} in the first.",
         "The trainer scores other probabilities than the server sampled from: another adapter,"
         " another temperature, or too little precision.",
-        "`grpo doctor`; set trainer.serving_dtype and engine.dtype alike, or engine.lifecycle ="
-        ' "restart".',
+        '`grpo doctor`; set engine.lifecycle = "restart", or engine.dtype = "float32" in another'
+        " run.",
     )
 
 
@@ -373,8 +373,7 @@ def clipped(steps: Sequence[StepSummary]) -> Warning_ | None:
         "Many tokens are clipped",
         f"{percent(change[1])} of the tokens met trainer.tis_cap in the last steps.",
         "The bundles no longer come from the policy that is trained on them.",
-        "See whether the server proves its adapter (journal.jsonl), and keep"
-        " trainer.allow_off_policy off.",
+        "See in journal.jsonl whether the server proves its adapter, and run `grpo doctor`.",
     )
 
 

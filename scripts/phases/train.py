@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from dataclasses import asdict, replace
+from enum import Enum, auto
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fieldkit.files.json_text import parse_json
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import read_adapter
+from rollout.cluster.placed import LOST, prefix
 from rollout.engine.serve import find_engine, release_memory
 from rollout.engine.vllm_server import computing
 from scripts.base.children import run_child
@@ -102,8 +104,9 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     log.parent.mkdir(exist_ok=True)
     request = Request(_inputs(ctx, n), settings_of_step(ctx, n), log)
     began = time.monotonic()
-    if kept is None or not _ask(ctx, n, kept, request):
-        _run_alone(ctx, n, request, tries=2 if kept is None else 1)
+    asked = _ask(ctx, n, kept, request) if kept else None
+    if asked is not _Asked.DONE:
+        _run_alone(ctx, n, request, tries=1 if kept else 2, hung=int(asked is _Asked.HUNG))
     # Of a file that another machine wrote NFS may go on saying that it is not there, until its
     # folder is read.
     list(request.inputs.out_dir.iterdir())
@@ -165,27 +168,36 @@ def silence_allowed(ctx: Context, n: int) -> float:
     return waits + max(start, _TRAININGS * max(took, default=0.0))
 
 
-def _ask(ctx: Context, n: int, kept: KeptTrainer, request: Request) -> bool:
-    """Have the kept trainer take step `n`; False where it was killed, or hung and was ended. Raises
-    its errors."""
+class _Asked(Enum):
+    """What became of a step that the kept trainer was asked to take."""
+
+    DONE = auto()
+    KILLED = auto()
+    """Its process ended by itself, or something ended it."""
+    HUNG = auto()
+    """It said nothing for too long, and was ended."""
+
+
+def _ask(ctx: Context, n: int, kept: KeptTrainer, request: Request) -> _Asked:
+    """Have the kept trainer take step `n`. Raises its errors."""
     listener = _Listener(ctx, n)
     answer = kept.ask(request.line(), listener.hear, listener.stop_asked)
     ctx.check_stop()
     if answer is None:
+        hung = listener.quiet.was_too_long
         ended = "the trainer's process ended in the middle of the step"
-        how = listener.told if listener.quiet.was_too_long else ended
-        ctx.say(f"{how}, which is taken anew")
-        return False
+        ctx.say(f"{listener.told if hung else ended}, which is taken anew")
+        return _Asked.HUNG if hung else _Asked.KILLED
     raise_code(answer.code, answer.error, f"step {n}: the trainer", request.log)
-    return True
+    return _Asked.DONE
 
 
-def _run_alone(ctx: Context, n: int, request: Request, tries: int) -> None:
+def _run_alone(ctx: Context, n: int, request: Request, tries: int, hung: int = 0) -> None:
     """Run `python -m trainer` on step `n`, once more where it hung or its node was lost. Raises the
-    error of its exit code, and `Unavailable` where it hung at last."""
-    from rollout.cluster.run_there import LOST
+    error of its exit code, and `Unavailable` where it hung at last.
 
-    hung = 2 - tries  # the one that was kept, too
+    hung: how often a trainer has hung in this step already.
+    """
     for left in reversed(range(tries)):
         listener = _Listener(ctx, n)
         code = run_child(
@@ -241,8 +253,6 @@ def _placed(ctx: Context) -> list[str]:
     """The words that have a command run on a node of the run's cluster; none on one box."""
     if not ctx.config.cluster.used:
         return []
-    from rollout.cluster.run_there import prefix
-
     return prefix(ctx.config.cluster, "trainer_needs", "the trainer")
 
 

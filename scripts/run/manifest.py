@@ -25,7 +25,7 @@ from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT, from_checkout
 from scripts.run.config import AUTO, RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
-from scripts.run.keys import dotted_keys
+from scripts.run.keys import all_keys, dotted_keys
 from scripts.run.manifest_shape import HELP, whole_manifest
 from scripts.run.template import template_hash
 
@@ -43,6 +43,9 @@ KEPT_KEYS = ("trainer.tokens_per_microbatch", "eval.tasks")
 """The keys that a run.toml may leave to the run (left out, or "auto") and that the manifest then
 holds as chosen."""
 
+
+_FOLLOWERS = {key.dotted for key in all_keys() if key.follows}
+"""They have the value of another key, whose change is told."""
 
 FEWER = "fewer_tasks"
 """The manifest's key of a run that evaluates on fewer held-out tasks, to leave time for steps."""
@@ -236,12 +239,13 @@ def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[A
     A key that the manifest does not hold was added after the run began. The run had its default,
     which is what an older version did: where run.toml leaves it so, nothing changed. An environment
     that it does not hold is a change: nothing holds its code to what it is now. One of `KEPT_KEYS`
-    that run.toml leaves to the run is unchanged.
+    that run.toml leaves to the run is unchanged. A key that follows another one is not told beside
+    it, and an older version may have left it out.
     """
     then, now = manifest["config"], config.plain()
     old = flat(RunConfig().plain()) | flat({k: v for k, v in then.items() if k != "envs"})
     new = flat({k: v for k, v in now.items() if k != "envs"})
-    kept = {k for k in KEPT_KEYS if new.get(k) in (None, AUTO)}
+    kept = {k for k in KEPT_KEYS if new.get(k) in (None, AUTO)} | _FOLLOWERS
     found = _different(old, new) | _changed_environments(then.get("envs", {}), now.get("envs", {}))
     return {k: pair for k, pair in found.items() if k not in kept}
 

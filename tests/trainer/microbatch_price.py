@@ -56,7 +56,7 @@ def main(
             figures, _ = accumulate_gradient(policy, batch, batches, None, settings, quiet)
             if number:
                 seconds[tokens].append(time.perf_counter() - began)
-            losses[tokens] = figures.loss
+            losses[tokens] = figures["loss"]
             gradients[tokens] = torch.cat([_flat(p.grad) for p in policy.lora().values()])
     medians = {tokens: statistics.median(found) for tokens, found in seconds.items()}
     for tokens, median in medians.items():

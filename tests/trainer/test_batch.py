@@ -141,10 +141,10 @@ def test_top_k_minus_one_is_off_too() -> None:
     check_bundle([with_trajectory(group(), sampling=sampling)], SHA, SETTINGS, HERE)
 
 
-def test_a_bundle_of_another_adapter_is_refused_unless_allowed() -> None:
-    with pytest.raises(BadInput, match=r"bundle\.jsonl:1: task t0 k=0: sampled by adapter aaaa"):
+def test_a_bundle_of_another_adapter_is_refused_with_what_to_give() -> None:
+    said = r"bundle\.jsonl:1: task t0 k=0: sampled by adapter aaaa.*as --sampler-adapter$"
+    with pytest.raises(BadInput, match=said):
         check_bundle([group()], "b" * 64, SETTINGS, HERE)
-    check_bundle([group()], "b" * 64, TrainerSettings(allow_off_policy=True), HERE)
 
 
 def test_a_signal_that_contradicts_the_advantages_is_refused() -> None:

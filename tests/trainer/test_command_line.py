@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fieldkit.files.atomic import sha256_file
+from fieldkit.gate.memory import Available
 from fieldkit.training.adapter import adapter_sha
 from trainer.__main__ import app
 from trainer.checkpoint import read_result
@@ -126,16 +126,19 @@ def test_another_temperature_than_the_bundle_s_is_exit_2(
     assert "pass --temperature 1.0" in failed.stderr
 
 
-def test_a_segment_beyond_the_limit_is_exit_5(
-    bundle: Path, adapter: Path, tiny_model: Path, tmp_path: Path
+def test_a_step_that_the_memory_does_not_hold_is_exit_5(
+    bundle: Path,
+    adapter: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = tmp_path / "settings.json"
-    settings.write_text(json.dumps({"max_segment_tokens": 3}))
+    monkeypatch.setattr("trainer.budget.available", lambda: Available(host=0, gpu=None))
     out = tmp_path / "step-001"
-    wanted = [*arguments(bundle, adapter, tiny_model, out), f"--settings-json={settings}"]
-    failed = run("-m", "trainer", *wanted)
-    assert failed.returncode == 5
-    assert "set max_segment_tokens to" in failed.stderr
+    failed = run_here(*arguments(bundle, adapter, tiny_model, out))
+    assert failed.exit_code == 5
+    assert "are available; free memory" in failed.output
+    assert not (out / "train.json").exists()
 
 
 def test_a_model_folder_that_is_not_there_is_exit_2(

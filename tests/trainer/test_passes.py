@@ -56,7 +56,9 @@ class Prepared:
             self.batch.segments, settings, shared=self.policy.shares_prompts
         )
         snapshot = LoraReferenceSnapshot.from_disk(self.policy.model, reference)
-        self.references = reference_logprobs(self.policy, snapshot, self.batches, 1.0, QUIET)
+        self.references: list[torch.Tensor] | None = reference_logprobs(
+            self.policy, snapshot, self.batches, 1.0, QUIET
+        )
 
     def take_passes(self, progress: Lines | JsonLines = QUIET) -> dict[str, float]:
         return take_passes(
@@ -84,6 +86,7 @@ def test_one_pass_of_the_default_is_the_published_loss_to_the_last_bit(
     figures = ours.take_passes()
 
     assert len(plain.batches) > 2
+    assert plain.references is not None
     n = plain.batch.n_tokens
     for segments, reference_n in zip(plain.batches, plain.references, strict=True):
         micro = tensors(segments, plain.policy.device, shared=plain.policy.shares_prompts)
@@ -141,6 +144,38 @@ def test_the_figures_are_those_of_the_policy_that_sampled(
     assert "ratio_clipped_share" not in once
 
 
+FIGURES = (
+    *("loss", "policy_loss", "kl_loss", "kl", "clipped_share", "mean_weight"),
+    *("sampler_mean_abs", "sampler_max_abs", "entropy", "grad_norm", "ratio_clipped_share"),
+)
+"""In train.json, in this order."""
+
+
+@pytest.mark.parametrize(
+    ("objective", "has_reference", "without"),
+    [
+        ("grpo", True, ()),
+        ("reinforce", True, ("ratio_clipped_share",)),
+        ("masked", True, ("clipped_share", "mean_weight")),
+        ("grpo", False, ("kl",)),
+    ],
+)
+def test_a_step_has_the_figures_that_its_settings_give_a_meaning(
+    objective: str,
+    has_reference: bool,
+    without: tuple[str, ...],
+    tiny_model: Path,
+    adapter: Path,
+    reference: Path,
+    groups: list[RolloutGroup],
+) -> None:
+    settings = TrainerSettings(objective=objective)
+    prepared = Prepared(tiny_model, adapter, reference, groups, settings)
+    if not has_reference:
+        prepared.references = None
+    assert list(prepared.take_passes()) == [name for name in FIGURES if name not in without]
+
+
 def test_the_log_names_a_task_once_and_every_pass(
     tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
 ) -> None:
@@ -158,6 +193,7 @@ def test_a_gradient_that_is_not_finite_names_step_and_pass(
     tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
 ) -> None:
     prepared = Prepared(tiny_model, adapter, reference, groups, TrainerSettings(kl_coef=1.0))
+    assert prepared.references is not None
     prepared.references = [torch.full_like(r, 1e4) for r in prepared.references]  # exp overflows
     with pytest.raises(BadInput, match=r"step 3: the gradient's norm is (nan|inf) in pass 1"):
         prepared.take_passes()

@@ -120,6 +120,7 @@ def test_bad_input_is_answered_and_the_next_step_is_taken(
     end = trainer.ask(request(missing, tmp_path).line())[-1]
     assert end["code"] == BadInput.exit_code
     assert "none.jsonl" in end["error"]
+    assert "Traceback" not in (tmp_path / "train.log").read_text()
     assert trainer.ask("nonsense\n")[-1]["code"] == BadInput.exit_code
     assert trainer.ask(request(inputs, tmp_path).line())[-1]["code"] == 0
 
@@ -161,11 +162,12 @@ def test_who_connects_and_asks_nothing_ends_nothing(
     assert trainer.ask(request(inputs, tmp_path).line())[-1]["code"] == 0
 
 
-def test_an_error_that_nobody_foresaw_ends_the_process_with_its_traceback_in_its_log(
+def test_an_error_that_nobody_foresaw_ends_the_process_with_its_traceback_in_the_step_s_log(
     inputs: StepInputs, tmp_path: Path
 ) -> None:
     trainer = Trainer(tmp_path, "-c", _WITH_A_BUG)
     end = trainer.ask(request(inputs, tmp_path).line())[-1]
     assert end == {"event": "end", "code": 1, "error": "ZeroDivisionError: division by zero"}
     assert trainer.process.wait(SECONDS) == 1
-    assert "Traceback" in trainer.own_log.read_text()
+    for log in (tmp_path / "train.log", trainer.own_log):
+        assert "Traceback" in log.read_text()

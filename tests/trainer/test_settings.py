@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from fieldkit.errors import BadInput
+from scripts.run.config import changed_keys, config_of, flat
 from trainer.settings import TrainerSettings, read_settings
 
 
@@ -124,6 +125,37 @@ def test_a_file_gives_values_and_a_flag_wins(tmp_path: Path) -> None:
     file.write_text(json.dumps({"lr": 1e-3, "kl_coef": 1}))
     settings = read_settings(file, lr=5e-5, temperature=None)
     assert (settings.lr, settings.kl_coef, settings.temperature) == (5e-5, 1.0, 1.0)
+
+
+RETIRED = {"max_segment_tokens": 32768, "allow_off_policy": False}
+"""Keys of older versions. The memory says what fits, and a run knows who sampled its bundles."""
+
+
+def test_the_settings_of_an_older_version_are_read_without_the_keys_that_do_nothing_more(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"lr": 1e-3, **RETIRED}))
+    assert read_settings(file) == TrainerSettings(lr=1e-3)
+    of_run = config_of({"trainer": {"lr": 1e-3, **RETIRED}}, "run.toml")
+    assert of_run.trainer == TrainerSettings(lr=1e-3)
+    assert not {f"trainer.{key}" for key in RETIRED} & flat(of_run.plain()).keys()
+    manifest = of_run.plain()
+    manifest["trainer"] |= RETIRED
+    assert changed_keys(manifest, of_run.plain()) == []
+
+
+def test_the_servers_dtype_is_the_engines_and_another_is_an_error_in_the_file() -> None:
+    found = config_of({"engine": {"dtype": "float16"}}, "run.toml")
+    assert found.trainer.serving_dtype == "float16"
+    with pytest.raises(BadInput) as refused:
+        config_of(
+            {"engine": {"dtype": "bfloat16"}, "trainer": {"serving_dtype": "float32"}}, "run.toml"
+        )
+    assert str(refused.value) == (
+        "run.toml: trainer.serving_dtype is 'float32' but engine.dtype is 'bfloat16'; they are one"
+        " value: leave out trainer.serving_dtype"
+    )
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:

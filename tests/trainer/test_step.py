@@ -72,6 +72,22 @@ def test_a_step_leaves_a_sound_adapter_its_state_and_its_figures(inputs: StepInp
     assert json.loads((out / "train.json").read_text()) == result
 
 
+def test_what_a_step_wrote_is_hashed_for_its_marker_and_not_read_again_for_its_answer(
+    inputs: StepInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimizer's state of a large adapter takes seconds to hash."""
+    hashed: list[Path] = []
+
+    def sha(folder: Path) -> str:
+        hashed.append(folder)
+        return state_sha(folder)
+
+    monkeypatch.setattr("trainer.checkpoint.state_sha", sha)
+    result = step(inputs)
+    assert [folder.name for folder in hashed] == ["trainer_state"]
+    assert result == read_result(inputs.out_dir)
+
+
 def test_the_seconds_of_the_phases_make_up_the_total(inputs: StepInputs) -> None:
     seconds = dict(step(inputs)["seconds"])
     total = seconds.pop("total")
@@ -150,11 +166,12 @@ def test_a_step_that_is_done_is_not_done_again(inputs: StepInputs) -> None:
 
 
 def test_a_step_that_an_older_version_did_is_not_done_again(inputs: StepInputs) -> None:
-    """Its settings held a seed, from which nothing was drawn, and knew one objective."""
+    """Its settings held a seed, from which nothing was drawn, and a longest segment, and knew one
+    objective."""
     step(inputs)
     marker = inputs.out_dir / "train.json"
     result = json.loads(marker.read_text())
-    result["settings"]["seed"] = 0
+    result["settings"] |= {"seed": 0, "max_segment_tokens": 16384, "allow_off_policy": False}
     for key in ("objective", "normalisation", "clip_low", "clip_high", "passes", "kl_in"):
         del result["settings"][key]
     marker.write_text(json.dumps(result))

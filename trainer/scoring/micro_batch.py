@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fieldkit.errors import Shortage
 from trainer.batch import Segment
 from trainer.scoring.shared_prefix import Family
 from trainer.settings import TrainerSettings
@@ -47,29 +46,15 @@ class MicroBatch:
     families: tuple[Family, ...] | None
 
 
-def check_lengths(found: Iterable[Segment], settings: TrainerSettings) -> None:
-    """Raise `Shortage` for a segment longer than `max_segment_tokens`, naming the setting that
-    helps; none is left out."""
-    longest = max(found, key=lambda s: s.n_inputs, default=None)
-    if longest is not None and longest.n_inputs > settings.max_segment_tokens:
-        raise Shortage(
-            f"task {longest.task_id} k={longest.k}: {longest.n_inputs} tokens in one segment, "
-            f"max_segment_tokens is {settings.max_segment_tokens}; if the memory allows, set "
-            f"max_segment_tokens to {longest.n_inputs} (gradient_checkpointing saves most of it), "
-            "or roll out with fewer turns or a smaller max_model_len"
-        )
-
-
 def micro_batches(
     found: Sequence[Segment], settings: TrainerSettings, *, shared: bool
 ) -> tuple[Micro, ...]:
     """Group segments so that the inputs of a forward pass stay within the token budget.
 
     shared: rows are shared. The longest segments come first, so that memory that does not suffice
-    is noticed at once. A segment longer than the budget is a micro-batch of its own. Raises as
-    `check_lengths`.
+    is noticed at once. A segment longer than the budget is a micro-batch of its own: its length is
+    the context's at most, and `trainer.budget` says whether it fits.
     """
-    check_lengths(found, settings)
     out: list[list[Segment]] = []
     for task in _tasks(found, shared):
         if out and tokens([*out[-1], *task], shared) <= settings.microbatch_tokens:

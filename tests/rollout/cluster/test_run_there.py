@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.run_there import LOST, prefix
+from rollout.cluster.placed import LOST, prefix
 from scripts.base.checkout import ROOT
 from tests.rollout.cluster.nodes import Nodes, at_work, local_nodes, wait_for
 

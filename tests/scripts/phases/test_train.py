@@ -12,14 +12,22 @@ import pytest
 from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import write_json
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.run_there import LOST
+from rollout.cluster.placed import LOST
 from rollout.engine.engine_settings import EngineSettings
 from scripts.base.events import Event
 from scripts.base.signals import Wish
 from scripts.phases import train
 from scripts.phases.context import Context
 from scripts.phases.kept_trainer import Answer, KeptTrainer
-from scripts.phases.train import _ask, _run_alone, _stays, settings_of_step, silence_allowed
+from scripts.phases.train import (
+    _ask,
+    _Asked,
+    _run_alone,
+    _run_trainer,
+    _stays,
+    settings_of_step,
+    silence_allowed,
+)
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
@@ -224,5 +232,32 @@ def test_one_that_stays_and_hangs_is_followed_by_one_for_this_step(
     said: list[Event] = []
     hanging.tell = said.append
     monkeypatch.setattr(train, "silence_allowed", lambda ctx, n: 0.05)
-    assert not _ask(hanging, 3, Silent(tmp_path, {}), request_in(tmp_path))
+    asked = _ask(hanging, 3, Silent(tmp_path, {}), request_in(tmp_path))
+    assert asked is _Asked.HUNG
     assert ["said nothing for 0 s and was ended" in event.text for event in said] == [True]
+
+
+class Gone(KeptTrainer):
+    """One that stays, and is killed in the step."""
+
+    def ask(
+        self, request: str, on_line: Callable[[str], None], stop_asked: Callable[[], bool]
+    ) -> Answer | None:
+        return None
+
+
+@pytest.mark.parametrize(("kept", "again"), [(Silent, True), (Gone, False)])
+def test_a_trainer_that_hangs_is_the_second_one_only_where_the_kept_one_hung_before(
+    kept: type[KeptTrainer],
+    again: bool,
+    hanging: Context,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(train, "silence_allowed", lambda ctx, n: 0.2)
+    monkeypatch.setattr(train, "_inputs", lambda ctx, n: request_in(tmp_path).inputs)
+    started = runs(monkeypatch, HANGS)
+    with pytest.raises(Unavailable) as failed:
+        _run_trainer(hanging, 3, kept(tmp_path, {}))
+    assert len(started) == 1
+    assert ("was ended in the middle of the step, a second time." in str(failed.value)) is again

@@ -128,7 +128,8 @@ def test_two_keys_for_one_value_must_agree(
     tmp_path: Path, follower: list[str], leader: list[str]
 ) -> None:
     value = getattr(getattr(RunConfig(), leader[0]), leader[1])
-    agreeing, other = json.dumps(value), json.dumps(value + 1)
+    another = f"not {value}" if isinstance(value, str) else value + 1
+    agreeing, other = json.dumps(value), json.dumps(another)
     tables = "[{0[0]}]\n{0[1]} = {1}\n".format
     both = tables(leader, agreeing) + tables(follower, agreeing)
     assert read_config(write(tmp_path, both)) == RunConfig()

@@ -250,3 +250,18 @@ def test_what_a_policy_is_shown_binds_a_run(night: Night) -> None:
     ):
         config = replace(night.config, model=model)
         assert list(bound_changes(manifest, config)) == [f"model.{name}"]
+
+
+def test_a_key_that_follows_another_one_is_no_change_of_its_own(night: Night) -> None:
+    """An older version let `trainer.serving_dtype` be "auto" beside an `engine.dtype`."""
+    settings = json.loads(night.folder.manifest.read_text())["config"]
+    settings["engine"]["dtype"], settings["trainer"]["serving_dtype"] = "float32", "auto"
+    manifest = edit(night, config=settings)
+    config = replace(
+        night.config,
+        engine=replace(night.config.engine, dtype="float32"),
+        trainer=replace(night.config.trainer, serving_dtype="float32"),
+    )
+    assert bound_changes(manifest, config) == {}
+    other = replace(config, engine=replace(config.engine, dtype="bfloat16"))
+    assert bound_changes(manifest, other) == {"engine.dtype": ("float32", "bfloat16")}

@@ -56,7 +56,6 @@ def changed(config: RunConfig, table: str, **keys: Any) -> RunConfig:
     [
         ("trainer", {"tokens_per_microbatch": 1024}),
         ("trainer", {"gradient_checkpointing": True}),
-        ("trainer", {"max_segment_tokens": 32768}),
         ("rollout", {"concurrency": 8}),
         ("engine", {"gpu_memory_utilization": 0.3}),
         ("engine", {"port": 8123}),

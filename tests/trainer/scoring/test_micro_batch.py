@@ -11,11 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldkit.errors import Shortage
 from tests.fieldkit.peft_models import VOCABULARY, peft_model
 from tests.trainer.conftest import make_group
 from trainer.batch import Segment, Span, collect
-from trainer.scoring.micro_batch import check_lengths, micro_batches, tensors, tokens
+from trainer.scoring.micro_batch import micro_batches, tensors, tokens
 from trainer.scoring.policy import Policy
 from trainer.scoring.shared_prefix import Family, can_share, register
 from trainer.settings import TrainerSettings
@@ -82,13 +81,10 @@ def test_a_task_is_split_only_where_it_does_not_fit_by_itself() -> None:
     assert names == [("a0", "a1"), ("b0", "b1"), ("c0", "c1", "c2"), ("c3",)]
 
 
-def test_a_segment_longer_than_can_be_tried_names_task_and_budget() -> None:
-    longest = max(s.n_inputs for s in found())
-    settings = TrainerSettings(max_segment_tokens=longest - 1)
-    with pytest.raises(Shortage, match=rf"task t\d k=\d.*set max_segment_tokens to {longest}"):
-        check_lengths(found(), settings)
-    with pytest.raises(Shortage):
-        micro_batches(found(), settings, shared=True)
+def test_a_segment_may_be_as_long_as_the_context_of_a_large_model() -> None:
+    """Whether it fits is the memory's to say, and no number's (`trainer.budget`)."""
+    ((long,),) = micro_batches(task("a", 130_000, (1_000,)), SETTINGS, shared=True)
+    assert long.n_inputs == 130_999
 
 
 # --- what is shared -------------------------------------------------------------------------------
