@@ -77,6 +77,8 @@ class RolloutProgress:
     """Since the start of this process."""
     mean_reward: float | None
     """Of finished episodes; None before the first."""
+    mean_turns: float | None
+    """The same, so without the turns of episodes under way, which are short so far."""
     stops: Mapping[StopReason, int]
     """Finished episodes by stop reason."""
 
@@ -107,7 +109,7 @@ class _Tally:
         self._on_progress, self._clock = on_progress, clock
         self._began = clock()
         self._finished = self._kept = self._turns = self._tokens = 0
-        self._reward = 0.0
+        self._reward, self._finished_turns = 0.0, 0
         self._stops: Counter[StopReason] = Counter()
 
     def keep(self, trajectories: Iterable[Trajectory]) -> None:
@@ -129,6 +131,7 @@ class _Tally:
     def _add(self, trajectory: Trajectory) -> None:
         self._finished += 1
         self._reward += trajectory.reward
+        self._finished_turns += len(trajectory.turns)
         self._stops[trajectory.stop_reason] += 1
 
     def _tell(self) -> None:
@@ -142,6 +145,7 @@ class _Tally:
                 tokens=self._tokens,
                 seconds=self._clock() - self._began,
                 mean_reward=self._reward / self._finished if self._finished else None,
+                mean_turns=self._finished_turns / self._finished if self._finished else None,
                 stops=dict(self._stops),
             )
         )

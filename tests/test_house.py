@@ -13,14 +13,18 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", HOUSE, re.DOTALL | re.MULTILINE
 
 KNOWN = """
 assert "echo" in ENVIRONMENTS and "file_at_least" in ASSERTION_KINDS
-assert "rate" in REWARDS and "none" in CREDITS and "lister" in YARDSTICKS
+assert "rate" in REWARDS and "last_turn" in CREDITS and "lister" in YARDSTICKS
+rewards, turns = (0.0, 1.0), ((0.0, 0.0), (0.0,))
+for credit in CREDITS.values():
+    assert any(map(any, credit(rewards, turns, turns, "mean"))), "the trainer would refuse it"
+    assert not any(map(any, credit((1.0, 1.0), turns, turns, "mean")))
 from rollout.draw.base import Drawing
 from fieldkit.records import Task
 pool = [Task(str(i), "echo", "", {}) for i in range(5)]
 assert DRAWS["file"](Drawing(0, 1, pool, 2, spare=1)) == pool[:3]
 from scripts.run.keys import settings_page
 page = settings_page()
-assert all(name in page for name in ("file", "rate", "none", "squared", "adagrad", "careful"))
+assert all(name in page for name in ("file", "rate", "last_turn", "squared", "adagrad", "careful"))
 from scripts.evidence.findings import Findings
 assert PHASES["count"].load() and TABLES[-1].make.__name__ == "<lambda>"
 assert isinstance(TRACKERS[-1], Printer) and FIGURES[-1].tag == "rollout/tokens"

@@ -334,11 +334,15 @@ def certificates(base_url: str) -> ssl.SSLContext | bool:
         ) from e
 
 
+_jitter = random.Random()
+"""Not Python's own generator, from which an environment may be drawing at this moment."""
+
+
 def _backoff(attempt: int) -> float:
     """Seconds before the next attempt: exponential, half of it random, so that requests that failed
     together are not repeated together."""
     doubled = _FIRST_BACKOFF_SECONDS * 2.0 ** (attempt - 1)
-    return min(_LONGEST_BACKOFF_SECONDS, doubled) * random.uniform(0.5, 1.0)
+    return min(_LONGEST_BACKOFF_SECONDS, doubled) * _jitter.uniform(0.5, 1.0)
 
 
 def completion_of(answer: Any, max_tokens: int) -> Completion:

@@ -277,7 +277,8 @@ class Server:
         self.say(f"ready after {time.monotonic() - began:.0f} s")
 
     def _with_kernels(self, do: Callable[[], None]) -> None:
-        """Fill or keep the compiled kernels. A full disk costs the next start some time only."""
+        """Fill, keep or forget the compiled kernels. A full disk costs the next
+        start some time only."""
         try:
             if vllm_server.is_cpu_build():
                 do()
@@ -388,7 +389,7 @@ class Server:
         try:
             proof = prove(client, info.path, info.sha)
         except FieldkitError:
-            kernel_cache.forget()
+            self._with_kernels(kernel_cache.forget)
             self.stop()
             raise
         kernels = Path(owned.info["scratch"]) / KERNELS

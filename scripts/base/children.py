@@ -60,14 +60,12 @@ def run_child(
     name: str,
     log: Path,
     on_line: Callable[[str], None],
-    on_tick: Callable[[], None] = lambda: None,
     stop_asked: Callable[[], bool] = _goes_on,
     env: Mapping[str, str] | None = None,
-    pass_fds: Sequence[int] = (),
 ) -> int:
     """Run one `Program` to its end and return its exit code; the rest as in `run_children`."""
     program = Program(command, name, log, on_line, stop_asked)
-    (code,) = run_children([program], ledger=ledger, on_tick=on_tick, env=env, pass_fds=pass_fds)
+    (code,) = run_children([program], ledger=ledger, env=env)
     return code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
 
 SPLITS = ("pool", "heldout")
 """The task files of a run, as `[data]` names them."""
-
-_ADAPTER = """\
-the default adapter writes shell commands and calls no tool. Make one for this run:
-  `grpo sft {adapter} --fresh` trains the model as it is, from weights that change nothing yet
-  `grpo sft {adapter} --oracle {pool} --run {run}` shows it the calls of an oracle: a function that
-    `oracle` in [envs.{name}] of run.toml names (docs/environments.md, More keys)
-and `grpo run {run} --set model.adapter={adapter}` starts from it"""
 
 
 def new(
@@ -110,24 +102,13 @@ def new(
 def _say_next(folder: RunFolder) -> None:
     """Where run.toml is, and the command that starts the run, or first those that make an adapter
     which it can start from."""
-    from scripts.base.checkout import ROOT
     from scripts.base.invocation import say
     from scripts.prepare.start_adapter import calls_no_tool, missing_adapter
     from scripts.run.config import read_config
 
     config = read_config(folder.config)
-    if calls_no_tool(folder, config) is not None:
-        from_here = Path() if Path.cwd() == ROOT else ROOT  # paths in run.toml start there
-        adapter, pool = from_here / "adapters" / folder.name, from_here / config.data.pool
-        print(folder.config)
-        say(
-            _ADAPTER.format(
-                adapter=shlex.quote(str(adapter)),
-                pool=shlex.quote(str(pool)),
-                run=folder.typed,
-                name=next(iter(config.envs)),
-            )
-        )
+    if (no_tools := calls_no_tool(folder, config)) is not None:
+        say(f"{folder.config}; {no_tools}")
     elif (missing := missing_adapter(folder, config)) is not None:
         say(f"{missing}; then `grpo run {folder.typed}` starts it")
     else:

@@ -6,6 +6,7 @@ that the page names, and the rest is shown. Verdict, milestones and warnings are
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -38,7 +39,7 @@ from scripts.run.manifest import typed_to_play
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import last_growth, pool_now
-from scripts.run.state import as_told, look
+from scripts.run.state import as_told, last_word, look, of_the_night
 from scripts.run.timings import StepTimings
 from scripts.words.quantities import counted
 
@@ -320,10 +321,13 @@ def _pool(reader: RunReader, config: RunConfig, steps: Sequence[StepSummary]) ->
 def _plan(config: RunConfig, journal: Sequence[Entry], reader: RunReader) -> Plan | None:
     """The plan of the newest loop; its options (`--steps 3`) take precedence over run.toml.
 
-    None on another host, after run.toml was changed, if data files are gone, or if the manifest of
-    an older version lacks a key; the page does not need a plan."""
+    As it was when the night was last heard of: a deadline that has gone by since then completes
+    nothing. None on another host, after run.toml was changed, if data files are gone, or if the
+    manifest of an older version lacks a key; the page does not need a plan."""
     try:
         night, deadline = as_told(config.run, journal)
+        if deadline is not None and (last := last_word(of_the_night(journal))) is not None:
+            deadline += time.time() - last.time
         phase, steps = look(reader.folder, replace(config, run=night), deadline, reader)
     except (FieldkitError, OSError, KeyError):
         return None

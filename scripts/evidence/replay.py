@@ -14,7 +14,6 @@ from statistics import fmean
 from fieldkit.codec import bundle_groups
 from fieldkit.errors import BadInput
 from fieldkit.eval.stats import Estimate, mean_difference
-from fieldkit.files.sharded import stored
 from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.part_means import part_rows
 from reward.rescore import (
@@ -109,9 +108,9 @@ def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> Rewar
 
 def _groups(folder: RunFolder) -> Iterator[RolloutGroup]:
     """Every group of every bundle, one after another: all together may fill the memory."""
-    for step in sorted(folder.path.glob("step-*"), key=lambda step: (len(step.name), step.name)):
-        if stored(bundle := step / folder.bundle(0).name):
-            yield from bundle_groups(bundle)
+    for n in folder.steps_there():
+        if folder.has_bundle(n):
+            yield from bundle_groups(folder.bundle(n))
 
 
 @dataclass(frozen=True)

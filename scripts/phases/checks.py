@@ -98,6 +98,16 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
         at_once = max(wanted, min(PREFLIGHT_TASKS, len(pool)))
         check_mix(pool, at_once, ctx.config.data.mix)
     check_kept_apart(ctx)
+    played = {task.env for task in (*pool, *heldout)}
+    for name in ctx.config.envs:
+        if name not in played:
+            run = ctx.folder.typed
+            raise BadInput(
+                f"{ctx.folder.config}: no task of {ctx.pool_file} or {ctx.heldout_file} is one of"
+                f" [envs.{name}]; `grpo env tasks {name} --run {run} --out POOL` writes such tasks,"
+                f" and `grpo run {run} --set data.pool=POOL --set data.heldout=HELDOUT` names them."
+                " Or take the table out"
+            )
     for file, tasks in ((ctx.pool_file, pool), (ctx.heldout_file, heldout)):
         for task in tasks:
             for reason in environment_of(task).fits(task, ctx.config.sandbox):

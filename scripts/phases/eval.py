@@ -61,7 +61,7 @@ def evaluate(ctx: Context) -> Done:
             # First, because the arm's own evaluation is what makes it no longer due.
             _play_at_training_temperature(ctx, files, arm)
         _finish(ctx, _play(ctx, files, arm), ctx.folder.evals)
-        _keep_time(ctx, _step_of(files, arm), arm)
+        _keep_time(ctx, files.newest, arm)
         ctx.watch = Stopwatch(time.time())
     try:
         record_run(ctx.folder)
@@ -246,6 +246,8 @@ def _play_served(
 
 
 def _keep_time(ctx: Context, n: int, arm: str) -> None:
+    """n: the step after which the arm was played, whichever step is its own: between a step's
+    phases nothing but a pause of the loop may lie."""
     timings = read_timings(ctx.folder.timings(n), n)
     RunReader(ctx.folder).forget_sums_of(n)
     segment = ctx.watch.segment(eval_segment(arm))

@@ -168,9 +168,9 @@ def show(ctx: Context, what: str = "episodes") -> OnProgress:
         if now - last < _TELL_SECONDS and p.finished < p.total:
             return
         last = now
-        figures = {"turns": p.turns / p.total, "tokens_per_s": p.tokens_per_second}
-        if p.mean_reward is not None and p.stop_rate is not None:
-            figures |= {"reward": p.mean_reward, "stop_rate": p.stop_rate}
+        of_finished = {"reward": p.mean_reward, "stop_rate": p.stop_rate, "turns": p.mean_turns}
+        figures = {name: mean for name, mean in of_finished.items() if mean is not None}
+        figures["tokens_per_s"] = p.tokens_per_second
         progress(ctx.tell, what, p.finished, p.total, **figures)
 
     return on_progress

@@ -17,8 +17,8 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
     """The run.toml of a new run that starts from `step`'s adapter; None: the newest.
 
     Its settings are the run's, but for the adapter, which its KL refers to, the seed (one more, so
-    that other tasks are drawn and other replies sampled), what had become of the learning rate and
-    T by that step, and these assignments. What else goes by the number of a step begins anew, as
+    that other tasks are drawn and other replies sampled), what had become of the learning rate by
+    that step, and these assignments. What else goes by the number of a step begins anew, as
     `reward.schedule`. Raises `BadInput` where there is no such adapter.
     """
     newest = run.finished_steps() - 1

@@ -53,7 +53,10 @@ def oracle_episodes(
     if config.envs and form != YARDSTICK_FORM:
         raise BadInput(
             f"the chat template shows tools in the form {form}, and an oracle writes the form"
-            f" {YARDSTICK_FORM}; add --set 'model.tool_form=\"{YARDSTICK_FORM}\"'"
+            f' {YARDSTICK_FORM}: set model.tool_form to "{YARDSTICK_FORM}", with --run in its'
+            " run.toml."
+            " A model that was trained with its template calls tools without an oracle:"
+            f" `grpo sft OUT --fresh --model {config.model.path}`"
         )
     demos = _play(config, tasks, model_dir, scratch, progress)
     failed = [demo for demo in demos if not demo.grade.passed]

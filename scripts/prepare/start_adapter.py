@@ -96,19 +96,26 @@ def calls_no_tool(folder: RunFolder, config: RunConfig) -> str | None:
     default = ModelSettings().adapter
     if not config.envs or config.model.adapter != default:
         return None
-    own = f"adapters/{folder.name}"
-    return (
+    own, base = f"adapters/{folder.name}", config.model.path
+    said = (
         f"{default} writes shell commands and calls no tool of {', '.join(config.envs)};"
         f" `{making(folder, config, own)}` makes another start, and `grpo run {folder.typed} --set"
         f" model.adapter={own}` takes it (docs/environments.md, A run)"
     )
+    if base == DEFAULT_MODEL and not _has_oracle(config):
+        said += (
+            f". {base} calls no tool by itself either: `oracle` in [envs.{next(iter(config.envs))}]"
+            " of run.toml names a function whose calls it can learn, or name another model"
+            " (`--set model.path=MODEL`)"
+        )
+    return said
 
 
 def making(folder: RunFolder, config: RunConfig, adapter: str) -> str:
     """The command that makes an adapter for this run: of environments from their oracle, or else
     one that changes nothing yet. adapter: as run.toml names it."""
     words = ["grpo", "sft", _typed(adapter)]
-    if any(env.oracle for env in config.envs.values()):
+    if _has_oracle(config):
         pool = Path(config.data.pool)
         more = pool.with_name(_DEMONSTRATIONS)
         tasks = more if from_checkout(str(more)).is_file() else pool
@@ -121,6 +128,10 @@ def making(folder: RunFolder, config: RunConfig, adapter: str) -> str:
     elif base != DEFAULT_MODEL:  # ten times as large a rate is the small model's own
         words += ["--lr", "2e-4"]
     return shlex.join(words if base == DEFAULT_MODEL else [*words, "--model", base])
+
+
+def _has_oracle(config: RunConfig) -> bool:
+    return any(env.oracle for env in config.envs.values())
 
 
 def _typed(path: str) -> str:

@@ -7,6 +7,7 @@ passes, or that its own solution does not pass, teaches nothing and shows only i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,17 +37,20 @@ def play(
     solved = {line: task for line, task in tasks.items() if has_oracle(task)}
     problems = []
     n_passed = {}
-    for name, played in ((DO_NOTHING, tasks), (ORACLE, solved)):
-        trajectories = play_yardstick(name, list(played.values()), scratch, name, progress)
-        for line, trajectory in zip(played, trajectories, strict=True):
-            passed, why = trajectory.grade.passed, ""
-            if name == DO_NOTHING and passed:
-                why = "doing nothing passes it"
-            elif name == ORACLE and not passed:
-                why = f"its oracle does not pass ({why_unsolved(trajectory.grade)})"
-            if why:
-                problems.append(TaskProblem(f"{path}:{line}", trajectory.task_id, why))
-        n_passed[name] = sum(t.grade.passed for t in trajectories)
+    with asyncio.Runner() as runner:  # coroutines of an environment may keep what is of one loop
+        for name, played in ((DO_NOTHING, tasks), (ORACLE, solved)):
+            trajectories = play_yardstick(
+                name, list(played.values()), scratch, name, progress, run=runner.run
+            )
+            for line, trajectory in zip(played, trajectories, strict=True):
+                passed, why = trajectory.grade.passed, ""
+                if name == DO_NOTHING and passed:
+                    why = "doing nothing passes it"
+                elif name == ORACLE and not passed:
+                    why = f"its oracle does not pass ({why_unsolved(trajectory.grade)})"
+                if why:
+                    problems.append(TaskProblem(f"{path}:{line}", trajectory.task_id, why))
+            n_passed[name] = sum(t.grade.passed for t in trajectories)
     said = f"do-nothing passes {n_passed[DO_NOTHING]} of {len(tasks)}, "
     said += f"the oracle {n_passed[ORACLE]} of {len(solved)}"
     without = len(tasks) - len(solved)

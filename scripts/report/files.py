@@ -26,24 +26,17 @@ def _to_stderr(line: str) -> None:
 
 
 def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[Path]:
-    """Write the files and return their paths; curve.png only if a step was played.
+    """Write the files and return the paths of those written; curve.png only if a step was played.
 
     A file that held more is kept, and `tell` says so. Raises `BadInput` if there is no evidence. A
     failure to make report.html is only reported through `tell`, so it does not end a night.
     """
     values, text = plain_page(f), markdown(f)
-
-    def page(path: Path) -> None:
-        try:
-            write_text(path, render(f, write_step_files(f)))
-        except FieldkitError as e:
-            tell(f"report.html was not written: {e}")
-
     makers: dict[str, Callable[[Path], object]] = {
         f.folder.evidence.name: lambda path: write_json(path, values),
         "evidence.md": lambda path: write_text(path, text),
         "curve.png": lambda path: write_curve(path, f.steps, f.name),
-        FILE_NAME: page,
+        FILE_NAME: lambda path: write_text(path, render(f, write_step_files(f))),
     }
     if len(f.steps) <= 1:
         del makers["curve.png"]
@@ -52,8 +45,14 @@ def write_files(f: Findings, tell: Callable[[str], None] = _to_stderr) -> list[P
         path = f.path / name
         if why := _why_kept(f, path):
             kept[name] = why
-        else:
+            continue
+        try:
             make(path)
+        except FieldkitError as e:
+            if name != FILE_NAME:
+                raise
+            tell(f"{name} was not written: {e}")
+        else:
             written.append(path)
     if kept:
         tell(f"kept as they were: {', '.join(kept)} ({kept.popitem()[1]})")

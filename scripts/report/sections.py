@@ -22,7 +22,7 @@ from scripts.evidence.health import unseen
 from scripts.evidence.played import BASE
 from scripts.evidence.run_tables import WORK, Section, page_tables
 from scripts.evidence.step_figures import STOPS_DONE
-from scripts.evidence.verdict import Habit, Verdict, proven
+from scripts.evidence.verdict import Habit, Verdict
 from scripts.evidence.wall_time import WallTime, wall_time
 from scripts.report import charts
 from scripts.report.charts import Difference
@@ -30,6 +30,7 @@ from scripts.report.curves import FIRST, draw_curves
 from scripts.report.headline import headline
 from scripts.report.provenance import used
 from scripts.run import memory_account
+from scripts.run.config import RunConfig
 from scripts.words.visible import visible
 
 HABIT = (
@@ -97,10 +98,17 @@ def _with_tables(
 
 
 def _wall_time(f: Findings) -> WallTime | None:
-    rollout = f.config.rollout
-    in_flight = rollout.tasks_per_step * rollout.group_size
-    seats = (rollout.concurrency or in_flight, f.config.engine.max_num_seqs)
-    return wall_time(f.timings, f.journal, in_flight, min(seats))
+    in_flight = f.config.rollout.tasks_per_step * f.config.rollout.group_size
+    return wall_time(f.timings, f.journal, in_flight, seats(f.config))
+
+
+def seats(config: RunConfig) -> int:
+    """How many attempts of a step are played at once."""
+    rollout, engine = config.rollout, config.engine
+    asked = rollout.concurrency or rollout.tasks_per_step * rollout.group_size
+    if engine.urls:
+        return asked  # how many a person's own server plays at once, only that server knows
+    return min(asked, engine.replicas * engine.data_parallel * engine.max_num_seqs)
 
 
 # --- the matched table ----------------------------------------------------------------------------
@@ -114,9 +122,9 @@ def _differences_chart(evidence: Evidence) -> Markup | None:
 def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
     """Arms against `reference`: tasks passed, assertions and stops, with their intervals."""
     of_all = {
-        "tasks passed": [(p.passed.difference, proven(p.passed)) for p in shown],
+        "tasks passed": [(p.passed.difference, p.passed.sign) for p in shown],
         "assertions": [(p.assertion_rate, p.assertion_rate.sign) for p in shown],
-        "ended by itself": [(p.stopped.difference, proven(p.stopped)) for p in shown],
+        "ended by itself": [(p.stopped.difference, p.stopped.sign) for p in shown],
     }
     rows = [
         Difference(f"{p.name}: {what}", estimate, sign)

@@ -71,10 +71,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Archive:
-    """All attempts of a run. run: RUN as the person typed it."""
+    """All attempts of a run."""
 
     folder: RunFolder
-    run: str
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ class Archive:
 
     def command(self, *words: str) -> str:
         """The command `grpo show RUN …`."""
-        return " ".join(["grpo show", shlex.quote(self.run), *words])
+        return " ".join(["grpo show", self.folder.typed, *words])
 
     def contents(self) -> str:
         """The available steps and arms, in one line."""
@@ -134,8 +133,8 @@ class Archive:
         for place in self._newest_first():
             return place
         raise BadInput(
-            f"{self.folder.path}: nothing has been played to its end yet; `grpo run {self.run}`"
-            " plays"
+            f"{self.folder.path}: nothing has been played to its end yet;"
+            f" `grpo run {self.folder.typed}` plays"
         )
 
     def holding(self, task_id: str) -> Place:

@@ -89,7 +89,7 @@ class Request:
 def show(request: Request, console: Console) -> None:
     """Print the requested attempt or list. Raises `BadInput` naming what exists instead."""
     folder = open_run(request.run)
-    archive = Archive(folder, request.run)
+    archive = Archive(folder)
     place = _place(archive, request)
     if request.noise:
         console.print(noise_table(place, noise_of(archive, place)).rich())
@@ -134,7 +134,7 @@ def plain_listing(request: Request) -> list[dict[str, Any]] | dict[str, Any]:
     of one task."""
     if request.task is not None:
         raise BadInput(f"--json prints the list of attempts; leave out --task {request.task}")
-    archive = Archive(open_run(request.run), request.run)
+    archive = Archive(open_run(request.run))
     place = _place(archive, request)
     if request.noise:
         return plain_noise(place, noise_of(archive, place))

@@ -303,7 +303,29 @@ def test_progress_counts_turns_tokens_rewards_and_stops(step: Step) -> None:
     assert last.stop_rate == 1.0
     finished = [e.finished for e in events]
     assert finished == sorted(finished)
-    assert events[0].mean_reward is None
+    assert last.mean_turns == last.turns / 6
+    assert (events[0].mean_reward, events[0].mean_turns) == (None, None)
+
+
+def test_the_turns_of_an_episode_under_way_count_in_no_mean(step: Step) -> None:
+    events: list[RolloutProgress] = []
+    step.on_progress = events.append
+    groups = step.play(by_seed, settings=ONE_BY_ONE)
+    turns = [len(t.turns) for g in groups for t in g.trajectories]
+    assert len(set(turns)) > 1
+    for event in events[1:]:
+        done = turns[: event.finished]
+        assert event.mean_turns == (sum(done) / len(done) if done else None)
+    assert any(event.turns > sum(turns[: event.finished]) for event in events)
+
+
+def test_the_turns_of_kept_episodes_count_in_the_mean(step: Step) -> None:
+    break_off(step)
+    kept = [len(t.turns) for t in read_trajectories(step.partial)]
+    events: list[RolloutProgress] = []
+    step.on_progress = events.append
+    step.play(by_seed)
+    assert events[0].mean_turns == sum(kept) / len(kept)
 
 
 SPARE = ("delta", "epsilon", "zeta", "eta")

@@ -133,9 +133,11 @@ def test_a_hint_of_another_folder_names_files_that_are_there(
 ) -> None:
     (tmp_path / "my runs").mkdir()
     monkeypatch.chdir(tmp_path / "my runs")
-    ended = grpo("new", tmp_path / "my runs/mine", "--env", *SOUND)
+    (tmp_path / "own.py").write_text(ORACLE)
+    oracle = f'envs.sound.oracle="{tmp_path}/own.py:solution"'
+    ended = grpo("new", tmp_path / "my runs/mine", "--env", *SOUND, "--set", oracle)
     assert ended.code == 0, ended.error
-    hint = re.search(r"`(.+ --oracle .+ --run .+)`", ended.out)
+    hint = re.search(r"`([^`]+ --oracle [^`]+ --run [^`]+)`", ended.out)
     assert hint is not None
     words = shlex.split(hint[1])
     assert Path(words[words.index("--oracle") + 1]).is_file()

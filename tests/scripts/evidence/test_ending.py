@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +187,22 @@ def test_an_interrupted_night_says_what_is_next_and_what_goes_on(tmp_path: Path)
     end = ending(m)
     assert end.sentence == "Not finished: 8 of 20 steps are done; next: rollout."
     assert f"`grpo run {m.typed}` goes on" in next_steps(m, end)[0]
+
+
+def test_an_error_in_the_night_stays_one_after_its_deadline_has_gone_by(tmp_path: Path) -> None:
+    """Looked at in the morning, when there is no time left for another step."""
+    night, now = make_night(tmp_path), time.time()
+    limits = {"steps": "auto", "until": now - 600}
+    failed = {"phase": "rollout", "exit": 5, "error": "the disk is full"}
+    with night.folder.journal.open("a") as f:
+        for ago, event, data in (
+            (7200, "loop_start", {"limits": limits}),
+            (7000, "phase_end", failed),
+        ):
+            f.write(json.dumps({"schema": 1, "time": now - ago, "pid": 1, "event": event, **data}))
+            f.write("\n")
+    end = ending(read_findings(night.folder, night.config))
+    assert (end.kind, end.failure) == (EndKind.FAILED, "the disk is full")
 
 
 def test_what_goes_on_without_a_sandbox_says_so_again(tmp_path: Path) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldkit.errors import BadInput
+from rollout.envs.env_settings import EnvSettings
 from scripts.base import checkout
 from scripts.base.signals import Wish
-from scripts.phases.checks import check_kept_apart
+from scripts.phases.checks import check_kept_apart, check_tasks
 from scripts.phases.context import Context
 from scripts.run.config import DataSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
@@ -41,6 +43,18 @@ def test_a_pool_that_shares_a_task_with_the_final_set_is_refused(data: Path) -> 
     final = shutil.copy(data / "pool.jsonl", data / "final.jsonl")
     with pytest.raises(BadInput, match=r"pool\.jsonl:1: .* as final task pool-0 .*never trained"):
         check_kept_apart(context(data, final=str(final)))
+
+
+def test_an_environment_that_no_task_names_would_play_a_night_of_something_else(
+    data: Path,
+) -> None:
+    ctx = context(data, final="")
+    three = replace(ctx.config.rollout, tasks_per_step=3)
+    ctx.config = replace(ctx.config, rollout=three)
+    assert check_tasks(ctx) == (3, 3)
+    ctx.config = replace(ctx.config, envs={"game": EnvSettings("game.py:Game", "reward >= 1")})
+    with pytest.raises(BadInput, match=r"is one of \[envs\.game\]; `grpo env tasks game --run "):
+        check_tasks(ctx)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,22 @@ def test_an_arm_that_would_stay_due_is_refused_and_not_played_for_ever(
     write_json(ctx.folder.manifest, manifest)
     with pytest.raises(BadInput, match=rf"evaluation\.{key}: .* Go back to the commit"):
         evaluate(ctx)
+
+
+def test_the_base_arm_of_the_end_is_timed_after_the_newest_step(
+    due: tuple[Context, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In those of step 0 the whole night would lie between two of its phases, and count twice."""
+    kept: list[tuple[int, str]] = []
+    monkeypatch.setattr("scripts.phases.eval._keep_time", lambda _, n, arm: kept.append((n, arm)))
+    night = make_night(tmp_path / "late")
+    shutil.rmtree(night.eval_of("base"))
+    config = replace(night.config, eval=replace(night.config.eval, base="end"))
+    ctx = due[0]
+    evaluate(Context(night.folder, config, ctx.tell, ctx.wish, ctx.watch))
+    (newest,) = {n for n, _ in kept}
+    assert kept == [(newest, "base")]
+    assert newest > 0
 
 
 def test_it_is_no_arm_of_the_tables(begun: RunFolder) -> None:

@@ -83,7 +83,7 @@ def test_a_template_with_a_form_of_its_own_is_refused_with_the_setting(
 ) -> None:
     (tmp_path / "qwen.jinja").write_text(templates()["qwen2_5"])
     model = replace(config.model, chat_template=str(tmp_path / "qwen.jinja"))
-    with pytest.raises(BadInput, match=r"in the form hermes.*model\.tool_form=\"text\""):
+    with pytest.raises(BadInput, match=r"in the form hermes.*set model\.tool_form to \"text\""):
         oracle_episodes(
             replace(config, model=model),
             written(tmp_path),

@@ -107,11 +107,22 @@ def test_a_chat_template_that_a_trainer_left_beside_the_adapter_is_told(tmp_path
     )
 
 
+def test_another_model_gets_an_adapter_of_its_own_and_no_advice_for_small_ones(
+    tmp_path: Path,
+) -> None:
+    model = ModelSettings(path="Qwen/Qwen3-0.6B")
+    said = calls_no_tool(RunFolder(tmp_path / "night"), RunConfig(model=model, envs={"game": GAME}))
+    assert said is not None
+    assert "adapters/night --fresh --model Qwen/Qwen3-0.6B` makes another start" in said
+    assert "oracle" not in said
+
+
 def test_the_default_adapter_calls_no_tool_of_an_environment(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "night")
     said = calls_no_tool(folder, RunConfig(envs={"game": GAME}))
     assert said is not None
     assert "calls no tool of game; `grpo sft " in said
     assert f"`grpo run {folder.path} --set model.adapter=adapters/night`" in said
+    assert "`oracle` in [envs.game] of run.toml names a function" in said
     assert calls_no_tool(folder, RunConfig()) is None
     assert calls_no_tool(folder, RunConfig(model=GONE, envs={"game": GAME})) is None

@@ -16,7 +16,9 @@ from fieldkit.eval.assertions import ASSERTION_KINDS
 from fieldkit.records import Task
 from scripts.base.checkout import ROOT
 from scripts.cli.make import app
+from scripts.prepare.task_check import play
 from tests.rollout.scripted import write_task
+from tests.scripts.prepare import test_worth
 from tests.scripts.typed import BAD_INPUT, grpo
 
 DONE = {"kind": "file_exists", "path": "done.txt"}
@@ -77,6 +79,22 @@ def test_a_task_that_is_done_before_it_begins_is_named(tmp_path: Path) -> None:
     assert "FILE:1: warning: idle: every assertion holds in the seed" in said
     assert "FILE:1: idle: doing nothing passes it" in said
     assert isinstance(error, BadInput)
+
+
+def test_both_yardsticks_meet_one_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of the module belongs to the loop in which it is waited for first."""
+    waits = "asyncio.get_running_loop().call_soon(answers.put_nowait, 1); await answers.get()"
+    begins = "        self.word, self.open, self.looks"
+    code = test_worth.CODE.replace("    def reset(self", "    async def reset(self")
+    code = code.replace(begins, f"        {waits}\n{begins}", 1)
+    start = "import asyncio\nanswers = asyncio.Queue()\n"
+    monkeypatch.setattr(test_worth, "CODE", start + code)
+    tasks = dict(enumerate(test_worth.TASKS, 1))
+    with test_worth.vault(tmp_path):
+        found = play(tmp_path / "tasks.jsonl", tasks, tmp_path, lambda *_: None)
+    assert found == ([], "do-nothing passes 0 of 4, the oracle 4 of 4")
 
 
 @pytest.mark.parametrize("play", [False, True])
