@@ -42,9 +42,11 @@ def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
 
 
 def _ends(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The last ids of the first sequences in which they differ. The last ones, because prompts
-    begin with the same system message, and because training moves a completion most."""
-    ends = dict.fromkeys(tuple(ids[-TOKENS_EACH:]) for ids in sequences if len(ids) > PROMPT_LEN)
+    """The first id and the last ones of the first sequences in which they differ. The first one,
+    because some models need their beginning-of-text; the last ones, because prompts begin with the
+    same system message, and because training moves a completion most."""
+    long = [ids for ids in sequences if len(ids) > PROMPT_LEN]
+    ends = dict.fromkeys((ids[0], *ids[1:][1 - TOKENS_EACH :]) for ids in long)
     return [list(ids) for ids in ends][:SEQUENCES]
 
 

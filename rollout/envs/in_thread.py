@@ -120,8 +120,8 @@ SIGNAL_SET = (
 """What is said of such a call."""
 
 
-_SETS = signal.signal.__code__
-"""Of Python's function, which raises `ValueError` outside of the main thread."""
+_SETS = (signal.signal.__code__, asyncio.SelectorEventLoop.add_signal_handler.__code__)
+"""Of Python's functions that raise `ValueError` outside of the main thread."""
 
 
 def sets_signal(e: BaseException | None) -> bool:
@@ -137,7 +137,8 @@ def sets_signal(e: BaseException | None) -> bool:
         seen.add(id(e))
         codes = [frame.f_code for frame, _ in traceback.walk_tb(e.__traceback__)]
         files.update(code.co_filename for code in codes)
-        if type(e) is ValueError and codes[-1:] == [_SETS] and "main thread" in str(e):
+        by_python = bool(codes) and codes[-1] in _SETS
+        if type(e) is ValueError and by_python and "main thread" in str(e):
             return all(Path(file).is_absolute() and Path(file).is_file() for file in files)
         e = e.__context__ if e.__cause__ is None else e.__cause__
     return False

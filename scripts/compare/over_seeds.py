@@ -29,15 +29,15 @@ from scripts.evidence.milestones import milestones
 from scripts.evidence.stored_arm import WARM, StoredArm, read_arm
 from scripts.run.config import flat
 from scripts.run.folder import RunFolder
-from scripts.run.manifest import FREE_KEYS, KEPT_KEYS
+from scripts.run.manifest import FOLLOWERS, FREE_KEYS, KEPT_KEYS
 from scripts.run.reader import RunReader
 from scripts.words.quantities import listed
 
 _NOT_COMPARED = frozenset(
-    {"run.seed", "rollout.run_seed", "data.heldout", "model.path", *FREE_KEYS, *KEPT_KEYS}
+    {"run.seed", "data.heldout", "model.path", *FREE_KEYS, *KEPT_KEYS, *FOLLOWERS}
 )
-"""The seed, what does not change a result, and what has to be alike (held-out tasks) or has a
-remark of its own (the base model)."""
+"""The seed, what does not change a result or has the value of another key, and what has to be alike
+(held-out tasks) or has a remark of its own (the base model)."""
 
 
 @dataclass(frozen=True)
@@ -134,25 +134,38 @@ class _Played:
 def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
     """Compare the arms of a sweep by name, each with its nights' run folders.
 
-    Raises `BadInput` where no night of an arm has evaluated its newest adapter, and where
+    Nights that have not evaluated their newest adapter or cannot be read are left out, and so is an
+    arm that has no other, with a remark. Raises `BadInput` where no arm is left, and where
     evaluations were not played alike.
     """
     nights: dict[str, list[_Played]] = {name: [] for name in arms}
     unplayed = []
     for name, folders in arms.items():
         for folder in folders:
-            if _is_evaluated(RunReader(RunFolder(folder))):
-                start, end = read_arm(f"{folder}@{WARM}"), read_arm(str(folder))
-                nights[name].append(_Played(folder.name, start, end))
-            else:
+            if (played := _played(folder)) is None:
                 unplayed.append(folder.name)
-    if empty := [name for name, played in nights.items() if not played]:
-        whose = "no night" if len(empty) == len(arms) else f"no night of {', '.join(empty)}"
-        sweeps = {RunFolder(folder.parent).typed for folders in arms.values() for folder in folders}
-        raise BadInput(
-            f"{whose} is finished and evaluated yet; `grpo sweep run {min(sweeps)}` plays them"
-        )
-    return replace(_compared(nights), unplayed=tuple(unplayed))
+            else:
+                nights[name].append(played)
+    empty = [name for name, found in nights.items() if not found]
+    sweeps = {RunFolder(folder.parent).typed for folders in arms.values() for folder in folders}
+    plays = f"is finished and evaluated yet; `grpo sweep run {min(sweeps)}` plays them"
+    if len(empty) == len(arms):
+        raise BadInput(f"no night {plays}")
+    told = (f"Left out: no night of {', '.join(empty)} {plays}.",) if empty else ()
+    found = _compared({name: own for name, own in nights.items() if own})
+    return replace(found, unplayed=tuple(unplayed), remarks=(*found.remarks, *told))
+
+
+def _played(folder: Path) -> _Played | None:
+    """A night of a sweep; None where its newest adapter is not evaluated, or its steps cannot be
+    read, which is told where it is played. Raises `BadInput` for a broken evaluation."""
+    try:
+        evaluated = _is_evaluated(RunReader(RunFolder(folder)))
+    except BadInput:
+        return None
+    if not evaluated:
+        return None
+    return _Played(folder.name, read_arm(f"{folder}@{WARM}"), read_arm(str(folder)))
 
 
 def compare_nights(words: Sequence[str], *, unlike: Path | None = None) -> SeedsComparison:

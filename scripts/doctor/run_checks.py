@@ -20,6 +20,7 @@ from rollout.sandbox.command import SandboxKind
 from scripts.base.signals import Wish
 from scripts.doctor.checkup import Finding, examine, finding
 from scripts.phases.checks import (
+    check_before_it_begins,
     check_cluster,
     check_disk,
     check_envs,
@@ -86,6 +87,8 @@ def examine_machine_for(folder: RunFolder, sandbox: SandboxKind) -> list[Finding
 
 def _tasks(ctx: Context) -> str:
     n_pool, n_heldout = check_tasks(ctx)
+    if not ctx.folder.manifest.is_file():  # what a begun run has, it keeps
+        check_before_it_begins(ctx)
     return f"{n_pool} in the pool, {n_heldout} held out, none in both"
 
 

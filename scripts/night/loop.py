@@ -94,7 +94,8 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     check_sandbox(folder, config)
     _require_ours(folder)
     require_trackers(config)
-    require_reserve(folder, config)
+    if options.on_converged is not None:
+        require_reserve(folder, config)
     both = Both(display, log_display(folder.log, "loop"))
     wish = Wish(lambda text: note(both.tell, text))
     enrolled = Ledger(folder.ledger).enrolled(LOOP)

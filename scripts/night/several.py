@@ -155,7 +155,7 @@ def play_nights(
                 say(f"{night.name} failed: {e}")
             well = False
     if failed:
-        raise NightsFailed(failed, go_on, whole)
+        raise NightsFailed(failed, go_on, whole and goes_on)
     return whole
 
 

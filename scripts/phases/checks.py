@@ -31,7 +31,7 @@ from rollout.envs.registry import environment_of, make_world
 from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.preflight import PREFLIGHT_TASKS
 from rollout.sandbox.base import probe
-from rollout.tasks import check_disjoint, check_without_final
+from rollout.tasks import check_disjoint, check_without_final, read_tasks
 from scripts.base.checkout import ROOT
 from scripts.phases.context import Context
 from scripts.prepare.start_adapter import (
@@ -40,8 +40,10 @@ from scripts.prepare.start_adapter import (
     missing_adapter,
 )
 from scripts.run.config import RunConfig
+from scripts.run.run_pool import require_reserve, reserve_file
 from scripts.run.template import chat_renderer, tool_form
 from scripts.track.trackers import require_trackers
+from scripts.words.quantities import listed
 from trainer.scoring.trainable import check_trainable
 
 DISK_MARGIN_BYTES = 1 * GIB
@@ -62,6 +64,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     ctx.config.trainer.check_new()
     require_staying_engine(ctx)
     check_tasks(ctx)
+    check_before_it_begins(ctx)
     check_envs(ctx)
     adapter = check_start_adapter(ctx)
     check_model(ctx)
@@ -98,16 +101,6 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
         at_once = max(wanted, min(PREFLIGHT_TASKS, len(pool)))
         check_mix(pool, at_once, ctx.config.data.mix)
     check_kept_apart(ctx)
-    played = {task.env for task in (*pool, *heldout)}
-    for name in ctx.config.envs:
-        if name not in played:
-            run = ctx.folder.typed
-            raise BadInput(
-                f"{ctx.folder.config}: no task of {ctx.pool_file} or {ctx.heldout_file} is one of"
-                f" [envs.{name}]; `grpo env tasks {name} --run {run} --out POOL` writes such tasks,"
-                f" and `grpo run {run} --set data.pool=POOL --set data.heldout=HELDOUT` names them."
-                " Or take the table out"
-            )
     for file, tasks in ((ctx.pool_file, pool), (ctx.heldout_file, heldout)):
         for task in tasks:
             for reason in environment_of(task).fits(task, ctx.config.sandbox):
@@ -115,6 +108,30 @@ def check_tasks(ctx: Context) -> tuple[int, int]:
                     f"{file}: task {task.task_id}: {reason}; raise it or shorten the seed"
                 )
     return len(pool), len(heldout)
+
+
+def check_before_it_begins(ctx: Context) -> None:
+    """Check what a run keeps once it has begun. Raises `BadInput` where the pool is to grow from
+    nothing, and for an environment that no task of pool, held-out set and reserve is of: the night
+    would be one of other tasks."""
+    config = ctx.config
+    require_reserve(ctx.folder, config)
+    if not config.envs:
+        return
+    files = [ctx.pool_file, ctx.heldout_file]
+    if config.run.on_converged != "stop":
+        files.append(reserve_file(config))
+    played = {task.env for file in files for task in read_tasks(file)}
+    for name in config.envs:
+        if name not in played:
+            run = f"{ctx.folder.typed}{config.flags}"
+            write = f"`grpo env tasks {name} --run {ctx.folder.typed} --rows"
+            raise BadInput(
+                f"{ctx.folder.config}: no task of {listed([str(file) for file in files])} is one of"
+                f" [envs.{name}]: {write} 256 --out POOL.jsonl` and {write} 48 --seed 1000 --out"
+                f" HELDOUT.jsonl` write some, and `grpo run {run} --set data.pool=POOL.jsonl --set"
+                " data.heldout=HELDOUT.jsonl` takes them"
+            )
 
 
 def check_kept_apart(ctx: Context) -> None:

@@ -35,7 +35,6 @@ from scripts.phases.start import evaluation_identity
 from scripts.run.ancestry import record_run
 from scripts.run.manifest import read_manifest
 from scripts.run.next_phase import RunFiles, due_arms, is_over
-from scripts.run.reader import RunReader
 from scripts.run.state import read_files
 from scripts.run.timings import Stopwatch, eval_segment, read_timings, write_timings
 from scripts.words.quantities import counted
@@ -249,7 +248,6 @@ def _keep_time(ctx: Context, n: int, arm: str) -> None:
     """n: the step after which the arm was played, whichever step is its own: between a step's
     phases nothing but a pause of the loop may lie."""
     timings = read_timings(ctx.folder.timings(n), n)
-    RunReader(ctx.folder).forget_sums_of(n)
     segment = ctx.watch.segment(eval_segment(arm))
     write_timings(ctx.folder.timings(n), timings.with_segment(segment))
 

@@ -221,9 +221,9 @@ def play_adapter(
 ) -> EvalSummary:
     """Serve and prove the adapter that run.toml names, play its arm, and end the engine.
 
-    is_kept: the folder is a person's own, from which nothing is dropped. Raises what serving and
-    playing raise; the same call goes on from the finished episodes. Raises `BadInput` where those
-    of a kept folder are of another adapter, or of other tasks.
+    is_kept: the folder is a person's own, from which nothing that was played is dropped. Raises
+    what serving and playing raise; the same call goes on from the finished episodes. Raises
+    `BadInput` where those of a kept folder are of another adapter, or of other tasks.
     """
     with _entered(folder, tell, sandbox) as ctx:
         adapter = check_start_adapter(ctx)

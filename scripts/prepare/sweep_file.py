@@ -188,7 +188,10 @@ def _refuse_changed(sweep: Sweep, night: SweepNight, expected: RunConfig) -> Non
     arm, file = sweep.arms[night.arm], sweep.folder / SWEEP_FILE
     told = LENGTH_KEYS & sweep.common.keys() - (set() if sweep.halve_after is None else {STEPS})
     free = FREE_KEYS - arm.keys() - told
-    there = read_config(night.folder.config)
+    try:
+        there = read_config(night.folder.config)
+    except BadInput:
+        return  # told where it is played, and the other nights are
     found = {k: v for k, v in changes({"config": there.plain()}, expected).items() if k not in free}
     if not found:
         return

@@ -44,7 +44,7 @@ KEPT_KEYS = ("trainer.tokens_per_microbatch", "eval.tasks")
 holds as chosen."""
 
 
-_FOLLOWERS = {key.dotted for key in all_keys() if key.follows}
+FOLLOWERS = {key.dotted for key in all_keys() if key.follows}
 """They have the value of another key, whose change is told."""
 
 FEWER = "fewer_tasks"
@@ -245,7 +245,7 @@ def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[A
     then, now = manifest["config"], config.plain()
     old = flat(RunConfig().plain()) | flat({k: v for k, v in then.items() if k != "envs"})
     new = flat({k: v for k, v in now.items() if k != "envs"})
-    kept = {k for k in KEPT_KEYS if new.get(k) in (None, AUTO)} | _FOLLOWERS
+    kept = {k for k in KEPT_KEYS if new.get(k) in (None, AUTO)} | FOLLOWERS
     found = _different(old, new) | _changed_environments(then.get("envs", {}), now.get("envs", {}))
     return {k: pair for k, pair in found.items() if k not in kept}
 

@@ -274,11 +274,6 @@ class RunReader:
             sha = sha256_file(self.folder.summary(settled.steps - 1))
             write_text(self.folder.sums, encode(replace(settled, summary_sha=sha)) + "\n")
 
-    def forget_sums_of(self, n: int) -> None:
-        """Remove sums.json where step `n`, whose times are about to change, is in it."""
-        if n < self._stored.steps:
-            self.folder.sums.unlink()
-
     @cached_property
     def _settled(self) -> Sums:
         sums = self._stored

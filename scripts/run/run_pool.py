@@ -153,8 +153,9 @@ def require_reserve(folder: RunFolder, config: RunConfig) -> None:
     if wish != "stop" and not reserve.is_file():
         raise BadInput(
             f'{reserve}: no such file, and run.on_converged is "{wish}": a pool grows from a task'
-            f" file of that name beside it. Put one there, or `grpo run {folder.typed}"
-            f"{config.flags} --on-converged stop` ends the night when its pool has converged"
+            f' file of that name beside it. Put one there, or leave it at "stop", which ends the'
+            f" night when its pool has converged: `grpo run {folder.typed}{config.flags} --set"
+            " run.on_converged=stop`"
         )
 
 

@@ -129,7 +129,9 @@ def test_canary_sequences_come_from_the_first_prompts_and_are_short() -> None:
     groups[0] = dataclasses.replace(groups[0], trajectories=(first, *groups[0].trajectories[1:]))
     ids = canary_ids(groups)
     assert len(ids) == 4
-    assert ids[0] == list((turn.prompt_ids + turn.completion_ids)[-TOKENS_EACH:])
+    whole = turn.prompt_ids + turn.completion_ids
+    assert ids[0] == [whole[0], *whole[1 - TOKENS_EACH :]]
+    assert len(ids[0]) == TOKENS_EACH
     assert canary_ids(groups) == ids
 
 

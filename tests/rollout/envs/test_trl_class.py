@@ -652,6 +652,22 @@ def test_a_tool_that_sets_a_signal_is_an_error_and_no_mistake_of_the_policy(tmp_
         play(["go:", "Done."])
 
 
+def test_a_signal_of_an_event_loop_is_one_too(tmp_path: Path) -> None:
+    (tmp_path / "timed.py").write_text(
+        "import asyncio, signal\n"
+        "class Timed:\n"
+        "    def reset(self, **row): ...\n"
+        "    async def _wait(self):\n"
+        "        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)\n"
+        '    def go(self):\n        """Go."""\n'
+        "        asyncio.run(self._wait())\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="timed.py:Timed", passes="reward >= 1"), tmp_path)
+    with pytest.raises(BadInput, match=r"the tool go: it sets a signal"):
+        play(["go:", "Done."])
+
+
 RUNS = """
 import signal
 class Runs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from itertools import product
 from pathlib import Path
@@ -94,9 +95,24 @@ def test_a_night_that_is_not_evaluated_yet_is_left_out_and_named(
     assert found.unplayed == ("kind-seed1", "kind-seed2")
     assert len(found.arms[0].nights) == 1
     assert "left out: kind-seed1, kind-seed2" in markdown(found)
-    arms |= {"hard": [tmp_path / "hard-seed0"]}
-    with pytest.raises(BadInput, match=r"no night of hard is .*yet; `grpo sweep run \S+` plays"):
-        compare_over_seeds(arms)
+    hard = {"hard": [tmp_path / "hard-seed0"]}
+    found = compare_over_seeds(arms | hard)
+    assert [arm.name for arm in found.arms] == ["kind"]
+    assert re.fullmatch(
+        r"Left out: no night of hard is .*yet; `grpo sweep run \S+` plays them\.", found.remarks[-1]
+    )
+    with pytest.raises(BadInput, match=r"no night is .*yet; `grpo sweep run \S+` plays"):
+        compare_over_seeds(hard)
+
+
+def test_a_night_whose_steps_cannot_be_read_is_left_out_as_one_that_failed(
+    nights: Path, tmp_path: Path
+) -> None:
+    for seed in range(2):
+        shutil.copytree(nights / f"kind-seed{seed}", tmp_path / f"kind-seed{seed}")
+    (tmp_path / "kind-seed1" / "step-002" / "step.json").write_text("{", encoding="utf-8")
+    found = compare_over_seeds({"kind": [tmp_path / f"kind-seed{n}" for n in range(2)]})
+    assert found.unplayed == ("kind-seed1",)
 
 
 def test_nights_that_were_not_evaluated_alike_are_refused(nights: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fieldkit.errors import BadInput
 from rollout.envs.env_settings import EnvSettings
 from scripts.base import checkout
 from scripts.base.signals import Wish
-from scripts.phases.checks import check_kept_apart, check_tasks
+from scripts.phases.checks import check_before_it_begins, check_kept_apart
 from scripts.phases.context import Context
 from scripts.run.config import DataSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
@@ -49,12 +49,10 @@ def test_an_environment_that_no_task_names_would_play_a_night_of_something_else(
     data: Path,
 ) -> None:
     ctx = context(data, final="")
-    three = replace(ctx.config.rollout, tasks_per_step=3)
-    ctx.config = replace(ctx.config, rollout=three)
-    assert check_tasks(ctx) == (3, 3)
+    check_before_it_begins(ctx)
     ctx.config = replace(ctx.config, envs={"game": EnvSettings("game.py:Game", "reward >= 1")})
-    with pytest.raises(BadInput, match=r"is one of \[envs\.game\]; `grpo env tasks game --run "):
-        check_tasks(ctx)
+    with pytest.raises(BadInput, match=r"is one of \[envs\.game\]: `grpo env tasks game --run "):
+        check_before_it_begins(ctx)
 
 
 @pytest.fixture

@@ -131,16 +131,6 @@ def test_sums_that_do_not_fit_the_run_are_made_again(
     assert found == sums(night.folder)
 
 
-def test_a_step_that_is_evaluated_later_is_summed_up_anew(night: Night) -> None:
-    RunReader(night.folder).store_sums()
-    RunReader(night.folder).forget_sums_of(STEPS)
-    assert night.folder.sums.is_file(), "the newest step is in no file of sums"
-    RunReader(night.folder).forget_sums_of(3)
-    add_evaluation(night.folder, 3, seconds=70.0)
-    assert sums(night.folder).evaluated == 3
-    assert sums(night.folder).evaluations == pytest.approx(50 + 70 + 100)
-
-
 def test_adapters_are_looked_up_without_reading_every_step(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,7 +195,7 @@ def test_a_pool_that_has_nothing_to_grow_from_is_refused_before_the_night(night:
     require_reserve(night.folder, replace(night.config, run=replace(GROW, on_converged="stop")))
     with pytest.raises(BadInput, match=r'no such file, and run\.on_converged is "grow"') as refused:
         require_reserve(night.folder, night.config)
-    assert f"`grpo run {night.folder.typed} --on-converged stop`" in str(refused.value)
+    assert f"`grpo run {night.folder.typed} --set run.on_converged=stop`" in str(refused.value)
 
 
 def test_a_night_that_shall_stop_stops(night: Night) -> None:
