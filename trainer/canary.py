@@ -35,16 +35,16 @@ _FLOAT32_BYTES = 4
 
 
 def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
-    """The ends of the first turn's prompt + completion of the first groups; an episode that ended
-    before its first turn has none."""
-    played = [[t.turns[0] for t in g.trajectories if t.turns] for g in groups]
+    """The end of an episode of each of the first groups: of its last prompt + completion. One that
+    ended before its first turn has none."""
+    played = [[t.turns[-1] for t in g.trajectories if t.turns] for g in groups]
     return _ends([turns[0].prompt_ids + turns[0].completion_ids for turns in played if turns])
 
 
 def _ends(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
     """The first id and the last ones of the first sequences in which they differ. The first one,
     because some models need their beginning-of-text; the last ones, because prompts begin with the
-    same system message, and because training moves a completion most."""
+    same system message, and because training moves completions most."""
     long = [ids for ids in sequences if len(ids) > PROMPT_LEN]
     ends = dict.fromkeys((ids[0], *ids[1:][1 - TOKENS_EACH :]) for ids in long)
     return [list(ids) for ids in ends][:SEQUENCES]

@@ -120,7 +120,7 @@ def test_a_server_wider_than_the_training_base_is_refused(
     assert train(inputs, follows, Lines(StringIO()))["train"]["training_bits"] == 32
 
 
-def test_canary_sequences_come_from_the_first_prompts_and_are_short() -> None:
+def test_canary_sequences_are_the_ends_of_the_first_groups_and_are_short() -> None:
     groups = [make_group(random.Random(i), "a", f"t{i}") for i in range(7)]
     turn = dataclasses.replace(
         groups[0].trajectories[0].turns[0], prompt_ids=tuple(range(VOCABULARY)) * 4
@@ -139,7 +139,7 @@ def test_a_group_whose_first_attempt_took_no_turn_gives_a_sequence_of_the_next_o
     group = make_group(random.Random(0), "a", "t0")
     none, second = dataclasses.replace(group.trajectories[0], turns=()), group.trajectories[1]
     group = dataclasses.replace(group, trajectories=(none, second))
-    turn = second.turns[0]
+    turn = second.turns[-1]
     assert canary_ids([group]) == [list(turn.prompt_ids + turn.completion_ids)]
     assert canary_ids([group, group]) == canary_ids([group])  # the same twice tells nothing more
 
