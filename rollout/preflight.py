@@ -17,10 +17,8 @@ from fieldkit.records import (
     Signal,
     StopReason,
     Task,
-    Trajectory,
     ended_by_themselves,
 )
-from reward.group_signal import had_no_room
 from reward.totals import totals
 from rollout.flight import OnProgress, ignore_progress
 from rollout.group import play_groups
@@ -123,11 +121,6 @@ def judge(groups: Sequence[RolloutGroup], seconds: float) -> Preflight:
         seconds=seconds,
         faults=reply_faults(episodes),
     )
-
-
-def without_room(groups: Sequence[RolloutGroup]) -> list[Trajectory]:
-    """The episodes whose opening left no room for a reply."""
-    return [t for g in groups for t in g.trajectories if had_no_room(t)]
 
 
 def _row(group: RolloutGroup) -> PreflightRow:

@@ -102,17 +102,16 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
     (a sign test) for any distribution of the rounding, so an even count refuses no right server.
     A token counts once though several sequences begin alike up to it: its logprobs are the same
     numbers in all of them, and no further toss. Sizes are not used, because in bf16 a few unlikely
-    tokens carry most of the rounding. Raises
-    `Unavailable` where a rival or something else answers; remedy: what to do then, in a sentence.
+    tokens carry most of the rounding. Raises `Unavailable` where a rival or something else answers;
+    remedy: what to do then, in a sentence.
     """
-    own = _first_of_each(canary)
-    got, new = _chosen(served, own), _chosen(canary.new, own)
+    got, new = _each_once(canary, served), _each_once(canary, canary.new)
     mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)
     figures = f"mean |served - trained| {mean_abs:.2g} over {len(got)} tokens"
 
-    rivals = {"the base model": _chosen(canary.base, own)}
+    rivals = {"the base model": _each_once(canary, canary.base)}
     if canary.previous is not None:
-        rivals["the previous adapter"] = _chosen(canary.previous, own)
+        rivals["the previous adapter"] = _each_once(canary, canary.previous)
     doubtful = []
     for label, rival in rivals.items():
         closer, of = _closer_to_new(got, new, rival, canary.noise)
@@ -138,24 +137,14 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
     return Proof(Verdict.PROVEN, mean_abs, figures)
 
 
-def _first_of_each(canary: Canary) -> list[list[bool]]:
-    """For each logprob of `canary.new`: whether no earlier sequence has the same ids up to it."""
-    seen: set[tuple[int, ...]] = set()
-    out = []
-    for ids, row in zip(canary.ids, canary.new, strict=True):
-        heads = [ids[: len(ids) - len(row) + i + 1] for i in range(len(row))]
-        out.append([head not in seen for head in heads])
-        seen.update(heads)
-    return out
-
-
-def _chosen(rows: Sequence[Sequence[float]], keep: Sequence[Sequence[bool]]) -> list[float]:
-    return [
-        value
-        for row, marks in zip(rows, keep, strict=True)
-        for value, mark in zip(row, marks, strict=True)
-        if mark
-    ]
+def _each_once(canary: Canary, rows: Sequence[Sequence[float]]) -> list[float]:
+    """The logprobs of rows as in `canary.new`, without those of ids that an earlier sequence has
+    too, up to there."""
+    once: dict[tuple[int, ...], float] = {}
+    for ids, row in zip(canary.ids, rows, strict=True):
+        for end, value in enumerate(row, len(ids) - len(row) + 1):
+            once.setdefault(ids[:end], value)
+    return list(once.values())
 
 
 def _closer_to_new(

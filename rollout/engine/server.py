@@ -277,8 +277,8 @@ class Server:
         self.say(f"ready after {time.monotonic() - began:.0f} s")
 
     def _with_kernels(self, do: Callable[[], None]) -> None:
-        """Fill, keep or forget the compiled kernels. A full disk costs the next
-        start some time only."""
+        """Fill, keep or forget the compiled kernels. A full disk costs the next start some time
+        only."""
         try:
             if vllm_server.is_cpu_build():
                 do()

@@ -11,12 +11,11 @@ from fieldkit.files.atomic import sha256_file
 from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, Signal, Task
 from fieldkit.training.adapter import adapter_sha
-from reward.group_signal import draw_of
+from reward.group_signal import draw_of, had_no_room
 from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.draw.base import Drawing
 from rollout.draw.rules import DRAWS
-from rollout.preflight import without_room
 from scripts.base.events import alarm
 from scripts.phases.checks import check_kept_apart, require_staying_engine
 from scripts.phases.context import Context, Done
@@ -149,10 +148,12 @@ def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:
 
 def no_room(groups: tuple[RolloutGroup, ...]) -> str | None:
     """A warning about episodes that could not begin; None without any."""
-    if not (found := without_room(groups)):
+    played = [t for g in groups for t in g.trajectories]
+    found = [t for t in played if had_no_room(t)]
+    if not found:
         return None
     return (
-        f"{len(found)} of {sum(len(g.trajectories) for g in groups)} episodes took no turn: what"
+        f"{len(found)} of {len(played)} episodes took no turn: what"
         " their environment begins with leaves no room for a reply (the first: task"
         f" {found[0].task_id}, k = {found[0].k}). A new run with a larger engine.max_model_len has"
         " room for them"
