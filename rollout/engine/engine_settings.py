@@ -21,7 +21,7 @@ from rollout.engine.lifecycle import AUTO, CHOICES
 _LAST_PORT = 65_535
 
 
-@settings("engine")
+@settings("engine", retired={"lora_matmul": None})
 class EngineSettings:
     """How the engine serves."""
 
@@ -41,9 +41,10 @@ class EngineSettings:
     finds its prefix in the KV cache."""
     max_adapters: Annotated[PositiveInt, Change.MACHINE] = 8
     """Most adapters that one server holds."""
-    lora_matmul: Annotated[bool, Change.MACHINE] = True
-    """On a CPU: compute LoRA as one matrix product for each adapter (`rollout.engine.vllm_plugin`)
-    in place of vLLM's copy of the weights for each token."""
+    cpu_patches: Annotated[bool, Change.MACHINE] = True
+    """On a CPU: replace what costs vLLM there the most beside its matrix products: LoRA, sampling,
+    norms and the activation (`rollout.engine.vllm_plugin`). Results are the same but for
+    rounding."""
     tcmalloc: Annotated[bool, Change.MACHINE, NoCondition] = True
     """On a CPU: preload tcmalloc into engine and trainer if it is installed
     (`rollout.engine.preload`). It changes only their speed."""

@@ -51,7 +51,7 @@ class Target:
         words = vllm_server.command(self.model_dir, self.settings, None, {}, port=0)
         s = self.settings
         # What the words without adapters do not say, and what the environment does.
-        words += map(str, (s.max_adapters, s.lora_matmul, s.tcmalloc, s.threads_bind))
+        words += map(str, (s.max_adapters, s.cpu_patches, s.tcmalloc, s.threads_bind))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 

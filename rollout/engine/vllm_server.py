@@ -320,7 +320,7 @@ def environment(
             env["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
         else:
             env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
-        env[vllm_plugin.FLAG] = str(int(settings.lora_matmul))
+        env[vllm_plugin.FLAG] = str(int(settings.cpu_patches))
         env |= kernel_cache.environment(scratch / KERNELS)
         env = computing(env, settings)
         # Would override --kv-cache-memory-bytes.

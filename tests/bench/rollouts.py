@@ -177,4 +177,4 @@ def _client(server: Served, chat: ChatRenderer) -> EngineClient:
 
 def stock(settings: EngineSettings) -> EngineSettings:
     """The engine as it is installed, restarted for each adapter."""
-    return replace(settings, lora_matmul=False, lifecycle="restart")
+    return replace(settings, cpu_patches=False, lifecycle="restart")

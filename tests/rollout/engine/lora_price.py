@@ -45,7 +45,7 @@ def main(
     drifts: dict[bool, list[float]] = {True: [], False: []}
     for number in range(rounds):
         for plugin in (number % 2 == 0, number % 2 == 1):
-            settings = EngineSettings(lora_matmul=plugin)
+            settings = EngineSettings(cpu_patches=plugin)
             with tempfile.TemporaryDirectory() as run:
                 adapter = ROOT / "adapters" / "smol-warm"
                 (served,) = ensure_engine(Path(run), model, settings, adapter, "v0", print)

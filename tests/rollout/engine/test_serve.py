@@ -542,7 +542,7 @@ def test_a_server_that_is_alone_computes_in_its_scheduler(
 @pytest.mark.parametrize(
     "change",
     [
-        *({"max_adapters": 9}, {"lora_matmul": False}, {"tcmalloc": False}, {"threads_bind": "0"}),
+        *({"max_adapters": 9}, {"cpu_patches": False}, {"tcmalloc": False}, {"threads_bind": "0"}),
         {"one_process": False},
         *({"kv_cache_gib": 2.0}, {"max_num_seqs": 9}, {"tensor_parallel": 2}),
     ],

@@ -1,5 +1,5 @@
-"""The plain LoRA product, in the plugin and in the patch for vLLM, gives what vLLM's own functions
-give on a CPU; the plugin stays away elsewhere."""
+"""The plugin's pieces, and the patch for vLLM, give what vLLM's own functions give on a CPU; the
+plugin stays away elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.util
 import math
 import shutil
 import subprocess
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from scripts.base.checkout import ROOT
 PATCH = ROOT / "docs/upstream/vllm-cpu-lora.patch"
 
 RANK, IN, OUT = 16, 64, 96
+SLICES = (96, 32, 32)
 TOKENS = 23
 
 BATCHES = {
@@ -27,19 +28,211 @@ BATCHES = {
     "two adapters": [0] * 10 + [1] * 13,
     "two adapters by turns": [i // 3 % 2 for i in range(TOKENS)],
 }
+DTYPES = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)]
+)
 
 
-def metadata(slots: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
-    from vllm.lora.punica_wrapper.utils import compute_meta
-
-    starts, lengths, indices, batches, longest, tokens, _ = compute_meta(torch.tensor(slots))
-    return starts, lengths, indices, batches, longest, tokens
+def random(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def adapters(seed: int, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    weights = torch.randn(2, 1, rows, columns, generator=generator) / math.sqrt(columns)
-    return weights.to(dtype)
+    return (random(seed, 2, 1, rows, columns) / math.sqrt(columns)).to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """vLLM's own functions by class and name, in place before and after the test."""
+    found = {}
+    for owner, name, _ in vllm_plugin._pieces():
+        found[f"{owner.__name__}.{name}"] = theirs = getattr(owner, name)
+        of_its_own = owner.__dict__.get(name, theirs)
+        monkeypatch.setattr(owner, name, of_its_own)  # puts it back after the test
+    monkeypatch.delenv(vllm_plugin.FLAG, raising=False)
+    return found
+
+
+# --- LoRA -----------------------------------------------------------------------------------------
+
+
+def layer(slices: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """What a LoRA layer's weights are made from."""
+    config = SimpleNamespace(max_lora_rank=RANK, fully_sharded_loras=False, lora_dtype=dtype)
+    sizes = {"n_slices": len(slices), "output_slices": slices, "input_size": IN}
+    return SimpleNamespace(**sizes, tp_size=1, device="cpu", config=config)
+
+
+def with_weights(make: Any, dtype: torch.dtype) -> Any:
+    """A merged layer of two adapters, the weights written slice by slice as vLLM loads them."""
+    made = layer(SLICES, dtype)
+    make(made, 2, made.config)
+    for i, out in enumerate(SLICES):
+        for slot in range(2):
+            made.lora_a_stacked[i][slot, 0, :, :].copy_(adapters(i, RANK, IN, dtype)[slot, 0])
+            made.lora_b_stacked[i][slot, 0, :, :].copy_(adapters(9 + i, out, RANK, dtype)[slot, 0])
+    return made
+
+
+def applied(slots: list[int], made: Any, dtype: torch.dtype) -> torch.Tensor:
+    """The layer's output, all ones without LoRA, after the products of vLLM as it is just now."""
+    from vllm.lora.layers import LoRAMapping
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+
+    wrapper = PunicaWrapperCPU(64, 8, "cpu")
+    ids = tuple(slot + 1 for slot in slots)  # id 0 is "no adapter"
+    mapping = LoRAMapping(index_mapping=ids, prompt_mapping=ids, is_prefill=True)
+    wrapper.update_metadata(mapping, [1, 2], 2, 1000)
+    y = torch.ones(len(slots), sum(SLICES), dtype=dtype)
+    x = random(3, len(slots), IN, dtype=dtype)
+    stacked = made.lora_a_stacked, made.lora_b_stacked
+    wrapper.add_lora_linear(y, x, *stacked, 1.0, SLICES)
+    return y
+
+
+@pytest.mark.parametrize("slots", BATCHES.values(), ids=BATCHES.keys())
+@DTYPES
+def test_lora_gives_what_the_original_gives(
+    slots: list[int], dtype: torch.dtype, tolerance: float, own: dict[str, Any]
+) -> None:
+    from vllm.lora.layers.column_parallel_linear import MergedColumnParallelLinearWithLoRA as Merged
+
+    make = own["MergedColumnParallelLinearWithLoRA.create_lora_weights"]
+    theirs = applied(slots, with_weights(make, dtype), dtype)
+    vllm_plugin.register()
+    made = with_weights(Merged.create_lora_weights, dtype)
+    ours = applied(slots, made, dtype)
+    assert made.lora_a_stacked[0].grpo_whole[0].shape == (2, 1, len(SLICES) * RANK, IN)
+    assert torch.allclose(theirs.float(), ours.float(), rtol=tolerance, atol=tolerance)
+    assert not torch.equal(ours, torch.ones_like(ours))
+
+
+def test_a_layer_whose_slices_are_apart_is_left_to_vllm(own: dict[str, Any]) -> None:
+    made = with_weights(
+        own["MergedColumnParallelLinearWithLoRA.create_lora_weights"], torch.float32
+    )
+    theirs = applied([0] * TOKENS, made, torch.float32)
+    vllm_plugin.register()
+    assert torch.equal(applied([0] * TOKENS, made, torch.float32), theirs)
+
+
+def test_a_token_without_an_adapter_gets_none_in_a_mixed_batch() -> None:
+    from vllm.lora.layers.column_parallel_linear import MergedColumnParallelLinearWithLoRA as Merged
+
+    vllm_plugin.register()
+    slots = [-1] * 5 + [0] * 9 + [-1] * 4
+    out = applied(slots, with_weights(Merged.create_lora_weights, torch.float32), torch.float32)
+    alone = torch.tensor([slot < 0 for slot in slots])
+    assert torch.equal(out[alone], torch.ones_like(out[alone]))
+    assert not torch.equal(out[~alone], torch.ones_like(out[~alone]))
+
+
+# --- sampling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", [3, 256, 1000])
+def test_ids_are_as_frequent_as_their_weights(vocabulary: int) -> None:
+    weights = random(5, vocabulary).exp()
+    weights[1] = 0.0
+    grid = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    ids = vllm_plugin.by_inversion(weights.expand(len(grid), -1), grid)
+    counts = torch.bincount(ids, minlength=vocabulary)
+    expected = weights / weights.sum() * len(grid)
+    assert (counts - expected).abs().max() <= 2  # an even grid, so but for its two ends
+    assert counts[1] == 0
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.25, 1 - 2**-53])
+@pytest.mark.parametrize("only", [0, 255, 256, 700, 999])
+def test_an_id_without_weight_is_never_chosen(uniform: float, only: int) -> None:
+    weights = torch.zeros(1, 1000)
+    weights[0, only] = 1e-6
+    ids = vllm_plugin.by_inversion(weights, torch.tensor([uniform], dtype=torch.float64))
+    assert ids.tolist() == [only]
+
+
+def sampler(mode: str = "processed_logprobs") -> Any:
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    return TopKTopPSampler(mode)  # type: ignore[arg-type]
+
+
+def test_logprobs_are_the_originals_and_a_seed_repeats_its_ids() -> None:
+    logits = random(7, 4, 1000) * 3
+    _, theirs = sampler().forward_cpu(logits.clone(), {}, None, None)
+    vllm_plugin.register()
+
+    def drawn(seed: int) -> tuple[list[int], torch.Tensor]:
+        generators = {row: torch.Generator().manual_seed(seed + row) for row in range(4)}
+        ids, logprobs = sampler().forward_cpu(logits.clone(), generators, None, None)
+        return ids.tolist(), logprobs
+
+    ids, logprobs = drawn(0)
+    assert torch.equal(logprobs, theirs)
+    assert drawn(0)[0] == ids
+    assert len({tuple(drawn(10 * seed)[0]) for seed in range(20)}) > 10
+
+
+def test_top_k_leaves_only_its_ids() -> None:
+    vllm_plugin.register()
+    logits = random(8, 1, 1000)
+    best = set(logits.topk(3).indices[0].tolist())
+    k = torch.tensor([3])
+    found = {sampler().forward_cpu(logits.clone(), {}, k, None)[0].item() for _ in range(200)}
+    assert found == best
+
+
+def test_raw_logprobs_are_not_the_samplers() -> None:
+    vllm_plugin.register()
+    assert sampler("raw_logprobs").forward_cpu(random(1, 2, 300), {}, None, None)[1] is None
+
+
+# --- norms and activations ------------------------------------------------------------------------
+
+
+def norm(dtype: torch.dtype, width: int) -> Any:
+    weight = torch.nn.Parameter(random(1, width, dtype=dtype))
+    values = {"has_weight": True, "pass_weight": True, "pass_weight_add": True}
+    return SimpleNamespace(
+        **values, weight=weight, variance_epsilon=1e-5, variance_size_override=None
+    )
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [576, 50], ids=["vectors", "an odd width"])
+def test_norms_give_what_the_original_gives(
+    dtype: torch.dtype, tolerance: float, width: int, own: dict[str, Any]
+) -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.layernorm import RMSNorm
+
+    vllm_plugin.register()
+    x, residual = random(2, 7, width, dtype=dtype), random(3, 7, width, dtype=dtype)
+    with set_current_vllm_config(VllmConfig()):
+        for more in ((), (residual,)):
+            theirs, ours = (
+                f(norm(dtype, width), x.clone(), *(m.clone() for m in more))
+                for f in (own["RMSNorm.forward_native"], RMSNorm.forward_native)
+            )
+            for a, b in zip(theirs if more else (theirs,), ours if more else (ours,), strict=True):
+                assert torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance)
+
+
+@DTYPES
+@pytest.mark.parametrize("width", [1536, 50], ids=["vectors", "an odd width"])
+def test_the_activation_gives_what_the_original_gives(
+    dtype: torch.dtype, tolerance: float, width: int
+) -> None:
+    from vllm.model_executor.layers.activation import SiluAndMul
+
+    x = random(4, 7, 2 * width, dtype=dtype)
+    theirs = SiluAndMul.forward_native(x)
+    vllm_plugin.register()
+    ours = SiluAndMul.forward_native(x)
+    assert torch.allclose(theirs.float(), ours.float(), rtol=tolerance, atol=tolerance)
+
+
+# --- the patch for vLLM ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -60,107 +253,91 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return module
 
 
-def both(
-    slots: list[int], dtype: torch.dtype, changed: Any = vllm_plugin
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(vLLM's, the changed) result of a shrink and of an expand on the same inputs."""
+def both(slots: list[int], patched: ModuleType) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(vLLM's, the patched) result of a shrink and of an expand on the same inputs."""
     from vllm.lora.ops import torch_ops
+    from vllm.lora.punica_wrapper.utils import compute_meta
 
-    x = torch.randn(len(slots), IN, generator=torch.Generator().manual_seed(3)).to(dtype)
-    meta, results = metadata(slots), []
-    for shrink in (torch_ops.sgmv_shrink, changed.sgmv_shrink):
-        y = torch.zeros(len(slots), RANK)
-        shrink(x, adapters(1, RANK, IN, dtype), y, *meta, 2.0)
-        results.append(y)
-    pairs = [(results[0], results[1])]
-    expanded = []
-    for expand in (torch_ops.sgmv_expand_slice, changed.sgmv_expand_slice):
-        out = torch.ones(len(slots), OUT + 8, dtype=dtype)
-        expand(results[0], adapters(2, OUT, RANK, dtype), out, *meta, 4, OUT, add_inputs=True)
+    *meta, _ = compute_meta(torch.tensor(slots))
+    x, inner = random(3, len(slots), IN), random(4, len(slots), RANK)
+    shrunk, expanded = [], []
+    for module in (torch_ops, patched):
+        y, out = torch.zeros(len(slots), RANK), torch.ones(len(slots), OUT + 8)
+        module.sgmv_shrink(x, adapters(1, RANK, IN, torch.float32), y, *meta, 2.0)
+        weights = adapters(2, OUT, RANK, torch.float32)
+        module.sgmv_expand_slice(inner, weights, out, *meta, 4, OUT, add_inputs=True)
+        shrunk.append(y)
         expanded.append(out)
-    return [*pairs, (expanded[0], expanded[1])]
-
-
-@pytest.mark.parametrize("slots", BATCHES.values(), ids=BATCHES.keys())
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_it_gives_what_the_original_gives(
-    slots: list[int], dtype: torch.dtype, tolerance: float
-) -> None:
-    for theirs, ours in both(slots, dtype):
-        assert torch.allclose(theirs.float(), ours.float(), rtol=tolerance, atol=tolerance)
-        assert ours.abs().sum() > 0
+    return [(shrunk[0], shrunk[1]), (expanded[0], expanded[1])]
 
 
 @pytest.mark.parametrize("slots", BATCHES.values(), ids=BATCHES.keys())
 def test_the_patch_for_vllm_gives_what_the_original_gives(
     slots: list[int], patched: ModuleType
 ) -> None:
-    for theirs, changed in both(slots, torch.float32, patched):
+    for theirs, changed in both(slots, patched):
         assert torch.allclose(theirs, changed, rtol=1e-6, atol=1e-6)
         assert changed.abs().sum() > 0
 
 
-@pytest.mark.parametrize("of", ["plugin", "patch"])
-def test_a_token_without_an_adapter_gets_none_in_a_mixed_batch(
-    of: str, patched: ModuleType
-) -> None:
-    changed: Any = {"plugin": vllm_plugin, "patch": patched}[of]
+def test_with_the_patch_a_token_without_an_adapter_gets_none(patched: ModuleType) -> None:
     slots = [-1] * 5 + [0] * 9 + [-1] * 4
-    meta = metadata(slots)
-    out = torch.ones(len(slots), OUT)
-    x = torch.ones(len(slots), RANK)
-    changed.sgmv_expand_slice(
-        x, adapters(2, OUT, RANK, torch.float32), out, *meta, 0, OUT, add_inputs=True
-    )
     alone = torch.tensor([slot < 0 for slot in slots])
-    assert torch.equal(out[alone], torch.ones(9, OUT))
-    assert not torch.equal(out[~alone], torch.ones(9, OUT))
+    _, (_, out) = both(slots, patched)
+    assert torch.equal(out[alone], torch.ones(9, OUT + 8))
+    assert not torch.equal(out[~alone], torch.ones(9, OUT + 8))
 
 
-@pytest.fixture
-def target(monkeypatch: pytest.MonkeyPatch) -> object:
-    """vLLM's module as it is without the plugin, put back after the test."""
-    from vllm.lora.ops import torch_ops
-    from vllm.lora.punica_wrapper import punica_cpu
-
-    for name in ("sgmv_shrink", "sgmv_expand_slice"):
-        monkeypatch.setattr(punica_cpu, name, getattr(torch_ops, name))
-    return punica_cpu
+# --- when it takes vLLM's place -------------------------------------------------------------------
 
 
-def test_it_takes_the_place_of_the_original(
-    target: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(vllm_plugin.FLAG, raising=False)
+def ours() -> list[bool]:
+    """Of each piece, whether vLLM has the plugin's."""
+    return [getattr(o, n).__module__ == vllm_plugin.__name__ for o, n, _ in vllm_plugin._pieces()]
+
+
+def test_it_takes_the_place_of_every_piece_once() -> None:
+    assert not any(ours())
     vllm_plugin.register()
+    first = [getattr(o, n) for o, n, _ in vllm_plugin._pieces()]
     vllm_plugin.register()  # vLLM may call it twice
-    assert target.sgmv_shrink is vllm_plugin.sgmv_shrink  # type: ignore[attr-defined]
-    assert target.sgmv_expand_slice is vllm_plugin.sgmv_expand_slice  # type: ignore[attr-defined]
+    assert all(ours())
+    assert [getattr(o, n) for o, n, _ in vllm_plugin._pieces()] == first
 
 
-def test_a_flag_turns_it_off(target: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(vllm_plugin.FLAG, "0")
     vllm_plugin.register()
-    assert target.sgmv_shrink is not vllm_plugin.sgmv_shrink  # type: ignore[attr-defined]
+    assert not any(ours())
 
 
 @pytest.mark.parametrize("version", ["0.33.0", None])
 def test_a_version_or_a_build_that_it_does_not_know_is_left_as_it_is(
-    version: str | None, target: object, monkeypatch: pytest.MonkeyPatch
+    version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def installed(name: str) -> str:
         if version is None:
             raise importlib.metadata.PackageNotFoundError(name)
         return version
 
-    monkeypatch.delenv(vllm_plugin.FLAG, raising=False)
-    monkeypatch.setattr(importlib.metadata, "version", installed)
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", installed)
+        vllm_plugin.register()
+    assert not any(ours())
+
+
+def test_a_piece_that_takes_other_arguments_leaves_all_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.model_executor.layers.activation import SiluAndMul
+
+    monkeypatch.setattr(SiluAndMul, "forward_native", staticmethod(lambda x, limit: x))
     vllm_plugin.register()
-    assert target.sgmv_shrink is not vllm_plugin.sgmv_shrink  # type: ignore[attr-defined]
+    assert not any(ours())
 
 
 def test_vllm_finds_it_under_its_entry_point() -> None:
     found = importlib.metadata.entry_points(group="vllm.general_plugins")
-    assert [e.value for e in found if e.name == "grpo-lora-matmul"] == [
+    assert [e.value for e in found if e.name == "grpo-cpu-patches"] == [
         "rollout.engine.vllm_plugin:register"
     ]
