@@ -1,4 +1,4 @@
-"""`python -m tests.rollout.engine.lora_price`: sampling with the LoRA plugin and without it.
+"""`python -m tests.rollout.engine.lora_price`: sampling with the plugin for vLLM and without it.
 
 Starts the server with the default model and adapter, by turns with the plugin and without, and
 samples the first reply to 32 tasks of the pool at once, several times a server. Prints tokens a
