@@ -10,6 +10,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,14 @@ def version(package: str = PROGRAM) -> str | None:
         return None
 
 
-def versions() -> dict[str, str]:
-    """Python, kernel, the packages that results depend on, and the checkout's commit."""
+def versions(made: Sequence[str] = ()) -> dict[str, str]:
+    """Python, kernel, the packages that results depend on, and the checkout's commit.
+
+    made: patterns of tracked files that the caller writes itself, whose changes do not count.
+    """
     found = {"python": platform.python_version(), "kernel": platform.release()}
     found |= {name: v for name in PACKAGES if (v := version(name)) is not None}
-    if commit := _commit():
+    if commit := _commit(made):
         found["commit"] = commit
     return found
 
@@ -69,15 +73,20 @@ def _cpu_name() -> str:
     return platform.machine()
 
 
-def _commit() -> str | None:
-    """The checkout's commit, with "+" where tracked files were changed; None outside git."""
+def _commit(made: Sequence[str]) -> str | None:
+    """The checkout's commit, with "+" where tracked files but `made` were changed; None outside
+    git."""
+    others = (".", *(f":(exclude){file}" for file in made))
     try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *others)
     except (OSError, subprocess.CalledProcessError):
         return None
+    return f"{commit}+" if changed else commit
+
+
+def _git(*words: str) -> str:
+    command = ["git", *words]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -34,6 +34,9 @@ from trainer.settings import ServingDtype, TrainerSettings
 
 PRESET = "smol"
 
+PAGES = ("docs/performance*.json", "docs/PERFORMANCE*.md")
+"""What a bench writes: a page that was written does not make the next part another commit's."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -106,6 +109,6 @@ def about(work: Work) -> dict[str, Any]:
         "dtype": work.dtype,
         "threads": len(os.sched_getaffinity(0)),
         "preload": preloads(work.config.engine.tcmalloc),
-        "versions": versions(),
+        "versions": versions(PAGES),
         "smaller": list(work.smaller),
     }
