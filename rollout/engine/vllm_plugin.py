@@ -235,8 +235,8 @@ def _first_above(sums: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _rms_norm(theirs: Any) -> Any:
-    """RMSNorm, with the addition of the residual before it, by vLLM's kernels. Both change their
-    arguments in place, as on a GPU."""
+    """RMSNorm by vLLM's kernels. With a residual, which is added before it, x and the residual are
+    changed in place, as on a GPU."""
 
     def forward_native(self: Any, x: Tensor, residual: Tensor | None = None) -> Any:
         import torch
