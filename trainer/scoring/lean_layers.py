@@ -28,11 +28,11 @@ def keep_less(model: nn.Module, adapter: str = "default") -> None:
             module.forward = partial(  # type: ignore[method-assign]
                 _with_lora, module, adapter, module.forward
             )
-        elif _is_gated(module):
+        elif is_gated(module):
             module.forward = partial(_gated, module)
 
 
-def _is_gated(module: Any) -> bool:
+def is_gated(module: Any) -> bool:
     """Whether it is down(silu(gate(x)) · up(x))."""
     parts = ("gate_proj", "up_proj", "down_proj")
     config = getattr(module, "config", None)

@@ -22,6 +22,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
 from fieldkit.training.live import is_sharded, live_lora, local_part
+from trainer.scoring.fused_layers import fuse
 from trainer.scoring.lean_layers import keep_less
 from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
@@ -171,7 +172,8 @@ def load_policy(
     for parameter in live_lora(model).values():
         parameter.data = parameter.data.float()
     if has_lean_layers(model_dir):
-        keep_less(model)
+        fused = device.type == "cuda" and dtype != torch.float32
+        (fuse if fused else keep_less)(model)
     if gradient_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
