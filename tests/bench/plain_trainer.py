@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,8 +94,8 @@ def timed(
     """Seconds of both passes over a bundle, loading and the first segment left out."""
     policy = load(model, adapter, dtype)
     reference = {name: p.detach().clone() for name, p in trained(policy).items()}
-    with torch.no_grad():
-        logprobs(policy, batch.segments[-1], settings.temperature)
+    passes(policy, reference, replace(batch, segments=batch.segments[-1:]), settings)
+    policy.zero_grad()
     of_reference, of_gradient = passes(policy, reference, batch, settings)
     return {
         "reference_seconds": of_reference,

@@ -81,7 +81,10 @@ def ours(
     """The trainer's two passes, as `trainer.update` runs them."""
     policy, reference, batches = _loaded(model, adapter, batch, settings, dtype)
     quiet, temperature = Lines(StringIO()), settings.temperature
-    reference_logprobs(policy, reference, batches[-1:], temperature, quiet)
+    first = reference_logprobs(policy, reference, batches[-1:], temperature, quiet)
+    accumulate_gradient(policy, batch, batches[-1:], first, settings, quiet)
+    for parameter in policy.lora().values():
+        parameter.grad = None
     began = plain_trainer.now()
     references = reference_logprobs(policy, reference, batches, temperature, quiet)
     middle = plain_trainer.now()

@@ -9,7 +9,7 @@ that it measured, which is the disk of `boxes/spark.toml`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scripts.prepare.capacity.box import named_box
 from scripts.prepare.capacity.measured import default_night, measured_runs
@@ -33,6 +33,10 @@ FIRST_TURNS, MEAN_TURNS = 7.38, 5.05
 """Turns of an attempt in its first step, and in the mean of the eight steps of its table."""
 
 GRADIENT_SECONDS = (22.0, 28.0)
+
+PLAIN_REFERENCE, PLAIN_GRADIENT = 0.243, 0.226
+"""Shares of matrix products that the plain rebuild of its trainer reaches: docs/PERFORMANCE-gpu.md,
+which the box's own shares are from too."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def step_of_the_article(
 ) -> StepTime:
     """Its step. like: prompts and observations are as long as in this work, because the article
     does not say."""
-    box, shape = named_box(BOX), named_shape(MODEL)
+    box = replace(named_box(BOX), reference_share=PLAIN_REFERENCE, gradient_share=PLAIN_GRADIENT)
+    shape = named_shape(MODEL)
     episodes = like.episodes / EPISODES
     read_by_turn = like.read / like.turns
     n_turns = turns * EPISODES
