@@ -1,13 +1,14 @@
 """The canary of an adapter: the logprobs that a server gives if it really serves this one.
 
 A server may hold the base, an older adapter or a broken one under the right name and answer 200. So
-the logprobs of a few fixed sequences are computed as the server computes them (everything in the
-serving dtype), with the size of the rounding noise. Nothing here talks to a server.
+the logprobs of a few fixed sequences are computed with the weights that the server has (all rounded
+to the serving dtype), with the size of its rounding. Nothing here talks to a server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ PROMPT_LEN = 1
 NOISE_FLOOR = 1e-6
 """Resolution of a float32 logprob of size ~10 (2^-24 relative): below it a difference is none."""
 
-_MEMORY_SHARE = 0.5  # of what is available, that a float32 copy for the noise may take
+_MEMORY_SHARE = 0.5  # of what is available, that a float32 copy may take
 _FLOAT32_BYTES = 4
 
 
@@ -64,19 +65,23 @@ def make_canary(
 
     beside: processes on this machine that make one at the same time.
 
-    The policy's weights (loaded in `dtype` or float32) are in `dtype` meanwhile, adapter included,
-    as the server has them. Noise is the mean |difference| per token between two computations that
-    are equal but for rounding.
+    The policy's weights (loaded in `dtype` or float32) are rounded to `dtype` meanwhile, adapter
+    included, as the server has them. Where that is a narrow one and a float32 copy fits, they are
+    computed with in float32: adapters one step apart differ by less than the narrow one's rounding.
     """
     before = None
     with policy.converted(dtype):
-        new = _score(policy, ids)
-        with policy.without_adapter():
-            base = _score(policy, ids)
-        if previous is not None:
-            with previous.to(dtype):
-                before = _score(policy, ids)
-        noise = _noise(policy, ids, new, beside)
+        rounded = _score(policy, ids)
+        narrow = policy.dtype != torch.float32 and not policy.is_sharded
+        exact = narrow and _float32_fits(policy, beside)
+        with policy.converted(torch.float32) if exact else nullcontext():
+            new = _score(policy, ids) if exact else rounded
+            with policy.without_adapter():
+                base = _score(policy, ids)
+            if previous is not None:
+                with previous.to(dtype):
+                    before = _score(policy, ids)
+        noise = _noise(policy, ids, rounded, new if exact else None)
     return Canary(
         adapter_sha=adapter_sha,
         parent_sha=parent_sha,
@@ -87,6 +92,7 @@ def make_canary(
         previous=before,
         new=new,
         noise=noise,
+        exact=exact,
     )
 
 
@@ -135,19 +141,20 @@ def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
     return tuple(out)
 
 
-def _noise(policy: Policy, ids: Sequence[Sequence[int]], served: Rows, beside: int) -> float:
+def _noise(
+    policy: Policy, ids: Sequence[Sequence[int]], rounded: Rows, exact: Rows | None
+) -> float:
     """Mean |Δ logprob| that rounding alone makes.
 
-    Where the serving dtype is narrow and a float32 copy fits, against the same weights in float32:
-    that is the error of the serving dtype itself. Otherwise (and for a sharded base, whose parts
-    are not converted) between two attention kernels, which is
-    less than what separates two programs, but never nothing.
+    Against the same weights in float32: that is the error of the serving dtype itself. Without
+    these between two attention kernels, which is less than what separates two programs, but never
+    nothing.
     """
-    narrow = policy.dtype != torch.float32 and not policy.is_sharded
-    wide = narrow and _float32_fits(policy, beside)
-    with policy.converted(torch.float32) if wide else policy.attention("eager"):
-        other = _score(policy, ids)
-    pairs = [(a, b) for x, y in zip(served, other, strict=True) for a, b in zip(x, y, strict=True)]
+    other = exact
+    if other is None:
+        with policy.attention("eager"):
+            other = _score(policy, ids)
+    pairs = [(a, b) for x, y in zip(rounded, other, strict=True) for a, b in zip(x, y, strict=True)]
     return max(NOISE_FLOOR, sum(abs(a - b) for a, b in pairs) / len(pairs))
 
 

@@ -26,8 +26,11 @@ class Canary:
     the last n ids of its sequence.
 
     base, previous, new: under the bare base, the adapter before (None without a parent) and this
-    adapter. dtype: the server's, in which they were computed. prompt_len: ids without a logprob.
-    noise: mean |difference| a token of two evaluations of the same weights.
+    adapter, all weights rounded to dtype, which is the server's. exact: computed in float32, so
+    that what separates a right server's logprobs from these is its own rounding; else computed in
+    dtype, and these have a rounding too. prompt_len: ids without a logprob. noise: mean
+    |difference| a token of two evaluations of the same weights, in dtype and in float32 where it is
+    exact.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -41,6 +44,7 @@ class Canary:
     previous: Rows | None
     new: Rows
     noise: float
+    exact: bool = False
 
     def __post_init__(self) -> None:
         for key, rows in (("new", self.new), ("base", self.base), ("previous", self.previous)):

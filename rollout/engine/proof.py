@@ -21,8 +21,8 @@ from fieldkit.training.adapter import CANARY_FILE
 from fieldkit.training.canary_record import Canary, read_canary
 from rollout.engine.client import EngineClient
 
-# The probability by chance of the count in `judge` below which a rival is ruled out, or the server
-# is refused. Tokens of one sequence share a past and are not independent, hence far below 0.05.
+# The probability by chance of a count in `judge` below which an adapter is ruled out. Tokens of one
+# sequence share a past and are not independent, hence far below 0.05.
 _BY_CHANCE = 1e-6
 
 # Mean |served - new| a token above which the weights are wrong, whichever adapter is closest: a
@@ -97,13 +97,15 @@ async def proof_of(client: EngineClient, adapter: Path, adapter_sha: str) -> Pro
 def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: str = "") -> Proof:
     """Compare the served logprobs (rows as in `canary.new`) with new, previous and base.
 
-    For each rival: over the tokens where it differs from new by more than the noise, how often is
-    the served logprob closer to new? Where the two differ by rounding alone, that is a coin's toss
-    (a sign test) for any distribution of the rounding, so an even count refuses no right server.
-    A token counts once though several sequences begin alike up to it: its logprobs are the same
-    numbers in all of them, and no further toss. Sizes are not used, because in bf16 a few unlikely
-    tokens carry most of the rounding. Raises `Unavailable` where a rival or something else answers;
-    remedy: what to do then, in a sentence.
+    For each rival: if it is what answers, how often does its rounding lie towards new? That is a
+    coin's toss for each token (a sign test), whatever the rounding's distribution, so a high count
+    rules the rival out. New is ruled out likewise, and the server is refused where it is and the
+    rival is not. A canary that is not exact has a rounding of its own, which counts in both; then
+    the toss is whether the served logprob is closer to new or to the rival, for the tokens where
+    these differ by more than the noise. A token counts once though several sequences begin alike up
+    to it: its logprobs are the same numbers in all of them, and no further toss. Sizes are not
+    used, because in bf16 a few unlikely tokens carry most of the rounding. Raises `Unavailable`
+    where a rival or something else answers; remedy: what to do then, in a sentence.
     """
     got, new = _each_once(canary, served), _each_once(canary, canary.new)
     mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)
@@ -114,14 +116,17 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
         rivals["the previous adapter"] = _each_once(canary, canary.previous)
     doubtful = []
     for label, rival in rivals.items():
-        closer, of = _closer_to_new(got, new, rival, canary.noise)
-        if _tail(of - closer, of) < _BY_CHANCE:
+        to_new, of_rival = _towards(new, rival, got, canary)
+        to_rival, of_new = _towards(rival, new, got, canary)
+        is_rival = _tail(to_new, of_rival) >= _BY_CHANCE
+        is_new = _tail(to_rival, of_new) >= _BY_CHANCE
+        if is_rival and not is_new:
             raise Unavailable(
                 f"{name}: the server answers with {label}, not with the adapter it was given (of "
-                f"{of} tokens that tell them apart {of - closer} are closer to {label}; {figures})."
+                f"{of_new} tokens that tell them apart {to_rival} lie towards {label}; {figures})."
                 f" {remedy}"
             )
-        if _tail(closer, of) >= _BY_CHANCE:
+        if is_rival or not is_new:
             doubtful.append(label)
     floor = _MAX_MEAN_FLOOR.get(canary.dtype, max(_MAX_MEAN_FLOOR.values()))
     if mean_abs > max(floor, _MAX_MEAN_IN_NOISE * canary.noise):
@@ -147,12 +152,18 @@ def _each_once(canary: Canary, rows: Sequence[Sequence[float]]) -> list[float]:
     return list(once.values())
 
 
-def _closer_to_new(
-    got: Sequence[float], new: Sequence[float], rival: Sequence[float], noise: float
+def _towards(
+    goal: Sequence[float], start: Sequence[float], got: Sequence[float], canary: Canary
 ) -> tuple[int, int]:
-    """(tokens where got is closer to new, tokens where new and rival differ by more than noise)."""
-    telling = [(g, n, r) for g, n, r in zip(got, new, rival, strict=True) if abs(n - r) > noise]
-    return sum(abs(g - n) < abs(g - r) for g, n, r in telling), len(telling)
+    """(tokens where got lies on goal's side of start, tokens that count). Of a canary that is not
+    exact: on goal's side of the middle."""
+    least, share = (0.0, 0.0) if canary.exact else (canary.noise, 0.5)
+    sides = []
+    for to, at, g in zip(goal, start, got, strict=True):
+        from_start = g - at - share * (to - at)
+        if abs(to - at) > least and from_start:
+            sides.append((from_start > 0) == (to > at))
+    return sum(sides), len(sides)
 
 
 def _tail(heads: int, tosses: int) -> float:

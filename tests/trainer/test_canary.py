@@ -1,4 +1,5 @@
-"""canary.json says what a server that holds the right weights in its own dtype must answer."""
+"""canary.json says what a server that holds the right weights in its own dtype must answer, but for
+its rounding."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from fieldkit.errors import BadInput
+from fieldkit.gate.memory import Available
 from fieldkit.training.adapter import adapter_sha
 from tests.trainer.conftest import VOCABULARY, make_group
 from trainer.canary import NOISE_FLOOR, TOKENS_EACH, canary_ids, prove_adapter
@@ -27,13 +29,13 @@ IDS = [[3, 14, 15, 92, 65, 35, 89, 79], [2, 71, 82, 81, 82]]
 
 
 def served(model: Path, adapter: Path | None, ids: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """What a server answers that casts the weights of base and adapter to one dtype and computes
-    rotary angles in float32: logprobs of ids[1:]."""
+    """What a server would answer that casts the weights of base and adapter to one dtype and rounds
+    nothing else: logprobs of ids[1:]."""
     base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     if adapter is not None:
         base = PeftModel.from_pretrained(base, str(adapter))
     for parameter in base.parameters():
-        parameter.data = parameter.data.to(dtype)
+        parameter.data = parameter.data.to(dtype).float()
     base.eval()
     with torch.no_grad():
         # The last id only comes out. One row more is another matrix product, which some processors
@@ -57,6 +59,7 @@ def test_each_policy_has_the_logprobs_that_a_server_would_give(
 
     assert canary["schema"] == 1
     assert canary["dtype"] == name
+    assert canary["exact"] == (dtype == torch.bfloat16)
     assert canary["ids"] == IDS
     assert canary["adapter_sha"] == adapter_sha(adapter) == adapter_sha(copy)
     assert canary["parent_sha"] == adapter_sha(reference)
@@ -91,6 +94,21 @@ def test_noise_is_the_rounding_of_the_serving_dtype_and_below_the_signal(
     ]
     assert NOISE_FLOOR <= wide.noise < narrow.noise
     assert narrow.noise < sum(differences) / len(differences)
+
+
+def test_without_room_for_a_copy_in_float32_the_logprobs_have_the_serving_dtypes_rounding(
+    tiny_model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in adapter.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    exact = prove_adapter(tmp_path, tiny_model, IDS, serving="bfloat16")
+    monkeypatch.setattr("trainer.canary.available", lambda: Available(1000, None))
+    rounded = prove_adapter(tmp_path, tiny_model, IDS, serving="bfloat16")
+    assert exact.exact
+    assert not rounded.exact
+    pairs = zip(exact.new, rounded.new, strict=True)
+    apart = [abs(a - b) for x, y in pairs for a, b in zip(x, y, strict=True)]
+    assert sum(apart) / len(apart) == pytest.approx(exact.noise, rel=1e-6)
 
 
 def test_a_step_proves_the_adapter_that_it_wrote(

@@ -26,6 +26,7 @@ def document() -> dict[str, Any]:
         "previous": [[-1.0, -2.0], [-3.0]],
         "new": [[-1.5, -2.5], [-3.5]],
         "noise": 1e-6,
+        "exact": True,
     }
 
 
@@ -35,6 +36,13 @@ def test_a_canary_is_read_from_its_file(tmp_path: Path) -> None:
     read = read_canary(path)
     assert read.ids == ((1, 2, 3), (4, 5))
     assert read.new == ((-1.5, -2.5), (-3.5,))
+    assert read.exact
+
+
+def test_one_of_an_earlier_version_is_not_exact(tmp_path: Path) -> None:
+    path = tmp_path / "canary.json"
+    path.write_text(json.dumps({k: v for k, v in document().items() if k != "exact"}))
+    assert not read_canary(path).exact
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fieldkit.errors import Unavailable
 from fieldkit.training.canary_record import Canary
 from rollout.engine.proof import Verdict, judge
 
-SEQUENCES, LENGTH = 4, 40
+SEQUENCES, LENGTH = 4, 95
 NOISE = 0.008  # mean |sampler - trainer| a token in bf16, as measured
 RNG = random.Random(11)
 
@@ -26,7 +26,9 @@ def shifted(values: tuple[tuple[float, ...], ...], size: float) -> tuple[tuple[f
     return tuple(tuple(v + RNG.gauss(0.0, size) for v in row) for row in values)
 
 
-def canary(change: float, from_base: float = 0.5, noise: float = NOISE) -> Canary:
+def canary(
+    change: float, from_base: float = 0.5, noise: float = NOISE, exact: bool = False
+) -> Canary:
     """A canary whose new adapter differs from the previous by `change` a token."""
     base = rows(lambda: -RNG.uniform(0.5, 5.0))
     previous = shifted(base, from_base)
@@ -40,6 +42,7 @@ def canary(change: float, from_base: float = 0.5, noise: float = NOISE) -> Canar
         previous=previous,
         new=shifted(previous, change),
         noise=noise,
+        exact=exact,
     )
 
 
@@ -82,6 +85,36 @@ def test_a_change_below_the_noise_cannot_be_told_and_is_said_so() -> None:
     assert "the base model" not in proof.detail
     line = f"{proof.verdict.told}: {proof.detail}"
     assert line.startswith("is loaded, and known by its name and hash alone: its answers are as")
+
+
+def test_exact_logprobs_prove_a_change_that_is_within_the_servers_rounding() -> None:
+    for _ in range(20):
+        c = canary(change=NOISE, exact=True)
+        assert judge(c, shifted(c.new, NOISE), "run-v1").verdict is Verdict.PROVEN
+
+
+def test_exact_logprobs_find_out_the_adapter_of_the_step_before() -> None:
+    for _ in range(20):
+        c = canary(change=NOISE, exact=True)
+        assert c.previous is not None
+        with pytest.raises(Unavailable, match=r"previous adapter.* lie towards the previous"):
+            judge(c, shifted(c.previous, NOISE), "run-v1")
+
+
+@pytest.mark.parametrize("change", [0.0, 1e-4, NOISE / 4, NOISE])
+def test_exact_logprobs_accuse_no_right_server_however_it_rounds(change: float) -> None:
+    for size in (NOISE / 10, NOISE, 10 * NOISE):
+        for _ in range(50):
+            c = canary(change, exact=True)
+            judge(c, shifted(c.new, size), "run-v1")
+
+
+def test_a_rounding_that_leans_towards_another_adapter_proves_and_accuses_nothing() -> None:
+    c = canary(change=0.0, exact=True)
+    raised = tuple(tuple(v + NOISE for v in row) for row in c.new)
+    leaning = tuple(tuple(v + NOISE / 2 for v in row) for row in c.new)
+    proof = judge(replace(c, previous=raised), leaning, "run-v1")
+    assert proof.verdict is Verdict.INDISTINGUISHABLE
 
 
 def test_a_change_that_rounding_alone_explains_accuses_no_server() -> None:
@@ -134,7 +167,7 @@ def test_a_beginning_that_all_sequences_share_is_one_witness_and_not_four() -> N
     assert proof.verdict is Verdict.INDISTINGUISHABLE
     assert "over 16 tokens" in proof.detail
     apart = replace(same, ids=tuple((i, *range(16)) for i in range(SEQUENCES)))
-    with pytest.raises(Unavailable, match="of 64 tokens that tell them apart 52 are closer"):
+    with pytest.raises(Unavailable, match="of 64 tokens that tell them apart 52 lie towards"):
         judge(apart, [got] * SEQUENCES, "run-v1")
 
 
