@@ -17,16 +17,9 @@ from pathlib import Path
 
 from fieldkit.files.atomic import TMP_MARK, write_bytes
 from fieldkit.files.user_cache import cache_dir
+from fieldkit.gate.processor import cpu_features
 
 _LOCKS = "locks"  # inductor's, of one server
-
-
-def cpu_features() -> frozenset[str]:
-    """The instruction sets of this machine's processor, by the kernel's names for them."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    # x86 calls the line `flags`, Arm calls it `Features`.
-    named = (line for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(word for line in named for word in line.partition(":")[2].split())
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
+from fieldkit.gate.processor import cpu_features
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
 from rollout.engine import kernel_cache, preload, vllm_plugin
 from rollout.engine.api_key import MIDDLEWARE
@@ -132,7 +133,7 @@ def serving_dtype(
     """
     if settings.dtype != "auto":
         return settings.dtype
-    if is_cpu_build() and kernel_cache.cpu_features().isdisjoint(_BF16_FEATURES):
+    if is_cpu_build() and cpu_features().isdisjoint(_BF16_FEATURES):
         return "float32"
     config = read_json(model_dir / "config.json")
     own = config.get("dtype") or config.get("torch_dtype")

@@ -83,9 +83,3 @@ def test_another_processor_and_another_torch_have_kernels_of_their_own(
     assert other != cache
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9")
     assert kept_folder() not in (cache, other)
-
-
-def test_the_processor_s_features_are_the_kernel_s_words() -> None:
-    features = kernel_cache.cpu_features()
-    assert features
-    assert "flags" not in features
