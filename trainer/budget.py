@@ -207,22 +207,23 @@ def forecast(
 
     base: parameters x `item_bytes`. LoRA: its parameters x `_LORA_BYTES`. program: interpreter,
     libraries and chunks of logits. micro-batch: its tokens x `activation_bytes`, and x `_ALLOCATOR`
-    without tcmalloc. It has `tokens_per_microbatch` tokens, or those of a segment that is longer:
-    longest_segment, of the longest one that a bundle can have; 0 for what is usual. copy: the
-    base's in the server's dtype, where that is another one; the canary makes it after the last
-    micro-batch. Its float32 copy for the noise is left out: it is made only where it fits. Without
+    without tcmalloc, or x `_GPU_ALLOCATOR` on a GPU. It has `tokens_per_microbatch` tokens, or
+    those of a segment that is longer: longest_segment, of the longest one that a bundle can have; 0
+    for what is usual. copy: the base's in the server's dtype, where that is another one; the canary
+    makes it after the last micro-batch. Its float32 copy is left out: it is made only where it fits. Without
     a GPU every process of the step holds all of it, and torchrun's own holds a program more. A
     sharded base counts whole there, because every process loads it whole.
     """
-    allocator = 1.0 if tcmalloc else _ALLOCATOR
-    shards = settings.shards if cuda_devices() else 1
+    on_gpu = bool(cuda_devices())
+    allocator = _GPU_ALLOCATOR if on_gpu else 1.0 if tcmalloc else _ALLOCATOR
+    shards = settings.shards if on_gpu else 1
     fixed, per_token, per_copy = _needs(
         model_dir, settings, item_bytes, adapter, allocator, shards=shards
     )
     # About as many keys and values are kept once more as there are tokens, in a default night.
     of_tokens = max(settings.microbatch_tokens, longest_segment) * (per_token + per_copy)
     one = fixed + max(of_tokens, _copy_bytes(model_dir, settings, item_bytes))
-    if cuda_devices():
+    if on_gpu:
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)
 

@@ -135,6 +135,20 @@ def test_what_the_forecast_needs_with_tcmalloc_is_enough_for_the_step(
     require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
 
 
+def test_what_the_forecast_needs_on_a_gpu_is_enough_for_the_step(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = max(tokens(batch, shared=True) for batch in batches)
+    settings = replace(SETTINGS, tokens_per_microbatch=largest)
+    with_gpus(monkeypatch, 1)
+    room = forecast(tiny_model, settings, 4)
+    with_room(monkeypatch, 0, gpu=room)
+    require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=True)
+    with_room(monkeypatch, 0, gpu=room // 2)
+    with pytest.raises(Shortage):
+        require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=True)
+
+
 def test_what_is_set_already_is_not_given_as_advice(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +265,7 @@ def test_the_forecast_counts_every_process_where_they_share_the_host(
     both = 2 * one + trainer_budget._STARTER_BYTES
     assert forecast(tiny_model, two, 4, info) == both
     with_gpus(monkeypatch, 2)
-    assert forecast(tiny_model, two, 4, info) == one
+    assert forecast(tiny_model, two, 4, info) == forecast(tiny_model, alone, 4, info) < one
     with_gpus(monkeypatch, 2, visible="")
     assert forecast(tiny_model, two, 4, info) == both, "CUDA finds none of them"
 
