@@ -210,9 +210,9 @@ def forecast(
     without tcmalloc, or x `_GPU_ALLOCATOR` on a GPU. It has `tokens_per_microbatch` tokens, or
     those of a segment that is longer: longest_segment, of the longest one that a bundle can have; 0
     for what is usual. copy: the base's in the server's dtype, where that is another one; the canary
-    makes it after the last micro-batch. Its float32 copy is left out: it is made only where it fits. Without
-    a GPU every process of the step holds all of it, and torchrun's own holds a program more. A
-    sharded base counts whole there, because every process loads it whole.
+    makes it after the last micro-batch. Its float32 copy is left out: it is made only where it
+    fits. Without a GPU every process of the step holds all of it, and torchrun's own holds a
+    program more. A sharded base counts whole there, because every process loads it whole.
     """
     on_gpu = bool(cuda_devices())
     allocator = _GPU_ALLOCATOR if on_gpu else 1.0 if tcmalloc else _ALLOCATOR
