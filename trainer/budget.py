@@ -94,7 +94,7 @@ def require_memory(
         settings,
         item_bytes,
         adapter,
-        allocator if gpu is None else _GPU_ALLOCATOR,
+        _GPU_ALLOCATOR if on_gpu else allocator,
         shards=1 if gpu is None else shards,
     )
     if loaded:

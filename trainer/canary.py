@@ -31,8 +31,7 @@ PROMPT_LEN = 1
 NOISE_FLOOR = 1e-6
 """Resolution of a float32 logprob of size ~10 (2^-24 relative): below it a difference is none."""
 
-_MEMORY_SHARE = 0.5  # of what is available, that a float32 copy may take
-_FLOAT32_BYTES = 4
+_MEMORY_SHARE = 0.5  # of what is available, that weights in float32 may take
 
 
 def canary_ids(groups: Sequence[RolloutGroup]) -> list[list[int]]:
@@ -66,15 +65,15 @@ def make_canary(
     beside: processes on this machine that make one at the same time.
 
     The policy's weights (loaded in `dtype` or float32) are rounded to `dtype` meanwhile, adapter
-    included, as the server has them. Where that is a narrow one and a float32 copy fits, they are
-    computed with in float32: adapters one step apart differ by less than the narrow one's rounding.
+    included, as the server has them. Where that is a narrow one they are computed with in float32,
+    if the memory is there: adapters one step apart differ by less than the narrow one's rounding.
     """
     before = None
     with policy.converted(dtype):
         rounded = _score(policy, ids)
-        narrow = policy.dtype != torch.float32 and not policy.is_sharded
+        narrow = dtype != torch.float32 and not policy.is_sharded
         exact = narrow and _float32_fits(policy, beside)
-        with policy.converted(torch.float32) if exact else nullcontext():
+        with policy.in_float32() if exact else nullcontext():
             new = _score(policy, ids) if exact else rounded
             with policy.without_adapter():
                 base = _score(policy, ids)
@@ -127,18 +126,20 @@ def prove_adapter(
 
 
 def _score(policy: Policy, ids: Sequence[Sequence[int]]) -> Rows:
-    """Logprobs of ids[i][PROMPT_LEN:], each sequence by itself."""
-    out = []
+    """Logprobs of ids[i][PROMPT_LEN:]."""
+    segments = [_segment(sequence) for sequence in ids]
     with torch.no_grad():
-        for sequence in ids:
-            n = len(sequence) - PROMPT_LEN
-            span = Span(turn=0, start=PROMPT_LEN, length=n)
-            none = (0.0,) * n
-            segment = Segment("canary", 0, tuple(sequence), (span,), none, none, none)
-            alone = tensors([segment], policy.device, shared=False)
-            logprobs_n, _ = policy.logprobs(alone, temperature=1.0)
-            out.append(tuple(logprobs_n.tolist()))
-    return tuple(out)
+        batch = tensors(segments, policy.device, shared=False)
+        logprobs_n, _ = policy.logprobs(batch, temperature=1.0)
+    parts = torch.split(logprobs_n, [segment.n_trained for segment in segments])
+    return tuple(tuple(part.tolist()) for part in parts)
+
+
+def _segment(ids: Sequence[int]) -> Segment:
+    n = len(ids) - PROMPT_LEN
+    none = (0.0,) * n
+    span = Span(turn=0, start=PROMPT_LEN, length=n)
+    return Segment("canary", 0, tuple(ids), (span,), none, none, none)
 
 
 def _noise(
@@ -159,7 +160,9 @@ def _noise(
 
 
 def _float32_fits(policy: Policy, beside: int) -> bool:
+    if policy.device.type == "cuda":
+        torch.cuda.empty_cache()  # what the gradient's blocks hold counts as taken
     now = available()
     gpu = now.gpu if policy.device.type == "cuda" else None
     room = now.host // beside if gpu is None else gpu
-    return policy.count_parameters()[1] * _FLOAT32_BYTES < _MEMORY_SHARE * room
+    return policy.float32_bytes < _MEMORY_SHARE * room

@@ -34,8 +34,8 @@ CHUNK_ELEMENTS = 16_000_000
 
 CPU_TOKENS, AMX_TOKENS, GPU_TOKENS = 1024, 2048, 4096
 """Default micro-batches. A default step's gradient took 33 s at 1,024 and 42 s at 4,096 on two
-cores of an EPYC; on a Xeon, whose AMX multiplies faster than rows can be read, 2,048 took 0.86 of
-the time of 1,024, and 0.1 GiB more. `tests/trainer/microbatch_price.py` measures them."""
+cores of an EPYC; on a Xeon with AMX 2,048 took 0.86 of the time of 1,024 in `make bench`, and
+0.1 GiB more. `tests/trainer/microbatch_price.py` measures all."""
 
 
 @settings(
@@ -172,7 +172,8 @@ class TrainerSettings:
             return self.tokens_per_microbatch
         if cuda_devices():
             return GPU_TOKENS
-        return AMX_TOKENS if "amx_bf16" in cpu_features() else CPU_TOKENS
+        multiplied = self.dtype != "fp32" and self.serving_dtype in ("auto", "bfloat16")
+        return AMX_TOKENS if multiplied and "amx_bf16" in cpu_features() else CPU_TOKENS
 
     @property
     def world_size(self) -> int:

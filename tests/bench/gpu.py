@@ -87,7 +87,7 @@ def work_of(kept: Path, size: Size) -> Work:
     if not (bundle := bundle_of(kept, adapter, config)).is_file():
         write_bundle(bundle, size, adapter.sha, config.rollout.temperature)
     work = Work(policy / MODEL, adapter, (), config, smaller)
-    if _least(work) > _room():
+    if _forecast(work) > _room():
         config = preset_config(PRESET, ("trainer.gradient_checkpointing=true",))
         work = Work(policy / MODEL, adapter, (), config, smaller)
     return work
@@ -110,22 +110,15 @@ def _forecast(work: Work, **changes: object) -> int:
     return forecast(work.model, settings, item_bytes_of(settings), work.adapter)
 
 
-def _least(work: Work, **changes: object) -> int:
-    """What a step cannot do without: the trainer's gate asks for about as much."""
-    settings = work.trainer_with(**changes)
-    item = item_bytes_of(settings)
-    return forecast(work.model, settings, item, work.adapter, tcmalloc=True)
-
-
 def _take_size(
     work: Work, taken: Measurements, bundle: Path, tokens: int, checkpointing: bool
 ) -> None:
     """Measure ours with another micro-batch, unless it would not fit."""
     changes = {"tokens_per_microbatch": tokens, "gradient_checkpointing": checkpointing}
     name = f"{tokens:,} tokens{', computed again' if checkpointing else ''}"
-    expected, least = _forecast(work, **changes), _least(work, **changes)
-    if least > _room():
-        tell(f"{name}: left out, needs about {least / GIB:.0f} GiB")
+    expected = _forecast(work, **changes)
+    if expected > _room():
+        tell(f"{name}: left out, needs about {expected / GIB:.0f} GiB")
         return
 
     def do() -> Values:

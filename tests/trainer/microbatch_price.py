@@ -1,9 +1,9 @@
 """`python -m tests.trainer.microbatch_price`: a gradient with small micro-batches and large ones.
 
 Takes the gradient of one made bundle (segments of random ids, as long as a default night's
-episodes, a third of the ids sampled) with the default model and adapter, by turns at 1,024 and at
-4,096 tokens a micro-batch. Prints medians of the seconds, their ratio, the machine's load, and how
-far losses and gradients are apart.
+episodes, a third of the ids sampled) with the default model and adapter, by turns at 1,024, 2,048
+and 4,096 tokens a micro-batch. Prints medians of the seconds, the ratio of the last to
+the first, the machine's load, and how far losses and gradients are apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.gradient import accumulate_gradient
 from trainer.progress import Lines
 from trainer.scoring.micro_batch import micro_batches
 from trainer.scoring.policy import load_policy
-from trainer.settings import CPU_TOKENS, GPU_TOKENS, TrainerSettings
+from trainer.settings import AMX_TOKENS, CPU_TOKENS, GPU_TOKENS, TrainerSettings
 
 PROMPT, TURNS, TURN, REPLY = 110, 8, 29, 10
 """Tokens of a task's prompt; turns of an episode; tokens of a turn and those that are sampled."""
@@ -43,7 +43,9 @@ def main(
     policy = load_policy(model, adapter, getattr(torch, dtype), gradient_checkpointing=False)
     drawn = random.Random(0)
     batch = _batch([_segment(drawn, n, policy.vocabulary) for n in range(segments)])
-    seconds: dict[int, list[float]] = {CPU_TOKENS: [], GPU_TOKENS: []}
+    seconds: dict[int, list[float]] = {
+        tokens: [] for tokens in (CPU_TOKENS, AMX_TOKENS, GPU_TOKENS)
+    }
     losses: dict[int, float] = {}
     gradients: dict[int, torch.Tensor] = {}
     for number in range(rounds + 1):

@@ -135,16 +135,22 @@ def test_what_the_forecast_needs_with_tcmalloc_is_enough_for_the_step(
     require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
 
 
+@pytest.mark.parametrize("own_memory", [True, False])
 def test_what_the_forecast_needs_on_a_gpu_is_enough_for_the_step(
-    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+    own_memory: bool,
+    tiny_model: Path,
+    batches: tuple[Micro, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A DGX Spark's GPU has no memory of its own, and PyTorch's allocator all the same."""
     largest = max(tokens(batch, shared=True) for batch in batches)
     settings = replace(SETTINGS, tokens_per_microbatch=largest)
     with_gpus(monkeypatch, 1)
     room = forecast(tiny_model, settings, 4)
-    with_room(monkeypatch, 0, gpu=room)
+    with_room(monkeypatch, 0, room) if own_memory else with_room(monkeypatch, room)
     require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=True)
-    with_room(monkeypatch, 0, gpu=room // 2)
+    room //= 2
+    with_room(monkeypatch, 0, room) if own_memory else with_room(monkeypatch, room)
     with pytest.raises(Shortage):
         require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=True)
 
@@ -357,7 +363,10 @@ def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
     assert n * per_token + copied * per_copy == pytest.approx(saved, rel=0.15)
 
 
-def test_more_lora_targets_and_a_larger_adapter_need_more(tiny_model: Path, adapter: Path) -> None:
+def test_more_lora_targets_and_a_larger_adapter_need_more(
+    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_gpus(monkeypatch, 0)
     info = read_adapter(adapter)
     every = replace(info, target_modules=(*info.target_modules, "gate_proj", "down_proj"))
     needs = [forecast(tiny_model, SETTINGS, 4, a) for a in (info, every)]

@@ -87,6 +87,9 @@ def test_the_default_micro_batch_follows_the_processor_and_the_device_that_cuda_
     see(monkeypatch, visible)
     assert TrainerSettings().microbatch_tokens == tokens
     assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
+    if not gpus:  # AMX has no products of float32
+        assert TrainerSettings(dtype="fp32").microbatch_tokens == 1024
+        assert TrainerSettings(serving_dtype="float16").microbatch_tokens == 1024
 
 
 @pytest.mark.parametrize(

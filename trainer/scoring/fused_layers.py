@@ -4,8 +4,8 @@ are computed.
 peft multiplies LoRA in the adapter's float32: without tensor cores, and with float32 copies of each
 layer's input and output. Here LoRA has the base's dtype, as it has in the server, and adds into the
 results of the layer's own products; sums over tokens are float32. Norms and SiLU of the gate are
-liger-kernel's where it is installed, one kernel for each pass. All of it gives what
-`lean_layers` gives but for rounding, and keeps less. For the same models.
+liger-kernel's where it is installed, one kernel for each pass; such norms keep no float32. All of
+it gives what `lean_layers` gives but for rounding. For the same models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from trainer.scoring.lean_layers import is_gated
+from trainer.scoring import lean_layers
 
 
 def fuse(model: nn.Module, adapter: str = "default") -> None:
@@ -30,13 +30,14 @@ def fuse(model: nn.Module, adapter: str = "default") -> None:
     from peft.tuners.lora import Linear
 
     with_liger = find_spec("liger_kernel") is not None
+    gated = _gated if with_liger else lean_layers.gated
     modules: Iterable[Any] = model.modules()
     for module in modules:
         forward = None
         if isinstance(module, Linear) and type(module.base_layer) is nn.Linear:
             forward = partial(_with_lora, module, adapter, module.forward)
-        elif with_liger and is_gated(module):
-            forward = partial(_gated, module)
+        elif lean_layers.is_gated(module):
+            forward = partial(gated, module)
         elif with_liger and type(module).__name__.endswith("RMSNorm"):
             forward = partial(_norm, module)
         if forward is not None:

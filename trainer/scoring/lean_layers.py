@@ -29,7 +29,7 @@ def keep_less(model: nn.Module, adapter: str = "default") -> None:
                 _with_lora, module, adapter, module.forward
             )
         elif is_gated(module):
-            module.forward = partial(_gated, module)
+            module.forward = partial(gated, module)
 
 
 def is_gated(module: Any) -> bool:
@@ -47,7 +47,8 @@ def _with_lora(layer: Any, adapter: str, as_peft_does: Any, x: Tensor) -> Tensor
     return apply(layer.base_layer(x), x, a, b, layer.scaling[adapter])  # type: ignore[no-any-return]
 
 
-def _gated(mlp: Any, x: Tensor) -> Tensor:
+def gated(mlp: Any, x: Tensor) -> Tensor:
+    """An MLP's forward pass, of which the gate and the other product are kept."""
     apply: Any = _Gated.apply
     return mlp.down_proj(apply(mlp.gate_proj(x), mlp.up_proj(x)))  # type: ignore[no-any-return]
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.utils.hooks import RemovableHandle
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
@@ -116,15 +117,39 @@ class Policy:
         frequencies are float32 in a server of any dtype, and `nn.Module.to` rounds them. A sharded
         base has to have that dtype already."""
         assert dtype == self.dtype or not self.is_sharded
-        whole = (p for p in self.model.parameters() if not is_sharded(p))
-        before = [(parameter, parameter.data) for parameter in whole]
-        try:
-            for parameter, values in before:
-                parameter.data = values.to(dtype)
+        with _in_dtype((p for p in self.model.parameters() if not is_sharded(p)), dtype):
             yield
+
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """Score in float32 inside the block, without gradients, with the values that the weights
+        have: those of a layer are float32 while it computes, others meanwhile (`float32_bytes`)."""
+        assert not self.is_sharded
+        layers = self._layers()
+        hooks = [hook for layer in layers for hook in _float32_hooks(layer)]
+        try:
+            with _in_dtype(self._outside(layers), torch.float32):
+                yield
         finally:
-            for parameter, values in before:
-                parameter.data = values
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def float32_bytes(self) -> int:
+        """What `in_float32` holds at most besides the weights."""
+        layers = self._layers()
+        inside = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+        outside = sum(p.numel() for p in self._outside(layers))
+        return torch.float32.itemsize * (outside + max(inside, default=0))
+
+    def _layers(self) -> list[nn.Module]:
+        """The backbone's layers, none where transformers does not say which modules they are."""
+        named = set(self._causal._no_split_modules or ())
+        return [m for m in self._backbone.modules() if type(m).__name__ in named]
+
+    def _outside(self, layers: Sequence[nn.Module]) -> list[Parameter]:
+        inside = {id(p) for layer in layers for p in layer.parameters()}
+        return [p for p in self.model.parameters() if id(p) not in inside]
 
     @contextmanager
     def attention(self, kernel: str) -> Iterator[None]:
@@ -134,6 +159,35 @@ class Policy:
             yield
         finally:
             self._causal.set_attn_implementation(self._kernel)
+
+
+@contextmanager
+def _in_dtype(parameters: Iterable[Parameter], dtype: torch.dtype) -> Iterator[None]:
+    """Their values in `dtype` inside the block, and as before after it."""
+    before = [(parameter, parameter.data) for parameter in parameters]
+    try:
+        for parameter, values in before:
+            parameter.data = values.to(dtype)
+        yield
+    finally:
+        for parameter, values in before:
+            parameter.data = values
+
+
+def _float32_hooks(layer: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
+    """Have a layer compute with its weights in float32."""
+    during = ExitStack()
+
+    def before(*_: object) -> None:
+        during.enter_context(_in_dtype(layer.parameters(), torch.float32))
+
+    def after(*_: object) -> None:
+        during.close()
+
+    return (
+        layer.register_forward_pre_hook(before),
+        layer.register_forward_hook(after, always_call=True),
+    )
 
 
 def load_policy(
@@ -172,8 +226,7 @@ def load_policy(
     for parameter in live_lora(model).values():
         parameter.data = parameter.data.float()
     if has_lean_layers(model_dir):
-        fused = device.type == "cuda" and dtype != torch.float32
-        (fuse if fused else keep_less)(model)
+        layers_for(device, dtype)(model)
     if gradient_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
@@ -181,6 +234,11 @@ def load_policy(
         shard_base(getattr(base, base.base_model_prefix), set(base._no_split_modules or ()))
         model.to(device)
     return Policy(model, device, shares_prompts=shares, is_sharded=sharded)
+
+
+def layers_for(device: torch.device, dtype: torch.dtype) -> Callable[[nn.Module], None]:
+    """What changes the layers of a model whose base has this dtype."""
+    return fuse if device.type == "cuda" and dtype != torch.float32 else keep_less
 
 
 def pick_device() -> torch.device:

@@ -109,12 +109,34 @@ def test_exact_logprobs_accuse_no_right_server_however_it_rounds(change: float) 
             judge(c, shifted(c.new, size), "run-v1")
 
 
-def test_a_rounding_that_leans_towards_another_adapter_proves_and_accuses_nothing() -> None:
+@pytest.mark.parametrize("lean", [0.1, 0.4])
+def test_a_rounding_that_leans_to_a_rival_by_less_than_half_the_step_proves_nothing(
+    lean: float,
+) -> None:
     c = canary(change=0.0, exact=True)
     raised = tuple(tuple(v + NOISE for v in row) for row in c.new)
-    leaning = tuple(tuple(v + NOISE / 2 for v in row) for row in c.new)
+    leaning = tuple(tuple(v + lean * NOISE for v in row) for row in c.new)
     proof = judge(replace(c, previous=raised), leaning, "run-v1")
     assert proof.verdict is Verdict.INDISTINGUISHABLE
+    assert "lie between its own and those of the previous adapter" in proof.detail
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_adapter_of_which_a_quarter_is_loaded_is_found_out(exact: bool) -> None:
+    c = replace(canary(change=0.05, from_base=0.2, exact=exact), previous=None)
+    pairs = zip(c.base, c.new, strict=True)
+    part = tuple(tuple(b + (n - b) / 4 for b, n in zip(*rows, strict=True)) for rows in pairs)
+    with pytest.raises(Unavailable, match="the server answers with the base model"):
+        judge(c, shifted(part, NOISE), "run-v1")
+
+
+def test_an_adapter_that_is_a_fifth_too_weak_is_not_proven() -> None:
+    c = replace(canary(change=0.05, from_base=0.2, exact=True), previous=None)
+    pairs = zip(c.base, c.new, strict=True)
+    part = tuple(tuple(n + (b - n) / 5 for b, n in zip(*rows, strict=True)) for rows in pairs)
+    proof = judge(c, shifted(part, NOISE), "run-v1")
+    assert proof.verdict is Verdict.INDISTINGUISHABLE
+    assert "lie between its own and those of the base model" in proof.detail
 
 
 def test_a_change_that_rounding_alone_explains_accuses_no_server() -> None:

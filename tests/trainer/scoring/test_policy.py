@@ -1,13 +1,23 @@
-"""The dtype in which the base's weights are kept. How a policy scores is in `test_gradient`."""
+"""The dtype in which the base's weights are kept and computed with. How a policy scores is in
+`test_gradient`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 from fieldkit.errors import BadInput
+from fieldkit.training.adapter import read_adapter
+from trainer.batch import Segment, Span
 from trainer.scoring import policy
-from trainer.scoring.policy import training_dtype
+from trainer.scoring.fused_layers import fuse
+from trainer.scoring.lean_layers import keep_less
+from trainer.scoring.micro_batch import tensors
+from trainer.scoring.policy import Policy, load_policy, training_dtype
 
 
 def test_a_sharded_base_is_kept_in_the_servers_dtype_however_slow_that_is(
@@ -34,3 +44,54 @@ def test_a_sharded_base_under_a_server_in_float16_is_refused_since_its_gradients
         BadInput, match=r'set engine\.dtype to "bfloat16", or trainer\.shard_base to'
     ):
         training_dtype(setting, torch.float16, sharded=True)
+
+
+def test_a_gpu_has_layers_of_its_own_where_the_base_is_narrow() -> None:
+    gpu, cpu = torch.device("cuda:0"), torch.device("cpu")
+    assert policy.layers_for(gpu, torch.bfloat16) is fuse
+    assert policy.layers_for(gpu, torch.float32) is keep_less
+    assert policy.layers_for(cpu, torch.bfloat16) is keep_less
+
+
+def test_in_float32_a_policy_scores_as_a_float32_copy_of_it_and_holds_one_layer_at_a_time(
+    tiny_model: Path, adapter: Path
+) -> None:
+    narrow = load_policy(
+        tiny_model, read_adapter(adapter), torch.bfloat16, gradient_checkpointing=False
+    )
+    causal: Any = narrow.model.get_base_model()  # type: ignore[operator]
+    layers = causal.model.layers
+    during = []
+    for layer in layers:
+        layer.mlp.register_forward_hook(
+            lambda *_: during.append([dtypes(other) for other in layers])
+        )
+    with narrow.converted(torch.bfloat16):
+        before = {name: p.data.clone() for name, p in narrow.model.named_parameters()}
+        with narrow.converted(torch.float32):
+            copy = scores(narrow)
+        during.clear()
+        with narrow.in_float32():
+            assert torch.equal(scores(narrow), copy)
+        layers[0].mlp.register_forward_pre_hook(lambda *_: 1 / 0)
+        with narrow.in_float32(), pytest.raises(ZeroDivisionError):
+            scores(narrow)
+        after = dict(narrow.model.named_parameters())
+        assert all(p.dtype == torch.bfloat16 for p in after.values())
+        assert all(torch.equal(values, after[name]) for name, values in before.items())
+    wide, still = {torch.float32}, {torch.bfloat16}
+    assert during == [[wide, still], [still, wide]]
+    whole = 4 * narrow.count_parameters()[1]
+    assert narrow.float32_bytes < whole
+
+
+def dtypes(module: nn.Module) -> set[torch.dtype]:
+    return {p.dtype for p in module.parameters()}
+
+
+def scores(of: Policy) -> torch.Tensor:
+    ids = (3, 14, 15, 92, 65, 35)
+    none = (0.0,) * 5
+    segment = Segment("task", 0, ids, (Span(turn=0, start=1, length=5),), none, none, none)
+    with torch.no_grad():
+        return of.logprobs(tensors([segment], of.device, shared=False), 1.0)[0]
