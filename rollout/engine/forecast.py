@@ -13,7 +13,7 @@ from fieldkit.errors import Shortage
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.lifecycle import scarcest
+from rollout.engine.lifecycle import AUTO, RESTART, scarcest
 from rollout.engine.vllm_server import memory_needed, servers_on_a_gpu
 
 
@@ -27,7 +27,8 @@ class MemoryForecast:
     """What a night will need. Bytes, of the memory named by `where`.
 
     engine, trainer: what they are expected to hold at most. longest: what the trainer holds if an
-    episode fills the context. free: available now.
+    episode fills the context. free: available now. restarts: the settings have the server started
+    again for every adapter, whatever fits.
     """
 
     engine: int
@@ -35,6 +36,7 @@ class MemoryForecast:
     free: int
     where: str
     longest: int = 0
+    restarts: bool = False
 
     @property
     def side_by_side(self) -> bool:
@@ -60,6 +62,11 @@ class MemoryForecast:
                 "engine.kv_cache_gib, engine.gpu_memory_utilization (CUDA) or "
                 "trainer.tokens_per_microbatch in run.toml"
             )
+        if self.side_by_side and self.restarts:
+            return (
+                f"{figures}: both fit side by side, but engine.lifecycle is {RESTART.name!r}, which"
+                f' starts the server again for every adapter; "{AUTO}" swaps adapters in'
+            )
         if self.side_by_side:
             return f"{figures}: both fit side by side, so adapters can be swapped in"
         return f"{figures}: one after the other, so the server is restarted for every adapter"
@@ -82,4 +89,5 @@ def forecast(settings: EngineSettings, model_dir: Path, trainer: int) -> MemoryF
     if available.gpu is not None and gpu_total is not None:
         of_one = int(gpu_total * settings.gpu_memory_utilization)
         engine = of_one * servers_on_a_gpu(settings)
-    return MemoryForecast(engine, trainer, free, where, trainer_bytes(settings))
+    restarts = settings.lifecycle == RESTART.name
+    return MemoryForecast(engine, trainer, free, where, trainer_bytes(settings), restarts)

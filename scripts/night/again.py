@@ -46,6 +46,13 @@ class Again:
         pauses = self._pauses(phase, error)
         return pauses[failures] if failures < len(pauses) else None
 
+    @staticmethod
+    def ends_engine(phase: Phase, error: BaseException) -> bool:
+        """Whether the engine ends before the phase is done again: it may hang and say that it is
+        well, or hold the memory that the trainer lacks."""
+        lacks = isinstance(error, Shortage) and phase is Phase.TRAIN
+        return lacks or isinstance(error, Unavailable)
+
     def _pauses(self, phase: Phase, error: BaseException) -> tuple[float, ...]:
         if isinstance(error, Killed) or (isinstance(error, Unavailable) and phase in _PLAYS):
             return _AT_ONCE

@@ -300,8 +300,8 @@ class _Loop:
         later = f" in {to_the_second(pause)}" if pause else ""
         told = f"the {phase} phase is done once more{later}"
         alarm(self.display.tell, f"{error}; {told} (Ctrl-C stops)")
-        if isinstance(error, Unavailable):
-            self.stop_engine()  # it may hang, and say that it is well
+        if self.again.ends_engine(phase, error):
+            self.stop_engine()
         over = time.monotonic() + pause
         while time.monotonic() < over and not self.wish.finish:
             time.sleep(TICK_SECONDS)  # no event says that memory or disk came back

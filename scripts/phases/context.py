@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted
+from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
 from fieldkit.records import Task
@@ -257,7 +258,9 @@ def _from_hub(hub_id: str) -> Path:
     try:
         # Use the cached copy without asking for a newer one: if `main` moved during the night, one
         # step would serve and train another model than the step before.
-        return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+        local = Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+        if _is_whole(local):
+            return local
     except (LocalEntryNotFoundError, HFValidationError):
         pass  # not here yet, or no id, which the second call says
     try:
@@ -269,3 +272,14 @@ def _from_hub(hub_id: str) -> Path:
             f"({type(e).__name__}: {why}); download it on a machine with "
             "a network and name the folder"
         ) from e
+
+
+def _is_whole(snapshot: Path) -> bool:
+    """Whether a model can be loaded from a hub's copy: a program that read only the settings or the
+    tokenizer leaves one without weights."""
+    index = snapshot / "model.safetensors.index.json"
+    weights = {"model.safetensors"}
+    if index.is_file():
+        weights = set(read_json(index)["weight_map"].values())
+    needed = ("config.json", "tokenizer_config.json", *weights)
+    return all((snapshot / name).is_file() for name in needed)

@@ -8,6 +8,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -252,6 +253,12 @@ def forecast(engine: int, trainer: int, free: int) -> MemoryForecast:
 def test_what_fits_at_once_runs_side_by_side_and_what_does_not_one_after_the_other() -> None:
     assert "side by side" in forecast(3, 4, 7).told()
     assert "one after the other" in forecast(3, 4, 6).told()
+
+
+def test_a_run_that_restarts_where_both_fit_is_told_what_would_swap() -> None:
+    told = replace(forecast(3, 4, 7), restarts=True).told()
+    assert 'starts the server again for every adapter; "auto" swaps adapters in' in told
+    assert "one after the other" in replace(forecast(3, 4, 6), restarts=True).told()
 
 
 def test_what_does_not_fit_alone_is_a_shortage_with_the_largest_holders() -> None:

@@ -55,6 +55,14 @@ def test_memory_and_disk_that_were_there_before_are_waited_for_up_to_an_hour() -
     assert pauses(Phase.TRAIN, error, 4, well=True) == [60.0, 600.0, 3600.0, None]
 
 
+def test_the_engine_ends_before_a_trainer_that_lacked_memory_begins_again() -> None:
+    full, gone = Shortage("a micro-batch does not fit the GPU"), Unavailable("no answer")
+    assert Again.ends_engine(Phase.TRAIN, full)
+    assert not Again.ends_engine(Phase.ROLLOUT, full)
+    assert Again.ends_engine(Phase.ROLLOUT, gone)
+    assert not Again.ends_engine(Phase.TRAIN, ChildBug("a traceback"))
+
+
 def test_a_phase_that_never_went_well_tells_its_shortage_or_its_bug_at_once() -> None:
     for error in (Shortage("too large"), ChildBug("a traceback")):
         assert pauses(Phase.TRAIN, error, 1, well=False) == [None]

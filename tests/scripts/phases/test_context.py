@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def test_a_model_of_the_hub_is_asked_for_only_where_it_is_not_cached(
 ) -> None:
     """A newer copy in the middle of a night would be another model."""
     asked: list[bool] = []
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / name).touch()
 
     def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
         asked.append(local_files_only)
@@ -79,3 +82,23 @@ def test_a_model_of_the_hub_is_asked_for_only_where_it_is_not_cached(
     with pytest.raises(BadInput, match=r"its download from the hub failed \(ConnectionError"):
         _from_hub("some/model")
     assert asked == [True, False]
+
+
+@pytest.mark.parametrize("lacks", ["tokenizer_config.json", "model-2.safetensors"])
+def test_a_copy_that_another_program_left_without_weights_or_tokenizer_is_completed(
+    lacks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ("config.json", "tokenizer_config.json", "model-1.safetensors", "model-2.safetensors")
+    for name in names:
+        (tmp_path / name).touch()
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / lacks).unlink()
+
+    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
+        if not local_files_only:
+            (tmp_path / lacks).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert (_from_hub("some/model") / lacks).is_file()

@@ -43,7 +43,7 @@ def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
     assert (config.rollout.temperature, config.trainer.temperature) == (0.8, 0.8)
     assert (config.trainer.lr, config.trainer.kl_coef) == (5e-6, 0.05)
     assert (config.reward.turn_penalty, config.run.eval_every) == (0.2, 25)
-    assert config.engine.lifecycle == "restart"
+    assert config.engine.lifecycle == "auto"
 
 
 def test_a_run_that_is_there_is_not_written_over(tmp_path: Path) -> None:

@@ -211,8 +211,8 @@ of context, the longest 210.
 - *Cheap up to*: up to so many attempts a step, twice as many take less than 1.5 times as long.
 - *Machines*: from this number on, twice as many save less than a tenth.
 - *Next*: what to double first; – where nothing saves a tenth.
-- Engine and trainer stay loaded. The preset `spark` restarts the engine for each step and loads the
-  trainer again, as the article did whose steps took 15 minutes.
+- Engine and trainer stay loaded. The article restarted the engine for each step and loaded the
+  trainer again, in steps of 15 minutes, as a run does where both do not fit at once.
 - What client and sandbox take of the processor is left out, 2 and 10 ms of a core a turn: with
   1,024 attempts on a GPU that is most of a rollout.
 - The bundle of PERFORMANCE-gpu.md has eight times as many ids.
