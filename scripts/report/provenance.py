@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fieldkit.files.journal import Entry
 from fieldkit.gate.memory import GIB
 from fieldkit.records import StepSummary
 from scripts.run.config import RunConfig, changed_keys
@@ -27,11 +28,13 @@ class Used:
     chosen: frozenset[str]
 
 
-def used(manifest: Mapping[str, Any], steps: Sequence[StepSummary]) -> Used:
-    """Make the tables from the manifest; empty tables are left out."""
+def used(
+    manifest: Mapping[str, Any], steps: Sequence[StepSummary], journal: Sequence[Entry] = ()
+) -> Used:
+    """Make the tables from the manifest; empty tables are left out. journal: the run's."""
     config = _mapping(manifest, "config")
     found: dict[str, Iterable[tuple[str, str]]] = {
-        "What and where": [*_identity(manifest), *_adapters(steps)],
+        "What and where": [*_identity(manifest), *_adapters(steps), *_served(journal)],
         "Versions": [(k, str(v)) for k, v in _mapping(manifest, "versions").items()],
         "Hashes (SHA-256)": _hashes(manifest),
         "Settings": _dotted(config),
@@ -80,6 +83,19 @@ def _adapters(steps: Sequence[StepSummary]) -> list[tuple[str, str]]:
     if len(steps) > 1:
         rows.append((f"adapter of step {steps[-1].step}", steps[-1].adapter_sha[:SHA_DIGITS]))
     return rows
+
+
+def _served(journal: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Of how many adapters the server's answers proved that it serves them."""
+    served = [e.data for e in journal if e.event == "adapter_served"]
+    proven = {s["adapter_sha"] for s in served if s.get("verdict") == "PROVEN"}
+    others = len({s["adapter_sha"] for s in served} - proven)
+    if not served:
+        return []
+    told = f"{len(proven)} proven by the server's answers"
+    if others:
+        told += f", {others} known by name and hash alone"
+    return [("adapters served", told)]
 
 
 def _hashes(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -80,7 +80,7 @@ def sections(f: Findings) -> dict[str, Any]:
         },
         "flipped": _flipped(f),
         "pool": _pool(f),
-        "used": used(f.manifest, f.steps),
+        "used": used(f.manifest, f.steps, f.journal),
     }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fieldkit.files.journal import Entry
 from scripts.report.provenance import used
 from scripts.run.config import NightSettings, RunConfig
 from tests.scripts.made_night import summary
@@ -39,6 +40,18 @@ def test_tasks_that_joined_the_pool_are_told_with_their_step() -> None:
 
 def test_the_adapters_at_both_ends_are_told_without_a_manifest() -> None:
     assert rows({})["adapter of step 1"] == "sha-1"
+
+
+def test_adapters_are_counted_by_how_the_server_was_seen_to_serve_them() -> None:
+    verdicts = [("a", "PROVEN"), ("b", "INDISTINGUISHABLE"), ("c", "INDISTINGUISHABLE")]
+    verdicts += [("c", "PROVEN"), ("d", "NO_CANARY")]  # c again, by another server
+    journal = [
+        Entry(0.0, 1, "adapter_served", {"adapter_sha": sha, "verdict": verdict})
+        for sha, verdict in verdicts
+    ]
+    (table,) = used({}, (), journal).tables
+    told = "2 proven by the server's answers, 2 known by name and hash alone"
+    assert table.rows == (("adapters served", told),)
 
 
 def test_a_manifest_of_another_shape_loses_rows_and_raises_nothing() -> None:
