@@ -109,6 +109,8 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
             left = drive(loop.look, loop.do, lambda: wish.finish)
         except BaseException as e:
             loop.journal_error(e)
+            if isinstance(e, FieldkitError) and not isinstance(e, Interrupted):
+                loop.write_page()
             raise
         finally:
             if not options.keep_engine:
@@ -341,6 +343,18 @@ class _Loop:
     def _tick(self) -> None:
         self.display.tick()
         self.held.look()
+
+    def write_page(self) -> None:
+        """Write the page with the steps since the last evaluation and how the night ended: an error
+        ends it while nobody looks, and the page is what a person opens first."""
+        from scripts.evidence.findings import read_findings
+        from scripts.report.files import write_files
+
+        try:
+            for path in write_files(read_findings(self.folder, self.config), self._note):
+                detail(self.display.tell, f"written: {path}")
+        except Exception as e:  # the night's own error matters more
+            detail(self.display.tell, f"no page: {e}")
 
     def _try_to_show(self) -> None:
         """Show the evaluation. What fails there ends no night: a page can be made again."""

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pytest
 
-from fieldkit.errors import BadInput, NotOwner
+from fieldkit.errors import BadInput, NotOwner, Shortage
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family, marked, wait_ended
@@ -148,6 +148,24 @@ def test_a_loop_that_an_error_ends_says_so_in_the_journal(night: RunFolder) -> N
     start, end = Journal(night.journal).read()
     assert (start.event, end.event, end.data["exit"]) == ("loop_start", "loop_end", BAD_INPUT)
     assert str(night.summary(2)) in end.data["error"]
+
+
+def test_a_loop_that_an_error_ends_leaves_a_page_that_says_so(
+    night: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest adapter is not evaluated yet, and the phase that would fails."""
+    (newest,) = [e.parent for e in night.evals.glob("*/eval.json") if '"sha-2"' in e.read_text()]
+    newest.rename(night.path / "away")
+
+    def full(*_: object, **__: object) -> None:
+        raise Shortage("the GPU is full")
+
+    monkeypatch.setattr("scripts.night.loop.run_children", full)
+    with pytest.raises(Shortage, match="the GPU is full"):
+        run(night, io.StringIO())
+    page = (night.path / "report.html").read_text()
+    assert "Stopped by an error after 2" in page
+    assert "the GPU is full" in page
 
 
 def test_a_loop_whose_journal_cannot_be_written_tells_the_first_error(
