@@ -303,9 +303,10 @@ def activation_bytes(
     """What one token of a micro-batch keeps until its backward pass.
 
     In a layer of a Llama-like model of which only LoRA is trained: the float32 copies that two
-    norms make of their inputs; queries, keys and values (of each query's head, as they are repeated
-    for it) and attention's output, and its sums per head in float32; two products of the
-    MLP's width (gate and up); and the inputs of the LoRA targets, one for those that read the same.
+    norms make of their inputs (liger-kernel's on a GPU make none); queries, keys and values (of
+    each query's head, as they are repeated for it) and attention's output, and its sums per head in
+    float32; two products of the MLP's width (gate and up); and the inputs of the LoRA targets, one
+    for those that read the same.
     Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and a float32 copy
     of its input for each target. LoRA's own r numbers are left out. With checkpointing: one hidden
     state for each layer, and one layer's activations.
