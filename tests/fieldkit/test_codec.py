@@ -116,10 +116,8 @@ def test_a_group_survives_disk() -> None:
     assert decode_group(encode_group(group()), "f:1") == group()
 
 
-def test_a_task_and_a_summary_survive_disk() -> None:
-    task = Task("t", "clawgym", "do it", {"difficulty": "easy", "n": [1, {"a": None}]})
-    assert decode(Task, encode(task), "f:1") == task
-    summary = StepSummary(
+def summary() -> StepSummary:
+    return StepSummary(
         step=0,
         outcome=Outcome.START,
         parent_sha=None,
@@ -137,7 +135,12 @@ def test_a_task_and_a_summary_survive_disk() -> None:
         train={},
         seconds={"startup": 0.5},
     )
-    assert decode(StepSummary, encode(summary), "f:1") == summary
+
+
+def test_a_task_and_a_summary_survive_disk() -> None:
+    task = Task("t", "clawgym", "do it", {"difficulty": "easy", "n": [1, {"a": None}]})
+    assert decode(Task, encode(task), "f:1") == task
+    assert decode(StepSummary, encode(summary()), "f:1") == summary()
 
 
 def _changed(**changes: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fieldkit.records import Draw, Signal, StopReason, ended_by_themselves, segments
-from tests.fieldkit.test_codec import group, trajectory, turn
+from fieldkit.records import Draw, EnvSummary, Signal, StopReason, ended_by_themselves, segments
+from tests.fieldkit.test_codec import group, summary, trajectory, turn
 
 
 def test_a_turn_has_a_logprob_for_every_sampled_id() -> None:
@@ -36,6 +36,15 @@ def test_segments_break_where_a_prompt_does_not_extend_the_conversation() -> Non
     anew = turn((9,), (8,))
     assert segments((a, b, anew)) == [[a, b], [anew]]
     assert segments(()) == []
+
+
+def test_a_step_of_several_environments_tells_the_figures_of_each() -> None:
+    own = EnvSummary(8, 0.5, 0.25, 0.5, 1.0, 3.0, 60.0)
+    step = dataclasses.replace(summary(), environments={"shop": own})
+    found = step.in_env("shop")
+    assert found is not None
+    assert (found.n_trajectories, found.mean_reward, found.seconds) == (8, 0.5, {})
+    assert step.in_env("sql") is None
 
 
 def test_records_cannot_be_changed() -> None:

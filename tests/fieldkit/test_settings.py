@@ -126,6 +126,10 @@ def test_tables_become_their_settings_and_a_key_that_follows_has_its_leaders_val
             "solver.extra: expected a table, found 2 (a whole number)",
         ),
         (
+            {"solver": {"steps": 1, "extra": {"heat": "high"}}},
+            "solver.extra.heat: expected a whole number, found 'high' (a text)",
+        ),
+        (
             {"sampling": {"temperature": 3.0}},
             "sampling.temperature: expected a finite number of at least 0 and of at most 2, "
             "found 3.0",

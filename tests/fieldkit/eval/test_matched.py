@@ -56,6 +56,12 @@ def test_an_arms_own_numbers_are_counted() -> None:
     assert row.mean_tokens.value == 60
 
 
+def test_a_row_knows_whether_its_tasks_have_parts() -> None:
+    whole = Arm("warm", {"a": outcome(1, 1), "b": outcome(0, 1)}, SETTINGS)
+    assert compare().row("warm").has_parts
+    assert not MatchedArms((whole,), "warm").row("warm").has_parts
+
+
 def test_assertions_are_counted_both_ways_where_every_outcome_knows_both() -> None:
     """Without what another assertion implies: 2 of 4 against 3 of 4, where 6 of 8 became 8 of 8."""
     before = {"a": replace(outcome(4), once=(2, 2)), "b": replace(outcome(2), once=(0, 2))}

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from fieldkit.process.parent import end_with_parent
+from fieldkit.process.parent import end_with_parent, ended_with
 
 PR_GET_PDEATHSIG = 2  # linux/prctl.h
 
@@ -56,6 +56,15 @@ def signal_at_its_parents_end() -> int:
     number = ctypes.c_int(-1)
     assert ctypes.CDLL(None).prctl(PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0) == 0
     return number.value
+
+
+def test_a_parent_may_ask_it_for_its_child() -> None:
+    code = "import ctypes; n = ctypes.c_int(-1); libc = ctypes.CDLL(None)\n"
+    code += f"libc.prctl({PR_GET_PDEATHSIG}, ctypes.byref(n), 0, 0, 0); print(n.value)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=ended_with(os.getpid())
+    )
+    assert int(child.communicate()[0]) == signal.SIGTERM
 
 
 def test_it_can_be_taken_back() -> None:

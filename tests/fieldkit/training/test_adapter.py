@@ -16,6 +16,7 @@ from fieldkit.training.adapter import (
     adapter_sha,
     check_adapter,
     copy_adapter,
+    linear_shapes,
     other_base,
     read_adapter,
     weight_bytes,
@@ -212,6 +213,11 @@ def test_a_missing_file_is_named(adapter: Path, missing: str) -> None:
     (adapter / missing).unlink()
     with pytest.raises(BadInput, match=missing):
         read_adapter(adapter)
+
+
+def test_a_folder_without_weights_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no \*\.safetensors there, so this is no model"):
+        linear_shapes(tmp_path)
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path, model: Path) -> None:
