@@ -220,6 +220,13 @@ def test_a_folder_without_weights_is_no_model(tmp_path: Path) -> None:
         linear_shapes(tmp_path)
 
 
+def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text('{"quantization_config": {"bits": 4}}')
+    with pytest.raises(BadInput, match="the weights are quantised"):
+        linear_shapes(tmp_path)
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path, model: Path) -> None:
     tensors = lora_tensors()
     gone = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
