@@ -242,20 +242,26 @@ def _inputs(segments: Micro) -> int:
     return sum(s.n_inputs for s in segments)
 
 
+class MicroBatchTooLarge(Shortage):
+    """A micro-batch did not fit the GPU. smaller: a token budget that cuts it, None where its one
+    segment is all that it has."""
+
+    def __init__(self, what: str, smaller: int | None, remedies: Sequence[str]) -> None:
+        super().__init__(f"{what}; {', or '.join(remedies) or 'roll out with fewer turns'}")
+        self.what = what
+        self.smaller = smaller
+
+
 @contextmanager
 def _naming_the_budget(policy: Policy, segments: Micro) -> Iterator[None]:
-    """Turn the GPU's out-of-memory error into a `Shortage` that names the budget that was too
-    large."""
+    """Turn the GPU's out-of-memory error into a `MicroBatchTooLarge`."""
     try:
         yield
     except torch.OutOfMemoryError as e:
         n = tokens(segments, policy.shares_prompts)
-        remedies = []
-        if len(segments) > 1:  # one segment is a micro-batch of its own under any budget
-            remedies.append(f"set tokens_per_microbatch to {n // 2}")
+        smaller = n // 2 if len(segments) > 1 else None
+        remedies = [f"set tokens_per_microbatch to {smaller}"] if smaller else []
         if not policy.is_checkpointing:
             remedies.append("set gradient_checkpointing to true")
-        raise Shortage(
-            f"task {segments[0].task_id}: a micro-batch of {len(segments)} segments, {n} tokens, "
-            f"does not fit the GPU; {', or '.join(remedies) or 'roll out with fewer turns'}"
-        ) from e
+        what = f"task {segments[0].task_id}: a micro-batch of {len(segments)} segments, {n} tokens,"
+        raise MicroBatchTooLarge(f"{what} does not fit the GPU", smaller, remedies) from e

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Shortage
 from trainer.batch import TrainingBatch
-from trainer.gradient import accumulate_gradient
+from trainer.gradient import MicroBatchTooLarge, accumulate_gradient
 from trainer.progress import Progress
 from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro
@@ -40,16 +40,21 @@ def take_passes(
     They are those of the first pass (`accumulate_gradient`), before any step, under the policy that
     sampled the bundle, with the gradient's norm before it is clipped. Only ratio_clipped_share is
     the last pass's, in which the policy has moved furthest. Raises `BadInput` for a gradient that
-    is not finite, beginning with `where`.
+    is not finite, beginning with `where`, and `MicroBatchTooLarge` only before any step.
     """
     figures: dict[str, float] = {}
     old: list[Tensor] | None = None
     share: float | None = None
     for number in range(1, settings.passes + 1):
         optimizer.zero_grad()
-        found, scored = accumulate_gradient(
-            policy, batch, batches, references, settings, progress, old, rank
-        )
+        try:
+            found, scored = accumulate_gradient(
+                policy, batch, batches, references, settings, progress, old, rank
+            )
+        except MicroBatchTooLarge as e:
+            if number > 1:  # whoever began again would take the first step twice
+                raise Shortage(str(e)) from e
+            raise
         norm = torch.nn.utils.clip_grad_norm_(policy.lora().values(), settings.clip_norm).item()
         if not math.isfinite(norm):
             raise BadInput(f"{where}: the gradient's norm is {norm} in pass {number}")

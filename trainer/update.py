@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
-from trainer.gradient import check_ids, reference_logprobs
+from trainer.gradient import MicroBatchTooLarge, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded, report_ranks
 from trainer.optimizer import OPTIMIZERS
@@ -33,8 +34,8 @@ from trainer.passes import take_passes
 from trainer.progress import Progress, Stopwatch
 from trainer.ranks.balance import parts
 from trainer.ranks.rank import Rank
-from trainer.scoring.kept_model import KeptModel
-from trainer.scoring.micro_batch import micro_batches, tokens
+from trainer.scoring.kept_model import KeptModel, give_back
+from trainer.scoring.micro_batch import Micro, micro_batches, tokens
 from trainer.scoring.policy import Policy, serving_dtype, training_dtype
 from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
@@ -114,30 +115,9 @@ def update_adapter(
     loads = rank.gather(sum(tokens(b, shared) for b in batches))
     report_ranks(loads, progress)
 
-    references = None
-    if reference is not None:
-        with watch.phase("reference"):
-            references = reference_logprobs(
-                policy,
-                reference,
-                batches,
-                settings.temperature,
-                progress,
-                checked.batch.segments,
-                rank,
-            )
-    with watch.phase("gradient"):
-        figures = take_passes(
-            policy,
-            optimizer,
-            checked.batch,
-            batches,
-            references,
-            settings,
-            progress,
-            where=f"step {step}",
-            rank=rank,
-        )
+    move = partial(_move, policy, optimizer, reference, checked, settings, watch, progress, rank)
+    figures, n_micro_batches = _in_smaller_parts(move, batches, settings, progress, shared, rank)
+    del move  # it holds the optimizer
     with watch.phase("save"):
         delta = tracker.served(served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)
@@ -161,7 +141,7 @@ def update_adapter(
         **figures,
         **{f"delta_{key}": value for key, value in dataclasses.asdict(delta).items()},
         "n_input_tokens": n_inputs,
-        "n_micro_batches": sum(rank.gather(len(batches))),
+        "n_micro_batches": sum(rank.gather(n_micro_batches)),
         "processes": rank.size,
         "base_shards": rank.size if sharded else 1,
         "rank_imbalance": max(loads) * rank.size / sum(loads),
@@ -174,6 +154,70 @@ def update_adapter(
         "training_bits": torch.finfo(dtype).bits,
         "serving_bits": torch.finfo(served).bits,
     }
+
+
+def _move(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    reference: LoraReferenceSnapshot | None,
+    checked: Checked,
+    settings: TrainerSettings,
+    watch: Stopwatch,
+    progress: Progress,
+    rank: Rank,
+    batches: Sequence[Micro],
+) -> dict[str, float]:
+    """Both passes over these micro-batches, and the optimizer's steps; the figures."""
+    references = None
+    if reference is not None:
+        with watch.phase("reference"):
+            references = reference_logprobs(
+                policy,
+                reference,
+                batches,
+                settings.temperature,
+                progress,
+                checked.batch.segments,
+                rank,
+            )
+    with watch.phase("gradient"):
+        return take_passes(
+            policy,
+            optimizer,
+            checked.batch,
+            batches,
+            references,
+            settings,
+            progress,
+            where=f"step {checked.groups[0].step}",
+            rank=rank,
+        )
+
+
+def _in_smaller_parts(
+    move: Callable[[Sequence[Micro]], dict[str, float]],
+    batches: Sequence[Micro],
+    settings: TrainerSettings,
+    progress: Progress,
+    shared: bool,
+    rank: Rank,
+) -> tuple[dict[str, float], int]:
+    """What `move` returns, and of how many micro-batches: smaller ones than these where the GPU is
+    full. Sums are over the bundle, so the cut changes nothing but their last bits. Several ranks
+    are not asked again, since the others are in a pass that this one has left."""
+    while True:
+        try:
+            return move(batches), len(batches)
+        except MicroBatchTooLarge as e:
+            if e.smaller is None or rank.size > 1:
+                raise
+            smaller = e.smaller
+            progress.say(f"{e.what}: once more with at most {smaller:,} tokens")
+        # Outside of the handler, whose error keeps the tensors of its pass.
+        give_back()
+        settings = dataclasses.replace(settings, tokens_per_microbatch=smaller)
+        segments = [segment for batch in batches for segment in batch]
+        batches = micro_batches(segments, settings, shared=shared)
 
 
 def _require_equal(shas: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import sha256_file
@@ -21,6 +22,8 @@ from tests.trainer.conftest import make_adapter, make_group, write_bundle
 from trainer.checkpoint import read_result, state_sha
 from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
+from trainer.scoring.micro_batch import MicroBatch
+from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
 from trainer.step import train
 
@@ -268,6 +271,49 @@ def test_a_bf16_base_keeps_its_lora_in_float32(inputs: StepInputs) -> None:
     assert result["train"]["training_bits"] == 16
     after = load_file(inputs.out_dir / "adapter" / "adapter_model.safetensors")
     assert {t.dtype for t in after.values()} == {torch.float32}
+
+
+def on_a_gpu_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions of each micro-batch that is scored; larger ones do not fit."""
+    sizes, score = [], Policy.logprobs
+
+    def scored(policy: Policy, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        sizes.append(batch.ids_BS.numel())
+        if sizes[-1] > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(policy, batch, temperature)
+
+    monkeypatch.setattr(Policy, "logprobs", scored)
+    return sizes
+
+
+def test_a_step_whose_micro_batches_do_not_fit_the_gpu_is_taken_in_smaller_ones(
+    inputs: StepInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = step(inputs)["train"]
+    lora = load_file(inputs.out_dir / "adapter" / "adapter_model.safetensors")
+    sizes = on_a_gpu_for(10**9, monkeypatch)
+    step(dataclasses.replace(inputs, out_dir=inputs.out_dir.with_name("seen")))
+    largest, out = max(sizes), StringIO()
+    on_a_gpu_for(largest - 1, monkeypatch)
+    cut = dataclasses.replace(inputs, out_dir=inputs.out_dir.with_name("cut"))
+    train(cut, SETTINGS, Lines(out))
+    taken = json.loads((cut.out_dir / "train.json").read_text())["train"]
+    assert "does not fit the GPU: once more with at most" in out.getvalue()
+    assert taken["n_micro_batches"] > whole["n_micro_batches"]
+    assert taken["loss"] == pytest.approx(whole["loss"], rel=1e-4)
+    for name, values in load_file(cut.out_dir / "adapter" / "adapter_model.safetensors").items():
+        assert torch.allclose(values, lora[name], atol=1e-6)
+
+
+def test_a_segment_that_does_not_fit_the_gpu_by_itself_is_a_shortage(
+    inputs: StepInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu_for(1, monkeypatch)
+    with pytest.raises(
+        Shortage, match=r"a micro-batch of 1 segments, .* does not fit the GPU; set"
+    ):
+        step(inputs)
 
 
 def test_a_gpu_that_is_full_after_the_last_micro_batch_is_a_shortage_and_no_bug(
