@@ -94,7 +94,7 @@ def test_a_model_that_is_there_is_not_made_again(kept: Path, work: Work) -> None
 def test_what_would_not_fit_is_left_out_and_computed_again_where_that_does(
     work: Work, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needs = gpu._least(work, tokens_per_microbatch=4096, gradient_checkpointing=False)
+    needs = gpu._forecast(work, tokens_per_microbatch=4096, gradient_checkpointing=False)
     monkeypatch.setattr(gpu, "_room", lambda: needs - 1)
     monkeypatch.setattr(trainers, "passes", lambda *a, **k: passed(1.0, 4e9))
     taken = Measurements(tmp_path / "m.jsonl", ABOUT)
