@@ -215,6 +215,9 @@ def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:
     return found is not None and found.over
 
 
+_FEW_STOPS = 0.1  # of a step's attempts: hardly a group of four has one
+
+
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     """Raise `PoolConverged` with the evidence and what to do next."""
     reader, newest = RunReader(folder), folder.adapter(folder.finished_steps() - 1)
@@ -224,9 +227,16 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
         go_on = f"{run} --on-converged grow` goes on with {counted(n, 'task')} of the reserve"
     else:
         go_on = f"Add tasks to {from_checkout(config.data.pool)}, then {run}` goes on"
+    habit = ""
+    if (stops := reader.step(reader.n_steps - 1).stop_rate) is not None and stops < _FEW_STOPS:
+        habit = (
+            f" Of the last step's attempts {stops:.0%} ended by themselves, and where a whole group"
+            " plays to the limit none shows another that it can stop: raise rollout.temperature, or"
+            " begin with demonstrations that stop (`grpo sft DIR --stops 0.1`)."
+        )
     raise PoolConverged(
-        f"{pool_now(reader, config).message}. Everything is saved. {go_on}; or `grpo new` another"
-        f' run, on other tasks, with [model] adapter = "{in_checkout(newest)}"'
+        f"{pool_now(reader, config).message}.{habit} Everything is saved. {go_on}; or `grpo new`"
+        f' another run, on other tasks, with [model] adapter = "{in_checkout(newest)}"'
     )
 
 

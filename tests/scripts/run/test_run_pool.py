@@ -147,6 +147,20 @@ def test_a_reserve_without_a_task_left_ends_the_night(night: Night, tmp_path: Pa
         grow(night)
 
 
+def test_a_pool_that_converged_on_attempts_that_never_stop_is_told_what_would_show_them(
+    night: Night,
+) -> None:
+    newest = night.folder.summary(night.folder.finished_steps() - 1)
+    step = json.loads(newest.read_text())
+    newest.write_text(json.dumps({**step, "stop_rate": 0.03}))
+    with pytest.raises(PoolConverged, match=r"3% ended by themselves.* raise rollout\.temperature"):
+        raise_converged(night.folder, night.config)
+    newest.write_text(json.dumps({**step, "stop_rate": 0.9}))
+    with pytest.raises(PoolConverged) as usual:
+        raise_converged(night.folder, night.config)
+    assert "raise rollout.temperature" not in str(usual.value)
+
+
 def too_long(task: Task) -> Task:
     return replace(task, prompt=f"{task.prompt} {'And so on. ' * 10_000}")
 
