@@ -264,7 +264,7 @@ def _require_gpu() -> None:
             'engine.lifecycle: "sleep" is for a GPU: vLLM on a CPU cannot give its memory back; set'
             ' it to "auto"'
         )
-    if memory.gpu_total() is None:
+    if memory.gpu_names() and memory.gpu_total() is None:
         raise BadInput(
             'engine.lifecycle: "sleep" is for a GPU with memory of its own; on one that shares the'
             ' host\'s nothing would come free; set it to "auto"'

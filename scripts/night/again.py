@@ -50,6 +50,8 @@ class Again:
     def ends_engine(phase: Phase, error: BaseException) -> bool:
         """Whether the engine ends before the phase is done again: it may hang and say that it is
         well, or hold the memory that the trainer lacks."""
+        if isinstance(error, Killed):
+            return False
         lacks = isinstance(error, Shortage) and phase is Phase.TRAIN
         return lacks or isinstance(error, Unavailable)
 

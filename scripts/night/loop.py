@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import FieldkitError, Interrupted, Unavailable, foreseen
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable, foreseen
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from rollout.sandbox.command import SandboxKind
@@ -104,17 +104,18 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
         loop.journal_start()
         if options.sandbox == "none":
             alarm(both.tell, UNPROTECTED)
-        trouble = None
+        trouble, has_failed = None, False
         try:
             left = drive(loop.look, loop.do, lambda: wish.finish)
         except BaseException as e:
             loop.journal_error(e)
-            if isinstance(e, FieldkitError) and not isinstance(e, Interrupted):
-                loop.write_page()
+            has_failed = isinstance(e, Exception) and not isinstance(e, Interrupted)
             raise
         finally:
             if not options.keep_engine:
                 trouble = loop.stop_engine()
+            if has_failed:  # memory may be what was short, and the engine has given back its own
+                loop.write_page()
             both.close()
         loop.end(left, trouble)
 
@@ -348,10 +349,15 @@ class _Loop:
         """Write the page with the steps since the last evaluation and how the night ended: an error
         ends it while nobody looks, and the page is what a person opens first."""
         from scripts.evidence.findings import read_findings
-        from scripts.report.files import write_files
+        from scripts.report.files import write_files, write_report
 
         try:
-            for path in write_files(read_findings(self.folder, self.config), self._note):
+            findings = read_findings(self.folder, self.config)
+            try:
+                written = write_files(findings, self._note)
+            except BadInput:  # without evidence, for which the page has a gap
+                written = [write_report(findings, tell=self._note)]
+            for path in written:
                 detail(self.display.tell, f"written: {path}")
         except Exception as e:  # the night's own error matters more
             detail(self.display.tell, f"no page: {e}")

@@ -231,8 +231,9 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     if (stops := reader.step(reader.n_steps - 1).stop_rate) is not None and stops < _FEW_STOPS:
         habit = (
             f" Of the last step's attempts {stops:.0%} ended by themselves, and where a whole group"
-            " plays to the limit none shows another that it can stop: raise rollout.temperature, or"
-            " begin with demonstrations that stop (`grpo sft DIR --stops 0.1`)."
+            " plays to the limit none shows another that it can stop: begin another run with a"
+            " higher rollout.temperature, or from demonstrations that stop (`grpo sft DIR --stops"
+            " 0.1`)."
         )
     raise PoolConverged(
         f"{pool_now(reader, config).message}.{habit} Everything is saved. {go_on}; or `grpo new`"

@@ -61,6 +61,7 @@ def test_the_engine_ends_before_a_trainer_that_lacked_memory_begins_again() -> N
     assert not Again.ends_engine(Phase.ROLLOUT, full)
     assert Again.ends_engine(Phase.ROLLOUT, gone)
     assert not Again.ends_engine(Phase.TRAIN, ChildBug("a traceback"))
+    assert not Again.ends_engine(Phase.TRAIN, Killed("killed")), "the engine is well"
 
 
 def test_a_phase_that_never_went_well_tells_its_shortage_or_its_bug_at_once() -> None:

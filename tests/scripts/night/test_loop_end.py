@@ -26,6 +26,7 @@ from fieldkit.process.owned import family, marked, wait_ended
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.base.display import PlainDisplay
+from scripts.base.exit_codes import ChildBug
 from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import detach
 from scripts.night.loop import LoopOptions, run_loop
@@ -150,18 +151,19 @@ def test_a_loop_that_an_error_ends_says_so_in_the_journal(night: RunFolder) -> N
     assert str(night.summary(2)) in end.data["error"]
 
 
+@pytest.mark.parametrize("error", [Shortage("the GPU is full"), ChildBug("the GPU is full")])
 def test_a_loop_that_an_error_ends_leaves_a_page_that_says_so(
-    night: RunFolder, monkeypatch: pytest.MonkeyPatch
+    error: Exception, night: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest adapter is not evaluated yet, and the phase that would fails."""
     (newest,) = [e.parent for e in night.evals.glob("*/eval.json") if '"sha-2"' in e.read_text()]
     newest.rename(night.path / "away")
 
     def full(*_: object, **__: object) -> None:
-        raise Shortage("the GPU is full")
+        raise error
 
     monkeypatch.setattr("scripts.night.loop.run_children", full)
-    with pytest.raises(Shortage, match="the GPU is full"):
+    with pytest.raises(type(error), match="the GPU is full"):
         run(night, io.StringIO())
     page = (night.path / "report.html").read_text()
     assert "Stopped by an error after 2" in page

@@ -153,12 +153,14 @@ def test_a_pool_that_converged_on_attempts_that_never_stop_is_told_what_would_sh
     newest = night.folder.summary(night.folder.finished_steps() - 1)
     step = json.loads(newest.read_text())
     newest.write_text(json.dumps({**step, "stop_rate": 0.03}))
-    with pytest.raises(PoolConverged, match=r"3% ended by themselves.* raise rollout\.temperature"):
+    with pytest.raises(
+        PoolConverged, match=r"3% ended by themselves.* higher rollout\.temperature"
+    ):
         raise_converged(night.folder, night.config)
     newest.write_text(json.dumps({**step, "stop_rate": 0.9}))
     with pytest.raises(PoolConverged) as usual:
         raise_converged(night.folder, night.config)
-    assert "raise rollout.temperature" not in str(usual.value)
+    assert "higher rollout.temperature" not in str(usual.value)
 
 
 def too_long(task: Task) -> Task:
