@@ -75,6 +75,11 @@ def test_a_holder_is_named_in_one_line_whatever_it_calls_itself() -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        process.stdout.read(1)  # it is cat by now: a name is written a moment after the exec
         (name,) = (h.name for h in top_holders(count=10_000) if h.pid == process.pid)
         process.communicate()
     assert name == "first ?[2J second"
