@@ -88,13 +88,12 @@ def require_memory(
             f" host's memory before it is sharded, and {now.host // beside / GIB:.1f} GiB are"
             " available for each; set processes to fewer, or free memory"
         )
-    allocator = 1.0 if _has_tcmalloc() else _ALLOCATOR
     fixed, per_token, per_copy = _needs(
         model_dir,
         settings,
         item_bytes,
         adapter,
-        _GPU_ALLOCATOR if on_gpu else allocator,
+        _allocator(on_gpu=on_gpu, tcmalloc=_has_tcmalloc()),
         shards=1 if gpu is None else shards,
     )
     if loaded:
@@ -215,7 +214,7 @@ def forecast(
     program more. A sharded base counts whole there, because every process loads it whole.
     """
     on_gpu = bool(cuda_devices())
-    allocator = _GPU_ALLOCATOR if on_gpu else 1.0 if tcmalloc else _ALLOCATOR
+    allocator = _allocator(on_gpu=on_gpu, tcmalloc=tcmalloc)
     shards = settings.shards if on_gpu else 1
     fixed, per_token, per_copy = _needs(
         model_dir, settings, item_bytes, adapter, allocator, shards=shards
@@ -226,6 +225,13 @@ def forecast(
     if on_gpu:
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)
+
+
+def _allocator(*, on_gpu: bool, tcmalloc: bool) -> float:
+    """What is kept for each byte that a micro-batch saves."""
+    if on_gpu:
+        return _GPU_ALLOCATOR
+    return 1.0 if tcmalloc else _ALLOCATOR
 
 
 def _has_tcmalloc() -> bool:

@@ -115,9 +115,14 @@ def update_adapter(
     loads = rank.gather(sum(tokens(b, shared) for b in batches))
     report_ranks(loads, progress)
 
-    move = partial(_move, policy, optimizer, reference, checked, settings, watch, progress, rank)
-    figures, n_micro_batches = _in_smaller_parts(move, batches, settings, progress, shared, rank)
-    del move  # it holds the optimizer
+    figures, n_micro_batches = _in_smaller_parts(
+        partial(_move, policy, optimizer, reference, checked, settings, watch, progress, rank),
+        batches,
+        settings,
+        progress,
+        shared,
+        rank,
+    )
     with watch.phase("save"):
         delta = tracker.served(served)
         sha = _save_adapter(policy, inputs.adapter, build / ADAPTER_DIR)

@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable, foreseen
+from fieldkit.errors import FieldkitError, Interrupted, Unavailable, foreseen
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from rollout.sandbox.command import SandboxKind
 from scripts.base.children import TICK_SECONDS, Program, run_children
 from scripts.base.display import Both, Display, log_display, to_the_second
-from scripts.base.events import Event, EventKind, alarm, detail, note, read_event, table
+from scripts.base.events import Event, EventKind, alarm, detail, note, read_event
 from scripts.base.exit_codes import Killed, as_journalled, raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.again import Again
 from scripts.night.held import Held
+from scripts.night.pages import show_evaluation, write_page
 from scripts.phases.registry import HARDER, PHASES
 from scripts.run.config import UNPROTECTED, OnConverged, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
@@ -346,19 +347,9 @@ class _Loop:
         self.held.look()
 
     def write_page(self) -> None:
-        """Write the page with the steps since the last evaluation and how the night ended: an error
-        ends it while nobody looks, and the page is what a person opens first."""
-        from scripts.evidence.findings import read_findings
-        from scripts.report.files import write_files, write_report
-
+        """Write what there is, for the person who comes after an error has ended the night."""
         try:
-            findings = read_findings(self.folder, self.config)
-            try:
-                written = write_files(findings, self._note)
-            except BadInput:  # without evidence, for which the page has a gap
-                written = [write_report(findings, tell=self._note)]
-            for path in written:
-                detail(self.display.tell, f"written: {path}")
+            write_page(self.folder, self.config, self.display.tell, self._note)
         except Exception as e:  # the night's own error matters more
             detail(self.display.tell, f"no page: {e}")
 
@@ -366,27 +357,11 @@ class _Loop:
         """Show the evaluation. What fails there ends no night: a page can be made again."""
         self.unshown = None
         try:
-            self._show_evaluation()
+            show_evaluation(self.folder, self.config, self.display.tell, self._note)
         except Exception as e:
             self.unshown = e
             told = f"no tables ({str(e) or repr(e)}): `grpo table {self.folder.typed}` makes them"
             alarm(self.display.tell, told)
-
-    def _show_evaluation(self) -> None:
-        """Show the main table before the first trained step, the whole page afterwards."""
-        from scripts.evidence.findings import read_findings
-        from scripts.evidence.tables import main_table
-        from scripts.evidence.text_page import rich_page
-        from scripts.report.files import write_files
-        from scripts.words.text import as_text
-
-        findings = read_findings(self.folder, self.config)
-        evidence = findings.require_evidence()
-        trained = len(findings.steps) > 1
-        shown = rich_page(findings) if trained else main_table(evidence).rich()
-        table(self.display.tell, as_text(shown))
-        for path in write_files(findings, self._note):
-            detail(self.display.tell, f"written: {path}")
 
     def _note(self, text: str) -> None:
         note(self.display.tell, text)

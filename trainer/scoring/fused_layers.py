@@ -10,8 +10,6 @@ it gives what `lean_layers` gives but for rounding. For the same models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,41 +25,22 @@ def fuse(model: nn.Module, adapter: str = "default") -> None:
 
     The base has 16-bit weights that are not trained; the LoRA is float32 and has no dropout.
     """
-    from peft.tuners.lora import Linear
+    if find_spec("liger_kernel") is None:
+        lean_layers.change_layers(model, adapter, _with_lora, lean_layers.gated)
+        return
+    from liger_kernel.ops import LigerRMSNormFunction, LigerSiLUMulFunction
 
-    with_liger = find_spec("liger_kernel") is not None
-    gated = _gated if with_liger else lean_layers.gated
-    modules: Iterable[Any] = model.modules()
-    for module in modules:
-        forward = None
-        if isinstance(module, Linear) and type(module.base_layer) is nn.Linear:
-            forward = partial(_with_lora, module, adapter, module.forward)
-        elif lean_layers.is_gated(module):
-            forward = partial(gated, module)
-        elif with_liger and type(module).__name__.endswith("RMSNorm"):
-            forward = partial(_norm, module)
-        if forward is not None:
-            module.forward = forward
+    def norm(of: Any, x: Tensor) -> Tensor:
+        return LigerRMSNormFunction.apply(x, of.weight, of.variance_epsilon)  # type: ignore[no-any-return]
+
+    lean_layers.change_layers(model, adapter, _with_lora, LigerSiLUMulFunction.apply, norm)
 
 
-def _with_lora(layer: Any, adapter: str, as_peft_does: Any, x: Tensor) -> Tensor:
-    a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
-    if layer.disable_adapters or layer.merged or x.dtype == a.dtype:
-        return as_peft_does(x)  # type: ignore[no-any-return]
-    base, apply = layer.base_layer, _LinearWithLora.apply
-    return apply(x, base.weight, base.bias, a, b, layer.scaling[adapter])  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _gated(mlp: Any, x: Tensor) -> Tensor:
-    from liger_kernel.ops import LigerSiLUMulFunction
-
-    return mlp.down_proj(LigerSiLUMulFunction.apply(mlp.gate_proj(x), mlp.up_proj(x)))  # type: ignore[no-any-return]
-
-
-def _norm(norm: Any, x: Tensor) -> Tensor:
-    from liger_kernel.ops import LigerRMSNormFunction
-
-    return LigerRMSNormFunction.apply(x, norm.weight, norm.variance_epsilon)  # type: ignore[no-any-return]
+def _with_lora(base: Any, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    if type(base) is not nn.Linear:
+        return lean_layers.with_lora(base, x, a, b, scale)
+    apply: Any = _LinearWithLora.apply
+    return apply(x, base.weight, base.bias, a, b, scale)  # type: ignore[no-any-return]
 
 
 class _LinearWithLora(torch.autograd.Function):

@@ -9,7 +9,7 @@ computed again. Only for what the trainer takes, plain LoRA without dropout, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -17,40 +17,67 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
+Lora = Callable[[Any, Tensor, Tensor, Tensor, float], Tensor]
+"""(base layer, x, A, B, scale) → W·x + bias + scale · B·A·x."""
+
 
 def keep_less(model: nn.Module, adapter: str = "default") -> None:
     """Give a peft model's LoRA layers and gated MLPs these forward passes."""
+    change_layers(model, adapter, with_lora, gated)
+
+
+def change_layers(
+    model: nn.Module,
+    adapter: str,
+    lora: Lora,
+    gate: Callable[[Tensor, Tensor], Tensor],
+    norm: Callable[[Any, Tensor], Tensor] | None = None,
+) -> None:
+    """Give a peft model's LoRA layers, gated MLPs and norms other forward passes.
+
+    gate: (gate, up) → SiLU(gate) · up. norm: (RMS norm, x) → x normed; None leaves norms alone.
+    """
     from peft.tuners.lora import Linear
 
     modules: Iterable[Any] = model.modules()
     for module in modules:
         if isinstance(module, Linear):
-            module.forward = partial(  # type: ignore[method-assign]
-                _with_lora, module, adapter, module.forward
-            )
-        elif is_gated(module):
-            module.forward = partial(gated, module)
+            forward = partial(_where_trained, module, adapter, lora, module.forward)
+            module.forward = forward  # type: ignore[method-assign]
+        elif _is_gated(module):
+            module.forward = partial(_mlp, module, gate)
+        elif norm is not None and type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(norm, module)
 
 
-def is_gated(module: Any) -> bool:
+def _is_gated(module: Any) -> bool:
     """Whether it is down(silu(gate(x)) · up(x))."""
     parts = ("gate_proj", "up_proj", "down_proj")
     config = getattr(module, "config", None)
     return all(hasattr(module, p) for p in parts) and getattr(config, "hidden_act", "") == "silu"
 
 
-def _with_lora(layer: Any, adapter: str, as_peft_does: Any, x: Tensor) -> Tensor:
+def _where_trained(layer: Any, adapter: str, lora: Lora, as_peft_does: Any, x: Tensor) -> Tensor:
     a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
     if layer.disable_adapters or layer.merged or x.dtype == a.dtype:
         return as_peft_does(x)  # type: ignore[no-any-return]
+    return lora(layer.base_layer, x, a, b, layer.scaling[adapter])
+
+
+def _mlp(mlp: Any, gate: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
+    return mlp.down_proj(gate(mlp.gate_proj(x), mlp.up_proj(x)))  # type: ignore[no-any-return]
+
+
+def with_lora(base: nn.Module, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """`Lora` that keeps x as it is."""
     apply: Any = _Lora.apply
-    return apply(layer.base_layer(x), x, a, b, layer.scaling[adapter])  # type: ignore[no-any-return]
+    return apply(base(x), x, a, b, scale)  # type: ignore[no-any-return]
 
 
-def gated(mlp: Any, x: Tensor) -> Tensor:
-    """An MLP's forward pass, of which the gate and the other product are kept."""
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """SiLU(gate) · up, which keeps these two."""
     apply: Any = _Gated.apply
-    return mlp.down_proj(apply(mlp.gate_proj(x), mlp.up_proj(x)))  # type: ignore[no-any-return]
+    return apply(gate, up)  # type: ignore[no-any-return]
 
 
 class _Lora(torch.autograd.Function):

@@ -55,14 +55,15 @@ def micro_batches(
     is noticed at once. A segment longer than the budget is a micro-batch of its own: its length is
     the context's at most, and `trainer.budget` says whether it fits.
     """
+    most = settings.microbatch_tokens  # which may ask for the machine's devices
     out: list[list[Segment]] = []
     for task in _tasks(found, shared):
-        if out and tokens([*out[-1], *task], shared) <= settings.microbatch_tokens:
+        if out and tokens([*out[-1], *task], shared) <= most:
             out[-1] += task
             continue
         out.append([])  # a task is split only where it does not fit by itself
         for segment in task:
-            if out[-1] and tokens([*out[-1], segment], shared) > settings.microbatch_tokens:
+            if out[-1] and tokens([*out[-1], segment], shared) > most:
                 out.append([])
             out[-1].append(segment)
     return tuple(tuple(batch) for batch in out)

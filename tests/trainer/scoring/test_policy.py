@@ -12,12 +12,13 @@ from torch import nn
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import read_adapter
-from trainer.batch import Segment, Span
+from trainer.canary import _score
 from trainer.scoring import policy
 from trainer.scoring.fused_layers import fuse
 from trainer.scoring.lean_layers import keep_less
-from trainer.scoring.micro_batch import tensors
-from trainer.scoring.policy import Policy, load_policy, training_dtype
+from trainer.scoring.policy import load_policy, training_dtype
+
+IDS = [[3, 14, 15, 92, 65, 35]]
 
 
 def test_a_sharded_base_is_kept_in_the_servers_dtype_however_slow_that_is(
@@ -69,13 +70,13 @@ def test_in_float32_a_policy_scores_as_a_float32_copy_of_it_and_holds_one_layer_
     with narrow.converted(torch.bfloat16):
         before = {name: p.data.clone() for name, p in narrow.model.named_parameters()}
         with narrow.converted(torch.float32):
-            copy = scores(narrow)
+            copy = _score(narrow, IDS)
         during.clear()
         with narrow.in_float32():
-            assert torch.equal(scores(narrow), copy)
+            assert _score(narrow, IDS) == copy
         layers[0].mlp.register_forward_pre_hook(lambda *_: 1 / 0)
         with narrow.in_float32(), pytest.raises(ZeroDivisionError):
-            scores(narrow)
+            _score(narrow, IDS)
         after = dict(narrow.model.named_parameters())
         assert all(p.dtype == torch.bfloat16 for p in after.values())
         assert all(torch.equal(values, after[name]) for name, values in before.items())
@@ -87,11 +88,3 @@ def test_in_float32_a_policy_scores_as_a_float32_copy_of_it_and_holds_one_layer_
 
 def dtypes(module: nn.Module) -> set[torch.dtype]:
     return {p.dtype for p in module.parameters()}
-
-
-def scores(of: Policy) -> torch.Tensor:
-    ids = (3, 14, 15, 92, 65, 35)
-    none = (0.0,) * 5
-    segment = Segment("task", 0, ids, (Span(turn=0, start=1, length=5),), none, none, none)
-    with torch.no_grad():
-        return of.logprobs(tensors([segment], of.device, shared=False), 1.0)[0]
