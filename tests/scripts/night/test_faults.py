@@ -202,13 +202,14 @@ def standing_still(pids: Iterable[int]) -> Iterator[None]:
         leader.suspend()  # first, so that it starts nothing while its children are looked up
         stopped.append(leader)
         for child in leader.children(recursive=True):
-            child.suspend()
-            stopped.append(child)
+            with suppress(psutil.NoSuchProcess):  # one that ends between the two needs no stop
+                child.suspend()
+                stopped.append(child)
     try:
         yield
     finally:
         for process in stopped:
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):  # one resumed before may have ended it
                 process.resume()
 
 
