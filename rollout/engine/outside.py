@@ -66,30 +66,32 @@ def api_keys(settings: EngineSettings) -> list[str]:
     sources = settings.keys_from or [""]
     if len(sources) == 1:
         sources = sources * len(settings.urls)
-    return [_key(source) for source in sources]
+    return [read_key(source) if source else "" for source in sources]
 
 
-def _key(source: str) -> str:
-    key = _written(source).strip()  # a line's end comes from a file, and from `$(cat FILE)`
+def read_key(source: str, named: str = "engine.keys_from") -> str:
+    """The API key in the environment variable of this name, or in the file where it has a slash.
+
+    named: what names the source, for messages. Raises `BadInput` as `api_keys`.
+    """
+    key = _written(source, named).strip()  # a line's end comes from a file, and from `$(cat FILE)`
     # Another one is refused here: what sends it as a header repeats it in its error.
     if " " in key or not (key.isascii() and key.isprintable()):
         raise BadInput(
-            f"engine.keys_from: what {source} holds is no key: a key is one word of printable ASCII"
+            f"{named}: what {source} holds is no key: a key is one word of printable ASCII"
         )
     return key
 
 
-def _written(source: str) -> str:
-    if not source:
-        return ""
+def _written(source: str, named: str) -> str:
     if "/" not in source:
         if source not in os.environ:
-            raise BadInput(f"engine.keys_from: the environment has no variable {source}")
+            raise BadInput(f"{named}: the environment has no variable {source}")
         return os.environ[source]
     try:
         return Path(source).expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError as e:
-        raise BadInput(f"engine.keys_from: {source}: {e.strerror}") from e
+        raise BadInput(f"{named}: {source}: {e.strerror}") from e
 
 
 def outside_servers(

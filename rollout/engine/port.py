@@ -8,17 +8,20 @@ vLLM. A free port is therefore one that the kernel gives to no outgoing connecti
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import socket
 from pathlib import Path
 
 import psutil
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import BadInput, Unavailable
 
 HOST = "127.0.0.1"
 """Loopback only: the server cannot be reached from outside this machine."""
 
+EVERYWHERE = ("0.0.0.0", "::")
+"""All addresses of this machine, loopback among them."""
 
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """The first and the last port that the kernel gives to a socket which asked for none."""
@@ -30,13 +33,14 @@ _ATTEMPTS = 64
 def free_port(asked: int, host: str = HOST) -> int:
     """`asked` if nobody listens there, or any free port for 0. Raises `Unavailable`.
 
-    host: the address of this machine at which the server is to listen.
+    host: the address of this machine at which the server is to listen. Raises `BadInput` where it
+    is none.
     """
-    if not asked:
-        return _any_free(host)
     try:
-        return _bound(asked, host)
+        return _bound(asked, host) if asked else _any_free(host)
     except OSError as e:
+        if e.errno == errno.EADDRNOTAVAIL or isinstance(e, socket.gaierror):
+            raise BadInput(f"{host}: no address of this machine ({e.strerror})") from None
         raise Unavailable(
             f"port {asked} on {host} is busy ({holder(asked)}; {e.strerror}); end that "
             "program if it is yours, or set engine.port to 0 to take any free port"
@@ -67,3 +71,8 @@ def holder(port: int) -> str:
         if at_port and connection.status == psutil.CONN_LISTEN and connection.pid:
             return f"held by pid {connection.pid}, {psutil.Process(connection.pid).name()}"
     return "held by another user's program"
+
+
+def address(host: str, port: int) -> str:
+    """The address of a server at this host and port, as an HTTP client takes it."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -35,7 +35,7 @@ from rollout.engine.leftovers import (
     to_come_back,
 )
 from rollout.engine.lifecycle import LIFECYCLES, Lifecycle, decide
-from rollout.engine.port import HOST, free_port
+from rollout.engine.port import EVERYWHERE, HOST, address, free_port
 from rollout.engine.proof import Proof, prove
 from rollout.engine.replica import Replica
 from rollout.engine.target import Served, Target
@@ -65,7 +65,8 @@ class Server:
     """One server of a run folder. Use it under the run's engine lock.
 
     target: what to serve; None for a caller that only stops it or makes room. beside: the run's
-    other servers, which may be starting at the same time.
+    other servers, which may be starting at the same time. host: the address that it listens at.
+    key: its API key; "" makes a new one at each start.
     """
 
     def __init__(
@@ -76,6 +77,9 @@ class Server:
         target: Target | None = None,
         replica: Replica = _ONLY,
         beside: Sequence[Server] = (),
+        *,
+        host: str = HOST,
+        key: str = "",
     ) -> None:
         self.run_dir = run_dir
         self.settings = settings
@@ -84,6 +88,7 @@ class Server:
         self.beside = beside
         self._on_progress = on_progress
         self._target = target
+        self._host, self._key = host, key
         self._began: float | None = None  # when its process was launched, until it is ready
         self._started_anew = False  # in the place of one that could be faster
 
@@ -204,17 +209,21 @@ class Server:
         self.say("starting vLLM")
         began = time.monotonic()
         self._require_memory()
-        port = free_port(self._port_asked)
+        target, host = self.target, self._host
+        port = free_port(self._port_asked, host)
         scratch = new_scratch()
         self._with_kernels(lambda: kernel_cache.fill(scratch / KERNELS))
-        target, key = self.target, secrets.token_urlsafe(24)
+        key = self._key or secrets.token_urlsafe(24)
         env = vllm_server.environment(self.settings, key, scratch, self.replica)
         self._enter(
-            vllm_server.command(target.model_dir, self.settings, target.shape, target.paths, port),
+            vllm_server.command(
+                target.model_dir, self.settings, target.shape, target.paths, port, host
+            ),
             env,
             scratch,
             {
                 "port": port,
+                **({} if host in (HOST, *EVERYWHERE) else {"host": host}),
                 "trainer_bytes": trainer_bytes(self.settings),
                 # Of several servers the second one sees the first one load.
                 _SLEEPS: self.settings.replicas == 1
@@ -428,8 +437,7 @@ class Server:
 
 def url(owned: Owned) -> str:
     """Its address: on loopback, unless the ledger notes another host."""
-    host = owned.info.get("host", HOST)
-    return f"http://{f'[{host}]' if ':' in host else host}:{owned.info['port']}"
+    return address(owned.info.get("host", HOST), owned.info["port"])
 
 
 def api_key(owned: Owned) -> str:

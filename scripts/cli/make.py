@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -15,7 +16,7 @@ import typer
 
 from fieldkit.errors import BadInput
 from scripts.base.invocation import tell
-from scripts.cli.arguments import Json, KeyFrom, Run, endpoint_key, print_json, refuse
+from scripts.cli.arguments import Json, KeyFrom, Run, Set, endpoint_key, print_json, refuse
 from scripts.cli.warm_start import sft
 from trainer.settings import ServingDtype
 
@@ -374,3 +375,66 @@ def use(
         print_json([asdict(way) for way in ways])
     else:
         print(uses_text(ways))
+
+
+@app.command()
+def serve(
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Serve adapters of this one's rank and layers; default: the preset's.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="smol, a model folder, or a hub id; default: the preset's."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Listen at this address of the machine; 0.0.0.0: at all.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 8000,
+    key_from: Annotated[
+        str,
+        typer.Option(
+            metavar="VARIABLE",
+            help="The environment variable that holds the API key, or a file if it has a slash.",
+        ),
+    ] = "VLLM_API_KEY",
+    preset: Annotated[
+        str, typer.Option(help="The preset with the settings of the engine.")
+    ] = "smol",
+    set_: Set = None,
+) -> None:
+    """Serve a model for runs on other machines, until Ctrl-C; print the lines for their run.toml.
+
+    docs/engines.md says how adapters reach it (Your own servers).
+
+    Example: grpo serve --host 0.0.0.0
+    """
+    from rollout.engine.outside import read_key
+    from scripts.phases.context import find_model
+    from scripts.prepare.presets import preset_config
+    from scripts.prepare.serving import Offer
+    from scripts.prepare.serving import serve as serve_offer
+
+    config = preset_config(preset, set_ or [])
+    named = replace(
+        config.model,
+        path=model or config.model.path,
+        adapter=str(adapter.resolve()) if adapter else config.model.adapter,
+    )
+    if "/" not in key_from and not os.environ.get(key_from):
+        raise BadInput(
+            f"--key-from {key_from}: this variable is not set; `export {key_from}=$(openssl rand"
+            " -hex 16)` makes a key, which the other machine needs too"
+        )
+    key = read_key(key_from, "--key-from")
+    config, model_dir = replace(config, model=named), find_model(named.path)
+    offer = Offer.of(config, model_dir, host=host, port=port, key=key, key_from=key_from)
+
+    def ready() -> None:
+        tell(f"serving {offer.told}; Ctrl-C ends it. In [engine] of run.toml there:")
+        print(offer.keys, flush=True)
+
+    serve_offer(offer, tell, ready)

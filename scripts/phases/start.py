@@ -175,7 +175,8 @@ def _journal_memory(ctx: Context) -> None:
     """Journal what engine and trainer are expected to hold, to compare it in the morning."""
     found = forecast(ctx.engine(), ctx.model_dir(), ctx.trainer_bytes())
     if available().gpu is None:
-        ctx.journal.append(FORECAST, bytes=found.used)
+        own = ctx.config.engine.replicas > 0 and not ctx.config.cluster.used
+        ctx.journal.append(FORECAST, bytes=found.used, engine=own)
 
 
 @contextmanager

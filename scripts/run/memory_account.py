@@ -13,10 +13,10 @@ from fieldkit.gate.memory import GIB
 from fieldkit.records import Outcome, StepSummary
 
 FORECAST = "memory_forecast"
-"""The event in the journal: `bytes` that engine and trainer are expected to hold at most."""
+"""The event in the journal: `bytes` that engine and trainer are expected to hold at most. engine:
+false where no server is the run's own, so that they are the trainer's."""
 USED = "memory_used"
 """The event in the journal: `bytes` that they held at most so far in this loop."""
-
 
 _GROWN = 10
 """Steps after which vLLM's processes hold most of what they come to hold in a night of 20."""
@@ -24,28 +24,29 @@ _GROWN = 10
 
 def told(journal: Sequence[Entry], steps: Sequence[StepSummary]) -> str:
     """Forecast and use in a sentence; empty where one of them is not known, and where no step was
-    trained, because the forecast is of engine and trainer together.
+    trained, because the forecast is of the trainer too.
 
     What was used before the newest forecast (the run was started again) does not count.
     """
     n_trained = sum(s.outcome is Outcome.TRAINED for s in steps)
     if not n_trained:
         return ""
-    forecast, used = 0, 0
+    forecast, used, engine = 0, 0, True
     for entry in journal:
         if entry.event == FORECAST:
             forecast, used = int(entry.data["bytes"]), 0
+            engine = bool(entry.data.get("engine", True))
         elif entry.event == USED:
             used = max(used, int(entry.data["bytes"]))
     if not forecast or not used:
         return ""
     off = round(100 * (forecast / used - 1))
     error = "as forecast" if not off else f"the forecast was {abs(off)} % too {_way(off)}"
-    if off > 0 and n_trained < _GROWN:
+    if off > 0 and n_trained < _GROWN and engine:
         error += ", since it counts what vLLM comes to hold over 20 steps"
     return (
-        f"Memory of engine and trainer: forecast {forecast / GIB:.1f} GiB, used "
-        f"{used / GIB:.1f} GiB at most: {error}."
+        f"Memory of {'engine and trainer' if engine else 'the trainer'}: forecast"
+        f" {forecast / GIB:.1f} GiB, used {used / GIB:.1f} GiB at most: {error}."
     )
 
 

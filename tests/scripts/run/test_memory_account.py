@@ -37,6 +37,15 @@ def test_of_a_few_steps_it_says_why_less_was_used() -> None:
     assert "20 steps" not in told([entry(FORECAST, 3.8), entry(USED, 5.2)], few)
 
 
+def test_where_no_server_is_the_runs_own_it_speaks_of_the_trainer() -> None:
+    forecast = entry(FORECAST, 2.2)
+    journal = [replace(forecast, data={**forecast.data, "engine": False}), entry(USED, 1.1)]
+    assert told(journal, TRAINED[:3]) == (
+        "Memory of the trainer: forecast 2.2 GiB, used 1.1 GiB at most: the forecast was 100 % too"
+        " high."
+    )
+
+
 def test_a_resumed_night_counts_the_most_of_all_its_loops() -> None:
     journal = [entry(FORECAST, 5.0), entry(USED, 5.0), entry(USED, 3.0)]
     assert "used 5.0 GiB" in told(journal, TRAINED)

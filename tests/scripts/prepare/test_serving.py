@@ -1,0 +1,191 @@
+"""`grpo serve` is the other end of engine.urls: a run needs only what it prints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from fieldkit.process.owned import family
+from rollout.engine.port import HOST, free_port
+from tests.chaos.night import SITE
+from tests.rollout.envs.foreign.gone import wait_until_gone
+from tests.scripts.cli.in_process import grpo
+from tests.scripts.night.running import Night, as_from_a_terminal
+from tests.tiny_model import make_adapter
+from tests.tiny_policy import write_run
+
+KEY = "the-key"
+SETTINGS = ("engine.dtype=float32", "engine.kv_cache_gib=0.25", "engine.max_model_len=512")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A `grpo serve` at work. keys: what it printed."""
+
+    process: subprocess.Popen[str]
+    port: int
+    keys: dict[str, Any]
+    cache: Path
+    said: Path
+
+    @property
+    def server(self) -> psutil.Process:
+        """The process of its server."""
+        (entry,) = self.entries()
+        return psutil.Process(entry.pid)
+
+    def entries(self) -> list[Any]:
+        (folder,) = (self.cache / "served").iterdir()
+        return Ledger(folder / LEDGER_FILE).entries()
+
+
+def words_of(policy: tuple[Path, Path], port: int) -> list[str]:
+    model, adapter = policy
+    settings = [word for s in SETTINGS for word in ("--set", s)]
+    where = ["--model", str(model), "--adapter", str(adapter), "--port", str(port)]
+    return ["serve", *where, *settings]
+
+
+@contextmanager
+def serving(policy: tuple[Path, Path], folder: Path, *more: str) -> Iterator[Serving]:
+    """`grpo serve` until its server is proven; killed on leaving if it is still there."""
+    port, cache, said = free_port(0), folder / "cache", folder / "said"
+    env = {"PYTHONPATH": str(SITE), "GRPO_CACHE": str(cache), "VLLM_API_KEY": KEY}
+    with as_from_a_terminal(), open(said, "ab") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "scripts.cli", *words_of(policy, port), *more],
+            env={**os.environ, **env},
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        lines = [process.stdout.readline() for _ in range(5)]
+        assert lines[-1], said.read_text()
+        yield Serving(process, port, tomllib.loads("".join(lines)), cache, said)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_with_the_printed_lines_plays_and_trains_on_it(
+    policy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with serving(policy, tmp_path) as served:
+        assert "adapter is loaded" in served.said.read_text()
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        engine = {**served.keys, "shared": str(shared)}
+        night = Night(write_run(tmp_path / "night", *policy, run={"steps": 1}, engine=engine))
+        night.env["VLLM_API_KEY"] = KEY
+        assert night.run() == 0, night.said
+        assert f"engine http://{HOST}:{served.port}: night-v1" in night.said
+        assert Ledger(night.folder.ledger).entries() == []
+
+
+def test_it_asks_every_caller_for_the_key(policy: tuple[Path, Path], tmp_path: Path) -> None:
+    with serving(policy, tmp_path) as served:
+        url = f"http://{HOST}:{served.port}/v1/models"
+        assert httpx.get(url).status_code == httpx.codes.UNAUTHORIZED
+        known = httpx.get(url, headers={"Authorization": f"Bearer {KEY}"})
+        assert known.status_code == httpx.codes.OK
+        assert policy[1].name in known.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_and_its_server(
+    policy: tuple[Path, Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    with serving(policy, tmp_path) as served:
+        server = served.server
+        served.process.send_signal(number)
+        assert served.process.wait() == 0, served.said.read_text()
+        assert not server.is_running()
+        assert served.entries() == []
+
+
+def test_a_kill_of_it_ends_its_server_too(policy: tuple[Path, Path], tmp_path: Path) -> None:
+    with serving(policy, tmp_path) as served:
+        server = served.server
+        served.process.kill()
+        wait_until_gone(server)
+
+
+def test_where_its_server_ends_it_ends_with_exit_4_and_names_the_log(
+    policy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with serving(policy, tmp_path) as served:
+        (entry,) = served.entries()
+        for pid in family(entry.marker):
+            os.kill(pid, signal.SIGKILL)
+        assert served.process.wait() == 4
+        assert f"error: the server has ended. Its log: {entry.log}" in served.said.read_text()
+
+
+def test_a_second_one_at_the_port_is_refused_and_the_first_goes_on(
+    policy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(policy, tmp_path) as served:
+        monkeypatch.setenv("GRPO_CACHE", str(served.cache))
+        monkeypatch.setenv("VLLM_API_KEY", KEY)
+        ended = grpo(*words_of(policy, served.port))
+        assert ended.code == 6
+        assert f"pid {served.process.pid}" in ended.error
+        assert served.server.is_running()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+
+
+@pytest.mark.usefixtures("own")
+def test_what_cannot_be_served_is_refused_before_anything_starts(
+    policy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*more: str) -> str:
+        ended = grpo(*words_of(policy, free_port(0)), *more)
+        assert ended.code == 2, ended
+        assert "starting vLLM" not in ended.error
+        return ended.error
+
+    assert "engine.replicas: one command serves one server" in refused("--set", "engine.replicas=2")
+    other = make_adapter(tmp_path / "other", policy[0], rank=1000)
+    assert "vLLM serves at most 512" in refused("--adapter", str(other))
+    assert "no model folder there" in refused("--model", str(tmp_path))
+    monkeypatch.setenv("VLLM_API_KEY", "two words")
+    assert "--key-from: what VLLM_API_KEY holds is no key" in refused()
+    monkeypatch.delenv("VLLM_API_KEY")
+    assert "`export VLLM_API_KEY=$(openssl rand -hex 16)` makes a key" in refused()
+    assert "--key-from: /nowhere/key: No such file" in refused("--key-from", "/nowhere/key")
+
+
+@pytest.mark.usefixtures("own")
+def test_an_address_that_is_none_of_this_machine_is_named(policy: tuple[Path, Path]) -> None:
+    ended = grpo(*words_of(policy, free_port(0)), "--host", "192.0.2.77")
+    assert ended.code == 2
+    assert "192.0.2.77: no address of this machine" in ended.error
+
+
+@pytest.mark.usefixtures("own")
+def test_a_port_that_another_program_has_is_named_with_it(policy: tuple[Path, Path]) -> None:
+    with socket.create_server((HOST, 0)) as held:
+        ended = grpo(*words_of(policy, held.getsockname()[1]))
+    assert ended.code == 4
+    assert f"held by pid {os.getpid()}" in ended.error
