@@ -41,9 +41,11 @@ def free_port(asked: int, host: str = HOST) -> int:
     except OSError as e:
         if e.errno == errno.EADDRNOTAVAIL or isinstance(e, socket.gaierror):
             raise BadInput(f"{host}: no address of this machine ({e.strerror})") from None
+        if e.errno != errno.EADDRINUSE:
+            raise Unavailable(f"port {asked} on {host}: {e.strerror}") from None
         raise Unavailable(
-            f"port {asked} on {host} is busy ({holder(asked)}; {e.strerror}); end that "
-            "program if it is yours, or set engine.port to 0 to take any free port"
+            f"port {asked} on {host} is busy ({holder(asked)}); end that program if it is yours, or"
+            " take another port (of a run: set engine.port to 0 to take any free one)"
         ) from None
 
 

@@ -32,6 +32,8 @@ reward_app = typer.Typer(help="Explain the reward.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(reward_app, name="reward")
 
+_KEY_FROM = "--key-from"
+
 _UNKNOWN_ENV = re.compile("env '.*' is unknown; ")
 
 
@@ -391,7 +393,7 @@ def serve(
         typer.Option(help="smol, a model folder, or a hub id; default: the preset's."),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Listen at this address of the machine; 0.0.0.0: at all.")
+        str, typer.Option(help="Listen at this IP address; 0.0.0.0: at all of the machine's.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 8000,
     key_from: Annotated[
@@ -415,26 +417,35 @@ def serve(
     from rollout.engine.outside import read_key
     from scripts.phases.context import find_model
     from scripts.prepare.presets import preset_config
-    from scripts.prepare.serving import Offer
+    from scripts.prepare.serving import SETTLED, Offer
     from scripts.prepare.serving import serve as serve_offer
 
-    config = preset_config(preset, set_ or [])
+    given = set_ or []
+    for key in SETTLED:
+        if any(word.startswith(f"engine.{key}=") for word in given):
+            raise BadInput(f"--set engine.{key}: `grpo serve --help` shows what it settles itself")
+    config = preset_config(preset, given)
     named = replace(
         config.model,
         path=model or config.model.path,
-        adapter=str(adapter.resolve()) if adapter else config.model.adapter,
+        adapter=str(adapter.absolute()) if adapter else config.model.adapter,
     )
-    if "/" not in key_from and not os.environ.get(key_from):
+    key = (
+        "" if "/" not in key_from and key_from not in os.environ else read_key(key_from, _KEY_FROM)
+    )
+    if not key:
         raise BadInput(
-            f"--key-from {key_from}: this variable is not set; `export {key_from}=$(openssl rand"
-            " -hex 16)` makes a key, which the other machine needs too"
+            f"{_KEY_FROM} {key_from}: no key is there; `openssl rand -hex 16` makes one, which the"
+            " other machine needs too"
         )
-    key = read_key(key_from, "--key-from")
     config, model_dir = replace(config, model=named), find_model(named.path)
     offer = Offer.of(config, model_dir, host=host, port=port, key=key, key_from=key_from)
 
     def ready() -> None:
-        tell(f"serving {offer.told}; Ctrl-C ends it. In [engine] of run.toml there:")
-        print(offer.keys, flush=True)
+        tell(
+            f"serving {offer.told}; Ctrl-C or a closed terminal ends it. In [engine] of run.toml on"
+            " the other machine, in place of what it says of the same names:"
+        )
+        print(offer.lines, flush=True)
 
     serve_offer(offer, tell, ready)

@@ -175,8 +175,7 @@ def _journal_memory(ctx: Context) -> None:
     """Journal what engine and trainer are expected to hold, to compare it in the morning."""
     found = forecast(ctx.engine(), ctx.model_dir(), ctx.trainer_bytes())
     if available().gpu is None:
-        own = ctx.config.engine.replicas > 0 and not ctx.config.cluster.used
-        ctx.journal.append(FORECAST, bytes=found.used, engine=own)
+        ctx.journal.append(FORECAST, bytes=found.used, engine=ctx.config.engine.replicas > 0)
 
 
 @contextmanager

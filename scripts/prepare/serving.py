@@ -1,51 +1,63 @@
 """`grpo serve`: a server on this machine for runs on other ones, which name it in engine.urls.
 
-It is started, checked, proven and cleaned up as a run's own, from a folder in the user's cache that
-owns it. So the next `grpo serve` at the same port ends what a killed one left.
+It is started, checked, proven and cleaned up as a run's own, from a folder under runs/ that owns
+it. So the next `grpo serve` at the same port ends what a killed one left.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
+import shutil
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 
-from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files.user_cache import cache_dir
-from fieldkit.process.owned import wait_ended
+from fieldkit.errors import BadInput, NotOwner, Unavailable
+from fieldkit.process.owned import Owned, wait_ended
 from fieldkit.training.adapter import check_adapter
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.guard import ended_afterwards
 from rollout.engine.lifecycle import RESTART
 from rollout.engine.port import EVERYWHERE, address
-from rollout.engine.replica import entries_of
 from rollout.engine.serve import ensure_engine, find_engine, stop_engine
 from rollout.engine.server import Progress, Server
 from rollout.engine.vllm_server import LoraShape
-from scripts.base.checkout import from_checkout
+from scripts.base.checkout import ROOT, from_checkout
 from scripts.base.signals import Wish, listening
 from scripts.run.config import RunConfig
-from scripts.run.lock import run_lock
+from scripts.run.lock import holder, is_held, run_lock
+
+OFFERED = "offered"
+"""The name under which the adapter is served that it is started for."""
+
+SETTLED = ("port", "replicas", "urls", "keys_from", "shared", "shared_there", "lifecycle")
+"""The keys of [engine] that the command settles: nothing is beside its one server."""
 
 _LOOK_SECONDS = 0.5  # between two looks at a wish to end
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What is served, and to whom. shape: of the adapters. key_from: where the key is, as run.toml
-    names it."""
+    """What is served, and to whom.
 
+    model: as run.toml names it. shape: of the adapters. host: an IP address. key_from: where the
+    key is, as run.toml names it.
+    """
+
+    model: str
     model_dir: Path
     adapter: Path
     shape: LoraShape
     settings: EngineSettings
     host: str
     port: int
-    key: str
+    key: str = field(repr=False)
     key_from: str
 
     @classmethod
@@ -53,26 +65,27 @@ class Offer:
         cls, config: RunConfig, model_dir: Path, *, host: str, port: int, key: str, key_from: str
     ) -> Offer:
         """This model, with the adapter and the [engine] of these settings. Raises `BadInput`."""
-        if config.engine.replicas > 1:
+        if not _is_address(host):
             raise BadInput(
-                f"engine.replicas: one command serves one server, not {config.engine.replicas};"
-                " give each its own --port"
+                f"--host {host}: no IP address; `hostname -I` lists this machine's, 0.0.0.0 is all"
             )
         settings = replace(
             config.engine,
+            port=port,
             replicas=1,
             urls=[],
-            keys_from=[],
+            keys_from=[key_from],  # is kept from vLLM's environment
             shared="",
             shared_there="",
-            port=port,
-            lifecycle=RESTART.name,  # nothing is beside it
+            lifecycle=RESTART.name,
             trainer_gib=0.0,
         )
-        adapter = from_checkout(config.model.adapter)
+        adapter = from_checkout(config.model.adapter).resolve()
         shape = LoraShape.of([check_adapter(adapter, model_dir)])
         assert shape is not None, "every adapter has a rank"
-        return cls(model_dir, adapter, shape, settings, host, port, key, key_from)
+        return cls(
+            *(config.model.path, model_dir, adapter, shape, settings, host, port, key, key_from)
+        )
 
     @property
     def url(self) -> str:
@@ -81,27 +94,33 @@ class Offer:
         return address(name, self.port)
 
     @property
+    def _key_from_there(self) -> str:
+        """A file in this user's home as the other machine's user has it: the shell has written it
+        out."""
+        home = f"{Path.home()}/"
+        return re.sub(f"^{re.escape(home)}", "~/", self.key_from)
+
+    @property
     def folder(self) -> Path:
-        """The folder that owns the server: of this machine, since the cache may be on a disk that
-        several share."""
-        return cache_dir() / "served" / f"{socket.gethostname()}-{self.port}"
+        """The folder that owns the server: of this machine, since several may share the disk."""
+        return ROOT / "runs" / f"served-{socket.gethostname()}-{self.port}"
 
     @property
     def told(self) -> str:
         """What it serves, in words."""
         return (
-            f"{self.model_dir.name} at {self.url}, for adapters of rank {self.shape.rank} or less"
+            f"{self.model} at {self.url}, for adapters of rank {self.shape.rank} or less"
             f" on {', '.join(self.shape.targets)}"
         )
 
     @property
-    def keys(self) -> str:
-        """Lines of [engine] in the run.toml of another machine."""
+    def lines(self) -> str:
+        """What [engine] has to say in the run.toml of another machine."""
         dtype = vllm_server.serving_dtype(self.settings, self.model_dir)
         keys = {
             "replicas": 0,
             "urls": [self.url],
-            "keys_from": [self.key_from],
+            "keys_from": [self._key_from_there],
             "dtype": dtype,
             "max_model_len": self.settings.max_model_len,
         }
@@ -116,24 +135,43 @@ def serve(offer: Offer, on_progress: Progress, on_ready: Callable[[], None]) -> 
     `Shortage` for too little memory, and `Unavailable` where the server does not start, does not
     prove its adapter, or ends by itself.
     """
-    folder, settings, name = offer.folder, offer.settings, offer.adapter.name
+    folder, settings = offer.folder, offer.settings
     make = functools.partial(Server, host=offer.host, key=offer.key)
     folder.mkdir(parents=True, exist_ok=True)
-    with run_lock(folder / "lock"):
+    with _owning(folder, offer.port):
         stop_engine(folder, settings, on_progress)
         with ended_afterwards(folder, settings, on_progress):
             ensure_engine(
-                *(folder, offer.model_dir, settings, offer.adapter, name, on_progress), make=make
+                *(folder, offer.model_dir, settings, offer.adapter, OFFERED, on_progress), make=make
             )
             with listening(Wish()) as wish:
                 on_ready()
                 server = find_engine(folder)
                 while not wish.finish:
                     if server is None or wait_ended(server, _LOOK_SECONDS):
-                        raise Unavailable(f"the server has ended. {_last_words(folder)}")
+                        raise Unavailable(f"the server has ended. {_last_words(server)}")
+        shutil.rmtree(folder)  # what failed leaves its log
 
 
-def _last_words(folder: Path) -> str:
-    """Of the log of the server that has ended."""
-    (entry,) = entries_of(folder)
-    return f"{vllm_server.last_error(Path(entry.log))}Its log: {entry.log}"
+@contextmanager
+def _owning(folder: Path, port: int) -> Iterator[None]:
+    lock = folder / "lock"
+    if (pid := holder(lock)) is not None and is_held(lock):
+        raise NotOwner(f"another `grpo serve` has port {port}: `kill {pid}` ends it")
+    with run_lock(lock):
+        yield
+
+
+def _last_words(server: Owned | None) -> str:
+    """Of the log of a server that has ended."""
+    if server is None:
+        return ""
+    return f"{vllm_server.last_error(Path(server.log))}Its log: {server.log}"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,9 +19,16 @@ import httpx
 import psutil
 import pytest
 
+from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
-from fieldkit.process.owned import family
+from fieldkit.process.owned import Owned, family
+from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.port import HOST, free_port
+from rollout.engine.serve import stop_engine
+from scripts.base.checkout import ROOT
+from scripts.prepare.presets import preset_config
+from scripts.prepare.serving import OFFERED, Offer
+from scripts.run.memory_account import FORECAST
 from tests.chaos.night import SITE
 from tests.rollout.envs.foreign.gone import wait_until_gone
 from tests.scripts.cli.in_process import grpo
@@ -39,18 +47,21 @@ class Serving:
     process: subprocess.Popen[str]
     port: int
     keys: dict[str, Any]
-    cache: Path
     said: Path
 
     @property
-    def server(self) -> psutil.Process:
-        """The process of its server."""
-        (entry,) = self.entries()
-        return psutil.Process(entry.pid)
+    def entry(self) -> Owned:
+        """Its server, in the ledger."""
+        (entry,) = Ledger(folder_of(self.port) / LEDGER_FILE).entries()
+        return entry
 
-    def entries(self) -> list[Any]:
-        (folder,) = (self.cache / "served").iterdir()
-        return Ledger(folder / LEDGER_FILE).entries()
+    @property
+    def server(self) -> psutil.Process:
+        return psutil.Process(self.entry.pid)
+
+
+def folder_of(port: int) -> Path:
+    return ROOT / "runs" / f"served-{socket.gethostname()}-{port}"
 
 
 def words_of(policy: tuple[Path, Path], port: int) -> list[str]:
@@ -63,8 +74,8 @@ def words_of(policy: tuple[Path, Path], port: int) -> list[str]:
 @contextmanager
 def serving(policy: tuple[Path, Path], folder: Path, *more: str) -> Iterator[Serving]:
     """`grpo serve` until its server is proven; killed on leaving if it is still there."""
-    port, cache, said = free_port(0), folder / "cache", folder / "said"
-    env = {"PYTHONPATH": str(SITE), "GRPO_CACHE": str(cache), "VLLM_API_KEY": KEY}
+    port, said = free_port(0), folder / "said"
+    env = {"PYTHONPATH": str(SITE), "VLLM_API_KEY": KEY}
     with as_from_a_terminal(), open(said, "ab") as err:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "scripts.cli", *words_of(policy, port), *more],
@@ -77,23 +88,27 @@ def serving(policy: tuple[Path, Path], folder: Path, *more: str) -> Iterator[Ser
     try:
         lines = [process.stdout.readline() for _ in range(5)]
         assert lines[-1], said.read_text()
-        yield Serving(process, port, tomllib.loads("".join(lines)), cache, said)
+        yield Serving(process, port, tomllib.loads("".join(lines)), said)
     finally:
         process.kill()
         process.communicate()
+        stop_engine(folder_of(port))
+        shutil.rmtree(folder_of(port), ignore_errors=True)
 
 
 def test_a_run_with_the_printed_lines_plays_and_trains_on_it(
     policy: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with serving(policy, tmp_path) as served:
-        assert "adapter is loaded" in served.said.read_text()
+        assert f"{OFFERED} is loaded" in served.said.read_text()
         shared = tmp_path / "shared"
         shared.mkdir()
         engine = {**served.keys, "shared": str(shared)}
         night = Night(write_run(tmp_path / "night", *policy, run={"steps": 1}, engine=engine))
         night.env["VLLM_API_KEY"] = KEY
         assert night.run() == 0, night.said
+        journal = Journal(night.folder.journal).read()
+        assert [e.data["engine"] for e in journal if e.event == FORECAST] == [False]
         assert f"engine http://{HOST}:{served.port}: night-v1" in night.said
         assert Ledger(night.folder.ledger).entries() == []
 
@@ -104,10 +119,12 @@ def test_it_asks_every_caller_for_the_key(policy: tuple[Path, Path], tmp_path: P
         assert httpx.get(url).status_code == httpx.codes.UNAUTHORIZED
         known = httpx.get(url, headers={"Authorization": f"Bearer {KEY}"})
         assert known.status_code == httpx.codes.OK
-        assert policy[1].name in known.text
+        assert OFFERED in known.text
+        words = served.entry.command  # the double has a check of its own, vLLM this one
+        assert words[words.index("--middleware") + 1] == MIDDLEWARE
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_ends_it_and_its_server(
     policy: tuple[Path, Path], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -116,7 +133,7 @@ def test_ctrl_c_ends_it_and_its_server(
         served.process.send_signal(number)
         assert served.process.wait() == 0, served.said.read_text()
         assert not server.is_running()
-        assert served.entries() == []
+        assert not folder_of(served.port).exists()
 
 
 def test_a_kill_of_it_ends_its_server_too(policy: tuple[Path, Path], tmp_path: Path) -> None:
@@ -130,28 +147,28 @@ def test_where_its_server_ends_it_ends_with_exit_4_and_names_the_log(
     policy: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with serving(policy, tmp_path) as served:
-        (entry,) = served.entries()
+        entry = served.entry
         for pid in family(entry.marker):
             os.kill(pid, signal.SIGKILL)
         assert served.process.wait() == 4
         assert f"error: the server has ended. Its log: {entry.log}" in served.said.read_text()
+        assert Path(entry.log).is_file()
 
 
 def test_a_second_one_at_the_port_is_refused_and_the_first_goes_on(
     policy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(policy, tmp_path) as served:
-        monkeypatch.setenv("GRPO_CACHE", str(served.cache))
         monkeypatch.setenv("VLLM_API_KEY", KEY)
         ended = grpo(*words_of(policy, served.port))
         assert ended.code == 6
-        assert f"pid {served.process.pid}" in ended.error
+        told = f"another `grpo serve` has port {served.port}: `kill {served.process.pid}` ends it"
+        assert told in ended.error
         assert served.server.is_running()
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", KEY)
 
 
@@ -165,27 +182,62 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(
         assert "starting vLLM" not in ended.error
         return ended.error
 
-    assert "engine.replicas: one command serves one server" in refused("--set", "engine.replicas=2")
+    assert "--set engine.replicas: " in refused("--set", "engine.replicas=2")
+    assert "--host gpu-box: no IP address" in refused("--host", "gpu-box")
+    assert "--host : no IP address" in refused("--host", "")
     other = make_adapter(tmp_path / "other", policy[0], rank=1000)
     assert "vLLM serves at most 512" in refused("--adapter", str(other))
     assert "no model folder there" in refused("--model", str(tmp_path))
     monkeypatch.setenv("VLLM_API_KEY", "two words")
     assert "--key-from: what VLLM_API_KEY holds is no key" in refused()
     monkeypatch.delenv("VLLM_API_KEY")
-    assert "`export VLLM_API_KEY=$(openssl rand -hex 16)` makes a key" in refused()
+    assert "--key-from VLLM_API_KEY: no key is there" in refused()
+    empty = tmp_path / "key"
+    empty.write_text("\n")
+    assert "no key is there; `openssl rand -hex 16` makes one" in refused("--key-from", str(empty))
     assert "--key-from: /nowhere/key: No such file" in refused("--key-from", "/nowhere/key")
 
 
 @pytest.mark.usefixtures("own")
 def test_an_address_that_is_none_of_this_machine_is_named(policy: tuple[Path, Path]) -> None:
-    ended = grpo(*words_of(policy, free_port(0)), "--host", "192.0.2.77")
+    port = free_port(0)
+    ended = grpo(*words_of(policy, port), "--host", "192.0.2.77")
+    shutil.rmtree(folder_of(port))
     assert ended.code == 2
     assert "192.0.2.77: no address of this machine" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("host", "named"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("10.0.0.2", "http://10.0.0.2:8000"),
+        ("fd00::2", "http://[fd00::2]:8000"),
+        ("0.0.0.0", f"http://{socket.gethostname()}:8000"),
+        ("::", f"http://{socket.gethostname()}:8000"),
+    ],
+)
+def test_the_lines_name_the_address_that_another_machine_knows(
+    policy: tuple[Path, Path], host: str, named: str
+) -> None:
+    config = preset_config("smol", [f"model.adapter={policy[1]}", "engine.dtype=float16"])
+    own = str(Path("~/key").expanduser())
+    offer = Offer.of(config, policy[0], host=host, port=8000, key=KEY, key_from=own)
+    assert tomllib.loads(offer.lines) == {
+        "replicas": 0,
+        "urls": [named],
+        "keys_from": ["~/key"],
+        "dtype": "float16",
+        "max_model_len": 2048,
+    }
+    assert KEY not in repr(offer)
 
 
 @pytest.mark.usefixtures("own")
 def test_a_port_that_another_program_has_is_named_with_it(policy: tuple[Path, Path]) -> None:
     with socket.create_server((HOST, 0)) as held:
-        ended = grpo(*words_of(policy, held.getsockname()[1]))
+        port = held.getsockname()[1]
+        ended = grpo(*words_of(policy, port))
+        shutil.rmtree(folder_of(port))
     assert ended.code == 4
     assert f"held by pid {os.getpid()}" in ended.error
