@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -421,24 +422,27 @@ def serve(
     from scripts.prepare.serving import serve as serve_offer
 
     given = set_ or []
-    for key in SETTLED:
-        if any(word.startswith(f"engine.{key}=") for word in given):
-            raise BadInput(f"--set engine.{key}: `grpo serve --help` shows what it settles itself")
+    for name in SETTLED:
+        if any(word.startswith(f"engine.{name}=") for word in given):
+            raise BadInput(f"--set engine.{name}: `grpo serve --help` shows what it settles itself")
+    own = {"model.path": model, "model.adapter": adapter and str(adapter.absolute())}
+    given = [
+        *given,
+        *(
+            f"{name}={json.dumps(value, ensure_ascii=False)}"
+            for name, value in own.items()
+            if value
+        ),
+    ]
     config = preset_config(preset, given)
-    named = replace(
-        config.model,
-        path=model or config.model.path,
-        adapter=str(adapter.absolute()) if adapter else config.model.adapter,
-    )
-    key = (
-        "" if "/" not in key_from and key_from not in os.environ else read_key(key_from, _KEY_FROM)
-    )
+    known = "/" in key_from or key_from in os.environ
+    key = read_key(key_from, _KEY_FROM) if known else ""
     if not key:
         raise BadInput(
             f"{_KEY_FROM} {key_from}: no key is there; `openssl rand -hex 16` makes one, which the"
             " other machine needs too"
         )
-    config, model_dir = replace(config, model=named), find_model(named.path)
+    model_dir = find_model(config.model.path)
     offer = Offer.of(config, model_dir, host=host, port=port, key=key, key_from=key_from)
 
     def ready() -> None:

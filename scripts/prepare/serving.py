@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -97,8 +96,8 @@ class Offer:
     def _key_from_there(self) -> str:
         """A file in this user's home as the other machine's user has it: the shell has written it
         out."""
-        home = f"{Path.home()}/"
-        return re.sub(f"^{re.escape(home)}", "~/", self.key_from)
+        file, home = Path(self.key_from), Path.home()
+        return f"~/{file.relative_to(home)}" if file.is_relative_to(home) else self.key_from
 
     @property
     def folder(self) -> Path:
@@ -124,16 +123,16 @@ class Offer:
             "dtype": dtype,
             "max_model_len": self.settings.max_model_len,
         }
-        return "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
+        return "\n".join(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in keys.items())
 
 
 def serve(offer: Offer, on_progress: Progress, on_ready: Callable[[], None]) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP. No server is left, however it ends.
 
     on_ready: called once the adapter is proven. Raises `BadInput` for an address that is none of
-    this machine, `NotOwner` where another `grpo serve` has the port,
-    `Shortage` for too little memory, and `Unavailable` where the server does not start, does not
-    prove its adapter, or ends by itself.
+    this machine, `NotOwner` where another `grpo serve` has the port, `Shortage` for too little
+    memory, and `Unavailable` where the server does not start, does not prove its adapter, or ends
+    by itself.
     """
     folder, settings = offer.folder, offer.settings
     make = functools.partial(Server, host=offer.host, key=offer.key)
