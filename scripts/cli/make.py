@@ -425,15 +425,10 @@ def serve(
     for name in SETTLED:
         if any(word.startswith(f"engine.{name}=") for word in given):
             raise BadInput(f"--set engine.{name}: `grpo serve --help` shows what it settles itself")
-    own = {"model.path": model, "model.adapter": adapter and str(adapter.absolute())}
-    given = [
-        *given,
-        *(
-            f"{name}={json.dumps(value, ensure_ascii=False)}"
-            for name, value in own.items()
-            if value
-        ),
-    ]
+    folder = adapter and str(adapter.absolute())
+    for name, value in (("model.path", model), ("model.adapter", folder)):
+        if value:
+            given = [*given, f"{name}={json.dumps(value, ensure_ascii=False)}"]
     config = preset_config(preset, given)
     known = "/" in key_from or key_from in os.environ
     key = read_key(key_from, _KEY_FROM) if known else ""
