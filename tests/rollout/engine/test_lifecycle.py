@@ -151,7 +151,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     calls = tmp_path / "calls"
 
     def command(
-        model_dir: Path, settings: EngineSettings, shape: Any, adapters: Any, port: int
+        model_dir: Path, settings: EngineSettings, shape: Any, adapters: Any, port: int, host: str
     ) -> list[str]:
         loaded = [f"{name}={path}" for name, path in adapters.items()]
         return [sys.executable, "-c", SERVER, str(port), str(calls), *loaded]
