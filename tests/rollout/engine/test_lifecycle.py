@@ -25,6 +25,7 @@ from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import decide
+from rollout.engine.port import HOST
 from rollout.engine.proof import Proof, Verdict
 from rollout.engine.replica import entries_of
 from rollout.engine.serve import ensure_engine, find_engine, release_memory, stop_engine
@@ -151,7 +152,12 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     calls = tmp_path / "calls"
 
     def command(
-        model_dir: Path, settings: EngineSettings, shape: Any, adapters: Any, port: int, host: str
+        model_dir: Path,
+        settings: EngineSettings,
+        shape: Any,
+        adapters: Any,
+        port: int,
+        host: str = HOST,
     ) -> list[str]:
         loaded = [f"{name}={path}" for name, path in adapters.items()]
         return [sys.executable, "-c", SERVER, str(port), str(calls), *loaded]
