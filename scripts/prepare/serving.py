@@ -35,7 +35,16 @@ from scripts.run.lock import holder, is_held, run_lock
 OFFERED = "offered"
 """The name under which the adapter is served that it is started for."""
 
-SETTLED = ("port", "replicas", "urls", "keys_from", "shared", "shared_there", "lifecycle")
+SETTLED = (
+    "port",
+    "replicas",
+    "urls",
+    "keys_from",
+    "shared",
+    "shared_there",
+    "lifecycle",
+    "trainer_gib",
+)
 """The keys of [engine] that the command settles: nothing is beside its one server."""
 
 _LOOK_SECONDS = 0.5  # between two looks at a wish to end
