@@ -54,8 +54,8 @@ _LOOK_SECONDS = 0.5  # between two looks at a wish to end
 class Offer:
     """What is served, and to whom.
 
-    model: as run.toml names it. shape: of the adapters. host: an IP address. key_from: where the
-    key is, as run.toml names it.
+    model: as run.toml names it. shape: of the adapters. settings: with the port, and in keys_from
+    where the key is. host: an IP address.
     """
 
     model: str
@@ -64,19 +64,19 @@ class Offer:
     shape: LoraShape
     settings: EngineSettings
     host: str
-    port: int
     key: str = field(repr=False)
-    key_from: str
 
     @classmethod
     def of(
         cls, config: RunConfig, model_dir: Path, *, host: str, port: int, key: str, key_from: str
     ) -> Offer:
         """This model, with the adapter and the [engine] of these settings. Raises `BadInput`."""
-        if not _is_address(host):
+        try:
+            ip_address(host)
+        except ValueError:
             raise BadInput(
                 f"--host {host}: no IP address; `hostname -I` lists this machine's, 0.0.0.0 is all"
-            )
+            ) from None
         settings = replace(
             config.engine,
             port=port,
@@ -91,27 +91,26 @@ class Offer:
         adapter = from_checkout(config.model.adapter).resolve()
         shape = LoraShape.of([check_adapter(adapter, model_dir)])
         assert shape is not None, "every adapter has a rank"
-        return cls(
-            *(config.model.path, model_dir, adapter, shape, settings, host, port, key, key_from)
-        )
+        return cls(config.model.path, model_dir, adapter, shape, settings, host, key)
 
     @property
     def url(self) -> str:
         """Its address as another machine may know it."""
         name = socket.gethostname() if self.host in EVERYWHERE else self.host
-        return address(name, self.port)
+        return address(name, self.settings.port)
 
     @property
     def _key_from_there(self) -> str:
         """A file in this user's home as the other machine's user has it: the shell has written it
         out."""
-        file, home = Path(self.key_from), Path.home()
-        return f"~/{file.relative_to(home)}" if file.is_relative_to(home) else self.key_from
+        (source,) = self.settings.keys_from
+        file, home = Path(source), Path.home()
+        return f"~/{file.relative_to(home)}" if file.is_relative_to(home) else source
 
     @property
     def folder(self) -> Path:
         """The folder that owns the server: of this machine, since several may share the disk."""
-        return ROOT / "runs" / f"served-{socket.gethostname()}-{self.port}"
+        return ROOT / "runs" / f"served-{socket.gethostname()}-{self.settings.port}"
 
     @property
     def told(self) -> str:
@@ -146,7 +145,7 @@ def serve(offer: Offer, on_progress: Progress, on_ready: Callable[[], None]) -> 
     folder, settings = offer.folder, offer.settings
     make = functools.partial(Server, host=offer.host, key=offer.key)
     folder.mkdir(parents=True, exist_ok=True)
-    with _owning(folder, offer.port):
+    with _owning(folder, settings.port):
         stop_engine(folder, settings, on_progress)
         with ended_afterwards(folder, settings, on_progress):
             ensure_engine(
@@ -175,11 +174,3 @@ def _last_words(server: Owned | None) -> str:
     if server is None:
         return ""
     return f"{vllm_server.last_error(Path(server.log))}Its log: {server.log}"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
