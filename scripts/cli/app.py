@@ -18,8 +18,20 @@ import typer
 from fieldkit.cli.streams import ending_with_the_pipe, show_any_text
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from scripts.base.invocation import typeable
-from scripts.cli import capacity, doctor, envs, evaluate, look, make, night, phases, sweep
+from scripts.cli import (
+    adapters,
+    capacity,
+    doctor,
+    evaluate,
+    look,
+    night,
+    phases,
+    settings,
+    sweep,
+    tasks,
+)
 from scripts.cli.as_written import Group, show_as_written
+from scripts.cli.env import group as env
 
 app = typer.Typer(
     name="grpo",
@@ -62,8 +74,10 @@ for family, panel in (
     (sweep, "A night"),
     (look, "Read a run"),
     (capacity, "Read a run"),
-    (make, "Model, tasks, settings, adapters"),
-    (envs, "Environments"),
+    (adapters, "Model, tasks, settings, adapters"),
+    (tasks, "Model, tasks, settings, adapters"),
+    (settings, "Model, tasks, settings, adapters"),
+    (env, "Environments"),
     (doctor, "Checks"),
     (evaluate, "Single phases"),
     (phases, "Single phases"),
