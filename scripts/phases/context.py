@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted
-from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
 from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
-from scripts.base.events import Tell, alarm, note
+from scripts.base.events import Tell, alarm, note, progress
 from scripts.base.signals import Wish
+from scripts.prepare.hub import Bytes, hub_model
 from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -72,8 +72,14 @@ class Context:
         return from_checkout(self.config.model.adapter)
 
     def model_dir(self) -> Path:
-        """The model's folder. Raises `BadInput` if it does not exist."""
-        return find_model(self.config.model.path)
+        """The model's folder. Raises `BadInput` if it does not exist, and `Interrupted` if the
+        person asked to stop while it was downloaded."""
+
+        def on_bytes(here: int, total: int) -> None:
+            progress(self.tell, "MB of the model", here // 10**6, total // 10**6)
+            self.check_stop()
+
+        return find_model(self.config.model.path, on_bytes)
 
     def engine(self) -> EngineSettings:
         """[engine], with the memory that the trainer may need at most where run.toml does not set
@@ -227,11 +233,11 @@ class Context:
             raise Interrupted("stopped; the same command goes on from here") from None
 
 
-def find_model(path: str) -> Path:
+def find_model(path: str, on_bytes: Bytes | None = None) -> Path:
     """The folder of a model, given the name of a packaged one ("smol"), a folder, or a hub id.
 
-    Uses the local hub cache for a hub id, and downloads the model if it is not cached. Raises
-    `BadInput` naming what it tried.
+    Uses the local hub cache for a hub id, and downloads the model if it is not cached; `on_bytes`
+    is told of that. Raises `BadInput` naming what it tried.
     """
     if path in PACKAGED:
         folder = PACKAGED[path].folder
@@ -247,39 +253,4 @@ def find_model(path: str) -> Path:
             f"model.path: {folder}: no model folder there (no config.json); name a folder, a hub "
             f'id such as "Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'
         )
-    return _from_hub(path)
-
-
-def _from_hub(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
-    try:
-        # Use the cached copy without asking for a newer one: if `main` moved during the night, one
-        # step would serve and train another model than the step before.
-        local = Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
-        if _is_whole(local):
-            return local
-    except (LocalEntryNotFoundError, HFValidationError):
-        pass  # not here yet, or no id, which the second call says
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns))
-    except Exception as e:  # the hub client raises a dozen unrelated classes
-        why = next(iter(str(e).splitlines()), "")[:200]
-        raise BadInput(
-            f"model.path: {hub_id} is not a folder, and its download from the hub failed "
-            f"({type(e).__name__}: {why}); download it on a machine with "
-            "a network and name the folder"
-        ) from e
-
-
-def _is_whole(snapshot: Path) -> bool:
-    """Whether a model can be loaded from a hub's copy: a program that read only the settings or the
-    tokenizer leaves one without weights."""
-    index = snapshot / "model.safetensors.index.json"
-    weights = {"model.safetensors"}
-    if index.is_file():
-        weights = set(read_json(index)["weight_map"].values())
-    needed = ("config.json", "tokenizer_config.json", *weights)
-    return all((snapshot / name).is_file() for name in needed)
+    return hub_model(path, on_bytes)

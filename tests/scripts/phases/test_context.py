@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 
 from fieldkit.errors import BadInput
 from rollout.engine.engine_settings import EngineSettings
 from scripts.base.signals import Wish
 from scripts.phases.checks import check_model
-from scripts.phases.context import Context, _from_hub
+from scripts.phases.context import Context
 from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
@@ -57,48 +55,3 @@ def test_a_base_that_cannot_be_sharded_is_refused_before_the_first_rollout(
     ctx = Context(RunFolder(tmp_path), config, lambda event: None, Wish(), Stopwatch(0.0))
     with pytest.raises(BadInput, match=r"trainer\.shard_base"):
         check_model(ctx)
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_model_of_the_hub_is_asked_for_only_where_it_is_not_cached(
-    cached: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A newer copy in the middle of a night would be another model."""
-    asked: list[bool] = []
-    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
-        (tmp_path / name).touch()
-
-    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
-        asked.append(local_files_only)
-        if cached:
-            return str(tmp_path)
-        raise LocalEntryNotFoundError("none") if local_files_only else ConnectionError("no route")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    if cached:
-        assert _from_hub("some/model") == tmp_path
-        assert asked == [True]
-        return
-    with pytest.raises(BadInput, match=r"its download from the hub failed \(ConnectionError"):
-        _from_hub("some/model")
-    assert asked == [True, False]
-
-
-@pytest.mark.parametrize("lacks", ["tokenizer_config.json", "model-2.safetensors"])
-def test_a_copy_that_another_program_left_without_weights_or_tokenizer_is_completed(
-    lacks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    names = ("config.json", "tokenizer_config.json", "model-1.safetensors", "model-2.safetensors")
-    for name in names:
-        (tmp_path / name).touch()
-    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    (tmp_path / lacks).unlink()
-
-    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
-        if not local_files_only:
-            (tmp_path / lacks).touch()
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert (_from_hub("some/model") / lacks).is_file()

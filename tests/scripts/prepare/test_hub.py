@@ -1,0 +1,166 @@
+"""A model of the hub: the copy that is here is used, and what is missing is downloaded in sight."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from fieldkit.errors import BadInput, Interrupted
+from scripts.base.events import Event, EventKind
+from scripts.base.signals import Wish
+from scripts.phases.context import Context
+from scripts.prepare.hub import hub_model
+from scripts.run.config import ModelSettings, RunConfig
+from scripts.run.folder import RunFolder
+from scripts.run.timings import Stopwatch
+
+COMMIT = "c" * 40
+FILES = {
+    "config.json": b"{}",
+    "tokenizer_config.json": b"{}",
+    "model.safetensors": bytes(40_000_000),
+    "README.md": b"not asked for",
+}
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """The part of a hub's protocol by which the client lists and fetches a model's files."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(send=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(send=False)
+
+    def _answer(self, *, send: bool) -> None:
+        path, headers = self.path.partition("?")[0], {"X-Repo-Commit": COMMIT}
+        if path.startswith("/api/models/some/model/tree/"):
+            entries = [
+                {"type": "file", "path": name, "size": len(data), "oid": _etag(data)}
+                for name, data in FILES.items()
+            ]
+            body = json.dumps(entries).encode()
+        elif path.startswith("/api/models/some/model"):
+            body = json.dumps({"id": "some/model", "sha": COMMIT, "siblings": []}).encode()
+        elif (data := FILES.get(path.rpartition("/")[2])) is not None:
+            body, headers["ETag"] = data, f'"{_etag(data)}"'
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if send:
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _etag(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A hub on this machine; gives the folder of the client's copies."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    try:
+        yield tmp_path / "hub"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_download_tells_how_many_of_its_bytes_are_here(hub: Path) -> None:
+    told: list[tuple[int, int]] = []
+    folder = hub_model("some/model", lambda here, total: told.append((here, total)))
+    total = sum(len(data) for name, data in FILES.items() if name != "README.md")
+    assert {p.name: p.stat().st_size for p in folder.iterdir()} == {
+        name: len(data) for name, data in FILES.items() if name != "README.md"
+    }
+    here = [n for n, _ in told]
+    assert here == sorted(here)
+    assert max(told) == (total, total)
+    told.clear()
+    assert hub_model("some/model", lambda here, total: told.append((here, total))) == folder
+    assert told == [], "the copy that is here is not asked about"
+
+
+def test_a_phase_shows_the_download_and_a_stop_ends_it(hub: Path, tmp_path: Path) -> None:
+    config, wish, told = RunConfig(model=ModelSettings(path="some/model")), Wish(), []
+
+    def tell(event: Event) -> None:
+        told.append(event)
+        wish.now = True
+
+    ctx = Context(RunFolder(tmp_path), config, tell, wish, Stopwatch(0.0))
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        ctx.model_dir()
+    assert told[-1].kind is EventKind.PROGRESS
+    assert (told[-1].text, told[-1].total) == ("MB of the model", 40)
+    wish.now, ctx.tell = False, told.append
+    assert (ctx.model_dir() / "model.safetensors").stat().st_size == 40_000_000
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_model_of_the_hub_is_asked_for_only_where_it_is_not_cached(
+    cached: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A newer copy in the middle of a night would be another model."""
+    asked: list[bool] = []
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / name).touch()
+
+    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
+        asked.append(local_files_only)
+        if cached:
+            return str(tmp_path)
+        raise LocalEntryNotFoundError("none") if local_files_only else ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    if cached:
+        assert hub_model("some/model") == tmp_path
+        assert asked == [True]
+        return
+    with pytest.raises(BadInput, match=r"its download from the hub failed \(ConnectionError"):
+        hub_model("some/model")
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("lacks", ["tokenizer_config.json", "model-2.safetensors"])
+def test_a_copy_that_another_program_left_without_weights_or_tokenizer_is_completed(
+    lacks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ("config.json", "tokenizer_config.json", "model-1.safetensors", "model-2.safetensors")
+    for name in names:
+        (tmp_path / name).touch()
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / lacks).unlink()
+
+    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
+        if not local_files_only:
+            (tmp_path / lacks).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert (hub_model("some/model") / lacks).is_file()
