@@ -30,13 +30,14 @@ pytestmark = [pytest.mark.scale, pytest.mark.timeout(1200)]
 TASKS, K = 2, 4
 
 
-def make(folder: Path, policy: tuple[Path, Path], **engine: object) -> Path:
+def make(folder: Path, policy: tuple[Path, Path], *, reply: int = 16, **engine: object) -> Path:
+    """A run of one step. reply: tokens of one reply at most, which this policy uses up."""
     return write_run(
         folder / "night",
         *policy,
         run={"steps": 1},
         rollout={
-            **{"tasks_per_step": TASKS, "group_size": K, "max_turns": 4, "max_new_tokens": 16},
+            **{"tasks_per_step": TASKS, "group_size": K, "max_turns": 4, "max_new_tokens": reply},
             "concurrency": 4,  # so that the rollout takes long enough to be looked at
         },
         engine={"lifecycle": "hotswap", "kv_cache_gib": 0.25, **engine},
@@ -142,7 +143,8 @@ def test_where_both_are_killed_the_loop_starts_both_once_more_and_loses_nothing(
 def test_a_step_on_two_vllm_servers_survives_the_death_of_one(
     policy: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    folder = make(tmp_path, policy, replicas=2, max_num_seqs=4)
+    # So much that the server still has something to play when it is killed.
+    folder = make(tmp_path, policy, replicas=2, max_num_seqs=4, reply=80)
     night = Night(folder, PYTHONPATH=str(WORLD))
     try:
         with night.running() as loop:
