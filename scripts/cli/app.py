@@ -19,19 +19,19 @@ from fieldkit.cli.streams import ending_with_the_pipe, show_any_text
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, foreseen
 from scripts.base.invocation import typeable
 from scripts.cli import (
-    adapters,
     capacity,
     doctor,
     evaluate,
     look,
+    models,
     night,
     phases,
     settings,
     sweep,
-    tasks,
+    task_files,
 )
 from scripts.cli.as_written import Group, show_as_written
-from scripts.cli.env import group as env
+from scripts.cli.env import envs
 
 app = typer.Typer(
     name="grpo",
@@ -74,10 +74,10 @@ for family, panel in (
     (sweep, "A night"),
     (look, "Read a run"),
     (capacity, "Read a run"),
-    (adapters, "Model, tasks, settings, adapters"),
-    (tasks, "Model, tasks, settings, adapters"),
+    (models, "Model, tasks, settings, adapters"),
+    (task_files, "Model, tasks, settings, adapters"),
     (settings, "Model, tasks, settings, adapters"),
-    (env, "Environments"),
+    (envs, "Environments"),
     (doctor, "Checks"),
     (evaluate, "Single phases"),
     (phases, "Single phases"),

@@ -26,7 +26,7 @@ from scripts.run.timings import Stopwatch
 COMMIT = "c" * 40
 FILES = {
     "config.json": b"{}",
-    "tokenizer_config.json": b"{}",
+    "tokenizer_config.json": b"{ }",
     "model.safetensors": bytes(40_000_000),
     "README.md": b"not asked for",
 }

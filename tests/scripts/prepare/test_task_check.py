@@ -15,7 +15,7 @@ from fieldkit.errors import BadInput
 from fieldkit.eval.assertions import ASSERTION_KINDS
 from fieldkit.records import Task
 from scripts.base.checkout import ROOT
-from scripts.cli.tasks import app
+from scripts.cli.task_files import app
 from scripts.prepare.task_check import play
 from tests.rollout.scripted import write_task
 from tests.scripts.prepare import test_worth

@@ -71,7 +71,7 @@ def check(
     from rollout.envs.configured import environment
     from scripts.base.checkout import ROOT
     from scripts.base.display import progress_bar
-    from scripts.cli.env.named import order_of, other_style, tasks_of
+    from scripts.cli.env.env_named import order_of, other_style, tasks_of
     from scripts.environments.check_text import check_text
     from scripts.environments.env_check import check_environment
     from scripts.environments.order import read_calls
@@ -135,7 +135,7 @@ def play(
     """
     from rollout.envs.configured import environment
     from scripts.base.checkout import ROOT
-    from scripts.cli.env.named import one_task, order_of, other_style
+    from scripts.cli.env.env_named import one_task, order_of, other_style
     from scripts.environments.by_hand import play_by_hand, play_world_by_hand
     from scripts.environments.instance import Broken
     from scripts.environments.order import class_of, trials_of

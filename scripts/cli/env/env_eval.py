@@ -218,7 +218,7 @@ def _of_run(name: str, run: str, wanted: Mapping[str, Sequence[str]]) -> tuple[l
     names a held-out file. wanted: as `_OF_EPISODES`."""
     import tomllib
 
-    from scripts.cli.env.named import env_of
+    from scripts.cli.env.env_named import env_of
     from scripts.run.folder import open_run
 
     env_of(run, name)  # raises for what is no sound file

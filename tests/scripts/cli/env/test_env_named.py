@@ -10,7 +10,7 @@ import pytest
 from fieldkit.errors import BadInput
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
-from scripts.cli.env.named import env_of, order_of, other_style
+from scripts.cli.env.env_named import env_of, order_of, other_style
 
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
 

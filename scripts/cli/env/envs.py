@@ -1,5 +1,5 @@
 """The commands for the author of an environment: new, list, tasks and add, which play none, and the
-others from `play` and `evaluate`.
+others from `env_play` and `env_eval`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import typer
 from fieldkit.errors import BadInput
 from scripts.base.invocation import tell
 from scripts.cli.arguments import EnvName, EnvRun, Json, print_json, refuse, typed_again
-from scripts.cli.env.evaluate import evaluate_environment
-from scripts.cli.env.play import check, play
+from scripts.cli.env.env_eval import evaluate_environment
+from scripts.cli.env.env_play import check, play
 
 app = typer.Typer()
 env_app = typer.Typer(help="Make and check an environment of your own.", no_args_is_help=True)
@@ -48,7 +48,7 @@ def list_(run: EnvRun = None, json_: Json = False) -> None:
     Example: grpo env list --run tonight
     """
     from rollout.envs.registry import ENVIRONMENTS
-    from scripts.cli.env.named import envs_of
+    from scripts.cli.env.env_named import envs_of
 
     own = envs_of(run) if run else {}
     found = [
@@ -100,7 +100,7 @@ def tasks(
     """
     from scripts.base.checkout import ROOT
     from scripts.base.invocation import say
-    from scripts.cli.env.named import env_of, order_of
+    from scripts.cli.env.env_named import env_of, order_of
     from scripts.environments.freeze import dataset_tasks, row_tasks, seed_tasks, write_tasks
     from scripts.environments.order import class_of, read_rows
 
