@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,16 @@ import torch
 
 from fieldkit.codec import encode_group
 from fieldkit.training.adapter import adapter_sha
-from tests.bench import against_trl, page, plain_trainer, restarts, rollouts, steps, trainers
+from tests.bench import (
+    against_trl,
+    first_step,
+    page,
+    plain_trainer,
+    restarts,
+    rollouts,
+    steps,
+    trainers,
+)
 from tests.bench.measurements import Measurements, Values, in_turn, ratio_by_round
 from tests.bench.shapes import weights
 from tests.bench.trainer_run import matmul_limit, ours
@@ -191,3 +201,17 @@ def test_the_work_is_the_first_step_of_a_default_night() -> None:
     assert work.episodes == 32
     assert len({t.task_id for t in work.tasks}) == 8
     assert replace(work.settings(4), concurrency=0) == work.config.rollout
+
+
+# --- the first step, then and now -----------------------------------------------------------------
+
+
+def test_commits_are_held_against_the_last_one_round_by_round(tmp_path: Path) -> None:
+    taken = Measurements(tmp_path / "m.jsonl", ABOUT)
+    for sha, seconds in {"then": (90.0, 60.0), "now": (30.0, 30.0)}.items():
+        for round_, step in enumerate(seconds):
+            found = dict.fromkeys(first_step.COLUMNS, 1.0) | {"step": step}
+            taken.take(first_step.PART, sha, round_, partial(dict, found))
+    then, now = first_step.table(taken, ["then", "now"]).rows
+    assert (then[0], then[1], then[-1]) == ("then", "75.0", "2.50")
+    assert now[-1] == "1.00"
