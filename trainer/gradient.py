@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,13 +25,6 @@ from trainer.scoring.micro_batch import Micro, MicroBatch, tensors, tokens
 from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
 from trainer.task_figures import TaskFigures
-
-OLD: Literal["old"] = "old"
-"""In place of reference logprobs: the reference is the policy before the first optimizer step, as
-in a run's first step, and the gradient's pass has its logprobs anyway."""
-
-References = Sequence[Tensor] | Literal["old"] | None
-"""Logprobs under the reference, one tensor for each micro-batch; `OLD`; None where β is 0."""
 
 
 def reference_logprobs(
@@ -68,7 +60,7 @@ def accumulate_gradient(
     policy: Policy,
     batch: TrainingBatch,
     batches: Sequence[Micro],
-    references: References,
+    references: Sequence[Tensor] | None,
     settings: TrainerSettings,
     progress: Progress,
     old: Sequence[Tensor] | None = None,
@@ -76,9 +68,9 @@ def accumulate_gradient(
 ) -> tuple[dict[str, float], list[Tensor]]:
     """Add the bundle's gradient to the LoRA parameters' .grad and return its `_Sums.figures`.
 
-    `old`: logprobs of the policy before the first optimizer step on this bundle, one tensor for
-    each micro-batch; None where this is that policy, whose own logprobs are returned beside the
-    figures to be kept.
+    `references`: one tensor for each micro-batch, or None where β is 0. `old`: logprobs of the
+    policy before the first optimizer step on this bundle, one tensor for each micro-batch; None
+    where this is that policy, whose own logprobs are returned beside the figures to be kept.
     `batches`, `references` and `old` are this rank's part of the bundle, gradient and figures those
     of all ranks; `batch` is the whole bundle.
     """
@@ -93,10 +85,7 @@ def accumulate_gradient(
             _require_finite(logprobs_n, segments, "the policy")
             scored.append(logprobs_n.detach())
             old_n = scored[-1] if old is None else old[done - 1]
-            if references is None:
-                reference_n = None
-            else:
-                reference_n = old_n if isinstance(references, str) else references[done - 1]
+            reference_n = references[done - 1] if references is not None else None
             loss, parts_n, k3_n = sums.add(
                 micro, logprobs_n, old_n, entropy_n, reference_n, batch.total, settings
             )

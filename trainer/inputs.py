@@ -43,11 +43,6 @@ class Checked:
     identity: dict[str, Any]
     """What a result is bound to: hashes of all inputs and the settings."""
 
-    @property
-    def starts_at_reference(self) -> bool:
-        """Whether the adapter to train is the reference, as in a run's first step."""
-        return self.reference is not None and self.reference.sha == self.adapter.sha
-
 
 def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
     """Read and check everything that can be checked without a model."""

@@ -25,7 +25,7 @@ from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
-from trainer.gradient import OLD, MicroBatchTooLarge, References, check_ids, reference_logprobs
+from trainer.gradient import MicroBatchTooLarge, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded, report_ranks
 from trainer.optimizer import OPTIMIZERS
@@ -172,12 +172,9 @@ def _move(
     rank: Rank,
     batches: Sequence[Micro],
 ) -> dict[str, float]:
-    """Reference and gradient over these micro-batches, and the optimizer's steps; the figures."""
-    references: References = None
-    if reference is not None and checked.starts_at_reference:
-        progress.say("the step starts at the reference, which needs no pass of its own")
-        references = OLD
-    elif reference is not None:
+    """Both passes over these micro-batches, and the optimizer's steps; the figures."""
+    references = None
+    if reference is not None:
         with watch.phase("reference"):
             references = reference_logprobs(
                 policy,

@@ -223,44 +223,6 @@ def test_a_kl_without_a_reference_is_refused_and_none_is_needed_at_zero(
     assert "reference" not in result["seconds"]
 
 
-@pytest.mark.parametrize(("kl_in", "kl_estimator"), [("loss", "k3"), ("reward", "k1")])
-@pytest.mark.parametrize("passes", [1, 3])
-def test_a_step_from_the_reference_is_the_same_without_a_pass_for_it(
-    passes: int,
-    kl_in: Any,
-    kl_estimator: Any,
-    inputs: StepInputs,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    settings = dataclasses.replace(
-        SETTINGS,
-        optimizer="sgd",
-        lr=0.5,
-        kl_coef=0.5,
-        kl_in=kl_in,
-        kl_estimator=kl_estimator,
-        passes=passes,
-    )
-    first = dataclasses.replace(inputs, reference=inputs.adapter)
-    result = step(first, settings)
-    assert "reference" not in result["seconds"]
-    assert result["train"]["kl"] == 0.0
-    with monkeypatch.context() as patch:
-        patch.setattr("trainer.inputs.Checked.starts_at_reference", False)
-        again = dataclasses.replace(first, out_dir=tmp_path / "again")
-        with_pass = step(again, settings)
-    assert "reference" in with_pass["seconds"]
-    assert with_pass["train"]["delta_l2"] == pytest.approx(result["train"]["delta_l2"], rel=1e-5)
-    before, one, other = (
-        load_file(folder / "adapter_model.safetensors")
-        for folder in (first.adapter, first.out_dir / "adapter", again.out_dir / "adapter")
-    )
-    moved = torch.cat([(one[name] - before[name]).flatten() for name in before])
-    apart = torch.cat([(one[name] - other[name]).flatten() for name in before])
-    assert apart.norm() < 1e-5 * moved.norm()
-
-
 def test_a_reference_of_another_rank_is_refused(inputs: StepInputs, tmp_path: Path) -> None:
     other = make_adapter(inputs.model_dir, tmp_path / "other", seed=3)
     config = json.loads((other / "adapter_config.json").read_text())
