@@ -99,6 +99,8 @@ class PoolState:
     sd: float
     """The standard deviation of that share, as far as it is unknown."""
     settings: PoolSettings
+    unplayed: int = 0
+    """Tasks that were added later and never drawn."""
 
     @cached_property
     def probability(self) -> float:
@@ -110,9 +112,10 @@ class PoolState:
 
     @property
     def converged(self) -> bool:
-        """Whether the pool most probably teaches less than the bound."""
-        below = self.share < self.settings.bound
-        return below and self.probability >= self.settings.confidence
+        """Whether the pool most probably teaches less than the bound, every added task played."""
+        if self.unplayed or self.share >= self.settings.bound:
+            return False
+        return self.probability >= self.settings.confidence
 
     def of(self, *states: TaskState) -> tuple[str, ...]:
         """The tasks in these states, in the order of the pool."""
@@ -139,6 +142,8 @@ class PoolState:
             " (never drawn)"
         )
         said = "the pool has converged" if self.converged else "the pool still teaches"
+        if self.unplayed and not self.converged:
+            said = f"not played yet: {self.unplayed} of the tasks that were added"
         return f"{said}: {self.outlook}; {counts}"
 
 
@@ -153,7 +158,7 @@ def pool_state(
     chances: by task id, the probability that a place of the next pass goes to the task; of any
     scale. Tasks that left the pool say nothing. joined: tasks that were added later. The tasks that
     were drawn say nothing about them, so until such a task is drawn its q has a uniform prior, and
-    a pool that grew is played. Raises `BadInput` for an empty pool.
+    the pool has not converged. Raises `BadInput` for an empty pool.
     """
     if not chances:
         raise BadInput("the pool is empty: there is no task to learn from")
@@ -162,10 +167,11 @@ def pool_state(
     found = {task: attempts.at(sums.step) for task, attempts in seen.items()}
     m, m_variance = _pool_mean(found, START_GROUPS * GROUP_DISCOUNT**sums.step)
     rates = solve_rates(sums, list(chances), step)
-    tasks, share, variance, follows_m = {}, 0.0, 0.0, 0.0
+    tasks, share, variance, follows_m, unplayed = {}, 0.0, 0.0, 0.0, 0
     for task, a in found.items():
         was_drawn, c = task in sums.attempts, chances[task] / total
         is_new = task in joined and not was_drawn
+        unplayed += is_new
         n = 2.0 if is_new else PRIOR_GROUPS + a.learnable + a.silent
         q = 0.5 if is_new else (PRIOR_GROUPS * m + a.learnable) / n
         tasks[task] = TaskOutlook(_state(was_drawn, a), rates[task], q)
@@ -173,7 +179,7 @@ def pool_state(
         variance += c**2 * q * (1 - q) / (n + 1)
         follows_m += 0.0 if is_new else c * PRIOR_GROUPS / n
     sd = (variance + follows_m**2 * m_variance) ** 0.5
-    return PoolState(tasks, share, sd, settings or PoolSettings())
+    return PoolState(tasks, share, sd, settings or PoolSettings(), unplayed)
 
 
 def _pool_mean(found: Mapping[str, Attempts], at_start: float) -> tuple[float, float]:

@@ -26,7 +26,8 @@ class Drawing:
 
     step: from 1. batch: B. spare: how many more tasks may be played. mix: the share of each
     environment; empty: any task may have any place. sums: of what earlier steps drew; a step that
-    they do not contain drew B tasks.
+    they do not contain drew B tasks. joined: by task id the step after which a task was added to
+    the pool, of those that the run did not begin with.
     """
 
     run_seed: int
@@ -37,6 +38,7 @@ class Drawing:
     group_size: int = 4
     mix: Mapping[str, float] = field(default_factory=dict)
     sums: DrawSums = field(default_factory=DrawSums)
+    joined: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.step < 1:
@@ -48,6 +50,16 @@ class Drawing:
                 f"rollout.tasks_per_step: {self.batch} different tasks a step, but the pool has"
                 f" only {len(self.pool)}; lower it or grow the pool"
             )
+
+    @property
+    def grew_after(self) -> int:
+        """The step after which tasks were last added; 0: never."""
+        return max(self.joined.values(), default=0)
+
+    @property
+    def newest(self) -> frozenset[str]:
+        """The tasks that were added then, by id."""
+        return frozenset(task for task, step in self.joined.items() if step == self.grew_after)
 
     @property
     def by_env(self) -> dict[str, list[Task]]:

@@ -1,7 +1,8 @@
 """Uniform draws: shuffled passes over the pool (epochs), without replacement.
 
 Every task is played once before any task is played a second time. With a mix, each environment has
-its own passes over its tasks.
+its own passes over its tasks. When tasks are added to the pool a pass begins anew, with these
+first: the others had nothing left to teach.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from fieldkit.records import Task
 from rollout.draw.base import Drawing
@@ -24,25 +25,34 @@ def by_epochs(drawing: Drawing) -> list[Task]:
     if not drawing.mix and not drawing.spare:
         return _in_equal_batches(drawing)
     tasks = drawing.by_env
-    walks = {env: _Walk(drawing.run_seed, env, len(of_env)) for env, of_env in tasks.items()}
-    for places in drawing.places():
+    walks = {
+        env: _Walk(drawing.run_seed, env, len(of_env), _first(of_env, drawing))
+        for env, of_env in tasks.items()
+    }
+    for places in drawing.places()[drawing.grew_after :]:
         taken = {env: iter(walks[env].take(n)) for env, n in Counter(places).items()}
     return [tasks[env][next(taken[env])] for env in places]
 
 
 def _in_equal_batches(drawing: Drawing) -> list[Task]:
     """For a run in which every step draws B tasks: earlier steps need not be computed again."""
-    n, batch = len(drawing.pool), drawing.batch
-    epoch, at = divmod((drawing.step - 1) * batch, n)
-    places = _epoch_order(drawing.run_seed, epoch, n, batch)[at : at + batch]
+    n, batch, first = len(drawing.pool), drawing.batch, _first(drawing.pool, drawing)
+    epoch, at = divmod((drawing.step - drawing.grew_after - 1) * batch, n)
+    places = _epoch_order(drawing.run_seed, epoch, n, batch, first)[at : at + batch]
     if len(places) < batch:
-        following = _epoch_order(drawing.run_seed, epoch + 1, n, batch)
+        following = _epoch_order(drawing.run_seed, epoch + 1, n, batch, first)
         places += following[: batch - len(places)]
     return [drawing.pool[i] for i in places]
 
 
-def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
-    """The order of an epoch's n places.
+def _first(tasks: Sequence[Task], drawing: Drawing) -> Container[int]:
+    """The indices of the tasks that were added last."""
+    newest = drawing.newest
+    return {i for i, task in enumerate(tasks) if task.task_id in newest}
+
+
+def _epoch_order(run_seed: int, epoch: int, n: int, batch: int, first: Container[int]) -> list[int]:
+    """The order of an epoch's n places. first: the indices that epoch 0 begins with.
 
     A batch may begin in one epoch and end in the next. Its second part must not repeat a task of
     its first, so those tasks move behind the batch; such an order depends on the one before. The
@@ -52,6 +62,8 @@ def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
     for e in range(epoch - epoch % (batch // math.gcd(n, batch)), epoch + 1):
         shuffled = list(range(n))
         random.Random(epoch_seed(run_seed, e)).shuffle(shuffled)
+        if e == 0:
+            shuffled.sort(key=lambda i: i not in first)
         carried = e * n % batch
         taken = set(order[n - carried :]) if carried else set()
         borrowed = batch - carried if carried else 0
@@ -62,10 +74,11 @@ def _epoch_order(run_seed: int, epoch: int, n: int, batch: int) -> list[int]:
 
 
 class _Walk:
-    """One environment's tasks as indices, in shuffled epochs and batches of any size."""
+    """One environment's n tasks as indices, in shuffled epochs and batches of any size. first:
+    those that epoch 0 begins with."""
 
-    def __init__(self, run_seed: int, env: str, n: int) -> None:
-        self._run_seed, self._env, self._n = run_seed, env, n
+    def __init__(self, run_seed: int, env: str, n: int, first: Container[int]) -> None:
+        self._run_seed, self._env, self._n, self._first = run_seed, env, n, first
         self._epoch = 0
         self._left: deque[int] = deque()
 
@@ -83,5 +96,7 @@ class _Walk:
         """Begin an epoch. Tasks that the batch took from the previous one come last."""
         shuffled = list(range(self._n))
         random.Random(epoch_seed(self._run_seed, self._epoch, self._env)).shuffle(shuffled)
+        if self._epoch == 0:
+            shuffled.sort(key=lambda i: i not in self._first)
         self._epoch += 1
         self._left.extend(sorted(shuffled, key=set(taken).__contains__))

@@ -6,8 +6,10 @@ was killed and runs again is the same rollout. Nothing here decides whether a st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import sha256_file
+from fieldkit.files.atomic import sha256_file, write_json
 from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, Signal, Task
 from fieldkit.training.adapter import adapter_sha
@@ -23,6 +25,7 @@ from scripts.phases.make_player import player, renderer, serve, show
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
 from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
+from scripts.run.run_pool import APPENDED, grown_tasks, joined_tasks
 from scripts.run.timings import read_timings, write_timings
 
 
@@ -110,18 +113,31 @@ def _sampler(ctx: Context, n: int) -> int:
 
 def _draw(ctx: Context, n: int) -> list[Task]:
     """Step n's tasks, and behind them the spare ones."""
-    settings = ctx.config.rollout
+    settings, pool = ctx.config.rollout, ctx.pool()
     drawing = Drawing(
         settings.run_seed,
         n,
-        ctx.pool(),
+        pool,
         settings.tasks_per_step,
         spare=settings.resample,
         group_size=settings.group_size,
         mix=ctx.config.data.mix,
         sums=RunReader(ctx.folder).draws_before(n),
+        joined=_joined(ctx, n, pool),
     )
     return DRAWS[settings.draw](drawing)
+
+
+def _joined(ctx: Context, n: int, pool: Sequence[Task]) -> dict[str, int]:
+    """As `joined_tasks`. Writes into the manifest which tasks a person added to the task file and
+    this step is the first to meet: a kill must not make them younger."""
+    manifest = read_manifest(ctx.folder)
+    found = joined_tasks(ctx.folder, manifest, pool, n - 1)
+    grown = grown_tasks(ctx.folder, manifest)
+    appended = {task: step for task, step in found.items() if task not in grown}
+    if manifest is not None and appended != (data := manifest["data"]).get(APPENDED, {}):
+        write_json(ctx.folder.manifest, {**manifest, "data": {**data, APPENDED: appended}})
+    return found
 
 
 def _checked_at_start(ctx: Context) -> bool:

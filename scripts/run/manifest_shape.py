@@ -48,6 +48,7 @@ def _shape() -> Mapping[str, Any]:
             "pool": {"path": _TEXT, "sha256": _TEXT, "n": _WHOLE, "tasks": {"*": _TEXT}},
             "heldout": {"path": _TEXT, "sha256": _TEXT, "n": _WHOLE},
             "grown": {"*": {"sha256": _TEXT, "n": _WHOLE, "step": _WHOLE}},  # run_pool.GROWN
+            "appended": {"*": _WHOLE},  # run_pool.APPENDED
             "passed_over": {"*": _TEXT},  # run_pool.PASSED_OVER
         },
         "evaluation": {"*": _TEXT},

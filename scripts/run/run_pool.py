@@ -1,8 +1,8 @@
 """The pool of a run: its task file, and what was added to it from the reserve during the night.
 
 Added tasks are files of the run folder, bound by its manifest like the task file is, so a run grows
-without a change of a file that others share. The reserve is reserve.jsonl beside the pool. Nothing
-is written here.
+without a change of a file that others share. The reserve is reserve.jsonl beside the pool. A person
+may add tasks to the task file, too. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 GROWN = "grown"
 """The manifest's additions, in `data`: by file name sha256, n, and the step after which."""
 
+APPENDED = "appended"
+"""The tasks that were added to the task file since the start, in `data` of the manifest: by id the
+step after which a rollout first met them."""
+
 PASSED_OVER = "passed_over"
 """The tasks of the reserve that are too long for the run's context, in `data` of the manifest: of
 each id a short hash of the task, so that one that was mended is looked at again."""
@@ -38,8 +42,9 @@ each id a short hash of the task, so that one that was mended is looked at again
 
 def last_growth(manifest: Mapping[str, Any] | None) -> int:
     """The step after which tasks last joined the pool; 0: never."""
-    entries = (manifest or {}).get("data", {}).get(GROWN, {}).values()
-    return max((entry["step"] for entry in entries), default=0)
+    data = (manifest or {}).get("data", {})
+    grown = [entry["step"] for entry in data.get(GROWN, {}).values()]
+    return max([*grown, *data.get(APPENDED, {}).values()], default=0)
 
 
 def grown_files(folder: RunFolder, manifest: Mapping[str, Any] | None) -> list[Path]:
@@ -68,22 +73,47 @@ def pool_tasks(
     return tuple(tasks.values())
 
 
+def grown_tasks(folder: RunFolder, manifest: Mapping[str, Any] | None) -> dict[str, int]:
+    """Of the reserve's tasks that joined: by id the step after which. As `grown_files`."""
+    from rollout.tasks import decode_tasks
+
+    found: dict[str, int] = {}
+    for file in grown_files(folder, manifest):
+        step = (manifest or {})["data"][GROWN][file.name]["step"]
+        found |= {task.task_id: step for task in decode_tasks(file)}
+    return found
+
+
+def joined_tasks(
+    folder: RunFolder, manifest: Mapping[str, Any] | None, pool: Sequence[Task], now: int
+) -> dict[str, int]:
+    """Of the pool's tasks that the run did not begin with: by id the step after which they joined.
+    now: that of tasks of which the manifest knows nothing yet."""
+    data = (manifest or {}).get("data", {})
+    if not (began := data.get("pool", {}).get("tasks")):
+        return {}
+    known = data.get(APPENDED, {}) | grown_tasks(folder, manifest)
+    later = (task.task_id for task in pool if task.task_id not in began)
+    return {task: known.get(task, now) for task in later}
+
+
 def pool_now(reader: RunReader, config: RunConfig, before: int | None = None) -> PoolState:
     """The state of the run's pool after its finished steps. before: the step to be drawn, where
     that is after one that is played and not trained yet."""
     settings = config.rollout
     sums = reader.sums.draws if before is None else reader.draws_before(before)
+    pool = pool_tasks(reader.folder, config, reader.manifest)
     one_place = Drawing(
         settings.run_seed,
         sums.step + 1,
-        pool_tasks(reader.folder, config, reader.manifest),
+        pool,
         batch=1,
         group_size=settings.group_size,
         mix=config.data.mix,
         sums=sums,
+        joined=joined_tasks(reader.folder, reader.manifest, pool, sums.step),
     )
-    began = (reader.manifest or {}).get("data", {}).get("pool", {}).get("tasks", {})
-    joined = {t.task_id for t in one_place.pool} - began.keys() if began else set()
+    joined = one_place.joined.keys()
     return pool_state(sums, chances(settings.draw, one_place), config.pool, joined)
 
 

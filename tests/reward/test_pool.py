@@ -160,6 +160,20 @@ def test_tasks_that_joined_the_pool_lift_convergence_until_they_were_drawn() -> 
     assert pool_state(played, alike, joined=set(joined)).converged
 
 
+def test_a_few_tasks_that_joined_a_large_pool_are_played_before_it_has_converged() -> None:
+    pool, joined = of(210), ["new0", "new1"]
+    alike = dict.fromkeys([*pool, *joined], 1.0)
+    sums = passes(*[1] * 8, pool=pool)
+    grown = pool_state(sums, alike, joined=set(joined))
+    assert grown.probability > 0.95, "by their share they hardly count"
+    assert not grown.converged
+    assert grown.message.startswith("not played yet: 2 of the tasks that were added")
+    half = sums.plus(9, [Drawn(9, "new0", STUCK, 0, K)])
+    assert not pool_state(half, alike, joined=set(joined)).converged
+    played = half.plus(10, [Drawn(10, "new1", STUCK, 0, K)])
+    assert pool_state(played, alike, joined=set(joined)).converged
+
+
 def test_tasks_that_are_drawn_more_often_count_more() -> None:
     """Near the frontier a pool goes on while there is something left to draw."""
     pool = of(100)

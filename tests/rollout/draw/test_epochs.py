@@ -56,6 +56,32 @@ def test_epochs_come_in_different_orders() -> None:
     assert len({tuple(s) for s in steps}) == 5
 
 
+@pytest.mark.parametrize("after", [1, 20, 27, 31, 33])
+@pytest.mark.parametrize("n_new", [3, 10, 42])
+@pytest.mark.parametrize("mix", [{}, {"clawgym": 1.0}])
+def test_tasks_that_are_added_come_first_and_then_all_others_before_any_comes_again(
+    mix: dict[str, float], n_new: int, after: int
+) -> None:
+    pool = pool_of(42 + n_new)
+    joined = {task.task_id: after for task in pool[42:]}
+
+    def step(n: int) -> list[str]:
+        drawing = Drawing(0, n, pool, 8, mix=mix, joined=joined)
+        return [t.task_id for t in by_epochs(drawing)]
+
+    drawn = [task for n in range(after + 1, after + 30) for task in step(n)]
+    assert set(drawn[:n_new]) == joined.keys()
+    assert len(set(drawn[: len(pool)])) == len(pool)
+    assert all(len(set(step(n))) == 8 for n in range(after + 1, after + 30))
+
+
+def test_a_pool_that_grows_twice_begins_with_what_came_last() -> None:
+    pool = pool_of(48)
+    joined = {t.task_id: 9 for t in pool[42:45]} | {t.task_id: 30 for t in pool[45:]}
+    tasks = by_epochs(Drawing(0, 31, pool, 8, joined=joined))
+    assert {t.task_id for t in tasks[:3]} == {t.task_id for t in pool[45:]}
+
+
 def test_a_pool_smaller_than_a_step_is_refused() -> None:
     with pytest.raises(BadInput, match=r"tasks_per_step.*only 4"):
         plan_tasks(0, 1, pool_of(4), 8)

@@ -106,6 +106,15 @@ def test_a_task_that_was_always_passed_comes_back_when_that_is_long_ago() -> Non
     assert of_solved(2) < 10 < of_solved(200)
 
 
+def test_tasks_that_join_a_pool_that_has_nothing_to_teach_come_soon() -> None:
+    solved = [Drawn(1, t.task_id, Signal.SATURATED, K, K) for t in POOL]
+    new = [Task(f"new-{i}", "clawgym", "", {}) for i in range(4)]
+    joined = {t.task_id: 1 for t in new}
+    sums = PoolHistory(tuple(solved)).sums
+    tasks = by_frontier(Drawing(0, 2, [*POOL, *new], BATCH, 0, K, sums=sums, joined=joined))
+    assert joined.keys() <= {t.task_id for t in tasks}
+
+
 def test_of_several_environments_each_keeps_its_share() -> None:
     pool = [Task(f"{env}-{i}", env, "", {}) for env in ("sql", "clawgym") for i in range(20)]
     counts = Counter[str]()

@@ -19,12 +19,15 @@ from scripts.base.signals import Wish
 from scripts.night.loop import LoopOptions, _Loop, with_options
 from scripts.phases.context import Context
 from scripts.phases.grow import grow as phase
+from scripts.phases.rollout import _draw
 from scripts.run.config import RunConfig
 from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import (
     by_likeness,
     grown_files,
+    joined_tasks,
+    last_growth,
     next_tasks,
     pool_now,
     pool_tasks,
@@ -115,6 +118,22 @@ def test_tasks_that_joined_are_bound_like_the_pool_is(night: Night) -> None:
         grown_files(night.folder, RunReader(night.folder).manifest)
     with pytest.raises(BadInput, match=r"grown-001\.jsonl"):
         context(night).pool()
+
+
+def test_tasks_that_a_person_adds_to_the_file_are_known_by_the_step_that_first_meets_them(
+    night: Night,
+) -> None:
+    of_two = replace(night.config.rollout, tasks_per_step=2)
+    ctx = context(Night(night.folder, replace(night.config, rollout=of_two)))
+    write_tasks(Path(night.config.data.pool), [*ctx.pool(), *of_reserve(2)])
+    assert not pool_now(RunReader(night.folder), night.config).converged
+    assert last_growth(RunReader(night.folder).manifest) == 0
+    for step in (LONG + 1, LONG + 2, LONG + 1):
+        drawn = names(_draw(ctx, step))
+        assert last_growth(RunReader(night.folder).manifest) == LONG
+        assert (set(drawn) == {"r000", "r001"}) == (step == LONG + 1), "what is new comes first"
+    manifest, told = RunReader(night.folder).manifest, {"r000": LONG, "r001": LONG}
+    assert joined_tasks(night.folder, manifest, ctx.pool(), now=99) == told
 
 
 def test_no_task_joins_that_an_evaluation_or_the_pool_has(night: Night, tmp_path: Path) -> None:
