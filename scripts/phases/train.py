@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from enum import Enum, auto
 from math import ceil
@@ -269,23 +270,29 @@ def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
 
 
 def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
-    """Whether step n computes the KL: always, unless one of the last steps found it small."""
+    """Whether step n computes the KL: always, unless one of the last steps found it small. A step
+    that began at the reference found nothing: there it is 0 whatever the policy does next."""
     if settings.kl_small == 0 or settings.kl_coef == 0:
         return True
-    kl = _newest(ctx, n, "kl", among=settings.kl_every - 1)
-    return kl is None or kl >= settings.kl_small
+    for train in _trained_before(ctx, n, among=settings.kl_every - 1):
+        if train["parent_sha"] != train["reference_sha"] and "kl" in train["train"]:
+            return bool(train["train"]["kl"] >= settings.kl_small)
+    return True
 
 
-def _newest(ctx: Context, n: int, figure: str, among: int | None = None) -> float | None:
-    """The trainer's figure in the newest step before n that has it, among so many steps (all of
-    them); a step without signal has none."""
-    oldest = 1 if among is None else max(1, n - among)
-    for earlier in range(n - 1, oldest - 1, -1):
+def _newest(ctx: Context, n: int, figure: str) -> float | None:
+    """The trainer's figure in the newest step before n that has it; a step without signal has
+    none."""
+    found = (train["train"].get(figure) for train in _trained_before(ctx, n, among=n))
+    return next((float(value) for value in found if value is not None), None)
+
+
+def _trained_before(ctx: Context, n: int, among: int) -> Iterator[dict[str, Any]]:
+    """train.json of the last `among` steps before n, newest first."""
+    for earlier in range(n - 1, max(1, n - among) - 1, -1):
         file = ctx.folder.step(earlier) / "train.json"
-        value = read_json(file)["train"].get(figure) if file.is_file() else None
-        if value is not None:
-            return float(value)
-    return None
+        if file.is_file():
+            yield read_json(file)
 
 
 def _tell_line(ctx: Context, line: str) -> None:

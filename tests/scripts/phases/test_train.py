@@ -36,13 +36,16 @@ from trainer.persistent import Request
 from trainer.settings import TrainerSettings
 
 
-def context(folder: Path, kl_small: float, kls: list[float | None]) -> Context:
-    """A run whose steps from 1 on have these KLs."""
+def context(
+    folder: Path, kl_small: float, kls: list[float | None], at_reference: int = 0
+) -> Context:
+    """A run whose steps from 1 on have these KLs, the first ones from the reference on."""
     run = RunFolder(folder)
     for n, kl in enumerate(kls, start=1):
         run.step(n).mkdir(parents=True)
         train = {"training_bits": 16} | ({} if kl is None else {"kl": kl})
-        write_json(run.step(n) / "train.json", {"train": train})
+        shas = {"parent_sha": "r" if n <= at_reference else f"{n}", "reference_sha": "r"}
+        write_json(run.step(n) / "train.json", {"train": train, **shas})
     trainer = TrainerSettings(
         serving_dtype="bfloat16", tokens_per_microbatch=64, kl_small=kl_small, kl_every=3
     )
@@ -66,6 +69,15 @@ def test_a_small_kl_is_computed_at_every_third_step_only(
 ) -> None:
     ctx = context(tmp_path, 0.1, kls)
     assert settings_of_step(ctx, len(kls) + 1).kl_coef == coefficient
+
+
+def test_the_kl_of_a_step_that_begins_at_the_reference_says_nothing_of_later_ones(
+    tmp_path: Path,
+) -> None:
+    ctx = context(tmp_path, 0.1, [0.0, 0.0], at_reference=2)  # the first had no signal
+    assert settings_of_step(ctx, 3).kl_coef == ctx.config.trainer.kl_coef
+    ctx = context(tmp_path / "other", 0.1, [0.0, 0.01], at_reference=1)
+    assert settings_of_step(ctx, 3).kl_coef == 0.0
 
 
 def test_by_default_it_is_computed_at_every_step(tmp_path: Path) -> None:
