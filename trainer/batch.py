@@ -90,6 +90,7 @@ class TrainingBatch:
 
     @property
     def has_signal(self) -> bool:
+        """Whether its rewards move the policy. A KL alone makes no step, asked for or not."""
         return self.groups[Signal.LEARNABLE] > 0 and bool(self.segments)
 
 
@@ -173,12 +174,12 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
     of_turns = [
         [len(turn.completion_ids) for t in g.trajectories for turn in t.turns] for g in groups
     ]
-    n_tokens = sum(map(sum, of_turns))
-    if n_tokens == 0:
-        raise BadInput("the bundle holds no sampled token")
+    n_tokens, found = sum(map(sum, of_turns)), Counter(g.signal for g in groups)
+    by_signal = {signal.value: found[signal] for signal in Signal}
+    if n_tokens == 0:  # no attempt had room for a turn
+        return TrainingBatch((), 0, 1.0, len(trajectories), 0, by_signal)
     longest = max(t.sampling.max_tokens for t in trajectories)
     shares, total = token_shares(of_turns, settings.normalised_by, longest)
-    found = Counter(g.signal for g in groups)
     return TrainingBatch(
         segments=tuple(
             segment
@@ -190,7 +191,7 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
         total=total,
         n_trajectories=len(trajectories),
         n_used=sum(any(turns) for g in groups for turns in g.by_turn),
-        groups={signal.value: found[signal] for signal in Signal},
+        groups=by_signal,
     )
 
 

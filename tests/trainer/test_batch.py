@@ -104,6 +104,14 @@ def test_silent_groups_are_not_scored_but_count_in_n() -> None:
     assert batch.groups == {"LEARNABLE": 1, "SATURATED": 1, "STUCK": 0}
 
 
+def test_a_bundle_in_which_no_attempt_had_room_for_a_turn_has_no_signal() -> None:
+    made = group(0, (0.0, 0.0))
+    bare = tuple(replace(t, turns=()) for t in made.trajectories)
+    batch = collect([replace(made, trajectories=bare, turn_advantages=((), ()))], SETTINGS)
+    assert (batch.has_signal, batch.segments, batch.n_tokens) == (False, (), 0)
+    assert (batch.n_trajectories, batch.n_used) == (2, 0)
+
+
 def test_silent_groups_are_scored_for_the_kl_when_asked() -> None:
     settings = TrainerSettings(kl_on_silent_groups=True)
     batch = collect([group(0), group(1, (0.5, 0.5))], settings)
