@@ -98,7 +98,8 @@ class TrainerSettings:
     """Dtype in which the server computes; auto: the model folder's own, with bfloat16 for
     float32."""
     kl_on_silent_groups: bool = False
-    """Also hold the policy to the reference on groups whose rewards are all equal."""
+    """Also hold the policy to the reference on groups whose rewards are all equal, where the step
+    has other groups too."""
     gradient_checkpointing: Annotated[bool, Change.MACHINE] = False
     """Recompute activations in the backward pass: far less memory, about a third more time."""
     launch: Annotated[Literal["auto", "single", "torchrun"], Change.MACHINE] = "auto"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 from fieldkit.errors import BadInput
@@ -154,23 +154,22 @@ def read_sampled(folder: RunFolder, adapters: Container[str]) -> dict[str, Playe
 def sampled(arms: Mapping[str, PlayedArm], start: str, newest: str) -> Sampled | None:
     """Compare two adapters by their hashes; None if `newest` has no arm among `arms`.
 
-    The starting adapter counts only if it played the same tasks under the same settings. The first
-    attempts are compared, as everywhere: further ones at a task are not independent.
+    The starting adapter counts only if it played under the same settings, and then the tasks that
+    both played, since a run may change how many there are. The first attempts are compared, as
+    everywhere: further ones at a task are not independent.
     """
     after = arms.get(newest)
     if after is None:
         return None
     mine, now = after.summary, after.first_attempts
-    found = Sampled(mine.temperature, len(now), _ended(now.values()))
     before = arms.get(start)
-    if before is None or (before.summary.tasks_sha, before.summary.settings_sha) != (
-        mine.tasks_sha,
-        mine.settings_sha,
-    ):
-        return found
-    was = before.first_attempts
-    stopped = paired_proportions([_stopped(was[t]) for t in now], [_stopped(now[t]) for t in now])
-    return replace(found, before=_ended(was.values()), stopped=stopped)
+    alike = before is not None and before.summary.settings_sha == mine.settings_sha
+    was = before.first_attempts if before is not None and alike else {}
+    if not (both := [task for task in now if task in was]):
+        return Sampled(mine.temperature, len(now), _ended(now.values()))
+    then, later = [was[task] for task in both], [now[task] for task in both]
+    stopped = paired_proportions(list(map(_stopped, then)), list(map(_stopped, later)))
+    return Sampled(mine.temperature, len(both), _ended(later), _ended(then), stopped)
 
 
 def _ended(played: Collection[Trajectory]) -> Ended:

@@ -118,7 +118,7 @@ def _measured_step(reader: RunReader, n: int) -> MeasuredStep:
         step=n,
         work=work_of(reader, n),
         rollout=seconds["rollout"],
-        reference=seconds["reference"],
+        reference=seconds.get("reference"),  # none in a step without a KL
         gradient=seconds["gradient"],
         canary=seconds["canary"],
         fixed=round(sum(seconds.get(name, 0.0) for name in FIXED), 3),
@@ -204,7 +204,7 @@ def _bench_passes(row: Mapping[str, Any]) -> MeasuredStep:
 
 
 def default_night(runs: Sequence[MeasuredRun]) -> MeasuredRun:
-    """The first run whose steps were measured whole and whose work is known."""
+    """The first run whose first step was measured whole and whose work is known."""
     return next(run for run in runs if run.is_fitted and run.steps[0].seconds("step"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,13 +96,28 @@ def test_arms_at_the_training_temperature_stand_in_no_other_table(tmp_path: Path
     assert after.sampled.before is None
 
 
-def test_an_arm_on_other_tasks_is_not_compared(tmp_path: Path) -> None:
+def test_where_a_run_changed_how_many_they_are_those_that_both_played_are_compared(
+    tmp_path: Path,
+) -> None:
     night = make_night(tmp_path)
     play(night, "sha-0", stops=1, n=8)
     play(night, "sha-8", stops=12)
-    found = read_findings(night.folder, night.config)
-    assert found.sampled is not None
-    assert found.sampled.stopped is None
+    found = read_findings(night.folder, night.config).sampled
+    assert found is not None
+    assert (found.n_tasks, found.before, found.after) == (8, Ended(1, 4), Ended(8, 4))
+    assert found.stopped is not None
+    assert found.stopped.test.n == 8
+
+
+def test_an_arm_under_other_limits_is_not_compared(tmp_path: Path) -> None:
+    night, on = make_night(tmp_path), tasks(HELD_OUT)[:16]
+    played = arm("sha-0", on, passes=4, turns=6, stops=1)
+    other = replace(TRAINING, max_turns=TRAINING.max_turns + 1)
+    write_eval(night.folder.training_evals, played, on, arm="sha-0 at T = 1", settings=other)
+    play(night, "sha-8", stops=12)
+    found = read_findings(night.folder, night.config).sampled
+    assert found is not None
+    assert (found.n_tasks, found.before, found.stopped) == (16, None, None)
 
 
 def test_an_arm_that_cannot_be_read_is_a_gap_and_the_verdict_stays(tmp_path: Path) -> None:

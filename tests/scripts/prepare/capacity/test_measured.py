@@ -82,6 +82,16 @@ def test_a_steps_seconds_are_those_of_its_parts() -> None:
     assert replace(step, canary=None).seconds("step") is None
 
 
+def test_a_step_without_a_reference_pass_is_read_and_is_no_whole_one() -> None:
+    """A KL that was small is computed at every few steps only."""
+    (without,) = (
+        s for s in measured_run(RunReader(open_run("long-3")), "epyc-2").steps if s.step == 2
+    )
+    assert without.reference is None
+    assert without.gradient
+    assert without.seconds("step") is None
+
+
 def test_the_parts_are_a_steps_whole_wall() -> None:
     """Of the runs in which nothing else was done: what no part claims would be missing."""
     reader = RunReader(open_run("first-night"))
