@@ -75,25 +75,31 @@ async def _try_out(settings: SandboxSettings) -> None:
         )
 
 
+def _lasting(setting: str) -> str:
+    """The command that sets it now and after each start of the machine."""
+    file = "/etc/sysctl.d/60-grpo-loop.conf"
+    return f"`echo {setting} | sudo tee -a {file}; sudo sysctl --system`"
+
+
 _FORBIDDING = (
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
         "1",
         "AppArmor forbids user namespaces (kernel.apparmor_restrict_unprivileged_userns = 1): "
-        "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or an AppArmor profile "
-        "for bwrap with `userns,`.",
+        f"{_lasting('kernel.apparmor_restrict_unprivileged_userns=0')}, or an AppArmor profile for "
+        "bwrap with `userns,`.",
     ),
     (
         "/proc/sys/kernel/unprivileged_userns_clone",
         "0",
         "The kernel forbids user namespaces (kernel.unprivileged_userns_clone = 0): "
-        "`sudo sysctl -w kernel.unprivileged_userns_clone=1`.",
+        f"{_lasting('kernel.unprivileged_userns_clone=1')}.",
     ),
     (
         "/proc/sys/user/max_user_namespaces",
         "0",
         "The kernel allows no user namespace (user.max_user_namespaces = 0): "
-        "`sudo sysctl -w user.max_user_namespaces=10000`.",
+        f"{_lasting('user.max_user_namespaces=10000')}.",
     ),
 )
 """File of the host, its text if it forbids user namespaces, and how to allow them."""

@@ -26,11 +26,12 @@ def called() -> str:
 
 def typeable(text: str) -> str:
     """`text` with each `grpo …` and `make …` in backticks, and each `… && grpo …`, as it can be
-    typed here."""
+    typed here. Variables may stand before make."""
     if "grpo " in text:
         text = re.sub("(`|&& )grpo ", lambda found: f"{found[1]}{called()} ", text)
-    if "`make " in text and Path.cwd() != ROOT:
-        text = re.sub("`make (?!-C )", f"`make -C {shlex.quote(str(ROOT))} ", text)
+    if "make " in text and Path.cwd() != ROOT:
+        there = f"make -C {shlex.quote(str(ROOT))} "
+        text = re.sub(r"(`(?:[A-Z_]+=\S+ )*)make (?!-C )", lambda found: found[1] + there, text)
     return text
 
 

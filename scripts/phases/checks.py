@@ -7,6 +7,7 @@ again, each time it is served.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -126,11 +127,14 @@ def check_before_it_begins(ctx: Context) -> None:
         if name not in played:
             run = f"{ctx.folder.typed}{config.flags}"
             write = f"`grpo env tasks {name} --run {ctx.folder.typed} --rows"
+            pool, heldout = (
+                shlex.quote(str(ctx.folder.path / file)) for file in ("pool.jsonl", "heldout.jsonl")
+            )
             raise BadInput(
                 f"{ctx.folder.config}: no task of {listed([str(file) for file in files])} is one of"
-                f" [envs.{name}]: {write} 256 --out POOL.jsonl` and {write} 48 --seed 1000 --out"
-                f" HELDOUT.jsonl` write some, and `grpo run {run} --set data.pool=POOL.jsonl --set"
-                " data.heldout=HELDOUT.jsonl` takes them"
+                f" [envs.{name}]: {write} 256 --out {pool}` and {write} 48 --seed 1000 --out"
+                f" {heldout}` write some, and `grpo run {run} --set data.pool={pool} --set"
+                f" data.heldout={heldout}` takes them"
             )
 
 

@@ -100,7 +100,8 @@ try_box() {
     echo "the sandbox cannot start here: $said" >&2
     if [ "$(cat $switch 2> /dev/null)" = 1 ]; then
         echo "AppArmor forbids user namespaces. Ask an administrator to type:" \
-             "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" >&2
+             "echo kernel.apparmor_restrict_unprivileged_userns=0" \
+             "| sudo tee -a /etc/sysctl.d/60-grpo-loop.conf; sudo sysctl --system" >&2
     else
         echo "In a container, start it with --security-opt seccomp=unconfined" \
              "--security-opt systempaths=unconfined; else see docs/running.md, \"The sandbox\"." >&2

@@ -144,13 +144,15 @@ def shipped() -> list[str]:
 
 
 def named_shape(model: str) -> ModelShape:
-    """The shape of a model by its name here (in any case), or by its folder. Raises `BadInput`."""
-    for name in shipped():
-        if name.lower() == model.lower():
-            return read_shape(SHIPPED / name)
+    """The shape of a model by its name here (in any case), by its folder, or by a hub id that ends
+    in such a name. Raises `BadInput`."""
     folder = from_home(model)
     if folder.is_dir():
         return read_shape(folder)
+    of_hub = model.rpartition("/")[2] if model.count("/") == 1 else model
+    for name in shipped():
+        if name.lower() == of_hub.lower():
+            return read_shape(SHIPPED / name)
     hint = f"; did you mean {near!r}?" if (near := nearest(model, shipped())) else ""
     raise BadInput(
         f"--model {model}: neither a folder with a config.json nor one of"

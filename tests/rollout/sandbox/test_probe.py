@@ -40,14 +40,18 @@ async def test_a_probe_that_fails_says_what_failed(monkeypatch: pytest.MonkeyPat
         (
             "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
             "1\n",
-            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+            "echo kernel.apparmor_restrict_unprivileged_userns=0 | sudo tee",
         ),
         (
             "/proc/sys/kernel/unprivileged_userns_clone",
             "0\n",
-            "sysctl -w kernel.unprivileged_userns_clone=1",
+            "echo kernel.unprivileged_userns_clone=1 | sudo tee",
         ),
-        ("/proc/sys/user/max_user_namespaces", "0\n", "sysctl -w user.max_user_namespaces"),
+        (
+            "/proc/sys/user/max_user_namespaces",
+            "0\n",
+            "echo user.max_user_namespaces=10000 | sudo tee",
+        ),
         ("/proc/self/status", "Name:\tx\nSeccomp:\t2\n", "seccomp=unconfined"),
     ],
 )

@@ -58,6 +58,8 @@ def test_a_message_that_passes_two_programs_is_changed_once(
     once = typeable("no run: `grpo new x` makes one; `make setup` installs it")
     assert once == f"no run: `{BIN}/grpo new x` makes one; `make -C {ROOT} setup` installs it"
     assert typeable(once) == once
+    built = typeable("`GRPO_BUILD=cpu make setup` goes back")
+    assert built == f"`GRPO_BUILD=cpu make -C {ROOT} setup` goes back"
     after = typeable("`cp a b && grpo run again` plays it")
     assert after == f"`cp a b && {BIN}/grpo run again` plays it"
 

@@ -92,6 +92,7 @@ def test_a_key_that_a_config_lacks_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_a_config_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"config.json: no such file"):
         read_shape(tmp_path)
+    assert named_shape("Qwen/Qwen2.5-7B-Instruct") == QWEN
     with pytest.raises(BadInput, match=r"did you mean 'Qwen2.5-7B-Instruct'"):
         named_shape("Qwen2.5-7B-Instuct")
     with pytest.raises(BadInput, match=r"^--model ~nobody-here: neither a folder"):
