@@ -36,6 +36,7 @@ def grow(ctx: Context) -> Done:
     task that may join.
     """
     step = next_step(ctx) - 1
+    step += ctx.folder.has_bundle(step + 1)  # with an overlap it is drawn before step is trained
     reader = RunReader(ctx.folder)
     if not pool_now(reader, ctx.config).converged:
         return Done("the pool still teaches: no task was added")

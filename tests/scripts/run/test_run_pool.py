@@ -96,6 +96,13 @@ def test_a_pool_that_has_converged_grows_by_as_many_tasks_as_it_began_with(night
     assert state.share > 0.2, "nothing is known of the tasks that joined"
 
 
+def test_with_an_overlap_tasks_join_after_the_step_that_is_drawn_already(night: Night) -> None:
+    bundle = night.folder.bundle(LONG + 1)
+    bundle.parent.mkdir()
+    bundle.write_bytes(night.folder.bundle(LONG).read_bytes())
+    assert grow(night).endswith(f"joined the pool after step {LONG + 1}")
+
+
 def test_a_pool_that_still_teaches_does_not_grow(night: Night) -> None:
     grow(night)
     files = [p.name for p in night.folder.path.glob("grown-*")]
