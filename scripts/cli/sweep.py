@@ -175,10 +175,14 @@ def show(
 
 def _refuse_conditions(varied: set[str]) -> None:
     """Raise `BadInput` for a setting that evaluations depend on: arms would not be comparable."""
-    from scripts.evidence.conditions import condition_keys
+    from scripts.evidence.conditions import ENV_KEYS, condition_keys
+    from scripts.run.keys import all_keys
 
     fixed = {f"{table}.{key}" for table, key in condition_keys()}
     fixed |= {"eval.tasks", "eval.samples", "data.heldout"}
+    fixed |= {key.follows for key in all_keys() if key.follows and key.dotted in fixed}
+    own = [key.split(".") for key in varied if key.startswith("envs.")]
+    fixed |= {".".join(words) for words in own if len(words) > 2 and words[2] in ENV_KEYS}
     if bad := sorted(varied & fixed):
         raise BadInput(
             f"{bad[0]}: every arm's evaluation has to have the same one, or arms could not be"

@@ -23,7 +23,7 @@ from reward.idleness import ByNeed, by_need
 from reward.part_means import PartRow, part_rows
 from rollout.yardsticks import DO_NOTHING, YARDSTICKS
 from scripts.base.checkout import from_checkout
-from scripts.evidence.played import BASE, WARM_START, PlayedArm
+from scripts.evidence.played import BASE, WARM_START, PlayedArm, taken_from
 from scripts.run.config import DEVELOPMENT
 from scripts.run.manifest import FEWER, sandbox_kind
 from scripts.words.quantities import counted
@@ -156,11 +156,11 @@ def collect(
     # One kind of sandbox holds for all arms: `check_sandbox` refuses to mix kinds in a run, and
     # arms are taken over only from a run with the same kind.
     bare = manifest is not None and sandbox_kind(manifest) == "none"
-    taken = {e.data["arm"]: e.data["run"] for e in journal if e.event == "arm_taken_over"}
+    taken = taken_from(journal)
     return replace(
         compare(arms, tasks),
         unprotected=tuple(arms) if bare else (),
-        taken_over={arm: run for arm, run in taken.items() if arm in arms},
+        taken_over={n: taken[key] for n, a in arms.items() if (key := a.summary.key) in taken},
         played_on=played_on(manifest, journal),
         opened_before=opened_before(manifest, journal),
         usual_tasks=(manifest or {}).get(FEWER, {}).get("usual", 0),

@@ -8,11 +8,12 @@ because no two nights have them equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fieldkit.errors import BadInput
+from rollout.envs.env_settings import EnvSettings
 from rollout.settings import EpisodeSettings
 from scripts.base.machine import PROGRAM, version
 from scripts.evidence.played import BASE
@@ -24,6 +25,12 @@ from scripts.run.manifest import model_identity, program_version, typed_to_play
 TABLES = ("engine", "sandbox")
 """The tables of run.toml on which an arm depends besides tasks, limits, model and adapter."""
 
+TALK = (("model", "chat_template_kwargs"), ("model", "tool_form"))
+"""The keys of how the model is talked to."""
+
+ENV_KEYS = ("use", "style", "passes", "config", "ends", "fallback", "serve", "show")
+"""The keys of [envs.NAME] on which it depends what an attempt is and when it passes. What its parts
+weigh is paid again by whoever compares rewards."""
 
 VERSION_KEY = f"versions.{PROGRAM}"
 
@@ -50,6 +57,7 @@ def condition_keys() -> list[tuple[str, str]]:
         ("eval", "temperature"),
         *[("rollout", f.name) for f in fields(EpisodeSettings)],
         *[(table, key) for table in TABLES for key in defaults[table]],
+        *TALK,
     ]
     return [(table, key) for table, key in keys if f"{table}.{key}" not in NO_CONDITION]
 
@@ -59,12 +67,28 @@ def conditions(arm: StoredArm) -> dict[str, Any]:
 
     A key that the manifest lacks takes today's default, which matches what older versions did.
     """
-    config, defaults = arm.manifest["config"], RunConfig().plain()
-    found = {
+    found = _settings(arm.manifest, condition_keys())
+    return {"attempts a task": arm.played.summary.samples, **found, **_envs(arm.manifest, ENV_KEYS)}
+
+
+def _settings(manifest: Mapping[str, Any], wanted: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    config, defaults = manifest["config"], RunConfig().plain()
+    return {
         f"{table}.{key}": config.get(table, {}).get(key, defaults[table][key])
-        for table, key in condition_keys()
+        for table, key in wanted
     }
-    return {"attempts a task": arm.played.summary.samples, **found}
+
+
+def _envs(manifest: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """These keys of the run's own environments, and the hashes of their code."""
+    blank = asdict(EnvSettings(use="", passes="reward > 0"))  # an older run lacks newer keys
+    code = {f"code of {name}": sha for name, sha in manifest.get("environments", {}).items()}
+    envs = manifest["config"].get("envs", {})
+    return code | {
+        f"envs.{name}.{key}": env.get(key, blank[key])
+        for name, env in envs.items()
+        for key in wanted
+    }
 
 
 def refuse_unmatched(arms: Mapping[str, StoredArm]) -> None:
@@ -103,7 +127,7 @@ def mismatches(
     known = False
     theirs = conditions(other)
     for key, value in conditions(first).items():
-        if theirs[key] != value:
+        if theirs.get(key, value) != value:  # an environment that the other run lacks played none
             known = True
             yield differ(key, value, theirs[key])
     mine_sha, their_sha = (a.played.summary.settings_sha[:12] for a in (first, other))
@@ -141,18 +165,17 @@ def _seeds(first: StoredArm, other: StoredArm) -> Iterator[Mismatch]:
 
 
 def same_conditions(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether two manifests agree in model, engine, sandbox and program version, so that an arm of
-    the same tasks and limits is the same under both."""
+    """Whether two manifests agree in model, engine, sandbox, environments and program version, so
+    that an arm of the same tasks and limits is the same under both, its rewards too."""
+    limits = ("eval", "rollout")
+    keys = [(table, key) for table, key in condition_keys() if table not in limits]
+    own = (*ENV_KEYS, "rewards")
     return (
         theirs["model"]["files"] == mine["model"]["files"]
         and program_version(theirs) == program_version(mine)
-        and _tables(theirs) == _tables(mine)
+        and _settings(theirs, keys) == _settings(mine, keys)
+        and _envs(theirs, own) == _envs(mine, own)
     )
-
-
-def _tables(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    found = {f"{t}.{k}": v for t in TABLES for k, v in manifest["config"].get(t, {}).items()}
-    return {key: value for key, value in found.items() if key not in NO_CONDITION}
 
 
 def _version(arm: StoredArm) -> str | None:

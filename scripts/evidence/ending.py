@@ -71,14 +71,13 @@ def ending(m: Findings) -> Ending:
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
-    if m.is_copy:
-        over = [e.data.get("next") for e in m.journal if e.event == "loop_end"][-1:]
-        if over in ([Phase.DONE.value], [Phase.CONVERGED.value]):
-            told = f"Complete: {counted(done, 'step')}.{_asked_first(m)}"
-            return Ending(EndKind.COMPLETE, told)
-        if not m.journal:
-            told = f"A copy of {counted(done, 'step')}, without their journal."
-            return Ending(EndKind.KEPT, told)
+    if m.plan is None and _loop_said(m.journal) in (Phase.DONE.value, Phase.CONVERGED.value):
+        # A copy, or one that another version or an edited run.toml keeps from going on.
+        told = f"Complete: {counted(done, 'step')}.{_asked_first(m)}"
+        return Ending(EndKind.COMPLETE, told)
+    if m.is_copy and not m.journal:
+        told = f"A copy of {counted(done, 'step')}, without their journal."
+        return Ending(EndKind.KEPT, told)
     planned = f" of {m.plan.steps}" if m.plan else ""
     if last:
         phase = last.data.get("phase")
@@ -91,6 +90,12 @@ def ending(m: Findings) -> Ending:
         )
     left = f"; next: {m.plan.phase.value}" if m.plan else ""
     return Ending(EndKind.UNFINISHED, f"Not finished: {done}{planned} steps are done{left}.")
+
+
+def _loop_said(journal: Sequence[Entry]) -> str | None:
+    """What the newest loop said was next when it ended; None where it did not end."""
+    loops = [e for e in journal if e.event in ("loop_start", "loop_end")]
+    return loops[-1].data.get("next") if loops and loops[-1].event == "loop_end" else None
 
 
 def _asked_first(m: Findings) -> str:
@@ -181,7 +186,7 @@ def _about_the_adapter(m: Findings, end: Ending, evidence: Evidence, verdict: Ve
     if verdict.learning is Learning.WORSE:
         return (
             "Do not use this adapter as it is: read the tasks it lost, then raise trainer.kl_coef"
-            " or change what is paid for (`grpo reward explain`) in a new run."
+            f" or change what is paid for (`grpo reward explain {m.typed}`) in a new run."
         )
     if verdict.learning is Learning.DONE:
         if after.passed < before.passed:

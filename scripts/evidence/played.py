@@ -7,7 +7,7 @@ for pairs and transcripts.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fieldkit.codec import stored_trajectories
 from fieldkit.errors import BadInput
+from fieldkit.files.journal import Entry
 from fieldkit.records import Action, ActionKind, StepSummary, Task, Trajectory, Turn
 from rollout.arm import BASE_ADAPTER, SUMMARY, EvalSummary, read_eval, tasks_sha, transcripts
 from rollout.yardsticks import ORACLE, YARDSTICKS
@@ -190,3 +191,16 @@ def reading_order(name: str) -> tuple[int, int]:
         first.index(name) if name in first else len(first),
         int(number) if number.isdecimal() else 0,
     )
+
+
+def taken_from(journal: Iterable[Entry]) -> dict[str, str]:
+    """The run that each arm was taken over from, by the arm's key; not of one that was dropped
+    since, and so played here."""
+    found: dict[str, str] = {}
+    for e in journal:
+        if e.event == "arm_taken_over":
+            found[e.data["key"]] = str(e.data["run"])
+        elif e.event == "dropped":
+            for path in e.data.get("removed", ()):
+                found.pop(Path(path).name, None)
+    return found

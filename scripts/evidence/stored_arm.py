@@ -16,7 +16,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
-from scripts.evidence.played import BASE, PlayedArm, read_played
+from scripts.evidence.played import BASE, PlayedArm, read_played, taken_from
 from scripts.run.config import AUTO, play_flags, read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
@@ -208,12 +208,7 @@ def _played_by(folder: RunFolder, key: str) -> Mapping[str, Any] | None:
     seen: set[Path] = set()
     while folder.path not in seen:
         seen.add(folder.path)
-        taken = [
-            e.data
-            for e in Journal(folder.journal).read()
-            if e.event == "arm_taken_over" and e.data.get("key") == key
-        ]
-        if not taken:
+        if (run := taken_from(Journal(folder.journal).read()).get(key)) is None:
             return read_manifest(folder)
-        folder = RunFolder(folder.path.parent / str(taken[-1]["run"]))
+        folder = RunFolder(folder.path.parent / run)
     return None

@@ -58,11 +58,16 @@ class WallTime:
 
 
 def wall_time(
-    timings: Sequence[StepTimings], journal: Sequence[Entry], in_flight: int, seats: int
+    timings: Sequence[StepTimings],
+    journal: Sequence[Entry],
+    in_flight: int,
+    seats: int,
+    eval_every: int = 0,
 ) -> WallTime | None:
     """Add up the steps; None if nothing was measured.
 
-    in_flight: episodes of a step, B·K. seats: most episodes played at once.
+    in_flight: episodes of a step, B·K. seats: most episodes played at once. eval_every: steps
+    between evaluations; 0: only at the start and the end.
     """
     clocked = [t for t in timings if t.segments]
     wall = sum(t.wall for t in clocked)
@@ -79,7 +84,7 @@ def wall_time(
         sentences=(
             _lifecycle_sentence(parts, clocked, journal),
             _concurrency_sentence(in_flight, seats),
-            *_eval_sentence(sum(t.eval_wall for t in clocked), wall),
+            *_eval_sentence(sum(t.eval_wall for t in clocked), wall, eval_every),
         ),
     )
 
@@ -131,10 +136,12 @@ def _concurrency_sentence(in_flight: int, seats: int) -> str:
     )
 
 
-def _eval_sentence(evals: float, wall: float) -> tuple[str, ...]:
+def _eval_sentence(evals: float, wall: float, eval_every: int) -> tuple[str, ...]:
     if evals < MUCH * wall:
         return ()
+    fewer = "fewer held-out tasks (eval.tasks)"
+    fewer += " or a larger run.eval_every leave" if eval_every else " leave"
     return (
-        f"Evaluations took {duration(evals)} of {duration(wall)}: fewer held-out tasks"
-        " (eval.tasks) or a larger run.eval_every leave more of the night for steps.",
+        f"Evaluations took {duration(evals)} of {duration(wall)}: {fewer} more of the night for"
+        " steps.",
     )

@@ -43,15 +43,15 @@ def render(f: Findings, linked: Sequence[str] = ()) -> str:
 
 
 def _transcripts(flips: Flips | None, env: Environment) -> Iterator[Markup]:
-    """Yield the HTML of the flipped tasks, in order, up to `BUDGET_BYTES`."""
+    """Yield the HTML of the flipped tasks, in order, that fit into `BUDGET_BYTES` together."""
     template = env.get_template("flip.html.j2")
     left = BUDGET_BYTES
     for view in views(flips) if flips else ():
         html = template.render(flip=view)
-        left -= len(html.encode())
-        if left < 0:
-            return
-        yield Markup(html)
+        size = len(html.encode())
+        if size <= left:
+            left -= size
+            yield Markup(html)
 
 
 @cache

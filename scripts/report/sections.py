@@ -99,7 +99,7 @@ def _with_tables(
 
 def _wall_time(f: Findings) -> WallTime | None:
     in_flight = f.config.rollout.tasks_per_step * f.config.rollout.group_size
-    return wall_time(f.timings, f.journal, in_flight, seats(f.config))
+    return wall_time(f.timings, f.journal, in_flight, seats(f.config), f.config.run.eval_every)
 
 
 def seats(config: RunConfig) -> int:

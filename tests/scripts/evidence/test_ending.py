@@ -182,6 +182,17 @@ def test_a_converged_pool_asks_for_tasks(tmp_path: Path) -> None:
     assert "reserve" in next_steps(m, end)[0]
 
 
+def test_a_finished_night_that_cannot_go_on_here_is_finished(tmp_path: Path) -> None:
+    """Another version of the program, or an edited run.toml, leaves it without a plan."""
+    m = replace(findings(tmp_path), plan=None)
+    began, over = (Entry(float(i), 1, f"loop_{e}", {}) for i, e in enumerate(("start", "end")))
+    done = replace(over, data={"next": Phase.DONE.value})
+    assert ending(replace(m, journal=(began, done))).kind is EndKind.COMPLETE
+    assert ending(replace(m, journal=(began, over))).kind is EndKind.UNFINISHED
+    again = replace(began, time=2.0)
+    assert ending(replace(m, journal=(began, done, again))).kind is EndKind.UNFINISHED
+
+
 def test_an_interrupted_night_says_what_is_next_and_what_goes_on(tmp_path: Path) -> None:
     m = replace(findings(tmp_path), plan=Plan(Phase.ROLLOUT, 20))
     end = ending(m)

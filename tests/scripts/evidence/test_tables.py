@@ -12,8 +12,10 @@ from rich.console import Console
 
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
+from rollout.arm import read_eval
 from scripts.evidence.collect import Evidence
 from scripts.evidence.findings import Findings, Plan, read_findings
+from scripts.evidence.played import finished
 from scripts.evidence.run_tables import text_tables
 from scripts.evidence.tables import main_table, wide_paired_table
 from scripts.evidence.text_page import markdown, plain_page, rich_page
@@ -257,10 +259,13 @@ def test_arms_that_another_run_played_are_named_with_it(
     own = collect(tmp_path / "evals", tasks(N), steps)
     assert "taken over" not in markdown(findings(own, steps, tmp_path))
     journal = Journal(tmp_path / "journal.jsonl")
-    journal.append("arm_taken_over", arm="base", key="k", run="monday")
-    journal.append("arm_taken_over", arm="step 7", key="l", run="monday")
+    keys = {read_eval(arm).adapter_sha: arm.name for arm in finished(tmp_path / "evals")}
+    journal.append("arm_taken_over", arm="base", key=keys["base"], run="monday")
+    journal.append("arm_taken_over", arm="warm start", key="other limits", run="monday")
+    journal.append("arm_taken_over", arm="oracle", key=keys["oracle"], run="monday")
+    journal.append("dropped", removed=[f"evals/{keys['oracle']}"], why="other conditions")
     found = collect(tmp_path / "evals", tasks(N), steps)
-    assert found.taken_over == {"base": "monday"}
+    assert found.taken_over == {"base": "monday"}, "the others were played here"
     assert "same model, tasks and limits: base (run monday)." in markdown(
         findings(found, steps, tmp_path)
     )

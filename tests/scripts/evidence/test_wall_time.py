@@ -43,6 +43,15 @@ def test_nothing_clocked_is_nothing_to_show() -> None:
     assert wall_time([StepTimings(0)], (), 32, 64) is None
 
 
+def test_fewer_evaluations_are_advised_only_where_there_are_some_between_start_and_end() -> None:
+    step = StepTimings(1, (Segment("eval x", "1", 0, 100, {"eval": 90.0, "startup": 10.0}),))
+    for eval_every, told in ((5, True), (0, False)):
+        found = wall_time([step], (), 32, 64, eval_every)
+        assert found is not None
+        assert "eval.tasks" in found.sentences[-1]
+        assert ("run.eval_every" in found.sentences[-1]) == told
+
+
 def test_restarts_are_held_against_hot_swap() -> None:
     step = StepTimings(
         1, (Segment("rollout", "1", 0, 100, {"engine": 30.0, "reclaim": 10.0, "rollout": 60.0}),)

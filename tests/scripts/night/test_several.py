@@ -353,7 +353,9 @@ def typed() -> str:
     return typeable("`grpo x`").strip("`").removesuffix(" x")
 
 
-@pytest.mark.parametrize("key", ["rollout.max_turns", "eval.temperature", "data.heldout"])
+@pytest.mark.parametrize(
+    "key", ["rollout.max_turns", "engine.max_model_len", "eval.temperature", "data.heldout"]
+)
 def test_what_every_evaluation_depends_on_cannot_vary(tmp_path: Path, key: str) -> None:
     refused = grpo("sweep", "new", str(tmp_path / "sweep"), "--vary", f"{key}=1,2")
     assert refused.returncode == 2

@@ -23,7 +23,7 @@ NOTHING = Path("/none")
 MODEL = {"model.safetensors": "aa"}
 
 
-def folder(path: Path, model: dict[str, str], **tables: dict[str, object]) -> Context:
+def folder(path: Path, model: dict[str, str], /, **tables: dict[str, object]) -> Context:
     """A run with a manifest, as far as an arm depends on one."""
     run = RunFolder(write_run(path, NOTHING, NOTHING, **tables))
     config = read_config(run.config)
@@ -75,6 +75,9 @@ def test_an_arm_that_an_older_version_of_the_program_played_is_left_alone(tmp_pa
         (MODEL, {"eval": {"temperature": 0.7}}),
         (MODEL, {"eval": {"tasks": 2}}),
         (MODEL, {"rollout": {"max_new_tokens": 8}}),
+        (MODEL, {"model": {"tool_form": "text"}}),
+        (MODEL, {"model": {"chat_template_kwargs": {"enable_thinking": False}}}),
+        (MODEL, {"envs": {"game": {"use": "game.py:Game", "passes": "reward > 1"}}}),
     ],
 )
 def test_an_arm_that_was_played_otherwise_is_left_alone(
