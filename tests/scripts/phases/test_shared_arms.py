@@ -23,11 +23,14 @@ NOTHING = Path("/none")
 MODEL = {"model.safetensors": "aa"}
 
 
-def folder(path: Path, model: dict[str, str], /, **tables: dict[str, object]) -> Context:
-    """A run with a manifest, as far as an arm depends on one."""
+def folder(path: Path, files: dict[str, str], **tables: dict[str, object]) -> Context:
+    """A run with a manifest, as far as an arm depends on one. files: of the model."""
+    talk = tables.pop("model", {})
     run = RunFolder(write_run(path, NOTHING, NOTHING, **tables))
     config = read_config(run.config)
-    manifest = {"schema": 1, "model": {"files": model}, "config": config.plain()}
+    plain = config.plain()
+    plain["model"] |= talk
+    manifest = {"schema": 1, "model": {"files": files}, "config": plain}
     run.manifest.write_text(json.dumps(manifest))
     return Context(run, config, lambda event: None, Wish(lambda text: None), Stopwatch(0.0))
 
