@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from fieldkit.errors import Unavailable
+from fieldkit.process.descriptor import READ, is_ready
 
 MARKER_VARIABLE = "FIELDKIT_OWNER"
 """The environment variable that carries the marker."""
@@ -208,7 +209,7 @@ def _open_if_ours(pid: int, marker: str, leader: Owned | None) -> Handle | None:
 
 
 def _ended(fd: int) -> bool:
-    return bool(select.select([fd], [], [], 0)[0])
+    return is_ready(fd, READ)
 
 
 def _wait(handles: Sequence[Handle], seconds: float) -> list[Handle]:

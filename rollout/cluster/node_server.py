@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from fieldkit.errors import Unavailable
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate.patience import Patience
+from fieldkit.process.descriptor import READ, is_ready
 from fieldkit.process.owned import wait_ended
 from rollout.cluster import engine_there
 from rollout.cluster.cluster_settings import ClusterSettings, told_needs
@@ -109,7 +109,7 @@ class NodeServer(Server):
             if patience.spent - said >= _BETWEEN_LINES_SECONDS:
                 said = patience.spent
                 self.say(f"waiting for room on a node, {patience.spent:.0f} s")
-            if not select.select([reading], [], [], _POLL_SECONDS)[0]:
+            if not is_ready(reading, READ, _POLL_SECONDS):
                 continue
             if chunk := os.read(reading, 4096):
                 text += chunk

@@ -44,11 +44,13 @@ class Admin(AbstractContextManager["Admin"]):
             if self._http.get("/health").status_code != httpx.codes.OK:
                 return None
             response = self._http.get("/v1/models")
+            if response.status_code != httpx.codes.OK:
+                return None
+            return {str(card["id"]): str(card["root"]) for card in response.json()["data"]}
         except httpx.TransportError:
             return None
-        if response.status_code != httpx.codes.OK:
+        except (ValueError, KeyError, TypeError):  # another program has the port
             return None
-        return {str(card["id"]): str(card["root"]) for card in response.json()["data"]}
 
     def cards(self) -> list[dict[str, Any]]:
         """What /v1/models tells of each name. Raises `Unavailable` where it tells nothing."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import json
 import math
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -254,8 +256,13 @@ def command(
         # A layer that is wrapped costs time whether or not an adapter uses it.
         words += ["--lora-target-modules", *shape.targets]
     if adapters:
-        words += ["--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
+        words += ["--lora-modules", *starmap(_lora_module, adapters.items())]
     return words
+
+
+def _lora_module(name: str, path: Path) -> str:
+    """As vLLM reads it: with a comma it is JSON."""
+    return json.dumps({"name": name, "path": str(path)}) if "," in str(path) else f"{name}={path}"
 
 
 def _require_gpu() -> None:

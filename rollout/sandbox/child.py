@@ -9,6 +9,7 @@ sandbox.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from enum import Enum, auto
 
 from rollout.sandbox.output import BoundedOutput
 
+_REAP_SECONDS = 1.0  # a killed process is gone at once, or hangs in a driver
 _CHUNK = 65536  # the default capacity of a Linux pipe
 _UMASK = 0o022
 _PIPE_MODE = 0o622  # as for terminals: others may write
@@ -124,7 +126,8 @@ class Child:
         self._loop.remove_reader(self._out)
         self._loop.remove_reader(self._pidfd)
         self.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in a driver stays
+            self._process.wait(_REAP_SECONDS)
         os.close(self._out)
         os.close(self._pidfd)
 

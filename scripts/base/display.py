@@ -123,7 +123,7 @@ class PlainDisplay:
             self._say(f"{time.strftime('%H:%M:%S')}   {line}")
 
     def close(self) -> None:
-        if isinstance(self._out, Unblocked):
+        if isinstance(self._out, Unblocked) and not self._out.closed:
             self._draw(self._out.close)
 
     def _say(self, text: str, style: str = "") -> None:

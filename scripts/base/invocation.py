@@ -29,7 +29,7 @@ def typeable(text: str) -> str:
     typed here. Variables may stand before make."""
     if "grpo " in text:
         text = re.sub("(`|&& )grpo ", lambda found: f"{found[1]}{called()} ", text)
-    if "make " in text and Path.cwd() != ROOT:
+    if "make " in text and _here() != ROOT:
         there = f"make -C {shlex.quote(str(ROOT))} "
         text = re.sub(r"(`(?:[A-Z_]+=\S+ )*)make (?!-C )", lambda found: found[1] + there, text)
     return text
@@ -47,5 +47,13 @@ def tell(text: str) -> None:
 
 def _from_here(path: Path) -> str:
     """A path as short as this folder allows. Symbolic links stay as they are."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    here = _here()
+    return str(path.relative_to(here) if here and path.is_relative_to(here) else path)
+
+
+def _here() -> Path | None:
+    """The current folder; None where it was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import select
 import stat
 import time
 from typing import IO, Any, TextIO, cast
+
+from fieldkit.process.descriptor import WRITE, is_ready
 
 _MOST_BYTES = 256 * 1024
 """Of what is kept; what comes after that is dropped. The run's log has it."""
@@ -69,7 +70,7 @@ class _Kept(io.RawIOBase):
         try:
             self._write_on()
             while self._left and (wait := deadline - time.monotonic()) > 0:
-                select.select([], [self._fd], [], wait)
+                is_ready(self._fd, WRITE, wait)
                 self._write_on()
         finally:
             os.close(self._fd)

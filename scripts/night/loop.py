@@ -89,8 +89,15 @@ def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
 
     Raises `PoolConverged` when the pool is exhausted, `Interrupted` when the person stopped it, and
     any error of a phase. Always stops the engine at the end; raises an error of that stop only if
-    there is no other error.
+    there is no other error. The display is closed, however it ends.
     """
+    try:
+        _run_phases(folder, options, display)
+    finally:
+        display.close()
+
+
+def _run_phases(folder: RunFolder, options: LoopOptions, display: Display) -> None:
     config = with_options(read_config(folder.config, options.sandbox), options)
     check_sandbox(folder, config)
     _require_ours(folder)

@@ -19,7 +19,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from fieldkit.errors import BadInput, FieldkitError, Interrupted, NotOwner, PoolConverged
+from fieldkit.errors import (
+    BadInput,
+    FieldkitError,
+    Interrupted,
+    NotOwner,
+    PoolConverged,
+    foreseen,
+)
 from fieldkit.files.journal import Journal
 from scripts.base.display import make_display, to_the_second
 from scripts.base.exit_codes import ChildBug
@@ -148,7 +155,9 @@ def play_nights(
             well = True
         except Interrupted:
             raise Interrupted(f"stopped; `{go_on}` goes on from here") from None
-        except (FieldkitError, ChildBug) as e:
+        except Exception as e:  # of a phase, or of the page of a night that is saved
+            if not isinstance(e, FieldkitError | ChildBug):
+                e = foreseen(e) or ChildBug(f"{type(e).__name__}: {e}")
             failed[night.name] = e
             goes_on = not isinstance(e, NotOwner) and (well or _went_well(night, due.known))
             if goes_on:

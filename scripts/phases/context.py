@@ -6,6 +6,7 @@ Each process makes one. It finds files and reads tasks; the phases use them.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,12 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted
 from fieldkit.files.journal import Journal
+from fieldkit.files.json_text import parse_json
 from fieldkit.gate.memory import GIB
+from fieldkit.process.ledger import Ledger
 from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
-from scripts.base.events import Tell, alarm, note, progress
+from scripts.base.children import run_child
+from scripts.base.events import Tell, alarm, detail, note, progress
+from scripts.base.exit_codes import raise_code
 from scripts.base.signals import Wish
-from scripts.prepare.hub import Bytes, hub_model
+from scripts.prepare.hub import hub_copy, hub_model, is_whole
 from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -72,14 +77,46 @@ class Context:
         return from_checkout(self.config.model.adapter)
 
     def model_dir(self) -> Path:
-        """The model's folder. Raises `BadInput` if it does not exist, and `Interrupted` if the
-        person asked to stop while it was downloaded."""
+        """The model's folder. Raises `BadInput` if it does not exist, and as `_download`."""
+        return find_model(self.config.model.path, self._from_hub)
 
-        def on_bytes(here: int, total: int) -> None:
-            progress(self.tell, "MB of the model", here // 10**6, total // 10**6)
-            self.check_stop()
+    def _from_hub(self, hub_id: str) -> Path:
+        """The copy of a hub's model that the run began with, whatever is newer there since; else
+        the one that is here."""
+        manifest = read_manifest(self.folder) or {}
+        if manifest.get("config", {}).get("model", {}).get("path") == hub_id:
+            began = Path(manifest["model"]["dir"])
+            if is_whole(began):
+                return began
+        return hub_copy(hub_id) or self._download(hub_id)
 
-        return find_model(self.config.model.path, on_bytes)
+    def _download(self, hub_id: str) -> Path:
+        """Download a model, in sight. Raises `BadInput`, `Shortage` for a full disk, and
+        `Interrupted` if the person asked to stop now."""
+        said: dict[str, Any] = {}
+
+        def hear(line: str) -> None:
+            try:
+                said.update(parse_json(line, "download"))
+            except BadInput:  # a library printed it
+                detail(self.tell, line)
+                return
+            if "total" in said:
+                here, total = said["here"] // 10**6, said["total"] // 10**6
+                progress(self.tell, "MB of the model", here, total)
+
+        log = self.folder.log / "download.log"
+        code = run_child(
+            [sys.executable, "-P", "-m", "scripts.prepare.hub", hub_id],
+            ledger=Ledger(self.folder.ledger),
+            name="download",
+            log=log,
+            on_line=hear,
+            stop_asked=lambda: self.wish.now,
+        )
+        self.check_stop()
+        raise_code(code, said.get("error", ""), "the download", log)
+        return Path(said["folder"])
 
     def engine(self) -> EngineSettings:
         """[engine], with the memory that the trainer may need at most where run.toml does not set
@@ -233,11 +270,10 @@ class Context:
             raise Interrupted("stopped; the same command goes on from here") from None
 
 
-def find_model(path: str, on_bytes: Bytes | None = None) -> Path:
+def find_model(path: str, from_hub: Callable[[str], Path] = hub_model) -> Path:
     """The folder of a model, given the name of a packaged one ("smol"), a folder, or a hub id.
 
-    Uses the local hub cache for a hub id, and downloads the model if it is not cached; `on_bytes`
-    is told of that. Raises `BadInput` naming what it tried.
+    from_hub: finds or downloads a model by its hub id. Raises `BadInput` naming what it tried.
     """
     if path in PACKAGED:
         folder = PACKAGED[path].folder
@@ -253,4 +289,4 @@ def find_model(path: str, on_bytes: Bytes | None = None) -> Path:
             f"model.path: {folder}: no model folder there (no config.json); name a folder, a hub "
             f'id such as "Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'
         )
-    return hub_model(path, on_bytes)
+    return from_hub(path)

@@ -1,63 +1,87 @@
-"""A model of the hub: its copy on this machine, which is downloaded where there is none."""
+"""A model of the hub: its copy on this machine, which is downloaded where there is none.
+
+`python -m scripts.prepare.hub ID` downloads one and tells of it in JSON lines. A phase does it so,
+because the hub's client can be ended at any moment only together with its process: it downloads in
+threads of its own.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput, FieldkitError
+from fieldkit.errors import BadInput, Shortage, foreseen
 from fieldkit.files.atomic import read_json
-
-Bytes = Callable[[int, int], None]
-"""Called with (bytes that are here, bytes in all), now and then, from any thread. What it raises
-ends the download."""
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 
 
-def hub_model(hub_id: str, on_bytes: Bytes | None = None) -> Path:
-    """The folder of a model of the hub. Without `on_bytes` a download shows its own progress on a
-    terminal. An interrupted one goes on where it was. Raises `BadInput`."""
+def hub_model(hub_id: str) -> Path:
+    """The folder of a model of the hub, which is downloaded if it is not here. As `download`."""
+    return hub_copy(hub_id) or download(hub_id)
+
+
+def hub_copy(hub_id: str) -> Path | None:
+    """The folder of this machine's copy of a model, if it is whole.
+
+    Nobody is asked for a newer one: if `main` moved during the night, one step would serve and
+    train another model than the step before.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        # Use the cached copy without asking for a newer one: if `main` moved during the night, one
-        # step would serve and train another model than the step before.
-        local = Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, local_files_only=True))
-        if _is_whole(local):
-            return local
+        copy = Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
-        pass  # not here yet, or no id, which the second call says
-    shown = None if on_bytes is None else _told_to(on_bytes)
+        return None  # not here yet, or no id, which a download says
+    return copy if is_whole(copy) else None
+
+
+def download(hub_id: str, bar: type[Any] | None = None) -> Path:
+    """Download a model; its folder. Files that came whole are kept where it is interrupted.
+
+    bar: a class like tqdm's; the client's own, which a terminal shows, without one. Raises
+    `BadInput`, and `Shortage` for a full disk.
+    """
+    from huggingface_hub import snapshot_download
+
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, tqdm_class=shown))
-    except FieldkitError:
-        raise
+        copy = Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, tqdm_class=bar))
+        if missing := _missing(copy):
+            raise FileNotFoundError(f"it has no {missing}")
     except Exception as e:  # the hub client raises a dozen unrelated classes
+        if isinstance(known := foreseen(e), Shortage):
+            raise known from e
         why = next(iter(str(e).splitlines()), "")[:200]
         raise BadInput(
             f"model.path: {hub_id} is not a folder, and its download from the hub failed "
             f"({type(e).__name__}: {why}); download it on a machine with "
             "a network and name the folder"
         ) from e
+    return copy
 
 
-def _is_whole(snapshot: Path) -> bool:
-    """Whether a model can be loaded from a hub's copy: a program that read only the settings or the
-    tokenizer leaves one without weights."""
+def is_whole(snapshot: Path) -> bool:
+    """Whether a hub's copy can be loaded."""
+    return _missing(snapshot) is None
+
+
+def _missing(snapshot: Path) -> str | None:
+    """A file without which a hub's copy cannot be loaded, and which it lacks: a program that read
+    only the settings or the tokenizer leaves one without weights."""
     index = snapshot / "model.safetensors.index.json"
     weights = {"model.safetensors"}
     if index.is_file():
         weights = set(read_json(index)["weight_map"].values())
-    needed = ("config.json", "tokenizer_config.json", *weights)
-    return all((snapshot / name).is_file() for name in needed)
+    needed = ("config.json", "tokenizer_config.json", *sorted(weights))
+    return next((name for name in needed if not (snapshot / name).is_file()), None)
 
 
-def _told_to(on_bytes: Bytes) -> type[Any]:
-    """A progress bar for `snapshot_download` that draws nothing and calls `on_bytes`.
+def _told() -> type[Any]:
+    """A progress bar that writes a JSON line for each piece that comes.
 
     The hub's client has a bar of files and two of bytes: those that came over the network, and
     those that are in files. Which of them moves depends on how the hub stores a model.
@@ -72,13 +96,25 @@ def _told_to(on_bytes: Bytes) -> type[Any]:
             super().__init__(*args, **{**kwargs, "disable": False, "file": io.StringIO()})
 
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
-            pass  # tqdm holds a lock around it, which an error here would keep for ever
-
-        def update(self, n: float | None = 1) -> bool | None:
-            shown: bool | None = super().update(n)
             if self.unit == "B" and self.total:
                 Told.most = max(Told.most, int(self.n))
-                on_bytes(Told.most, int(self.total))
-            return shown
+                _tell(here=Told.most, total=int(self.total))
 
     return Told
+
+
+def _tell(**said: Any) -> None:
+    print(json.dumps(said), flush=True)
+
+
+def main(hub_id: str) -> None:
+    """Download it for another program, which ends this one to stop. Its error is the last line."""
+    try:
+        _tell(folder=str(download(hub_id, _told())))
+    except (BadInput, Shortage) as e:
+        _tell(error=str(e))
+        raise SystemExit(e.exit_code) from e
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

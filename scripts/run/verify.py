@@ -14,6 +14,7 @@ files that it names.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.codec import bundle_groups, decode, encode
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import fsync_dir, locked, read_json, sha256_text, write_text
 from fieldkit.files.journal import Entry, Journal, Mark
 from fieldkit.files.sharded import sha256_records, shards_of, stored
@@ -33,6 +34,10 @@ from scripts.run.manifest import overlap_of, read_manifest
 from scripts.run.next_phase import sampled_from
 from scripts.run.timings import this_loop
 from trainer.checkpoint import MARKER_FILE, state_sha
+
+_READS, _BETWEEN_READS_SECONDS = 3, 2.0
+"""How often a file is read that cannot be read, and how long after the time before: a network's
+file system has such moments."""
 
 
 @dataclass(frozen=True)
@@ -232,11 +237,22 @@ def _journalled(entries: Iterable[Entry], before: Mapping[str, str]) -> dict[str
 
 
 def _hash(of: Callable[[Path], str], path: Path) -> str | None:
-    """The hash of what is there; None where it is not whole."""
-    try:
-        return of(path)
-    except (BadInput, OSError):
+    """The hash of what is there; None where it is not whole. Raises `Unavailable` where a file
+    system keeps from telling: a finished step is worth more than a moment without its disk."""
+    for left in reversed(range(_READS)):
+        try:
+            return of(path)
+        except (BadInput, FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as e:
+            failed = e
+        if left:
+            time.sleep(_BETWEEN_READS_SECONDS)
+    if failed.errno == errno.EIO:  # a bad block stays bad
         return None
+    raise Unavailable(
+        f"{path}: {failed.strerror}; the same command goes on once it can be read"
+    ) from failed
 
 
 def _put_aside(folder: RunFolder, change: Change) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import atexit
 import contextlib
 import os
-import select
 import shlex
 import subprocess
 import threading
@@ -25,6 +24,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
+from fieldkit.process.descriptor import READ, is_ready
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import Owned, family, start_time, terminate
 from rollout.engine.port import holder
@@ -208,7 +208,7 @@ class LocalServer:
         told, deadline = b"", time.monotonic() + launch.start_seconds
         while not told.endswith(b"\n"):
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([ready], [], [], left)[0]:
+            if left <= 0 or not is_ready(ready, READ, left):
                 raise Unavailable(
                     f"envs.{launch.name}: its server does not answer after"
                     f" {launch.start_seconds:g} s{self._last_error()}"

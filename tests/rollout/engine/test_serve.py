@@ -495,6 +495,8 @@ def test_a_server_is_started_for_the_rank_and_layers_of_its_adapters(
     assert "--max-lora-rank 16" in line
     assert "--lora-target-modules o_proj q_proj v_proj" in line
     assert f"--lora-modules run-v1={tmp_path}" in line
+    comma = command(tiny.folder, EngineSettings(), shape, {"run-v1": Path("/a, b")}, port=1)
+    assert json.loads(comma[-1]) == {"name": "run-v1", "path": "/a, b"}
 
 
 def test_a_rank_beyond_what_the_server_can_serve_is_bad_input(tiny: TinyModel) -> None:

@@ -65,6 +65,17 @@ def test_a_message_that_passes_two_programs_is_changed_once(
 
 
 @pytest.mark.usefixtures("bare_path")
+@pytest.mark.usefixtures("bare_path")
+def test_in_a_folder_that_was_removed_a_message_is_written_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert typeable("`grpo new x`, `make setup`") == f"`{BIN}/grpo new x`, `make -C {ROOT} setup`"
+
+
 def test_the_command_in_an_error_can_be_typed_where_the_error_was_read(tmp_path: Path) -> None:
     words = [sys.executable, "-P", "-m", "scripts.cli", "run", f"{tmp_path}/none"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)

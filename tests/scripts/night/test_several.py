@@ -167,6 +167,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
         (Unavailable("the server hangs"), 4),
         (Shortage("set trainer.tokens_per_microbatch"), 5),
         (ChildBug("the train phase ended with exit code 1"), 1),
+        (RuntimeError("no font for the curves"), 1),
     ],
 )
 def test_a_night_that_fails_on_its_way_ends_no_other_and_is_told_at_the_end(
@@ -177,8 +178,9 @@ def test_a_night_that_fails_on_its_way_ends_no_other_and_is_told_at_the_end(
         failing.play()
     assert failing.begun == ["one", "two", "three"]
     assert (told.value.names, told.value.whole) == (frozenset({"one"}), True)
-    assert f"one failed: {error}" in failing.said
-    assert str(told.value) == f"one failed: {error}; `go on` goes on with it"
+    name = "RuntimeError: " if type(error) is RuntimeError else ""
+    assert f"one failed: {name}{error}" in failing.said
+    assert str(told.value) == f"one failed: {name}{error}; `go on` goes on with it"
     assert told.value.exit_code == code
 
 

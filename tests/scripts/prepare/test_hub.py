@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import threading
@@ -14,11 +15,11 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from fieldkit.errors import BadInput, Interrupted
-from scripts.base.events import Event, EventKind
+from fieldkit.errors import BadInput, Interrupted, Shortage
+from scripts.base.events import Event, EventKind, Tell
 from scripts.base.signals import Wish
 from scripts.phases.context import Context
-from scripts.prepare.hub import hub_model
+from scripts.prepare.hub import download, hub_model
 from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
@@ -78,47 +79,84 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A hub on this machine; gives the folder of the client's copies."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    url, copies = f"http://127.0.0.1:{server.server_port}", tmp_path / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(copies))  # of this process
+    for name, value in {"HF_ENDPOINT": url, "HF_HUB_CACHE": str(copies)}.items():
+        monkeypatch.setenv(name, value)
     try:
-        yield tmp_path / "hub"
+        yield copies
     finally:
         server.shutdown()
         server.server_close()
 
 
-def test_a_download_tells_how_many_of_its_bytes_are_here(hub: Path) -> None:
-    told: list[tuple[int, int]] = []
-    folder = hub_model("some/model", lambda here, total: told.append((here, total)))
-    total = sum(len(data) for name, data in FILES.items() if name != "README.md")
-    assert {p.name: p.stat().st_size for p in folder.iterdir()} == {
-        name: len(data) for name, data in FILES.items() if name != "README.md"
-    }
-    here = [n for n, _ in told]
+def context(folder: Path, tell: Tell, wish: Wish) -> Context:
+    config = RunConfig(model=ModelSettings(path="some/model"))
+    return Context(RunFolder(folder), config, tell, wish, Stopwatch(0.0))
+
+
+def test_a_phase_shows_the_download_and_keeps_what_came(hub: Path, tmp_path: Path) -> None:
+    told: list[Event] = []
+    ctx = context(tmp_path, told.append, Wish())
+    folder = ctx.model_dir()
+    wanted = {name: len(data) for name, data in FILES.items() if name != "README.md"}
+    assert {p.name: p.stat().st_size for p in folder.iterdir()} == wanted
+    assert {e.kind for e in told} == {EventKind.PROGRESS}
+    assert (told[-1].text, told[-1].total) == ("MB of the model", 40)
+    here = [e.done for e in told]
     assert here == sorted(here)
-    assert max(told) == (total, total)
+    assert here[-1] == 40
     told.clear()
-    assert hub_model("some/model", lambda here, total: told.append((here, total))) == folder
+    assert ctx.model_dir() == folder
     assert told == [], "the copy that is here is not asked about"
 
 
-def test_a_phase_shows_the_download_and_a_stop_ends_it(hub: Path, tmp_path: Path) -> None:
-    config, wish, told = RunConfig(model=ModelSettings(path="some/model")), Wish(), []
+def test_a_stop_ends_the_download_and_the_same_command_goes_on(hub: Path, tmp_path: Path) -> None:
+    wish, told = Wish(), []
 
     def tell(event: Event) -> None:
         told.append(event)
         wish.now = True
 
-    ctx = Context(RunFolder(tmp_path), config, tell, wish, Stopwatch(0.0))
     with pytest.raises(Interrupted, match="the same command goes on"):
-        ctx.model_dir()
-    assert told[-1].kind is EventKind.PROGRESS
-    assert (told[-1].text, told[-1].total) == ("MB of the model", 40)
-    wish.now, ctx.tell = False, told.append
-    assert (ctx.model_dir() / "model.safetensors").stat().st_size == 40_000_000
+        context(tmp_path, tell, wish).model_dir()
+    assert told
+    folder = context(tmp_path, told.append, Wish()).model_dir()
+    assert (folder / "model.safetensors").stat().st_size == 40_000_000
+
+
+def test_a_run_keeps_the_copy_that_it_began_with(hub: Path, tmp_path: Path) -> None:
+    """Another program may ask the hub meanwhile, and `main` there may have moved."""
+    began = tmp_path / "began"
+    began.mkdir()
+    for name in FILES:
+        (began / name).touch()
+    manifest = {"config": {"model": {"path": "some/model"}}, "model": {"dir": str(began)}}
+    (tmp_path / "night").mkdir()
+    ctx = context(tmp_path / "night", lambda event: None, Wish())
+    ctx.folder.manifest.write_text(json.dumps({"schema": 1, **manifest}))
+    assert ctx.model_dir() == began
+    (began / "model.safetensors").unlink()
+    assert ctx.model_dir().is_relative_to(hub)
+
+
+def test_a_copy_without_weights_is_no_model_where_no_hub_answers(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = context(tmp_path, lambda event: None, Wish()).model_dir()
+    (whole / "model.safetensors").unlink()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(BadInput, match=r"its download from the hub failed \(.*model.safetensors"):
+        context(tmp_path, lambda event: None, Wish()).model_dir()
+
+
+def test_a_full_disk_is_no_trouble_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    with pytest.raises(Shortage, match="no space left on this disk"):
+        download("some/model")
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -6,16 +6,18 @@ others are that night with something in it changed by hand. Each has to end as i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.journal import Journal
 from fieldkit.files.sharded import read_records, sha256_records, shards_of, write_records
 from fieldkit.training.adapter import adapter_sha
@@ -128,6 +130,35 @@ def test_an_adapter_that_is_gone_is_trained_again(night: RunFolder) -> None:
     put_aside_changes(night, lambda event: None)
     assert put_aside(night) == ["step-001/adapter"]
     assert look_next(night) is Phase.TRAIN
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "ends"),
+    [
+        (errno.ESTALE, 2, None),
+        (errno.EIO, 2, None),
+        (errno.ESTALE, 9, Unavailable),
+        (errno.EIO, 9, []),
+    ],
+)
+def test_a_moment_without_its_disk_costs_no_finished_step(
+    error: int, times: int, ends: Any, night: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [OSError(error, os.strerror(error)) for _ in range(times)]
+
+    def sha(path: Path) -> str:
+        if path == night.adapter(1) and left:
+            raise left.pop()
+        return adapter_sha(path)
+
+    monkeypatch.setattr("scripts.run.verify.adapter_sha", sha)
+    monkeypatch.setattr("scripts.run.verify._BETWEEN_READS_SECONDS", 0.0)
+    if ends is Unavailable:
+        with pytest.raises(Unavailable, match="the same command goes on once it can be read"):
+            put_aside_changes(night, lambda event: None)
+    else:
+        put_aside_changes(night, lambda event: None)
+    assert night.summary(1).is_file() == (ends != [])
 
 
 def test_what_nobody_touched_stays_where_it_is(night: RunFolder) -> None:
