@@ -63,17 +63,28 @@ def single_arm_table(found: ArmFigures) -> Table:
     if not row.mean_tokens.value:  # an endpoint gives no ids
         means.pop()
     stops = ", ".join(f"{reason} {n}" for reason, n in summary.stops.items())
+    of_all: list[tuple[str, str, str]] = []
+    first: tuple[str, ...] = ()
+    if summary.samples > 1:
+        all_passed = quantities.share(summary.n_passed, summary.n_trajectories)
+        of_all = [("passed, of all attempts", all_passed, "")]
+        first = (
+            f"Of {summary.samples} attempts at a task the first ones count, as in every comparison,"
+            " except where a row says all.",
+        )
     return Table(
         f"{found.name} ({quantities.counted(row.n_tasks, 'task')}, T = {summary.temperature:g})",
         ("", "found", "95 % interval"),
         (
             *[(n, quantities.share(part, of), _span(e, 100, " %")) for n, part, of, e in rates],
             *[(n, quantities.plain(e.value), _span(e, 1, "")) for n, e in means],
+            *of_all,
             ("wall time, s", quantities.plain(row.mean_seconds), ""),
             ("stops" if summary.samples == 1 else "stops of all attempts", stops, ""),
         ),
         (
             *found.about,
+            *first,
             "Intervals: Wilson's for shares of tasks, bootstrap over tasks for the others.",
         ),
     )

@@ -13,12 +13,17 @@ def test_what_is_the_same_on_each_task_and_what_counts_all_attempts_is_said_so(
     tmp_path: Path,
 ) -> None:
     on = tasks(8)
-    played = [t for k in range(2) for t in arm("sha", on, passes=8, turns=3, stops=8, k=k)]
-    folder = write_eval(tmp_path / "evals", played, on, samples=2)
-    rows = {row[0]: row[1:] for row in single_arm_table(arm_figures("mine", folder, on)).rows}
+    first, second = (arm("sha", on, passes=n, turns=3, stops=8, k=k) for k, n in enumerate((8, 4)))
+    folder = write_eval(tmp_path / "evals", [*first, *second], on, samples=2)
+    table = single_arm_table(arm_figures("mine", folder, on))
+    rows = {row[0]: row[1:] for row in table.rows}
     assert rows["mean turns"] == ("3.0", "on each task")
     assert rows["tasks passed"][0] == "8/8 (100.0 %)"
+    assert rows["passed, of all attempts"][0] == "12/16 (75.0 %)"
     assert rows["stops of all attempts"][0] == "TASK_COMPLETE 16"
+    assert any(
+        note.startswith("Of 2 attempts at a task the first ones count") for note in table.notes
+    )
 
 
 def test_an_adapter_whose_replies_are_cut_is_told_apart_from_one_that_goes_on(
