@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fieldkit.errors import Unavailable
 from fieldkit.files.json_text import parse_json
-from rollout.sandbox.child import Child, Ending
+from rollout.sandbox.child import GONE_SECONDS, Child, Ending
 from rollout.sandbox.command import (
     BOX_PATH,
     CommandResult,
@@ -35,7 +35,6 @@ from rollout.sandbox.output import BoundedOutput
 from rollout.sandbox.seccomp import make_filter
 from rollout.sandbox.workspace import KEPT_SCRATCH, KEPT_WORKSPACE, Workspace
 
-_GONE_SECONDS = 60.0  # for killed processes to be gone; it takes milliseconds on an idle machine
 _STATUS_BYTES = 65536  # far more than bubblewrap's records, about 200 bytes
 _LOOK_SECONDS = 0.1  # between two checks of a box; in that time two CPUs fill about 0.4 GiB
 _TOOLS = ("bwrap", "nsenter", "choom", "taskset", "prlimit", "setpriv", "bash", "tar")
@@ -183,12 +182,9 @@ async def _end(child: Child, status: _Status) -> None:
         status.take()
         if child.running and not status.kill_box():
             child.kill()
-        try:
-            # bubblewrap waits for the box's first process, and that one ends after all the others.
-            await asyncio.wait_for(child.reap(), _GONE_SECONDS)
-        except TimeoutError:
-            raise Unavailable(f"a command outlived SIGKILL by {_GONE_SECONDS:g} s") from None
-        await child.drain(_GONE_SECONDS)
+        # bubblewrap waits for the box's first process, and that one ends after all the others.
+        await child.reap()
+        await child.drain(GONE_SECONDS)
         status.take()
     finally:
         child.close()

@@ -17,9 +17,13 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
+from fieldkit.errors import Unavailable
 from rollout.sandbox.output import BoundedOutput
 
-_REAP_SECONDS = 1.0  # a killed process is gone at once, or hangs in a driver
+GONE_SECONDS = 60.0
+"""For killed processes to be gone; it takes milliseconds on an idle machine."""
+
+_REAP_SECONDS = 1.0  # for a process that has been waited for as long as that, or was just killed
 _CHUNK = 65536  # the default capacity of a Linux pipe
 _UMASK = 0o022
 _PIPE_MODE = 0o622  # as for terminals: others may write
@@ -110,9 +114,13 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def reap(self) -> int:
-        """Wait for the (killed or ended) process; its exit code, 128 + N after signal N."""
+        """Wait for the (killed or ended) process; its exit code, 128 + N after signal N. Raises
+        `Unavailable` for one that is still there after `GONE_SECONDS`."""
         if self._process.returncode is None:
-            await readable(self._pidfd)
+            try:
+                await asyncio.wait_for(readable(self._pidfd), GONE_SECONDS)
+            except TimeoutError:
+                raise Unavailable(f"a command outlived SIGKILL by {GONE_SECONDS:g} s") from None
         code = self._process.wait()
         return 128 - code if code < 0 else code
 
