@@ -30,14 +30,14 @@ pytestmark = [pytest.mark.scale, pytest.mark.timeout(1200)]
 TASKS, K = 2, 4
 
 
-def make(folder: Path, policy: tuple[Path, Path], *, reply: int = 16, **engine: object) -> Path:
-    """A run of one step. reply: tokens of one reply at most, which this policy uses up."""
+def make(folder: Path, policy: tuple[Path, Path], *, k: int = K, **engine: object) -> Path:
+    """A run of one step. k: attempts at a task."""
     return write_run(
         folder / "night",
         *policy,
         run={"steps": 1},
         rollout={
-            **{"tasks_per_step": TASKS, "group_size": K, "max_turns": 4, "max_new_tokens": reply},
+            **{"tasks_per_step": TASKS, "group_size": k, "max_turns": 4, "max_new_tokens": 16},
             "concurrency": 4,  # so that the rollout takes long enough to be looked at
         },
         engine={"lifecycle": "hotswap", "kv_cache_gib": 0.25, **engine},
@@ -75,15 +75,15 @@ def second_server(night: Night) -> Owned:
     return find_servers(night.folder.path)[1]
 
 
-def in_the_middle(night: Night) -> bool:
-    return 0 < len(night.finished_episodes()) < TASKS * K - 1
+def in_the_middle(night: Night, k: int = K) -> bool:
+    return 0 < len(night.finished_episodes()) < TASKS * k - 1
 
 
-def require_whole(night: Night) -> None:
+def require_whole(night: Night, k: int = K) -> None:
     """Every attempt is in the bundle once, with its seeds and the step's policy."""
     groups = read_bundle(night.folder.bundle(1))
     played = Counter((t.task_id, t.k) for g in groups for t in g.trajectories)
-    assert played == Counter((g.task_id, k) for g in groups for k in range(K))
+    assert played == Counter((g.task_id, n) for g in groups for n in range(k))
     assert len(groups) == TASKS
     for trajectory in (t for g in groups for t in g.trajectories):
         where = (0, 1, trajectory.task_id, trajectory.k)
@@ -143,12 +143,12 @@ def test_where_both_are_killed_the_loop_starts_both_once_more_and_loses_nothing(
 def test_a_step_on_two_vllm_servers_survives_the_death_of_one(
     policy: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    # So much that the server still has something to play when it is killed.
-    folder = make(tmp_path, policy, replicas=2, max_num_seqs=4, reply=80)
+    k = 64  # so that the server still has something to play when it is killed
+    folder = make(tmp_path, policy, k=k, replicas=2, max_num_seqs=4)
     night = Night(folder, PYTHONPATH=str(WORLD))
     try:
         with night.running() as loop:
-            night.until(loop, lambda: in_the_middle(night))
+            night.until(loop, lambda: in_the_middle(night, k))
             two = second_server(night)
             titles = {p.name() for p in psutil.Process(two.pid).children(recursive=True)}
             assert any(title.startswith("VLLM") for title in titles), titles
@@ -162,4 +162,4 @@ def test_a_step_on_two_vllm_servers_survives_the_death_of_one(
     assert {e["server"] for e in first[:2]} == {"engine 1", "engine 2"}
     newest = [e for e in served if e["version"] == night.folder.version(1)]
     assert {e["server"] for e in newest} == {"engine 1", "engine 2"}, "the lost one is back"
-    require_whole(night)
+    require_whole(night, k)
