@@ -80,15 +80,20 @@ def _settings(manifest: Mapping[str, Any], wanted: Sequence[tuple[str, str]]) ->
 
 
 def _envs(manifest: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """These keys of the run's own environments, and the hashes of their code."""
+    """These keys of the run's own environments, and the hashes of their code: a file may lie
+    elsewhere."""
     blank = asdict(EnvSettings(use="", passes="reward > 0"))  # an older run lacks newer keys
     code = {f"code of {name}": sha for name, sha in manifest.get("environments", {}).items()}
     envs = manifest["config"].get("envs", {})
-    return code | {
+    found = {
         f"envs.{name}.{key}": env.get(key, blank[key])
         for name, env in envs.items()
         for key in wanted
     }
+    for name in envs:
+        for key in ("use", "serve"):
+            found[f"envs.{name}.{key}"] = found[f"envs.{name}.{key}"].rpartition("/")[2]
+    return code | found
 
 
 def refuse_unmatched(arms: Mapping[str, StoredArm]) -> None:
