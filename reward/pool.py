@@ -142,7 +142,7 @@ class PoolState:
             " (never drawn)"
         )
         said = "the pool has converged" if self.converged else "the pool still teaches"
-        if self.unplayed and not self.converged:
+        if self.unplayed:
             said = f"not played yet: {self.unplayed} of the tasks that were added"
         return f"{said}: {self.outlook}; {counts}"
 

@@ -57,11 +57,6 @@ class Drawing:
         return max(self.joined.values(), default=0)
 
     @property
-    def newest(self) -> frozenset[str]:
-        """The tasks that were added then, by id."""
-        return frozenset(task for task, step in self.joined.items() if step == self.grew_after)
-
-    @property
     def by_env(self) -> dict[str, list[Task]]:
         """As `rollout.draw.mix.by_env`."""
         return by_env(self.pool, self.mix)

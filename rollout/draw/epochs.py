@@ -47,8 +47,15 @@ def _in_equal_batches(drawing: Drawing) -> list[Task]:
 
 def _first(tasks: Sequence[Task], drawing: Drawing) -> Container[int]:
     """The indices of the tasks that were added last."""
-    newest = drawing.newest
-    return {i for i, task in enumerate(tasks) if task.task_id in newest}
+    last = drawing.grew_after
+    return {i for i, task in enumerate(tasks) if drawing.joined.get(task.task_id) == last}
+
+
+def _shuffled(seed: int, n: int, first: Container[int]) -> list[int]:
+    """The numbers below n in an order of that seed; first: those that come before the others."""
+    order = list(range(n))
+    random.Random(seed).shuffle(order)
+    return sorted(order, key=lambda i: i not in first)
 
 
 def _epoch_order(run_seed: int, epoch: int, n: int, batch: int, first: Container[int]) -> list[int]:
@@ -60,10 +67,7 @@ def _epoch_order(run_seed: int, epoch: int, n: int, batch: int, first: Container
     """
     order: list[int] = []
     for e in range(epoch - epoch % (batch // math.gcd(n, batch)), epoch + 1):
-        shuffled = list(range(n))
-        random.Random(epoch_seed(run_seed, e)).shuffle(shuffled)
-        if e == 0:
-            shuffled.sort(key=lambda i: i not in first)
+        shuffled = _shuffled(epoch_seed(run_seed, e), n, () if e else first)
         carried = e * n % batch
         taken = set(order[n - carried :]) if carried else set()
         borrowed = batch - carried if carried else 0
@@ -94,9 +98,7 @@ class _Walk:
 
     def _begin(self, taken: Sequence[int]) -> None:
         """Begin an epoch. Tasks that the batch took from the previous one come last."""
-        shuffled = list(range(self._n))
-        random.Random(epoch_seed(self._run_seed, self._epoch, self._env)).shuffle(shuffled)
-        if self._epoch == 0:
-            shuffled.sort(key=lambda i: i not in self._first)
+        seed = epoch_seed(self._run_seed, self._epoch, self._env)
+        shuffled = _shuffled(seed, self._n, () if self._epoch else self._first)
         self._epoch += 1
         self._left.extend(sorted(shuffled, key=set(taken).__contains__))

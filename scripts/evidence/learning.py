@@ -163,8 +163,9 @@ def sampled(arms: Mapping[str, PlayedArm], start: str, newest: str) -> Sampled |
         return None
     mine, now = after.summary, after.first_attempts
     before = arms.get(start)
-    alike = before is not None and before.summary.settings_sha == mine.settings_sha
-    was = before.first_attempts if before is not None and alike else {}
+    was: Mapping[str, Trajectory] = {}
+    if before is not None and before.summary.settings_sha == mine.settings_sha:
+        was = before.first_attempts
     if not (both := [task for task in now if task in was]):
         return Sampled(mine.temperature, len(now), _ended(now.values()))
     then, later = [was[task] for task in both], [now[task] for task in both]

@@ -156,12 +156,11 @@ def play_nights(
         except Interrupted:
             raise Interrupted(f"stopped; `{go_on}` goes on from here") from None
         except Exception as e:  # of a phase, or of the page of a night that is saved
-            if not isinstance(e, FieldkitError | ChildBug):
-                e = foreseen(e) or ChildBug(f"{type(e).__name__}: {e}")
-            failed[night.name] = e
+            known = e if isinstance(e, ChildBug) else foreseen(e)
+            failed[night.name] = known or ChildBug(f"{type(e).__name__}: {e}")
             goes_on = not isinstance(e, NotOwner) and (well or _went_well(night, due.known))
             if goes_on:
-                say(f"{night.name} failed: {e}")
+                say(f"{night.name} failed: {failed[night.name]}")
             well = False
     if failed:
         raise NightsFailed(failed, go_on, whole and goes_on)

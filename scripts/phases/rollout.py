@@ -132,8 +132,8 @@ def _joined(ctx: Context, n: int, pool: Sequence[Task]) -> dict[str, int]:
     """As `joined_tasks`. Writes into the manifest which tasks a person added to the task file and
     this step is the first to meet: a kill must not make them younger."""
     manifest = read_manifest(ctx.folder)
-    found = joined_tasks(ctx.folder, manifest, pool, n - 1)
     grown = grown_tasks(ctx.folder, manifest)
+    found = joined_tasks(manifest, grown, pool, n - 1)
     appended = {task: step for task, step in found.items() if task not in grown}
     if manifest is not None and appended != (data := manifest["data"]).get(APPENDED, {}):
         write_json(ctx.folder.manifest, {**manifest, "data": {**data, APPENDED: appended}})

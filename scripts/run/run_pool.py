@@ -85,14 +85,14 @@ def grown_tasks(folder: RunFolder, manifest: Mapping[str, Any] | None) -> dict[s
 
 
 def joined_tasks(
-    folder: RunFolder, manifest: Mapping[str, Any] | None, pool: Sequence[Task], now: int
+    manifest: Mapping[str, Any] | None, grown: Mapping[str, int], pool: Sequence[Task], now: int
 ) -> dict[str, int]:
     """Of the pool's tasks that the run did not begin with: by id the step after which they joined.
-    now: that of tasks of which the manifest knows nothing yet."""
+    grown: `grown_tasks`. now: that of tasks of which the manifest knows nothing yet."""
     data = (manifest or {}).get("data", {})
     if not (began := data.get("pool", {}).get("tasks")):
         return {}
-    known = data.get(APPENDED, {}) | grown_tasks(folder, manifest)
+    known = {**data.get(APPENDED, {}), **grown}
     later = (task.task_id for task in pool if task.task_id not in began)
     return {task: known.get(task, now) for task in later}
 
@@ -103,6 +103,7 @@ def pool_now(reader: RunReader, config: RunConfig, before: int | None = None) ->
     settings = config.rollout
     sums = reader.sums.draws if before is None else reader.draws_before(before)
     pool = pool_tasks(reader.folder, config, reader.manifest)
+    grown = grown_tasks(reader.folder, reader.manifest)
     one_place = Drawing(
         settings.run_seed,
         sums.step + 1,
@@ -111,7 +112,7 @@ def pool_now(reader: RunReader, config: RunConfig, before: int | None = None) ->
         group_size=settings.group_size,
         mix=config.data.mix,
         sums=sums,
-        joined=joined_tasks(reader.folder, reader.manifest, pool, sums.step),
+        joined=joined_tasks(reader.manifest, grown, pool, sums.step),
     )
     joined = one_place.joined.keys()
     return pool_state(sums, chances(settings.draw, one_place), config.pool, joined)

@@ -146,13 +146,14 @@ def shipped() -> list[str]:
 def named_shape(model: str) -> ModelShape:
     """The shape of a model by its name here (in any case), by its folder, or by a hub id that ends
     in such a name. Raises `BadInput`."""
+    by_name = {name.lower(): SHIPPED / name for name in shipped()}
+    if model.lower() in by_name:
+        return read_shape(by_name[model.lower()])
     folder = from_home(model)
     if folder.is_dir():
         return read_shape(folder)
-    of_hub = model.rpartition("/")[2] if model.count("/") == 1 else model
-    for name in shipped():
-        if name.lower() == of_hub.lower():
-            return read_shape(SHIPPED / name)
+    if model.count("/") == 1 and (name := model.rpartition("/")[2].lower()) in by_name:
+        return read_shape(by_name[name])
     hint = f"; did you mean {near!r}?" if (near := nearest(model, shipped())) else ""
     raise BadInput(
         f"--model {model}: neither a folder with a config.json nor one of"

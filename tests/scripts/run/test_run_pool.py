@@ -140,7 +140,7 @@ def test_tasks_that_a_person_adds_to_the_file_are_known_by_the_step_that_first_m
         assert last_growth(RunReader(night.folder).manifest) == LONG
         assert (set(drawn) == {"r000", "r001"}) == (step == LONG + 1), "what is new comes first"
     manifest, told = RunReader(night.folder).manifest, {"r000": LONG, "r001": LONG}
-    assert joined_tasks(night.folder, manifest, ctx.pool(), now=99) == told
+    assert joined_tasks(manifest, {}, ctx.pool(), now=99) == told
 
 
 def test_no_task_joins_that_an_evaluation_or_the_pool_has(night: Night, tmp_path: Path) -> None:
