@@ -6,67 +6,59 @@ The page shows the history and extrapolates it. Decisions within a night take th
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fieldkit.codec import bundle_groups
 from fieldkit.files.sharded import stored
-from fieldkit.records import Signal, StepSummary
+from fieldkit.records import Draw, Signal, StepSummary
 from reward.group_signal import draw_of
 from reward.solve_rate import DrawSums
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """The figures of one played group that the state of a pool needs."""
-
-    step: int
-    task_id: str
-    signal: Signal
-    """Of the work and of ending by itself: `reward.group_signal.work_signal`."""
-    passed: int = 0
-    played: int = 0
-    """The number of attempts, and how many of them passed."""
-
-
 @dataclass(frozen=True)
 class PoolHistory:
-    """Every group that was played, oldest first."""
+    """Every group that was played."""
 
-    drawn: tuple[Drawn, ...] = ()
+    steps: tuple[tuple[int, tuple[Draw, ...]], ...] = ()
+    """(step, its groups) of each step whose groups are known, oldest first."""
 
     @property
     def sums(self) -> DrawSums:
         """What these groups leave for the next draw."""
         found = DrawSums()
-        for step, drawn in itertools.groupby(self.drawn, key=lambda d: d.step):
-            found = found.plus(step, drawn)
+        for step, draws in self.steps:
+            found = found.plus(step, draws)
         return found
 
+    @cached_property
     def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
         """(step, signal) of each time a task was drawn, oldest first."""
         out: dict[str, list[tuple[int, Signal]]] = {}
-        for d in self.drawn:
-            out.setdefault(d.task_id, []).append((d.step, d.signal))
+        for step, draws in self.steps:
+            for d in draws:
+                out.setdefault(d.task_id, []).append((step, d.signal))
         return {task_id: tuple(seen) for task_id, seen in out.items()}
 
 
 def read_history(steps: Iterable[StepSummary], bundle_of: Callable[[int], Path]) -> PoolHistory:
-    """The history of a run's finished steps, from their summaries.
+    """The history of a run's finished steps, by `draws_of` each."""
+    found = ((s.step, draws_of(s, bundle_of)) for s in steps)
+    return PoolHistory(tuple((step, draws) for step, draws in found if draws))
 
-    Summaries of an older version do not have it, so their bundles are read; a missing bundle is
-    skipped. Raises `BadInput` naming file and line.
+
+def draws_of(step: StepSummary, bundle_of: Callable[[int], Path]) -> tuple[Draw, ...]:
+    """The groups of a finished step, from its summary.
+
+    A summary of an older version does not have them, so its bundle is read; there are none where
+    that is missing. Raises `BadInput` naming file and line.
     """
-    found: list[Drawn] = []
-    for s in steps:
-        draws = s.draws
-        if not draws and s.bundle_sha is not None and stored(bundle := bundle_of(s.step)):
-            draws = tuple(map(draw_of, bundle_groups(bundle)))
-        found += (Drawn(s.step, d.task_id, d.signal, d.passed, d.played) for d in draws)
-    return PoolHistory(tuple(found))
+    if step.draws or step.bundle_sha is None or not stored(bundle := bundle_of(step.step)):
+        return step.draws
+    return tuple(map(draw_of, bundle_groups(bundle)))
 
 
 BLOCK_GROUPS = 40
@@ -147,8 +139,8 @@ def forecast(history: PoolHistory, bound: float) -> Forecast:
 def _blocks(history: PoolHistory) -> tuple[tuple[int, int, int], ...]:
     """Whole steps, joined until a block has `BLOCK_GROUPS` groups; a last part is left out."""
     found, learnable, groups = [], 0, 0
-    for step, drawn in itertools.groupby(history.drawn, key=lambda d: d.step):
-        signals = [d.signal is Signal.LEARNABLE for d in drawn]
+    for step, draws in history.steps:
+        signals = [d.signal is Signal.LEARNABLE for d in draws]
         learnable, groups = learnable + sum(signals), groups + len(signals)
         if groups >= BLOCK_GROUPS:
             found.append((step, learnable, groups))

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from fieldkit.records import Signal
+from fieldkit.records import Draw, Signal
 
 PRIOR_ATTEMPTS = 2.0
 """At a mean of 0.45 a group of four is then mixed with probability 0.59."""
@@ -27,19 +26,6 @@ GROUP_DISCOUNT = 0.95
 """The same for a group as evidence about its task's signal: by half in 14 steps. With 0.97 the end
 of a pool is seen 15 steps later, with 0.9 it is sometimes seen before it is there
 (docs/pool-alarm.md)."""
-
-
-class Played(Protocol):
-    """A task's group in a step, as far as it is summed up."""
-
-    @property
-    def task_id(self) -> str: ...
-    @property
-    def signal(self) -> Signal: ...
-    @property
-    def passed(self) -> int: ...
-    @property
-    def played(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,7 @@ class Attempts:
             self.was_silent,
         )
 
-    def plus(self, drawn: Played, step: int) -> Attempts:
+    def plus(self, drawn: Draw, step: int) -> Attempts:
         """With a group of a later step, or of the same."""
         before, differs = self.at(step), drawn.signal is Signal.LEARNABLE
         return Attempts(
@@ -104,7 +90,7 @@ class DrawSums:
     known."""
     attempts: Mapping[str, Attempts] = field(default_factory=dict)
 
-    def plus(self, step: int, draws: Iterable[Played]) -> DrawSums:
+    def plus(self, step: int, draws: Iterable[Draw]) -> DrawSums:
         """With the draws of a later step; those of the steps between are not known."""
         found, groups = dict(self.attempts), list(draws)
         for d in groups:

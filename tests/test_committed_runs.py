@@ -16,6 +16,7 @@ from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
     ActionKind,
+    Draw,
     RolloutGroup,
     Sampling,
     Signal,
@@ -26,7 +27,6 @@ from fieldkit.records import (
     Turn,
 )
 from reward.pool import pool_state
-from reward.pool_history import Drawn
 from reward.solve_rate import DrawSums
 from rollout.arm import read_eval
 from rollout.draw.base import Drawing
@@ -87,9 +87,7 @@ def test_the_pool_of_a_committed_run_has_not_converged_before_its_end(run: Path)
             sums = sums.plus(
                 step.step,
                 [
-                    Drawn(
-                        step.step, task.task_id, signal, 2 if signal is Signal.LEARNABLE else 0, 4
-                    )
+                    Draw(task.task_id, signal, 2 if signal is Signal.LEARNABLE else 0, 4)
                     for task, signal in zip(drawn, signals, strict=True)
                 ],
             )

@@ -219,7 +219,7 @@ def forecast(
     fixed, per_token, per_copy = _needs(
         model_dir, settings, item_bytes, adapter, allocator, shards=shards
     )
-    # About as many keys and values are kept once more as there are tokens, in a default night.
+    # Keys and values are kept once more, of about as many tokens, where 4 attempts share a prompt.
     of_tokens = max(settings.microbatch_tokens, longest_segment) * (per_token + per_copy)
     one = fixed + max(of_tokens, _copy_bytes(model_dir, settings, item_bytes))
     if on_gpu:

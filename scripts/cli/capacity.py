@@ -32,7 +32,8 @@ def plan(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="The run whose steps are predicted; default: a default night that was measured.",
+            help="The run whose steps are predicted; default: a measured night of 8 tasks x 4"
+            " attempts.",
         ),
     ] = None,
     box: Annotated[

@@ -127,7 +127,7 @@ def _gain_cells(g: Gain) -> tuple[str, ...]:
 def pool_states_table(f: Findings) -> Table | None:
     """How many tasks of the pool are in which state, with the outlook and the forecast; None if
     nothing was drawn or the pool could not be read."""
-    if f.pool is None or not f.pool.history.drawn:
+    if f.pool is None or not f.pool.history.steps:
         return None
     state = f.pool.state
     outlook = f"{state.outlook[:1].upper()}{state.outlook[1:]}."
@@ -143,7 +143,7 @@ def pool_table(f: Findings) -> Table | None:
     """Every pool task, learnable ones first; None if the pool could not be read."""
     if f.pool is None:
         return None
-    seen, tasks = f.pool.history.by_task(), f.pool.state.tasks
+    seen, tasks = f.pool.history.by_task, f.pool.state.tasks
     return Table(
         "",
         ("task", "now", "solve rate", "learnable next", "drawn", "history (step: signal)"),

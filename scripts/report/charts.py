@@ -144,7 +144,7 @@ SIGNAL_MARKS = {Signal.LEARNABLE: "s", Signal.SATURATED: "o", Signal.STUCK: "x"}
 
 def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
     """The signal of every group of every pool task, by step. None if no task was drawn."""
-    seen = history.by_task()
+    seen = history.by_task
     rows = [t for t in tasks if t in seen][:POOL_ROWS]
     if not rows:
         return None

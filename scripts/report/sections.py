@@ -184,7 +184,7 @@ def _pool(f: Findings) -> dict[str, Any] | None:
         "message": pool.state.message,
         "forecast": pool.forecast.message,
         "chart": charts.pool_history(pool.history, pool.ranked),
-        "n_seen": len(pool.history.by_task()),
+        "n_seen": len(pool.history.by_task),
         "most_drawn": charts.POOL_ROWS,
         "tables": page_tables(f, Section.POOL),
     }

@@ -19,8 +19,8 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, write_text
 from fieldkit.records import Draw, StepSummary
 from reward.group_signal import draw_of
-from reward.pool_history import read_history
-from reward.solve_rate import DrawSums, Played
+from reward.pool_history import draws_of
+from reward.solve_rate import DrawSums
 from rollout.arm import BASE_ADAPTER, SUMMARY, key_of
 from rollout.yardsticks import YARDSTICKS
 from scripts.run.folder import RunFolder
@@ -77,7 +77,7 @@ class Sums:
     evaluated: int | None = None
     draws: DrawSums = field(default_factory=DrawSums)
 
-    def plus(self, summary: StepSummary, timings: StepTimings, draws: Iterable[Played]) -> Sums:
+    def plus(self, summary: StepSummary, timings: StepTimings, draws: Iterable[Draw]) -> Sums:
         """With one more step. The order of the additions is that of the steps, always."""
         n, wall = summary.step, timings.training_wall
         recent = (*self.recent, wall) if n else ()
@@ -283,8 +283,7 @@ class RunReader:
 
     def _plus(self, sums: Sums, n: int) -> Sums:
         step = self.step(n)
-        drawn = read_history([step], self.folder.bundle).drawn
-        return sums.plus(step, self.timing(n), drawn)
+        return sums.plus(step, self.timing(n), draws_of(step, self.folder.bundle))
 
     @cached_property
     def _stored(self) -> Sums:

@@ -14,8 +14,7 @@ from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
 from fieldkit.records import Signal
 from reward.plateau import rise
-from reward.pool_history import read_history
-from reward.solve_rate import Played
+from reward.pool_history import draws_of
 from rollout.arm import BASE_ADAPTER
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import NightSettings, RunConfig
@@ -251,13 +250,9 @@ def _is_converged(reader: RunReader, config: RunConfig, ahead: UnderWay | None) 
     newest = reader.n_steps - 1 if ahead is None else ahead.step
     if newest == 0:
         return False
-    drawn: Sequence[Played] = (
-        read_history([reader.step(newest)], reader.folder.bundle).drawn
-        if ahead is None
-        else ahead.draws
-    )
-    learnable = sum(d.signal is Signal.LEARNABLE for d in drawn)
-    if 2 * learnable >= len(drawn):
+    draws = ahead.draws if ahead else draws_of(reader.step(newest), reader.folder.bundle)
+    learnable = sum(d.signal is Signal.LEARNABLE for d in draws)
+    if 2 * learnable >= len(draws):
         return False
     return pool_now(reader, config, newest + 1).converged
 

@@ -1,9 +1,10 @@
-"""`python -m tests.bench.first_step FOLDER COMMIT…`: the first step of a default night, then and
-now.
+"""`python -m tests.bench.first_step FOLDER COMMIT…`: a night's first step of 8 tasks, 4 attempts at
+each, then and now.
 
 Each commit is cloned into FOLDER and set up there with the packages that it pinned; this checkout's
-commit comes last. By turns, each starts a run of its own preset `smol` and plays one step. Measured
-is what that step's timings.json says, evaluations left out.
+commit comes last. By turns, each starts a run of its own preset `smol`, but for the tasks and the
+number of attempts, and plays one step. Measured is what that step's timings.json says, evaluations
+left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ COLUMNS = ("step", "rollout", "reference", "gradient", "trainer_load")
 
 # One step, two held-out tasks, and no arm of the base: the shortest night that has a first step.
 _SHORT = {"steps": "1", "base": '"never"', "tasks": "2"}
+# The same work for every commit: today's default step has twice the attempts, on other tasks.
+_WORK = {"pool": '"data/pool.jsonl"', "tasks_per_step": "8", "group_size": "4"}
 
 
 def main(
@@ -67,7 +70,7 @@ def first_step(clone: Path, name: str) -> Values:
     if not run.is_dir():
         subprocess.run([".venv/bin/grpo", "new", name, "--preset", "smol"], cwd=clone, check=True)
         text = (run / "run.toml").read_text()
-        for key, value in _SHORT.items():
+        for key, value in {**_SHORT, **_WORK}.items():
             text = re.sub(rf"(?m)^{key} = \S+", f"{key} = {value}", text)
         (run / "run.toml").write_text(text)
     with (clone / f"{name}.log").open("a") as log:

@@ -169,7 +169,7 @@ Every measurement, with the machine's load when it began, is in `performance.jso
 figures are in [fieldkit/performance.md](fieldkit/performance.md). Where a goal is missed,
 [LOG.md](LOG.md) says where the time goes ("threads that wait").
 
-The work is the first step of a default night: {len(work.tasks)} tasks,
+The work is a night's first step, of the documents' size: {len(work.tasks)} tasks,
 {settings.group_size} attempts at each, at most {settings.max_turns} turns,
 SmolLM2-135M-Instruct with a LoRA adapter.
 

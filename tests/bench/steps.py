@@ -23,7 +23,7 @@ from scripts.run.folder import RunFolder
 from tests.bench import child, rollouts
 from tests.bench.measurements import Measurements, Values, in_turn, tell
 from tests.bench.trainers import trainer_environment, words
-from tests.bench.work import PRESET, Work
+from tests.bench.work import PRESET, STEP, Work
 from trainer.progress import Stopwatch
 
 PART = "step"
@@ -51,7 +51,7 @@ def run_of(work: Work, said: Sequence[str]) -> Iterator[RunFolder]:
     """A started run of the preset with these settings, its engine ended afterwards."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder(Path(temporary) / "run")
-        flags = [word for s in (*said, "run.preflight=false") for word in ("--set", s)]
+        flags = [word for s in (*STEP, *said, "run.preflight=false") for word in ("--set", s)]
         _grpo("new", str(folder.path), "--preset", PRESET, *flags)
         _grpo("start", str(folder.path))
         try:

@@ -196,7 +196,7 @@ def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
     assert "Trainer, 2 rounds" in text
 
 
-def test_the_work_is_the_first_step_of_a_default_night() -> None:
+def test_the_work_is_the_documents_8_tasks_with_4_attempts_at_each() -> None:
     work = Work.of_preset()
     assert work.episodes == 32
     assert len({t.task_id for t in work.tasks}) == 8

@@ -1,6 +1,7 @@
-"""What every contestant of the bench does: the first step of a default night.
+"""What every contestant of the bench does: a night's first step of 8 tasks, 4 attempts at each.
 
-The preset `smol`, its first tasks, its model and its warm start. Nothing here is measured.
+The preset `smol`, its model and its warm start, with the documents' pool and size of a step.
+Nothing here is measured.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ from trainer.settings import ServingDtype, TrainerSettings
 
 PRESET = "smol"
 
+STEP = ("data.pool=data/pool.jsonl", "rollout.group_size=4")
+"""The documents' step, which every bench has measured: a default night's has 64 attempts now."""
+
 PAGES = ("docs/performance*.json", "docs/PERFORMANCE*.md")
 """What a bench writes: a page that was written does not make the next part another commit's."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One step's work. smaller: settings that make it less than a default night's, for a test."""
+    """One step's work. smaller: settings that make it less than `STEP`, for a test."""
 
     model: Path
     adapter: AdapterInfo
@@ -50,7 +54,7 @@ class Work:
 
     @classmethod
     def of_preset(cls, smaller: Sequence[str] = ()) -> Work:
-        config = preset_config(PRESET, smaller)
+        config = preset_config(PRESET, (*STEP, *smaller))
         model = build_model()
         settings = config.rollout
         pool = read_tasks(ROOT / config.data.pool)

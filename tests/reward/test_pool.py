@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fieldkit.errors import BadInput
-from fieldkit.records import Signal
+from fieldkit.records import Draw, Signal
 from reward.pool import (
     PRIOR_GROUPS,
     START_GROUPS,
@@ -16,8 +16,8 @@ from reward.pool import (
     TaskState,
     pool_state,
 )
-from reward.pool_history import Drawn, PoolHistory
 from reward.solve_rate import GROUP_DISCOUNT, DrawSums
+from tests.reward.histories import history_of
 
 SAT, STUCK, LEARN = Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE
 K = 4
@@ -26,7 +26,7 @@ PASSED = {SAT: K, STUCK: 0, LEARN: 2}
 
 def drawn(*rows: tuple[int, str, Signal]) -> DrawSums:
     """The sums of (step, task, signal) rows."""
-    return PoolHistory(tuple(Drawn(s, t, signal, PASSED[signal], K) for s, t, signal in rows)).sums
+    return history_of((s, Draw(t, signal, PASSED[signal], K)) for s, t, signal in rows).sums
 
 
 def state(sums: DrawSums, pool: str | list[str], settings: PoolSettings | None = None) -> PoolState:
@@ -156,7 +156,7 @@ def test_tasks_that_joined_the_pool_lift_convergence_until_they_were_drawn() -> 
     grown = pool_state(sums, alike, joined=set(joined))
     assert grown.share > 0.2
     assert grown.probability < 0.01
-    played = sums.plus(9, [Drawn(9, t, STUCK, 0, K) for t in joined])
+    played = sums.plus(9, [Draw(t, STUCK, 0, K) for t in joined])
     assert pool_state(played, alike, joined=set(joined)).converged
 
 
@@ -168,9 +168,9 @@ def test_a_few_tasks_that_joined_a_large_pool_are_played_before_it_has_converged
     assert grown.probability > 0.95, "by their share they hardly count"
     assert not grown.converged
     assert grown.message.startswith("not played yet: 2 of the tasks that were added")
-    half = sums.plus(9, [Drawn(9, "new0", STUCK, 0, K)])
+    half = sums.plus(9, [Draw("new0", STUCK, 0, K)])
     assert not pool_state(half, alike, joined=set(joined)).converged
-    played = half.plus(10, [Drawn(10, "new1", STUCK, 0, K)])
+    played = half.plus(10, [Draw("new1", STUCK, 0, K)])
     assert pool_state(played, alike, joined=set(joined)).converged
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fieldkit.records import Signal, Task
+from fieldkit.records import Draw, Signal, Task
 from reward.pool import PoolSettings, pool_state
-from reward.pool_history import Drawn, PoolHistory
 from rollout.draw.base import Drawing
 from rollout.draw.rules import chances
+from tests.reward.histories import history_of
 from tests.reward.pool_alarm import Outcome, judge
 from tests.reward.pool_nights import K, Setting, play
 
@@ -19,7 +19,7 @@ BOUND = PoolSettings().bound
 def test_the_simulation_computes_what_the_loop_does(draw: str, spare: int) -> None:
     s = Setting("saturating", 30, draw, spare, nights=4, steps=200)
     pool = [Task(f"t{i}", "clawgym", "", {}) for i in range(s.n)]
-    night, rows, wide = 2, list[Drawn](), PoolSettings(bound=0.45)
+    night, rows, wide = 2, list[tuple[int, Draw]](), PoolSettings(bound=0.45)
     compared = 0
     for step in play(s):
         for i, passed, played in zip(
@@ -28,10 +28,10 @@ def test_the_simulation_computes_what_the_loop_does(draw: str, spare: int) -> No
             if played:
                 mixed = 0 < passed < K
                 signal = Signal.LEARNABLE if mixed else Signal.STUCK
-                rows.append(Drawn(step.number, f"t{i}", signal, int(passed), K))
+                rows.append((step.number, Draw(f"t{i}", signal, int(passed), K)))
         if step.number % 10:
             continue
-        sums = PoolHistory(tuple(rows)).sums
+        sums = history_of(rows).sums
         drawing = Drawing(0, step.number + 1, pool, 1, group_size=K, sums=sums)
         ours = chances(draw, drawing)
         assert list(ours.values()) == pytest.approx(step.chances[night].tolist())

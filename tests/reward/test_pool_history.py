@@ -12,8 +12,9 @@ from fieldkit.codec import encode_group
 from fieldkit.errors import BadInput
 from fieldkit.records import Draw, RolloutGroup, Signal, StepSummary
 from reward.group_signal import draw_of
-from reward.pool_history import Drawn, PoolHistory, forecast, read_history
+from reward.pool_history import PoolHistory, forecast, read_history
 from tests.reward.build import group, trajectory
+from tests.reward.histories import history_of
 from tests.scripts.evals import step
 
 SAT, STUCK, LEARN = Signal.SATURATED, Signal.STUCK, Signal.LEARNABLE
@@ -60,22 +61,22 @@ def test_a_group_that_differs_by_turns_alone_is_silent(
     drawn = draw_of(group(members, LEARN))
     assert drawn.signal is told
     history = read_history([summary(1, drawn)], no_bundle)
-    assert history.by_task()["t"] == ((1, told),)
+    assert history.by_task["t"] == ((1, told),)
     assert history.sums.attempts["t"].is_silent == (told is not LEARN)
 
 
 def test_the_history_of_a_run_is_read_from_its_step_summaries() -> None:
     steps = [summary(0, bundle=False), summary(1, draw(LEARN)), summary(2, draw(STUCK, 0))]
     history = read_history(steps, no_bundle)
-    assert history.by_task()["a"] == ((1, LEARN), (2, STUCK))
-    assert [(d.passed, d.played) for d in history.drawn] == [(1, 2), (0, 2)]
+    assert history.by_task["a"] == ((1, LEARN), (2, STUCK))
+    assert history.steps == ((1, (draw(LEARN),)), (2, (draw(STUCK, 0),)))
 
 
 def test_a_step_of_an_older_version_is_read_from_its_bundle(tmp_path: Path) -> None:
     members = [trajectory(["ls"], passed, 2, passed / 2, k=k) for k, passed in enumerate((1, 2))]
     bundle = write_group(tmp_path, group(members, LEARN))
     history = read_history([summary(1)], lambda step: bundle)
-    assert history == PoolHistory((Drawn(1, "t", LEARN, 1, 2),))
+    assert history == PoolHistory(((1, (Draw("t", LEARN, 1, 2),)),))
     bundle.write_text(bundle.read_text() + '{"schema": 1, "step": 1}\n')
     with pytest.raises(BadInput, match=r"1\.jsonl:2"):
         read_history([summary(1)], lambda step: bundle)
@@ -86,13 +87,11 @@ def test_a_step_of_an_older_version_is_read_from_its_bundle(tmp_path: Path) -> N
 def of_shares(*shares: float, groups: int = 40, seed: int | None = None) -> PoolHistory:
     """One step for each share, with that share of LEARNABLE groups, or by chance with it."""
     rng = random.Random(seed)
-    return PoolHistory(
-        tuple(
-            Drawn(step, f"t{i}", LEARN if differs else SAT)
-            for step, share in enumerate(shares, start=1)
-            for i in range(groups)
-            for differs in [rng.random() < share if seed is not None else i < share * groups]
-        )
+    return history_of(
+        (step, Draw(f"t{i}", LEARN if differs else SAT, 0, 4))
+        for step, share in enumerate(shares, start=1)
+        for i in range(groups)
+        for differs in [rng.random() < share if seed is not None else i < share * groups]
     )
 
 

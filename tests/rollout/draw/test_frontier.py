@@ -10,12 +10,12 @@ from statistics import fmean
 
 import pytest
 
-from fieldkit.records import Signal, Task
-from reward.pool_history import Drawn, PoolHistory
+from fieldkit.records import Draw, Signal, Task
 from rollout.draw.base import Drawing
 from rollout.draw.epochs import by_epochs
 from rollout.draw.frontier import by_frontier
 from rollout.draw.rules import DRAWS
+from tests.reward.histories import history_of
 
 POOL = [Task(f"task-{i:02}", "clawgym", "", {}) for i in range(42)]
 K, BATCH = 4, 8
@@ -28,17 +28,15 @@ def night(rule: Rule, steps: int, seed: int, spare: int = 0) -> tuple[float, Cou
     drawn, and how many groups were played."""
     rng = random.Random(seed)
     rates = {t.task_id: rng.betavariate(0.9, 1.1) for t in POOL}
-    history: list[Drawn] = []
+    history: list[tuple[int, Draw]] = []
     unmixed, counts = 0, Counter[str]()
     for step in range(1, steps + 1):
-        tasks = rule(
-            Drawing(seed, step, POOL, BATCH, spare, K, sums=PoolHistory(tuple(history)).sums)
-        )
+        tasks = rule(Drawing(seed, step, POOL, BATCH, spare, K, sums=history_of(history).sums))
         mixed = played = 0
         while played < min(BATCH + spare, len(tasks)) and played < BATCH + (played - mixed):
             task = tasks[played].task_id
             passed = sum(rng.random() < rates[task] for _ in range(K))
-            history.append(Drawn(step, task, Signal.LEARNABLE, passed, K))
+            history.append((step, Draw(task, Signal.LEARNABLE, passed, K)))
             counts[task] += 1
             mixed, played = mixed + (0 < passed < K), played + 1
         unmixed += BATCH - mixed
@@ -47,7 +45,7 @@ def night(rule: Rule, steps: int, seed: int, spare: int = 0) -> tuple[float, Cou
 
 @pytest.mark.parametrize("rule", DRAWS.values(), ids=DRAWS)
 def test_a_step_plays_different_tasks_and_the_same_ones_again_after_a_kill(rule: Rule) -> None:
-    history = PoolHistory(tuple(Drawn(1, t.task_id, Signal.STUCK, 2, K) for t in POOL[:9]))
+    history = history_of((1, Draw(t.task_id, Signal.STUCK, 2, K)) for t in POOL[:9])
     drawing = Drawing(0, 2, POOL, BATCH, 5, K, sums=history.sums)
     tasks = rule(drawing)
     assert len({t.task_id for t in tasks}) == len(tasks) == BATCH + 5
@@ -64,14 +62,12 @@ def test_how_many_spare_tasks_are_asked_for_does_not_change_the_first_ones(rule:
 
 
 def test_with_spare_tasks_an_epoch_still_plays_every_task_once_before_any_twice() -> None:
-    history: list[Drawn] = []
+    history: list[tuple[int, Draw]] = []
     for step in range(1, 40):
         used = (0, 3, 5, 1)[step % 4]
-        tasks = by_epochs(
-            Drawing(0, step, POOL, BATCH, 5, K, sums=PoolHistory(tuple(history)).sums)
-        )
-        history += (Drawn(step, t.task_id, Signal.STUCK, 0, K) for t in tasks[: BATCH + used])
-        counts = Counter(d.task_id for d in history)
+        tasks = by_epochs(Drawing(0, step, POOL, BATCH, 5, K, sums=history_of(history).sums))
+        history += ((step, Draw(t.task_id, Signal.STUCK, 0, K)) for t in tasks[: BATCH + used])
+        counts = Counter(d.task_id for _, d in history)
         assert max(counts.values()) - min(counts[t.task_id] for t in POOL) <= 1
 
 
@@ -93,11 +89,11 @@ def test_near_the_frontier_far_fewer_groups_are_without_a_mix() -> None:
 
 
 def test_a_task_that_was_always_passed_comes_back_when_that_is_long_ago() -> None:
-    solved = [Drawn(1, t.task_id, Signal.SATURATED, K, K) for t in POOL[:21]]
-    others = [Drawn(1, t.task_id, Signal.STUCK, 2, K) for t in POOL[21:]]
+    solved = [(1, Draw(t.task_id, Signal.SATURATED, K, K)) for t in POOL[:21]]
+    others = [(1, Draw(t.task_id, Signal.STUCK, 2, K)) for t in POOL[21:]]
 
     def of_solved(step: int) -> int:
-        history = PoolHistory((*solved, *others))
+        history = history_of((*solved, *others))
         drawn = [
             by_frontier(Drawing(s, step, POOL, BATCH, 0, K, sums=history.sums)) for s in range(40)
         ]
@@ -107,10 +103,10 @@ def test_a_task_that_was_always_passed_comes_back_when_that_is_long_ago() -> Non
 
 
 def test_tasks_that_join_a_pool_that_has_nothing_to_teach_come_soon() -> None:
-    solved = [Drawn(1, t.task_id, Signal.SATURATED, K, K) for t in POOL]
+    solved = ((1, Draw(t.task_id, Signal.SATURATED, K, K)) for t in POOL)
     new = [Task(f"new-{i}", "clawgym", "", {}) for i in range(4)]
     joined = {t.task_id: 1 for t in new}
-    sums = PoolHistory(tuple(solved)).sums
+    sums = history_of(solved).sums
     tasks = by_frontier(Drawing(0, 2, [*POOL, *new], BATCH, 0, K, sums=sums, joined=joined))
     assert joined.keys() <= {t.task_id for t in tasks}
 

@@ -1,7 +1,7 @@
 """`python -m tests.rollout.engine.process_price`: vLLM that computes in its scheduler, or beside.
 
 Starts a server by turns with `engine.one_process` on and off, and beside as many busy programs as
-are asked for plays the first step of a default night on it: once to warm it, and once with an empty
+are asked for plays 8 tasks four times each on it: once to warm it, and once with an empty
 prefix cache. Prints the seconds of the start and of that rollout, and a command's milliseconds.
 """
 

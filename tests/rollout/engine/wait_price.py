@@ -1,6 +1,6 @@
 """`python -m tests.rollout.engine.wait_price`: threads that wait asleep, or spin a little first.
 
-Plays the first step of a default night and trains on its bundle, by turns with each way of waiting,
+Plays 8 tasks four times each and trains on the bundle, by turns with each way of waiting,
 and beside as many busy programs as are asked for. Prints the ids that were sampled in a second and
 those that the trainer's two passes took in a second.
 """

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, PoolConverged
-from fieldkit.records import Signal, Task
+from fieldkit.records import Draw, Signal, Task
 from reward.pool import PoolState, TaskState, pool_state
-from reward.pool_history import Drawn, PoolHistory
+from reward.solve_rate import DrawSums
 from scripts.base.signals import Wish
 from scripts.night.loop import LoopOptions, _Loop, with_options
 from scripts.phases.context import Context
@@ -268,8 +268,8 @@ def shell(name: str, *skills: str, difficulty: str = "easy") -> Task:
 
 
 def after(signals: dict[str, Signal]) -> PoolState:
-    rows = [Drawn(1, t, s, 4 if s is Signal.SATURATED else 0, 4) for t, s in signals.items()]
-    return pool_state(PoolHistory(tuple(rows)).sums, dict.fromkeys([*signals, "fresh"], 1.0))
+    draws = (Draw(t, s, 4 if s is Signal.SATURATED else 0, 4) for t, s in signals.items())
+    return pool_state(DrawSums().plus(1, draws), dict.fromkeys([*signals, "fresh"], 1.0))
 
 
 def test_tasks_like_those_that_are_not_saturated_come_first() -> None:

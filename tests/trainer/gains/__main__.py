@@ -39,7 +39,7 @@ _CLAIM = shaped(turn_penalty=0.2, bonus=0.5, claim=0.25)
 _ONCE = shaped(turn_penalty=0.2, bonus=0.5, claim=0.25, once=True).reward
 
 RULES: Mapping[str, Rule] = {
-    "default night: turn, λ 0.5": shaped("turn"),
+    "turn, λ 0.5": shaped("turn"),
     "episode, λ 0.5": shaped("episode"),
     "state, λ 0.5": shaped(),
     "state, λ 0.5, bonus 1": shaped(bonus=1.0),

@@ -59,7 +59,7 @@ def shaped(
     once: bool = False,
     kind: str = "shaped",
 ) -> Rule:
-    """A rule by the settings that differ from those of the default night."""
+    """A rule by its settings; the cost of a turn is that of the nights that its figures are of."""
     settings = RewardSettings(
         kind=kind,
         turn_penalty=turn_penalty,

@@ -1,8 +1,8 @@
 """docs/capacity.json, and its section of docs/SCALE.md.
 
 `python -m tests.scripts.prepare.capacity.page` fits the model of a step to measured.json, tries it
-on what it was not fitted to, and predicts the default night's first step on every box. It takes
-seconds and measures nothing.
+on what it was not fitted to, and predicts a first step of 8 tasks × 4 attempts on every box. It
+takes seconds and measures nothing.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ _GROUPS: dict[str, Sequence[str]] = {
 
 _LEGEND = """### How to read the predictions
 
-They are for the first step of the default night: attempts of 11.75 turns, 128 sampled tokens, 405
-of context, the longest 210.
+They are for a night's first step: attempts of 11.75 turns, 128 sampled tokens, 405 of context, the
+longest 210.
 
 - *FLOP/s bind from*: so many attempts in flight on a device from which a faster processor helps
   more than faster memory. ∞: the KV cache is full before.
