@@ -17,7 +17,7 @@ from scripts.run.config import RunConfig
 
 DEFAULTS = """\
 A default is the value of a key that run.toml leaves out. A preset writes other values into it:
-`make run` takes the preset smol, whose reward.turn_penalty is 0.5 and run.minutes 27."""
+`make run` takes the preset smol, whose rollout.group_size is 8 and run.minutes 27."""
 
 _HEAD = f"""\
 # Settings

@@ -181,13 +181,16 @@ def reserve_file(config: RunConfig) -> Path:
 def require_reserve(folder: RunFolder, config: RunConfig) -> None:
     """Raise `BadInput` where the pool is to grow, and nothing is there that it could grow from."""
     reserve, wish = reserve_file(config), config.run.on_converged
-    if wish != "stop" and not reserve.is_file():
-        raise BadInput(
-            f'{reserve}: no such file, and run.on_converged is "{wish}": a pool grows from a task'
-            f' file of that name beside it. Put one there, or leave it at "stop", which ends the'
-            f" night when its pool has converged: `grpo run {folder.typed}{config.flags} --set"
-            " run.on_converged=stop`"
-        )
+    is_pool = reserve == from_checkout(config.data.pool)
+    if wish == "stop" or (reserve.is_file() and not is_pool):
+        return
+    why = "it is the run's pool already" if is_pool else "no such file"
+    mend = "Train on a smaller file beside it" if is_pool else "Put one there"
+    raise BadInput(
+        f'{reserve}: {why}, and run.on_converged is "{wish}": a pool grows from a task file of that'
+        f' name beside it. {mend}, or leave it at "stop", which ends the night when its pool has'
+        f" converged: `grpo run {folder.typed}{config.flags} --set run.on_converged=stop`"
+    )
 
 
 def unsound_tasks(reserve: Path) -> tuple[TaskProblem, ...]:

@@ -97,6 +97,7 @@ def test_every_key_is_documented_with_what_may_become_of_it() -> None:
 
 def test_what_is_said_of_the_preset_that_a_night_takes_is_so() -> None:
     config = preset_config("smol")
-    penalty, minutes = config.reward.turn_penalty, config.run.minutes
-    assert f"turn_penalty is {penalty:g} and run.minutes {minutes:g}." in DEFAULTS
-    assert (RunConfig().reward.turn_penalty, RunConfig().run.minutes) != (penalty, minutes)
+    size, minutes = config.rollout.group_size, config.run.minutes
+    assert f"group_size is {size} and run.minutes {minutes:g}." in DEFAULTS
+    assert RunConfig().rollout.group_size != size
+    assert RunConfig().run.minutes != minutes

@@ -240,6 +240,14 @@ def test_a_pool_that_has_nothing_to_grow_from_is_refused_before_the_night(night:
     assert f"`grpo run {night.folder.typed} --set run.on_converged=stop`" in str(refused.value)
 
 
+def test_a_pool_does_not_grow_from_itself(night: Night) -> None:
+    data = replace(night.config.data, pool=str(reserve_file(night.config)))
+    with pytest.raises(
+        BadInput, match=r"reserve\.jsonl: it is the run's pool already, and run\.on"
+    ):
+        require_reserve(night.folder, replace(night.config, data=data))
+
+
 def test_a_night_that_shall_stop_stops(night: Night) -> None:
     stops = replace(night.config, run=replace(GROW, on_converged="stop"))
     assert look(night.folder, stops)[0] is Phase.CONVERGED
