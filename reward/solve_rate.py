@@ -19,8 +19,7 @@ PRIOR_ATTEMPTS = 2.0
 """At a mean of 0.45 a group of four is then mixed with probability 0.59."""
 
 DISCOUNT = 0.97
-"""An attempt's weight falls by this factor with every step: by half in 23 steps, a default
-night."""
+"""An attempt's weight falls by this factor with every step: by half in 23 steps."""
 
 GROUP_DISCOUNT = 0.95
 """The same for a group as evidence about its task's signal: by half in 14 steps. With 0.97 the end

@@ -131,8 +131,8 @@ def page(found: dict[str, Any]) -> str:
         "# A second model",
         "",
         f"`make second-model` (`{found['made_by']}`) on {found['date']}, {found['machine']}: "
-        f"{found['steps']} steps of each model on the same tasks, with the default settings. "
-        "Figures of a step are those of the last.",
+        f"{found['steps']} steps of each model on the same tasks, with that day's default "
+        "settings. Figures of a step are those of the last.",
         "",
         f"| | {' | '.join(PACKAGED[name].name for name in models)} |",
         f"| :-- |{' --: |' * len(models)}",

@@ -159,7 +159,12 @@ def small(work: Path) -> dict[str, Any]:
                 "pool": str(write_tasks(work / "pool.jsonl", 6, "pool")),
                 "heldout": str(write_tasks(work / "heldout.jsonl", 4, "held")),
             },
-            "rollout": {"tasks_per_step": 2, "max_turns": 2, "max_new_tokens": 16},
+            "rollout": {
+                "tasks_per_step": 2,
+                "group_size": 4,
+                "max_turns": 2,
+                "max_new_tokens": 16,
+            },
             "trainer": {"dtype": "fp32"},
             "eval": {"tasks": 0},
             "engine": engine,

@@ -34,11 +34,12 @@ _FLOAT32 = 4
 _LORA_BYTES = 6 * _FLOAT32
 
 # glibc's allocator keeps blocks that one micro-batch frees and that do not fit the next one's
-# width. The factor is the peak of a default step over what its largest micro-batch saves for the
-# backward pass, measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0. PyTorch's own on a
-# GPU keeps blocks too, but gives them back before it fails. On an H200 what was in use was 0.93 of
-# what the formula says is saved (a 7B model, micro-batches of 3,647, 6,397 and 11,676 positions),
-# because `fused_layers`' norms keep no float32; the rest is room for pieces that fit nowhere.
+# width. The factor is the peak of a step of 32 attempts over what its largest micro-batch saves for
+# the backward pass, measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0. PyTorch's own
+# on a GPU keeps blocks too, but gives them back before it fails. On an H200 what was in use was
+# 0.93 of what the formula says is saved (a 7B model, micro-batches of 3,647, 6,397 and 11,676
+# positions), because `fused_layers`' norms keep no float32; the rest is room for pieces that fit
+# nowhere.
 _ALLOCATOR = 1.5
 _GPU_ALLOCATOR = 1.2
 

@@ -33,7 +33,7 @@ CHUNK_ELEMENTS = 16_000_000
 
 
 CPU_TOKENS, AMX_TOKENS, GPU_TOKENS = 1024, 2048, 4096
-"""Default micro-batches. A default step's gradient took 33 s at 1,024 and 42 s at 4,096 on two
+"""Default micro-batches. The gradient of 32 attempts took 33 s at 1,024 and 42 s at 4,096 on two
 cores of an EPYC; on a Xeon with AMX 2,048 took 0.86 of the time of 1,024 in `make bench`, and
 0.1 GiB more. `tests/trainer/microbatch_price.py` measures all."""
 

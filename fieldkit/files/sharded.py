@@ -39,7 +39,7 @@ INDEX = "index.json"
 
 SHARD_BYTES = 4 * 2**20
 """The most bytes of lines in a JSONL file, or in a shard before compression; a single line may have
-more. The bundle of a default night has a tenth of it, so it stays text that any program reads. One
+more. That of 64 attempts has a fifth of it, so it stays text that any program reads. One
 of a thousand episodes has more, and is compressed to a quarter or a sixth."""
 
 LEVEL = 3

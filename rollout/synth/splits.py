@@ -1,12 +1,12 @@
 """Synthetic tasks: operations are composed into tasks, and tasks into five splits.
 
 A task is one to four operations on files of their own. Its difficulty is that of its hardest
-operation. Pool and held-out set have ClawGym's sizes (42, 158). The reserve is for growth of the
-pool; the development set, taken from it, for choosing settings; the final set for one evaluation at
-the end. No held-out or final task shares its text, its set of seed files or its set of assertions
-with another split. Some of both use an operation that occurs nowhere else, and some final tasks a
-composition that occurs nowhere else. Nothing here runs a command: `scripts.prepare.task_sets`
-checks in the sandbox that oracle and grader agree.
+operation. Pool and held-out set have ClawGym's sizes (42, 158). The reserve is what the default
+night trains on, and what the pool grows by; the development set, taken from it, is for choosing
+settings; the final set for one evaluation at the end. No held-out or final task shares its text,
+its set of seed files or its set of assertions with another split. Some of both use an operation
+that occurs nowhere else, and some final tasks a composition that occurs nowhere else. Nothing here
+runs a command: `scripts.prepare.task_sets` checks in the sandbox that oracle and grader agree.
 """
 
 from __future__ import annotations

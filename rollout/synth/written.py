@@ -54,7 +54,7 @@ COMMANDS = {"easy": "one or two commands", "middle": "two or three", "hard": "th
 """How long the solution of each difficulty is."""
 
 ALIKE = 0.6
-"""Two requests with this resemblance are one task. Of the default pool's tasks, the most alike to a
+"""Two requests with this resemblance are one task. Of data/pool.jsonl's tasks, the most alike to a
 held-out one has 0.63, and nine tenths are below 0.47."""
 
 SHINGLE = 5

@@ -21,7 +21,7 @@ from scripts.environments.freeze import dataset_tasks, seed_tasks
 from scripts.environments.order import only_class
 
 POOL_ROWS, HELDOUT_ROWS = 256, 48
-"""How many tasks a new run gets: more than a default night draws, and as many as it evaluates."""
+"""How many tasks a new run gets: more than 27 minutes draw, and as many as a night evaluates."""
 
 HELDOUT_SEED = 100_000
 """Of the first held-out task; seeds to train on begin at 0, so no task is in both."""

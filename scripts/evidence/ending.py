@@ -27,6 +27,7 @@ from scripts.evidence.verdict import (
     lost_since,
 )
 from scripts.run.next_phase import FLAT, Phase
+from scripts.run.run_pool import has_reserve
 from scripts.run.state import last_word, of_the_night
 from scripts.run.until import held
 from scripts.words.quantities import clock, counted, estimate, percent
@@ -140,10 +141,13 @@ def next_steps(m: Findings, end: Ending) -> tuple[str, ...]:
     if end.kind in (EndKind.FAILED, EndKind.UNFINISHED):
         out.append(f"`grpo run {m.to_play}` goes on from here: finished steps are kept.")
     if end.kind is EndKind.CONVERGED:
-        out.append(
-            f"`grpo run {m.to_play} --on-converged grow` goes on with tasks of the reserve, if it"
-            " has any left: the pool teaches too little now."
-        )
+        go_on = f"Add tasks to {m.config.data.pool}, then `grpo run {m.to_play}` goes on"
+        if has_reserve(m.config):
+            go_on = (
+                f"`grpo run {m.to_play} --on-converged grow` goes on with tasks of the reserve, if"
+                " it has any left"
+            )
+        out.append(f"{go_on}: the pool teaches too little now.")
     if m.is_untrained:
         if end.kind in (EndKind.COMPLETE, EndKind.CONVERGED):
             out.append(
@@ -216,8 +220,8 @@ def _about_the_adapter(m: Findings, end: Ending, evidence: Evidence, verdict: Ve
 
 def _last_stretch(m: Findings, after: ArmRow, verdict: Verdict) -> str | None:
     """What to try where attempts end by themselves in training, but not all do at the lower T of an
-    evaluation. Twenty steps more, at half the learning rate, took their share there from 87 to
-    99.5 % at the same T, and to 99.8 % at 0.7 (docs/LOG.md)."""
+    evaluation. Twenty steps more, at half the learning rate that the night began with, took their
+    share there from 87 to 99.5 % at the same T, and to 99.8 % at 0.7 (docs/LOG.md)."""
     rollout, low = m.config.rollout, m.config.eval.temperature
     if low >= rollout.temperature:
         return None
@@ -227,9 +231,11 @@ def _last_stretch(m: Findings, after: ArmRow, verdict: Verdict) -> str | None:
     lags = verdict.habit in habits and after.stop_rate.value < STOPS_BY_ITSELF
     if not lags or not late or fmean(late) < STOPS_BY_ITSELF:
         return None
+    trainer = m.config.trainer
+    small = min(trainer.lr / 2, trainer.at_step(m.steps[-1].step).lr)
     return (
         f"In training, at T = {rollout.temperature:g}, {percent(fmean(late))} of the last attempts"
-        f" ended by themselves; what is left shows at T = {low:g}. A last stretch at half the"
-        f" learning rate may end it: `grpo new {m.folder.beside('last')} --from {m.typed}"
-        f" --set trainer.lr={m.config.trainer.lr / 2:g} --set run.steps=20`."
+        f" ended by themselves; what is left shows at T = {low:g}. A last stretch of small"
+        f" steps may end it: `grpo new {m.folder.beside('last')} --from {m.typed}"
+        f" --set trainer.lr={small:.3g} --set run.steps=20`."
     )

@@ -37,7 +37,7 @@ PASS_DOWN = 0.05
 every environment pays on a scale of its own, and of the pass rate."""
 
 IDLE = 0.25
-"""Share of the stops with nothing done, at K = 4 one of every group. Fewer can be tasks beyond the
+"""Share of the stops with nothing done: two of a group of eight. Fewer can be tasks beyond the
 model, for which giving up is right: a healthy night had 9 % at its end and 21 % over its three
 worst steps. The 95 % interval, which takes attempts as independent, has to lie above it."""
 
@@ -338,7 +338,7 @@ def entropy_collapse(steps: Sequence[StepSummary]) -> Warning_ | None:
         f"{change[1]:.3f} nats a token in the last steps, {change[0]:.3f} in the first.",
         "A task's rollouts are near copies of each other, so their rewards are equal and teach"
         " nothing.",
-        "Lower trainer.lr or raise trainer.kl_coef; fresh tasks from the reserve help too.",
+        "Lower trainer.lr or raise trainer.kl_coef; fresh tasks help too.",
     )
 
 
@@ -386,7 +386,7 @@ def silent_steps(steps: Sequence[StepSummary]) -> Warning_ | None:
         "Most steps taught nothing",
         f"{len(silent)} of {len(steps)} steps had no group whose rewards differ.",
         "Tasks that always pass, or never do, cost time and move nothing.",
-        "Add tasks from the reserve to the pool, raise rollout.group_size, or the temperature.",
+        "Add tasks of another difficulty, raise rollout.group_size, or the temperature.",
     )
 
 

@@ -32,7 +32,7 @@ MOST = 0.9
 
 def window(n_steps: int) -> int:
     """Steps in a trailing mean, and in the means at both ends of a night: a tenth of those played,
-    but at least 3, because one step of 32 episodes is noisy."""
+    but at least 3, because one step is noisy."""
     return max(3, n_steps // 10)
 
 

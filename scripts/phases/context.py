@@ -170,9 +170,9 @@ class Context:
     def final_file(self) -> Path | None:
         """The final set; None where the run has none.
 
-        The default one is made from the same generator as the default pool, so a run on another
-        pool goes on without it where the file is missing. Raises `BadInput` for any other missing
-        file.
+        The default one is made from the same generator as the pools beside it, so a run on a pool
+        elsewhere goes on without it where the file is missing. Raises `BadInput` for any other
+        missing file.
         """
         named, default = self.config.data, DataSettings()
         if not named.final:
@@ -180,9 +180,9 @@ class Context:
         file = from_checkout(named.final)
         if file.is_file():
             return file
-        if named.final == default.final and named.pool != default.pool:
-            return None
         is_default = named.final == default.final
+        if is_default and from_checkout(named.pool).parent != file.parent:
+            return None
         remedy = "`grpo synth` writes the default task sets" if is_default else "put it there"
         raise BadInput(
             f"{self.folder.config}: data.final is {file}: no such file; {remedy}, or "

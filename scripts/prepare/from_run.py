@@ -18,8 +18,8 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
 
     Its settings are the run's, but for the adapter, which its KL refers to, the seed (one more, so
     that other tasks are drawn and other replies sampled), what had become of the learning rate by
-    that step, and these assignments. What else goes by the number of a step begins anew, as
-    `reward.schedule`. Raises `BadInput` where there is no such adapter.
+    that step, where it stays, and these assignments. What else goes by the number of a step begins
+    anew, as `reward.schedule`. Raises `BadInput` where there is no such adapter.
     """
     newest = run.finished_steps() - 1
     chosen = newest if step is None else step
@@ -41,6 +41,6 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
     if config.rollout.run_seed != config.run.seed:
         own["rollout.run_seed"] = config.rollout.run_seed + 1
     if (lr := config.trainer.at_step(chosen).lr) != config.trainer.lr:
-        own["trainer.lr"] = float(f"{lr:.4g}")
+        own |= {"trainer.lr": float(f"{lr:.4g}"), "trainer.decay_after": 0}
     text = assigned(run.config.read_text(encoding="utf-8"), own, str(run.config))
     return assigned(text, parse(assignments), "the new run.toml")

@@ -178,14 +178,20 @@ def reserve_file(config: RunConfig) -> Path:
     return from_checkout(config.data.pool).with_name("reserve.jsonl")
 
 
+def has_reserve(config: RunConfig) -> bool:
+    """Whether there is a task file that the run's pool can grow from, which is not the pool."""
+    reserve = reserve_file(config)
+    return reserve.is_file() and reserve != from_checkout(config.data.pool)
+
+
 def require_reserve(folder: RunFolder, config: RunConfig) -> None:
     """Raise `BadInput` where the pool is to grow, and nothing is there that it could grow from."""
     reserve, wish = reserve_file(config), config.run.on_converged
-    is_pool = reserve == from_checkout(config.data.pool)
-    if wish == "stop" or (reserve.is_file() and not is_pool):
+    if wish == "stop" or has_reserve(config):
         return
-    why = "it is the run's pool already" if is_pool else "no such file"
-    mend = "Train on a smaller file beside it" if is_pool else "Put one there"
+    why, mend = "no such file", "Put one there"
+    if reserve.is_file():
+        why, mend = "it is the run's pool already", "Train on a smaller file beside it"
     raise BadInput(
         f'{reserve}: {why}, and run.on_converged is "{wish}": a pool grows from a task file of that'
         f' name beside it. {mend}, or leave it at "stop", which ends the night when its pool has'

@@ -214,7 +214,7 @@ def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:
     return found is not None and found.over
 
 
-_FEW_STOPS = 0.1  # of a step's attempts: hardly a group of four has one
+_FEW_STOPS = 0.4  # that a group is expected to have: two groups of three have none
 
 
 def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
@@ -227,7 +227,9 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     else:
         go_on = f"Add tasks to {from_checkout(config.data.pool)}, then {run}` goes on"
     habit = ""
-    if (stops := reader.step(reader.n_steps - 1).stop_rate) is not None and stops < _FEW_STOPS:
+    if (
+        stops := reader.step(reader.n_steps - 1).stop_rate
+    ) is not None and stops * config.rollout.group_size < _FEW_STOPS:
         habit = (
             f" Of the last step's attempts {stops:.0%} ended by themselves, and where a whole group"
             " plays to the limit none shows another that it can stop: begin another run with a"

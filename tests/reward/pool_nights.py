@@ -31,7 +31,7 @@ Solve = Callable[[int], Array]
 
 
 def _start(rng: np.random.Generator, nights: int, n: int) -> Array:
-    """The default pool's solve rates: mean 0.45, sd 0.29."""
+    """The solve rates of data/pool.jsonl: mean 0.45, sd 0.29."""
     rates: Array = logit(np.clip(rng.beta(0.9, 1.1, (nights, n)), 1e-3, 1 - 1e-3))
     return rates
 

@@ -47,7 +47,7 @@ def by_rule(s: Setting) -> dict[str, Outcome]:
     return {o.rule: o for o in judge(s, BOUND)}
 
 
-def test_no_default_night_ends_early_by_a_false_alarm() -> None:
+def test_no_night_on_few_tasks_ends_early_by_a_false_alarm() -> None:
     """In 1,000 nights of 20 steps on a pool of 42 whose tasks stay as they are."""
     found = by_rule(Setting("steady", 42, nights=1000, steps=20))
     assert found["posterior"].ended == 0

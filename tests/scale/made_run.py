@@ -74,7 +74,7 @@ class Size:
 
 
 def task(n: int, prefix: str = "pool") -> Task:
-    """A task like those of the default pool."""
+    """A task like those of data/pool.jsonl."""
     name = f"{prefix}-writer-{n:05d}"
     rng = random.Random(name)
     content = "".join(f"{rng.choice(WORDS)}\n" for _ in range(12))

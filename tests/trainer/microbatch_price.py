@@ -1,9 +1,9 @@
 """`python -m tests.trainer.microbatch_price`: a gradient with small micro-batches and large ones.
 
-Takes the gradient of one made bundle (segments of random ids, as long as a default night's
-episodes, a third of the ids sampled) with the default model and adapter, by turns at 1,024, 2,048
-and 4,096 tokens a micro-batch. Prints medians of the seconds, the ratio of the last to
-the first, the machine's load, and how far losses and gradients are apart.
+Takes the gradient of one made bundle (segments of random ids, as long as episodes of eight turns, a
+third of the ids sampled) with the default model and adapter, by turns at 1,024, 2,048 and 4,096
+tokens a micro-batch. Prints medians of the seconds, the ratio of the last to the first, the
+machine's load, and how far losses and gradients are apart.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Rule = Callable[[Drawing], list[Task]]
 
 
 def night(rule: Rule, steps: int, seed: int, spare: int = 0) -> tuple[float, Counter[str], int]:
-    """A simulated night on a pool whose solve rates are spread as the default pool's are (mean
+    """A simulated night on a pool whose solve rates are spread as data/pool.jsonl's are (mean
     0.45, sd 0.29): the share of groups trained on that are not mixed, how often each task was
     drawn, and how many groups were played."""
     rng = random.Random(seed)

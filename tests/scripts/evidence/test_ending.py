@@ -179,7 +179,13 @@ def test_a_converged_pool_asks_for_tasks(tmp_path: Path) -> None:
     m = replace(findings(tmp_path), plan=Plan(Phase.CONVERGED, 20))
     end = ending(m)
     assert end.kind is EndKind.CONVERGED
-    assert "reserve" in next_steps(m, end)[0]
+    for name, said in {
+        "pool": f"`grpo run {m.to_play} --on-converged grow` goes on with tasks of the reserve",
+        "reserve": f"Add tasks to data/reserve.jsonl, then `grpo run {m.to_play}` goes on",
+    }.items():
+        data = replace(m.config.data, pool=f"data/{name}.jsonl")
+        m = replace(m, config=replace(m.config, data=data))
+        assert next_steps(m, end)[0].startswith(said)
 
 
 def test_a_finished_night_that_cannot_go_on_here_is_finished(tmp_path: Path) -> None:

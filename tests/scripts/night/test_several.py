@@ -62,6 +62,7 @@ def made_sweep(policy: tuple[Path, Path], folder: Path, steps: int, *words: str)
         "eval.base": "never",
         "eval.tasks": 0,
         "rollout.tasks_per_step": 2,
+        "rollout.group_size": 4,
         "rollout.max_turns": 2,
         "rollout.max_new_tokens": 16,
         "trainer.dtype": "fp32",

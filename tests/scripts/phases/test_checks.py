@@ -68,12 +68,13 @@ def test_tasks_of_ones_own_need_no_default_final_set(data: Path, bare: Path) -> 
     check_kept_apart(context(data))
 
 
-def test_the_default_pool_needs_it_and_the_message_names_both_ways_on(
-    data: Path, bare: Path
+@pytest.mark.parametrize("pool", ["pool.jsonl", "reserve.jsonl"])
+def test_the_shipped_pools_need_it_and_the_message_names_both_ways_on(
+    pool: str, data: Path, bare: Path
 ) -> None:
-    shutil.copy(data / "pool.jsonl", bare / "data" / "pool.jsonl")
+    shutil.copy(data / "pool.jsonl", bare / "data" / pool)
     with pytest.raises(BadInput) as refused:
-        check_kept_apart(context(data, pool="data/pool.jsonl"))
+        check_kept_apart(context(data, pool=f"data/{pool}"))
     said = str(refused.value)
     assert f"data.final is {bare / 'data' / 'final.jsonl'}: no such file" in said
     assert "`grpo synth`" in said

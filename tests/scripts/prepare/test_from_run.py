@@ -47,6 +47,7 @@ def test_it_goes_on_with_the_learning_rate_of_that_step(night: RunFolder, tmp_pa
     make_run(RunFolder(tmp_path / "last"), text_from(night))
     config = read_config(RunFolder(tmp_path / "last").config)
     assert config.trainer.lr == pytest.approx(4.0 / 2**0.5, rel=1e-3)
+    assert config.trainer.at_step(100).lr == config.trainer.lr, "it does not fall a second time"
 
 
 def test_a_seed_that_is_set_stays(night: RunFolder, tmp_path: Path) -> None:
