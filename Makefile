@@ -139,7 +139,7 @@ chaos: programs $(READY) ## kill nights 260 times and check that nothing is lost
 price: $(READY) ## measure the cost of sandbox and durable files; write docs/price.md
 	@$(BIN)/python -m tests.price $(ARGS)
 
-pictures: $(READY) ## take screenshots of the reference run's page for docs/pictures (needs Chromium)
+pictures: $(READY) ## take screenshots of the default night's page for docs/pictures (needs Chromium)
 	@$(BIN)/python -m tests.scripts.report.pictures
 
 check: $(READY) ## lint, format and types

@@ -1,6 +1,6 @@
-"""`make pictures`: the morning page of the reference run as pictures, for README and docs.
+"""`make pictures`: the committed default night's page as pictures, for README and docs.
 
-Opens runs/first-night/report.html in headless Chromium and photographs it: its top in both colour
+Opens runs/night-0/report.html in headless Chromium and photographs it: its top in both colour
 schemes and on a phone, and the parts below. A picture that shows a mistake is the reason to have
 them in the repository: who changes the page sees in the diff what it looks like.
 """
@@ -23,7 +23,7 @@ SECTIONS = ("table", "curves", "time", "splits", "pool")
 def main(
     page: Annotated[Path, typer.Argument(help="A report.html.")] = ROOT
     / "runs"
-    / "first-night"
+    / "night-0"
     / "report.html",
     out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = ROOT / "docs" / "pictures",
 ) -> None:
