@@ -105,6 +105,8 @@ class _Endpoint:
     ) -> str:
         if self.max_retries < 0:
             raise BadInput(f"max_retries is {self.max_retries}; it has to be 0 or more")
+        if isinstance(messages, str):
+            raise BadInput('messages is a text; a message is {"role": "user", "content": TEXT}')
         limits = {"max_tokens": max_tokens, "temperature": temperature}
         payload = {
             "model": self.model,

@@ -34,15 +34,21 @@ if TYPE_CHECKING:
     from fieldkit.eval.judge import JudgeResult as JudgeResult
     from fieldkit.eval.passk import PassAtK as PassAtK
     from fieldkit.eval.passk import PassAtKResult as PassAtKResult
+    from fieldkit.eval.passk import mean_pass_at_k as mean_pass_at_k
+    from fieldkit.eval.passk import pass_at_k_difference as pass_at_k_difference
     from fieldkit.eval.passk import pass_at_k_estimator as pass_at_k_estimator
+    from fieldkit.eval.power import detectable_change as detectable_change
+    from fieldkit.eval.power import tasks_needed as tasks_needed
     from fieldkit.eval.stats import Estimate as Estimate
     from fieldkit.eval.stats import Interval as Interval
     from fieldkit.eval.stats import PairedMeans as PairedMeans
     from fieldkit.eval.stats import PairedProportions as PairedProportions
     from fieldkit.eval.stats import PairedTest as PairedTest
     from fieldkit.eval.stats import holm as holm
+    from fieldkit.eval.stats import mcnemar as mcnemar
     from fieldkit.eval.stats import paired_means as paired_means
     from fieldkit.eval.stats import paired_proportions as paired_proportions
+    from fieldkit.eval.stats import wilson as wilson
     from fieldkit.eval.task_grader import AssertionGrader as AssertionGrader
     from fieldkit.eval.task_grader import GradeResult as GradeResult
     from fieldkit.eval.task_record import Rows as Rows

@@ -33,8 +33,10 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
     Raises `BadInput` unless 1 ≤ k ≤ n and 0 ≤ passed ≤ n.
     """
-    if not (1 <= k <= n):
-        raise BadInput(f"pass@{k} needs at least {max(k, 1)} attempts a task, there are {n}")
+    if k < 1:
+        raise BadInput(f"pass@{k}: k has to be 1 or more")
+    if k > n:
+        raise BadInput(f"pass@{k} needs at least {k} attempts a task, there are {n}")
     if not (0 <= passed <= n):
         raise BadInput(f"{passed} passes of {n} attempts cannot be")
     return 1.0 - math.comb(n - passed, k) / math.comb(n, k)
@@ -43,8 +45,11 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 def mean_pass_at_k(attempts: Mapping[str, Sequence[bool]], k: int, *, seed: int = 0) -> Estimate:
     """pass@k averaged over tasks, with a bootstrap interval that resamples tasks.
 
-    `attempts` maps a task id to whether each attempt passed; every task needs k attempts or more.
-    No interval where all tasks have the same value.
+    `attempts` maps a task id to whether each attempt passed. No interval where all tasks have the
+    same value. Raises `BadInput` for a task with fewer than k attempts.
+
+    >>> mean_pass_at_k({"a": [True, False], "b": [True, True]}, k=1).value
+    0.75
     """
     for task_id, passed in attempts.items():
         if len(passed) < k:
@@ -61,10 +66,10 @@ def pass_at_k_difference(
     seed: int = 0,
 ) -> Estimate:
     """Mean of second − first pass@k over the same tasks, with a paired bootstrap interval. No
-    interval where all tasks have the same difference."""
+    interval where all tasks have the same difference. Raises `BadInput` for other tasks."""
     if first.keys() != second.keys():
         odd = sorted(first.keys() ^ second.keys())
-        raise BadInput(f"not the same tasks: {odd[0]} is in one only ({len(odd)} such tasks)")
+        raise BadInput(f"not the same tasks: {odd[0]} is in one only ({len(odd)} such in all)")
     before = [pass_at_k(len(a), sum(a), k) for a in first.values()]
     after = [pass_at_k(len(second[t]), sum(second[t]), k) for t in first]
     return stats.with_width(stats.mean_difference(before, after, seed=seed))
@@ -140,7 +145,8 @@ class PassAtK:
         """Grade `samples[i]`, the same number for every problem, against `problems[i]`.
 
         grader: of (sample, problem), whether it passes. extras_fn: of (problem, its samples), what
-        else to keep in the problem's row. Raises `BadInput` where the lengths do not agree.
+        else to keep in the problem's row. Raises `BadInput` where the lengths do not agree, and
+        where two problems have one id.
         """
         if len(problems) != len(samples):
             raise BadInput(f"{len(problems)} problems but samples for {len(samples)}")
@@ -155,12 +161,20 @@ class PassAtK:
     def from_rows(self, rows: Sequence[Mapping[str, Any]]) -> PassAtKResult:
         """The same from problems that are graded already: {"task_id", "n", "passed"} of each.
 
-        Raises `BadInput` where the problems differ in n, a k is above it, or a row lacks a key or
-        has something else than a count there.
+        The task_id may be left out. Raises `BadInput` where two rows have the same, because the
+        attempts at one problem are one row, where the problems differ in n, a k is above it, or a
+        row lacks a count or has something else there.
         """
         if not self.ks:
             raise BadInput("ks is empty: there is no k to estimate pass@k for")
+        row_of: dict[Any, int] = {}
         for i, row in enumerate(rows):
+            task_id = row.get("task_id") or ""
+            if task_id != "" and (j := row_of.setdefault(task_id, i)) != i:
+                raise BadInput(
+                    f"row {i}: task {task_id!r} is in row {j} too; add up n and passed of its"
+                    " attempts in one row"
+                )
             for key in ("n", "passed"):
                 if key not in row:
                     raise BadInput(f"row {i}: the key {key!r} is missing")

@@ -11,6 +11,8 @@ import math
 from functools import lru_cache
 from typing import Any
 
+from fieldkit.errors import BadInput
+
 LEVEL = 0.05
 """Usual two-sided size of the test: what its p-value has to stay below. Where several tests are
 corrected together (Holm), the size of one is smaller."""
@@ -26,11 +28,11 @@ def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> f
     """Probability that n pairs give p < `level`, when a pair is gained or lost with these rates.
 
     gained, lost: probabilities that only the second, or only the first, arm succeeds on a task;
-    both ≥ 0 and together at most 1. The number of discordant pairs is Binomial(n, gained + lost);
-    given it, the test is a binomial one against 1/2.
+    both ≥ 0 and together at most 1, else `BadInput`. The number of discordant pairs is
+    Binomial(n, gained + lost); given it, the test is a binomial one against 1/2.
     """
     if gained < 0 or lost < 0 or gained + lost > 1 + 1e-12:
-        raise ValueError(f"rates {gained} and {lost} are no probabilities of disjoint events")
+        raise BadInput(f"rates {gained} and {lost} are no probabilities of disjoint events")
     if n < 1 or gained + lost == 0:
         return 0.0
     import numpy as np
@@ -61,11 +63,16 @@ def _largest_rejected(n: int, level: float) -> Any:
 
 @lru_cache(maxsize=256)
 def tasks_needed(gained: float, lost: float, level: float = LEVEL) -> int | None:
-    """How many pairs it takes for the test to find a change of these rates with power `POWER`.
+    """How many tasks McNemar's test needs to find a change with power 0.8.
 
-    None where the two rates are equal (there is nothing to find) or `MOST_TASKS` are too few. The
+    gained, lost: the shares of tasks that only the second, or only the first, policy passes; both
+    ≥ 0 and together at most 1, else `BadInput`. level: what its p-value has to stay below. None
+    where the two rates are equal (there is nothing to find) or `MOST_TASKS` are too few. The
     exact test's power saws a little with n: with the answer it is reached and with one pair less it
     is not, though with a few less it may be.
+
+    >>> tasks_needed(0.10, 0.04)
+    322
     """
     if math.isclose(gained, lost):
         return None
@@ -83,10 +90,13 @@ def tasks_needed(gained: float, lost: float, level: float = LEVEL) -> int | None
 
 @lru_cache(maxsize=256)
 def detectable_change(n: int, discordant: float, level: float = LEVEL) -> float | None:
-    """The smallest gained − lost that n pairs find with power `POWER`.
+    """The smallest gained − lost that n tasks find with power 0.8; see `tasks_needed`.
 
     discordant: gained + lost, held fixed, in (0, 1]. None where even a change all in one direction
     would be missed.
+
+    >>> round(detectable_change(158, 0.14), 3)
+    0.086
     """
     from scipy.optimize import brentq
 

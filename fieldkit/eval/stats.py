@@ -111,8 +111,18 @@ class PairedMeans:
 
 @lru_cache(maxsize=4096)
 def wilson(successes: int, n: int) -> Estimate:
-    """A proportion with Wilson's score interval (Wilson 1927), from SciPy. Needs n ≥ 1."""
+    """A proportion with Wilson's score interval (Wilson 1927), from SciPy.
+
+    Raises `BadInput` unless 0 ≤ successes ≤ n and n ≥ 1.
+
+    >>> found = wilson(7, 10)
+    >>> found.value, round(found.interval.low, 3), round(found.interval.high, 3)
+    (0.7, 0.397, 0.892)
+    """
     from scipy.stats import binomtest
+
+    if not (0 <= successes <= n and n >= 1):
+        raise BadInput(f"{successes} of {n} is no proportion")
 
     found = binomtest(successes, n).proportion_ci(confidence_level=LEVEL, method="wilson")
     return Estimate(successes / n, Interval(float(found.low), float(found.high)))
@@ -340,12 +350,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
     p_values of m tests → m p-values that keep the chance of any false rejection below the level
     each is compared with. The i-th smallest is multiplied by m − i + 1, cut at 1, and raised to
     that of the one before. SciPy lacks it, and for these lines statsmodels would bring pandas.
-    Raises `BadInput` for a value that is not a finite number.
+    Raises `BadInput` for a value that is not between 0 and 1.
 
     >>> holm([0.04, 0.01])
     [0.04, 0.02]
     """
-    _check_finite(p_values)
+    for i, p in enumerate(p_values):
+        if not 0 <= p <= 1:
+            raise BadInput(f"p-value {i} is {p}: it has to be between 0 and 1")
     adjusted, floor = [0.0] * len(p_values), 0.0
     ranked = sorted(range(len(p_values)), key=lambda row: p_values[row])
     for i, row in enumerate(ranked):

@@ -107,8 +107,8 @@ def paired(
     if odd:
         there = "candidate" if odd[0] in after else "baseline"
         raise BadInput(
-            f"not the same tasks: {odd[0]} is in the {there} only ({len(odd)} such tasks); "
-            "evaluate both on the same file"
+            f"not the same tasks: {odd[0]} is in the {there} only ({len(odd)} tasks are in one"
+            " only); evaluate both on the same file"
         )
     for r in first:
         if r.n_total != after[r.task_id].n_total:

@@ -69,7 +69,7 @@ def is_refusal(text: str | None) -> bool:
     >>> is_refusal("The context does not mention it.")
     True
     """
-    return not text or _REFUSAL.search(text) is not None
+    return not text or text.isspace() or _REFUSAL.search(text) is not None
 
 
 def _plain(text: str) -> str:

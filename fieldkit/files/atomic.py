@@ -30,7 +30,7 @@ TMP_MARK = ".tmp-"
 """In the name of a file or folder that is still being written."""
 
 _OLD = "old-"  # after the mark: a folder that was moved aside for its successor
-_OWN_NAME = re.compile(rf"(.+){re.escape(TMP_MARK)}({_OLD})?(\d+)(?:-[0-9a-f]{{8}})?", re.DOTALL)
+_OWN_NAME = re.compile(rf"(.+){re.escape(TMP_MARK)}({_OLD})?(\d+)-[0-9a-f]{{8}}", re.DOTALL)
 _NAME_BYTES = 255  # of a file's name, on every file system that Linux has in use
 _CLOCK_SECONDS = 1.0  # by which the start of a process and the time of a file may differ
 

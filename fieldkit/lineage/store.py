@@ -47,8 +47,12 @@ class LineageStore:
         """Add one row durably, the file and its header first where there is none.
 
         Safe with other writers, also in other processes: each locks the file. Raises `BadInput` for
-        a trial that could not be read again, and for a file that is no lineage table.
+        a trial that could not be read again, that has no exp_id or is its own parent, and for a
+        file that is no lineage table.
         """
+        if not trial.exp_id or trial.exp_id == trial.parent_exp:
+            what = "is its own parent" if trial.exp_id else "has no exp_id"
+            raise BadInput(f"trial {trial.exp_id!r} {what}")
         row = trial.to_row()
         Trial.from_row(dict(zip(Trial.header(), row, strict=True)))
         if any("\0" in cell for cell in row):
@@ -95,7 +99,7 @@ class LineageStore:
     def best(self) -> Trial | None:
         """The best `core_metric` of the baseline and of what was kept, the first of equals.
 
-        The first trial where none has a metric; None in an empty store.
+        The first trial where none of these has a metric; None in an empty store.
         """
         return self._best_of(_corrected(self.all_trials()))
 
@@ -129,7 +133,7 @@ class LineageStore:
             if at in chain:
                 raise BadInput(f"{self.results_path}: {at.exp_id} is its own ancestor")
             chain.append(at)
-            at = by_id.get(at.parent_exp)
+            at = by_id.get(at.parent_exp) if at.parent_exp else None
         return tuple(reversed(chain))
 
     def render_prompt(

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from fieldkit.errors import BadInput
@@ -61,8 +62,10 @@ class Ledger:
         value = read_json(self.path)
         if not isinstance(value, dict) or value.get("schema") != _LEDGER_SCHEMA:
             raise BadInput(f"{self.path}: not a ledger of schema {_LEDGER_SCHEMA}")
-        entries = enumerate(value.get("processes", []))
-        return [_entry(raw, f"{self.path}: processes[{i}]") for i, raw in entries]
+        entries = value.get("processes", [])
+        if not isinstance(entries, list):
+            raise BadInput(f"{self.path}: processes must be a list")
+        return [_entry(raw, f"{self.path}: processes[{i}]") for i, raw in enumerate(entries)]
 
     def get(self, name: str) -> Owned | None:
         """The entry of that name."""
@@ -137,7 +140,7 @@ class Ledger:
     def launch(
         self,
         name: str,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         *,
         env: Mapping[str, str],
         cwd: str | Path,
@@ -149,9 +152,11 @@ class Ledger:
 
         Output goes to the end of `log`; input is empty; `env` is the whole environment but for the
         marks. It inherits the file descriptors `pass_fds`, such as a socket to listen at. Raises
-        `BadInput` while a process of that name runs, and `OSError` for a command that cannot be
-        started, which leaves no entry.
+        `BadInput` for an empty command and while a process of that name runs, and `OSError` for a
+        command that cannot be started, which leaves no entry.
         """
+        if not command:
+            raise BadInput(f"{self.path}: {name}: the command is empty")
         owned = _new_entry(name, command, log, info)
         with self._locked():  # until the pid is there, by which another caller is refused
             self._refuse_running(name)
@@ -188,13 +193,13 @@ class Ledger:
 
 
 def _new_entry(
-    name: str, command: Sequence[str], log: str | Path, info: Mapping[str, Any]
+    name: str, command: Sequence[str | os.PathLike[str]], log: str | Path, info: Mapping[str, Any]
 ) -> Owned:
     return Owned(
         name=name,
         marker=_new_marker(name),
         parent=os.getpid(),
-        command=tuple(command),
+        command=tuple(os.fspath(word) for word in command),
         log=str(log),
         info=dict(info),
     )
@@ -208,19 +213,36 @@ def _new_marker(name: str) -> str:
     return f"{name}-{secrets.token_hex(8)}"
 
 
+_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "name": (str, "a text"),
+    "marker": (str, "a text"),
+    "pid": ((int, NoneType), "a whole number or null"),
+    "start_time": ((int, NoneType), "a whole number or null"),
+    "boot_id": (str, "a text"),
+    "parent": ((int, NoneType), "a whole number or null"),
+    "command": (list, "a list"),
+    "log": (str, "a text"),
+    "started_at": ((int, float), "a number"),
+    "info": (dict, "an object"),
+}
+
+
 def _entry(raw: Any, where: str) -> Owned:
     known = {f.name for f in fields(Owned)}
     if isinstance(raw, dict):
         raw = {"parent": None, **raw}  # the first ledgers have no parent
     if not isinstance(raw, dict) or set(raw) != known:
         raise BadInput(f"{where}: keys must be {', '.join(sorted(known))}")
-    if not isinstance(raw["command"], list) or not isinstance(raw["info"], dict):
-        raise BadInput(f"{where}: command must be a list, info an object")
+    for key, (kind, meaning) in _KINDS.items():
+        if not isinstance(raw[key], kind) or isinstance(raw[key], bool):
+            raise BadInput(f"{where}: {key} must be {meaning}")
+    if not raw["marker"]:  # processes without a mark would be taken for its own
+        raise BadInput(f"{where}: marker is empty")
     return Owned(**{**raw, "command": tuple(raw["command"])})
 
 
 def spawn(
-    command: Sequence[str],
+    command: Sequence[str | os.PathLike[str]],
     env: Mapping[str, str],
     log: str | Path,
     cwd: str | Path | None = None,

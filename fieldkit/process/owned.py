@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.process.descriptor import READ, is_ready
 
 MARKER_VARIABLE = "FIELDKIT_OWNER"
@@ -132,7 +132,8 @@ class Handle:
 def family(marker: str) -> list[int]:
     """Pids of all live processes that carry `marker`, in ascending order.
 
-    Only this user's; for root also those that dropped root's rights.
+    Only this user's; for root also those that dropped root's rights. Raises `BadInput` for a marker
+    that is empty or no text.
     """
     with _handles(marker) as handles:
         return [h.pid for h in handles]
@@ -178,7 +179,10 @@ def _is_ours(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _handles(marker: str, leader: Owned | None = None) -> Iterator[list[Handle]]:
-    """All that carry the marker, and the leader, which may have written over its own."""
+    """All that carry the marker, and the leader, which may have written over its own. Raises
+    `BadInput` for what can be no marker: nothing is opened for one that others lack too."""
+    if not isinstance(marker, str) or not marker:
+        raise BadInput(f"marker {marker!r}: a process is known by a text that is not empty")
     handles: list[Handle] = []
     try:
         for pid in psutil.pids():
@@ -202,7 +206,9 @@ def _open_if_ours(pid: int, marker: str, leader: Owned | None) -> Handle | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     leads = leader is not None and leader.pid == pid and is_running(leader)
-    if (leads or environment(pid).get(MARKER_VARIABLE) == marker) and not _ended(fd):
+    found = environment(pid)
+    carries = MARKER_VARIABLE in found and found[MARKER_VARIABLE] == marker
+    if (leads or carries) and not _ended(fd):
         return Handle(pid, fd)
     os.close(fd)
     return None
@@ -259,7 +265,7 @@ def terminate(owned: Owned, grace_seconds: float) -> list[int]:
     SIGTERM to the leader (to all, where the leader is gone) and up to `grace_seconds` for it to end
     by itself; a moment for the others to follow; then SIGKILL to what is left, Python's resource
     tracker last, because it removes the shared memory of the others. Raises `Unavailable` that
-    names what survived.
+    names what survived, and `BadInput`, with nothing signalled, for an entry without a marker.
     """
     ended: list[int] = []
     with _handles(owned.marker, owned) as handles:

@@ -32,8 +32,8 @@ def check_rewards(rewards: Sequence[float]) -> None:
     """Raise `BadInput` for a group of fewer than two and for a reward that is not finite."""
     if len(rewards) < 2:
         raise BadInput(
-            f"group_size: a group of {len(rewards)} has nothing to compare with;"
-            f" set group_size to {MIN_GROUP_FOR_SPREAD} or more"
+            f"group_size: a group of {len(rewards)} has nothing to compare with; it takes 2 or"
+            f" more, and {MIN_GROUP_FOR_SPREAD} for a fair baseline"
         )
     for k, r in enumerate(rewards):
         if not math.isfinite(r):

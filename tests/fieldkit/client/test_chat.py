@@ -220,6 +220,13 @@ def test_a_busy_server_may_say_until_when_to_wait(monkeypatch: pytest.MonkeyPatc
     assert waits == [LONGEST_WAIT_S]
 
 
+def test_a_text_is_no_list_of_messages() -> None:
+    with answering([said("hi")]) as endpoint, client(endpoint) as chat:
+        with pytest.raises(BadInput, match="messages is a text"):
+            chat.chat("hello")  # a text is a sequence too: of five messages
+        assert endpoint.asked == []
+
+
 def test_a_negative_number_of_retries_is_refused_before_anything_is_sent() -> None:
     with answering([said("hi")]) as endpoint, client(endpoint, retries=-1) as chat:
         with pytest.raises(BadInput, match="max_retries is -1; it has to be 0 or more"):

@@ -111,3 +111,9 @@ def test_a_row_without_its_counts_is_named() -> None:
 def test_a_row_with_something_else_than_counts_is_named(value: object) -> None:
     with pytest.raises(BadInput, match=r"row 0: passed: .* is not a whole number"):
         PassAtK((1,)).from_rows([{"n": 2.0, "passed": value}])
+
+
+def test_two_rows_of_one_problem_are_refused_not_taken_for_two_problems() -> None:
+    rows = [{"task_id": "a", "n": 2, "passed": n} for n in (2, 0)]
+    with pytest.raises(BadInput, match="row 1: task 'a' is in row 0 too; add up n and passed"):
+        PassAtK([2]).from_rows(rows)

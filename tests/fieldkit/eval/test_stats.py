@@ -330,10 +330,8 @@ def test_holm_agrees_with_statsmodels() -> None:
         gc.unfreeze()
 
 
-def test_a_value_that_is_not_finite_has_no_rank_and_no_sign() -> None:
+def test_a_value_that_is_not_finite_has_no_sign() -> None:
     for values in ([math.nan, 0.001], [0.001, math.inf]):
-        with pytest.raises(ValueError, match="not a finite number"):
-            stats.holm(values)
         with pytest.raises(ValueError, match="not a finite number"):
             stats.sign_flips(values)
 
@@ -342,6 +340,12 @@ def test_holm_by_hand() -> None:
     # sorted 0.01, 0.02, 0.5: ×3, ×2, ×1, never below the one before
     assert stats.holm([0.02, 0.01, 0.5]) == pytest.approx([0.04, 0.03, 0.5])
     assert stats.holm([]) == []
+
+
+@pytest.mark.parametrize("p", [1.5, -0.5, math.nan, math.inf])
+def test_holm_refuses_what_is_no_probability(p: float) -> None:
+    with pytest.raises(BadInput, match=r"p-value 1 is .*between 0 and 1"):
+        stats.holm([0.1, p])
 
 
 def test_an_interval_that_touches_zero_does_not_exclude_it() -> None:

@@ -175,8 +175,8 @@ def test_a_kill_between_the_two_renames_of_a_replaced_folder_loses_nothing(tmp_p
 
 def test_of_folders_that_were_moved_aside_the_newest_is_put_back(tmp_path: Path) -> None:
     for pid in (NOBODY - 1, NOBODY):
-        (tmp_path / f"adapter.tmp-old-{pid}").mkdir()
-        (tmp_path / f"adapter.tmp-old-{pid}" / str(pid)).touch()
+        (tmp_path / f"adapter.tmp-old-{pid}-0123abcd").mkdir()
+        (tmp_path / f"adapter.tmp-old-{pid}-0123abcd" / str(pid)).touch()
         _let_the_clock_move(tmp_path)
     assert len(sweep_temporaries(tmp_path)) == 1
     assert _names(tmp_path / "adapter") == [str(NOBODY)]
@@ -214,6 +214,7 @@ def test_a_link_to_a_folder_is_replaced_and_its_folder_stays(tmp_path: Path) -> 
 
 def test_sweeping_leaves_finished_files_and_those_of_other_names_alone(tmp_path: Path) -> None:
     names = ["kept.txt", "notes.tmp-ideas.txt", f"notes.tmp-{NOBODY}.txt", ".tmp-1"]
+    names += [f"data.tmp-{NOBODY}", f"data.tmp-{NOBODY}-ideas"]
     for name in names:
         write_text(tmp_path / name, "kept")
     assert sweep_temporaries(tmp_path) == []
@@ -230,7 +231,7 @@ def test_sweeping_leaves_what_a_live_process_is_writing(tmp_path: Path) -> None:
 def test_sweeping_removes_what_an_earlier_process_of_the_same_pid_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = tmp_path / f"a.json.tmp-{os.getpid()}"
+    left = tmp_path / f"a.json.tmp-{os.getpid()}-0123abcd"
     left.touch()
     later = left.stat().st_ctime + 60
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)

@@ -156,6 +156,17 @@ def test_a_trial_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> 
     assert store.all_trials() == []
 
 
+@pytest.mark.parametrize(("exp_id", "parent"), [("", ""), ("", "a"), ("a", "a")])
+def test_a_trial_without_a_name_or_that_is_its_own_parent_is_not_written(
+    tmp_path: Path, exp_id: str, parent: str
+) -> None:
+    """The table is only ever appended to, so such a row could not be taken back."""
+    store = LineageStore(tmp_path)
+    with pytest.raises(BadInput, match=r"has no exp_id|is its own parent"):
+        store.append(Trial.of(exp_id, FailureLabel.KEEP, parent_exp=parent))
+    assert not store.results_path.exists()
+
+
 def test_a_trial_that_is_its_own_ancestor_is_named(tmp_path: Path) -> None:
     store = LineageStore(tmp_path)
     store.append(trial("a", "b"))

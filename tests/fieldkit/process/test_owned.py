@@ -294,6 +294,10 @@ def test_a_command_that_cannot_be_started_leaves_no_entry(ledger: Ledger) -> Non
         '{"schema": 1, "processes": [3]}',
         json.dumps({"schema": 1, "processes": [{**asdict(Owned("job", "m")), "command": "ls"}]}),
         json.dumps({"schema": 1, "processes": [{**asdict(Owned("job", "m")), "info": []}]}),
+        '{"schema": 1, "processes": 5}',
+        json.dumps({"schema": 1, "processes": [{**asdict(Owned("job", "m")), "marker": None}]}),
+        json.dumps({"schema": 1, "processes": [{**asdict(Owned("job", "m")), "pid": "7"}]}),
+        json.dumps({"schema": 1, "processes": [asdict(Owned("job", ""))]}),
     ],
 )
 def test_a_file_that_is_no_ledger_is_bad_input(tmp_path: Path, text: str) -> None:
@@ -301,6 +305,34 @@ def test_a_file_that_is_no_ledger_is_bad_input(tmp_path: Path, text: str) -> Non
     path.write_text(text)
     with pytest.raises(BadInput, match=r"ledger\.json"):
         Ledger(path).entries()
+
+
+@pytest.mark.parametrize("marker", [None, ""])
+def test_no_process_is_opened_for_an_entry_without_a_marker(
+    marker: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process of the user lacks one too. Such an entry once ended them all."""
+
+    def opened(pid: int) -> int:
+        raise AssertionError(f"process {pid} was opened")
+
+    monkeypatch.setattr(os, "pidfd_open", opened)
+    entry = Owned("job", marker)  # type: ignore[arg-type]
+    for act in (lambda: terminate(entry, GRACE), lambda: family(entry.marker)):
+        with pytest.raises(BadInput, match="a process is known by a text that is not empty"):
+            act()
+
+
+def test_a_command_may_hold_a_path_and_an_empty_one_is_refused(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="job: the command is empty"):
+        ledger.launch("job", [], env=os.environ, cwd=tmp_path, log=tmp_path / "log", info={})
+    program = Path("/bin/true")
+    owned = ledger.launch(
+        "job", [program], env=os.environ, cwd=tmp_path, log=tmp_path / "log", info={}
+    )
+    assert owned.command == ("/bin/true",)
 
 
 def test_an_early_ledger_that_does_not_say_who_started_what_is_read(ledger: Ledger) -> None:
