@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -318,7 +319,7 @@ def test_no_process_is_opened_for_an_entry_without_a_marker(
 
     monkeypatch.setattr(os, "pidfd_open", opened)
     entry = Owned("job", marker)  # type: ignore[arg-type]
-    for act in (lambda: terminate(entry, GRACE), lambda: family(entry.marker)):
+    for act in (partial(terminate, entry, GRACE), partial(family, entry.marker)):
         with pytest.raises(BadInput, match="a process is known by a text that is not empty"):
             act()
 
