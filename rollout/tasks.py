@@ -189,10 +189,27 @@ def _decode(raw: bytes, where: str, copy: str) -> Task:
     except BadInput:
         published = _published(text)
         if published is None:
+            _refuse_nameless_row(text, where)
             raise
     task = from_plain(Task, published, where)
     # The id seeds the world, so each of a thousand equal rows is a different episode.
     return replace(task, task_id=task.task_id + copy) if environment_of(task).from_rows else task
+
+
+def _refuse_nameless_row(text: str, where: str) -> None:
+    """Raise `BadInput` for what looks like a row of a dataset and names no known environment."""
+    known = [name for name, environment in ENVIRONMENTS.items() if environment.from_rows]
+    try:
+        line = parse_json(text, "")
+    except BadInput:
+        return
+    if known and isinstance(line, dict) and not {"schema", "task_id"} & line.keys():
+        named = line.get("environment")
+        what = f"environment {named!r} is unknown" if named else 'a row without "environment"'
+        raise BadInput(
+            f"{where}: {what}; a row of a dataset names its environment in that column; known:"
+            f" {', '.join(known)}"
+        )
 
 
 def _published(text: str) -> Mapping[str, Any] | None:

@@ -141,7 +141,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     "<": operator.lt,
 }
-_PASSES = re.compile(r"\s*(.+?)\s*(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)\s*")
+_PASSES = re.compile(r"\s*(.+?)\s*(>=|<=|==|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
 TOTAL = "reward"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,6 +84,12 @@ def name_of(schema: Schema) -> str:
 def _parameters(schema: Schema) -> Mapping[str, Any]:
     found: Mapping[str, Any] = schema["function"].get("parameters", {}).get("properties", {})
     return found
+
+
+def _optional(schema: Schema) -> Collection[str]:
+    """The parameters that may be left out; none where the schema does not say."""
+    needed = schema["function"].get("parameters", {}).get("required")
+    return () if needed is None else _parameters(schema).keys() - set(needed)
 
 
 def _types(schema: object) -> tuple[str, ...]:
@@ -301,6 +307,9 @@ _FENCED = re.compile(r"```\w*\n(.*?)(```|\Z)", re.DOTALL)
 # --- text -----------------------------------------------------------------------------------------
 
 
+_PYTHON = {"True": ("boolean", True), "False": ("boolean", False), "None": ("null", None)}
+"""What a model writes that learned Python, with the JSON type it is of."""
+
 _CALL_LINE = re.compile(r"\s*([^\s:{]+)\s*(:|(?=\{))\s*(.*?)\s*$")
 """A name, which may have hyphens and dots as MCP's do, and the argument or arguments."""
 
@@ -335,14 +344,19 @@ def _of_line(tool: Schema, as_text: bool, rest: str) -> ToolCall | None:
     if not parameters:
         return ToolCall(name_of(tool), {})
     key, schema = next(iter(parameters.items()))
+    if not rest and key in _optional(tool) and "string" not in _types(schema):
+        return ToolCall(name_of(tool), {})
     return ToolCall(name_of(tool), {key: _value(rest, schema)})
 
 
 def _value(text: str, schema: object) -> Any:
     """An argument in its schema's type, as a text where it may be one; if it does not fit, the
     text too, so that the tool's own error reaches the policy."""
-    if "string" in _types(schema):
+    kinds = _types(schema)
+    if "string" in kinds:
         return text
+    if text in _PYTHON and _PYTHON[text][0] in kinds:
+        return _PYTHON[text][1]
     try:
         return _storable(parse_json(text, ""))
     except BadInput:
@@ -364,11 +378,22 @@ def _write_text(call: ToolCall, tools: Sequence[Schema] = ()) -> str:
     return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
 
 
+def _told(schema: object) -> str:
+    """An argument's values: its choices, else its types."""
+    choices = schema.get("enum") if isinstance(schema, Mapping) else None
+    if choices:
+        return " or ".join(json.dumps(one, ensure_ascii=False) for one in choices)
+    return " or ".join(_types(schema)) or "any"
+
+
 def _tell_text(tools: Sequence[Schema], fallback: str) -> str:
     lines = ["You have tools. To use one, write a line with its name and its arguments:"]
     for tool in tools:
-        kinds = {key: " or ".join(_types(one)) for key, one in _parameters(tool).items()}
-        shown = ", ".join(f'"{key}": {kind or "any"}' for key, kind in kinds.items())
+        optional = _optional(tool)
+        shown = ", ".join(
+            f'"{key}": {_told(one)}{" (optional)" if key in optional else ""}'
+            for key, one in _parameters(tool).items()
+        )
         described = " ".join(str(tool["function"].get("description", "")).split())
         lines.append(f"{name_of(tool)} {{{shown}}}: {described}")
     ends = f"is given to {fallback}, as it is" if fallback else "ends the task"

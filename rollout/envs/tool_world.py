@@ -109,7 +109,7 @@ class ToolWorld:
         return opening(self._form, self._prompt, self._toolbox.schemas, self._fallback)
 
     async def step(self, reply: Reply) -> Step:
-        """Run the reply's calls, in order."""
+        """Run the reply's calls, in order, until one of them ends the episode."""
         whole = reply.finish_reason != "length"
         tools = self._toolbox.schemas
         said = self._form.apart(reply.text, tools, whole)
@@ -119,17 +119,23 @@ class ToolWorld:
             if not whole:  # the policy did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.REPLY_CUT)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
-        answered = [await self._answer(c) for c in calls if c.name not in self._together]
-        answered += await _all_or_none([self._answer(c) for c in calls if c.name in self._together])
+        answered, over = [], False
+        for call in calls:
+            if call.name not in self._together and not over:
+                answered.append(await self._answer(call))
+                over = await self._toolbox.over()
+        if not over and (beside := [c for c in calls if c.name in self._together]):
+            answered += await _all_or_none([self._answer(call) for call in beside])
+            over = await self._toolbox.over()
         answers = [message for message, _ in answered]
         self._completion += answers
         return Step(
             Action(ActionKind.RUN, "\n".join(self._form.write(call, tools) for call in calls)),
             tuple(answers) if self._form.tell is None else (as_user(answers),),
-            calls=len(calls),
+            calls=len(answered),
             failed_calls=sum(failed for _, failed in answered),
             reward=self._toolbox.newly_earned(),
-            stop=StopReason.ENV_DONE if await self._toolbox.over() else None,
+            stop=StopReason.ENV_DONE if over else None,
         )
 
     def _instead(self, content: str, whole: bool) -> tuple[ToolCall, ...]:
@@ -151,7 +157,10 @@ class ToolWorld:
         return {"role": "tool", "name": call.name, "content": as_shown(answer)}, failed
 
     async def grade(self) -> Grade:
-        parts = await self._toolbox.rewards(self._prompt, self._completion, self._row)
+        # Most reward functions read the last message, and every model writes one. Who writes none
+        # is the arm that does nothing, or an attempt without room for a reply.
+        said = self._completion or [assistant({"content": ""}, ())]
+        parts = await self._toolbox.rewards(self._prompt, said, self._row)
         return graded(parts, self._passes, self._where)
 
     async def close(self) -> None:

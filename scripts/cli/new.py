@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,6 +116,21 @@ def _say_next(folder: RunFolder) -> None:
         say(f"{folder.config}; `grpo run {folder.typed}` starts it")
 
 
+def _of_any_environment(preset: str) -> dict[str, Any]:
+    """Settings in place of a preset's that suit the shell tasks alone. Of the reward so far as the
+    state, one that pays any number with a step leaves nearly every turn alone. When a habit is gone
+    is known of the shell."""
+    from scripts.prepare.presets import preset_config
+
+    config = preset_config(preset)
+    found: dict[str, Any] = {}
+    if config.advantages.credit == "state":
+        found["advantages.credit"] = "turn"
+    if config.trainer.decay_after:
+        found["trainer.decay_after"] = 0
+    return found
+
+
 def _with_environment(
     folder: RunFolder, env: str, given: Mapping[str, str], preset: str, assignments: Sequence[str]
 ) -> None:
@@ -131,9 +147,11 @@ def _with_environment(
     from scripts.run.assignments import parse, toml_value
 
     own = own_environment(env, "", given, typed_again("--passes", "reward >= 1"), tell)
-    settings, chosen = own.settings, parse(assignments)
-    wanted: dict[str, Any] = {f"envs.{own.name}.{key}": value for key, value in own.values.items()}
-    wanted["data.final"] = ""
+    chosen, table = parse(assignments), f"envs.{own.name}."
+    keys = {k.removeprefix(table): v for k, v in chosen.items() if k.startswith(table)}
+    settings = replace(own, values={**own.values, **keys}).settings
+    wanted: dict[str, Any] = {table + key: value for key, value in own.values.items()}
+    wanted |= {"data.final": "", **_of_any_environment(preset)}
     files: dict[Path, list[Task]] = {}
     if not {"data.pool", "data.heldout"} <= chosen.keys():
         for split, tasks in zip(SPLITS, run_tasks(own.name, settings, ROOT), strict=True):
@@ -153,4 +171,5 @@ def _with_environment(
     for file, tasks in files.items():
         write_text(file, "".join(encode(task) + "\n" for task in tasks))
         print(f"{file}: {len(tasks)} tasks of {own.name}")
+    tell(f"`grpo env check {own.name} --run {folder.typed}` plays some of them by chance")
     _say_next(folder)

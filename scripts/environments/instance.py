@@ -22,9 +22,10 @@ from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
+from fieldkit.registry import nearest
 from rollout.envs.base import Message
 from rollout.envs.in_thread import LIBRARIES, SIGNAL_SET, sets_signal
-from rollout.envs.tool_calls import TOOL_FORMS, ToolCall
+from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, name_of
 from rollout.envs.tool_world import as_shown, assistant, messages_of, with_text
 from rollout.envs.tool_yardsticks import random_call
 from rollout.envs.trl_class import answer_text, attributes_of, is_over
@@ -158,7 +159,7 @@ class Instance:
         self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
         _draw_on(before := self._drawn)
         began = time.perf_counter()
-        tool = getattr(self.env, self._attributes.get(name, name))
+        tool = self._tool(name)
         try:
             said = self._said(tool, self._finish(tool(**arguments)))
         except Broken:
@@ -180,6 +181,18 @@ class Instance:
         played.completion.append(assistant(written, (call,)))
         played.completion.append({"role": "tool", "name": name, "content": said})
         self._note_flags(played)
+
+    def _tool(self, name: str) -> Callable[..., Any]:
+        """Raises `Broken` for a name that a solution has and the class has not."""
+        known = [*map(name_of, self.schemas)]
+        if name in known:
+            found: Callable[..., Any] = getattr(self.env, self._attributes.get(name, name))
+            return found
+        near = nearest(name, known)
+        text = f"there is no tool {name!r}; " + (
+            f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+        )
+        raise Broken(Finding(Level.ERROR, place_of(type(self.env)), text))
 
     def _said(self, tool: Callable[..., Any], answer: Any) -> str:
         """A tool's answer as a run shows it. Raises `ToolFailure`, and `Broken` for an image."""

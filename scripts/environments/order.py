@@ -152,6 +152,12 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     """
     rows = []
     for where, row in _objects(file):
+        try:
+            json.dumps(row, allow_nan=False)
+        except ValueError:
+            raise BadInput(
+                f"{where}: a number is NaN or infinite, which no task can hold"
+            ) from None
         if is_task(row):
             if not isinstance(row["info"], dict):
                 raise BadInput(f"{where}: info is not an object")

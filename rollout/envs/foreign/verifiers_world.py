@@ -143,6 +143,7 @@ class VerifiersWorld:
         self._form = TOOL_FORMS.named(site.tool_form)
         self._program = program
         self._episode: int | None = None
+        self._replied = False
         self._over: Mapping[str, Any] | None = None
         self._tools: tuple[Schema, ...] = ()
         self._where = ""
@@ -153,6 +154,7 @@ class VerifiersWorld:
         await self.close()
         self._where = f"task {task.task_id}"
         self._episode, self._over = self._program.new_episode(), None
+        self._replied = False
         row = {"example_id": 0, **row_of(task)}
         answer = await self._ask("begin", row=row, seed=world_seed(task.task_id))
         if "ask" not in answer:
@@ -165,12 +167,7 @@ class VerifiersWorld:
     async def step(self, reply: Reply) -> Step:
         whole = reply.finish_reason != "length"
         calls = self._form.read(reply.text, self._tools, whole) if self._tools else ()
-        answer = await self._ask(
-            "reply",
-            text=reply.text,
-            calls=[{"name": c.name, "arguments": c.arguments} for c in calls],
-            finish_reason=reply.finish_reason,
-        )
+        answer = await self._reply(reply.text, calls, reply.finish_reason)
         stop = None
         if "over" in answer:
             self._over = answer["over"]
@@ -189,7 +186,10 @@ class VerifiersWorld:
         )
 
     async def grade(self) -> Grade:
-        """Their rubric's scores. A rollout that one of our limits ended is scored as it is."""
+        """Their rubric's scores. A rollout that one of our limits ended is scored as it is. Without
+        any reply it is one of an empty reply, because most rubrics read the last message."""
+        if not self._replied:
+            self._over = (await self._reply("", (), "stop")).get("over")
         if self._over is None:
             self._over = (await self._ask("end"))["over"]
         parts = [
@@ -203,6 +203,11 @@ class VerifiersWorld:
         if episode is not None and self._program.alive:  # a new program has no such episode
             with contextlib.suppress(Unavailable):
                 await self._program.ask("close", self._site.scratch, episode=episode)
+
+    async def _reply(self, text: str, calls: Sequence[ToolCall], finish_reason: str) -> Any:
+        self._replied = True
+        said = [{"name": c.name, "arguments": c.arguments} for c in calls]
+        return await self._ask("reply", text=text, calls=said, finish_reason=finish_reason)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
         return await self._program.ask(do, self._site.scratch, episode=self._episode, **arguments)

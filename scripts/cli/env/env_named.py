@@ -54,6 +54,7 @@ def order_of(
         if n and rows is None and (own := _of_pool(run, name)[:n]):
             given["rows"] = [row_of(task) for task in own]
         given |= {"config": s.config, "rewards": s.rewards, "oracle": s.oracle}
+        given["call_seconds"] = s.call_seconds
         return Order(s.use, str(ROOT), passes=passes or s.passes, ends=ends or s.ends, **given)
     if passes:
         try:

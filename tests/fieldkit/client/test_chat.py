@@ -223,7 +223,7 @@ def test_a_busy_server_may_say_until_when_to_wait(monkeypatch: pytest.MonkeyPatc
 def test_a_text_is_no_list_of_messages() -> None:
     with answering([said("hi")]) as endpoint, client(endpoint) as chat:
         with pytest.raises(BadInput, match="messages is a text"):
-            chat.chat("hello")  # a text is a sequence too: of five messages
+            chat.chat("hello")  # type: ignore[arg-type]
         assert endpoint.asked == []
 
 

@@ -439,6 +439,34 @@ def test_a_parameter_of_any_value_is_told_and_read_as_one() -> None:
     )
 
 
+def test_choices_and_what_is_optional_are_told() -> None:
+    asked = tool("go", way={"type": "string", "enum": ["left", "right"]}, steps={"type": "integer"})
+    asked["function"]["parameters"]["required"] = ["way"]
+    form = TOOL_FORMS["text"]
+    assert form.tell is not None
+    assert 'go {"way": "left" or "right", "steps": integer (optional)}' in form.tell([asked], "")
+    asked["function"]["parameters"]["required"] = []
+    assert form.read("go: left", [asked]) == (ToolCall("go", {"way": "left"}),)
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [("False", {"on": False}), ("True", {"on": True}), ("false", {"on": False}), ("", {})],
+)
+def test_a_word_of_python_is_the_value_that_it_means(said: str, arguments: dict[str, Any]) -> None:
+    """As a text "False" would be true to the tool."""
+    asked = tool("light", on={"type": "boolean"})
+    asked["function"]["parameters"]["required"] = []
+    read = TOOL_FORMS["text"].read(f"light: {said}", [asked])
+    assert read == (ToolCall("light", arguments),)
+
+
+def test_none_is_null_where_null_may_be_given() -> None:
+    asked = tool("guess", number={"anyOf": [{"type": "integer"}, {"type": "null"}]})
+    read = TOOL_FORMS["text"].read("guess: None", [asked])
+    assert read == (ToolCall("guess", {"number": None}),)
+
+
 # --- replies without a call -----------------------------------------------------------------------
 
 QUERY = tool("query", sql=STRING)

@@ -100,6 +100,21 @@ def test_the_oracle_makes_the_calls_that_its_function_gives(tmp_path: Path) -> N
     assert not play(DO_NOTHING, counter(tmp_path), tmp_path).grade.passed
 
 
+def test_a_function_that_reads_the_last_message_judges_an_arm_that_says_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        MINE + "\ndef said(completions, **given):\n"
+        "    return [float('yes' in c[-1]['content']) for c in completions]\n"
+    )
+    settings = EnvSettings(
+        f"{COUNTER}:Counter", "said >= 1", ends="done", rewards={"mine.py:said": 1.0}
+    )
+    nothing = play(DO_NOTHING, environment("counter", settings, tmp_path), tmp_path)
+    assert not nothing.turns
+    assert not nothing.grade.passed
+
+
 def test_an_oracle_sees_what_reset_draws_in_an_instance_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     settings = EnvSettings(

@@ -770,6 +770,24 @@ def test_an_end_that_is_computed_is_read_in_the_instances_thread(tmp_path: Path)
     assert (len(done.turns), done.stop_reason) == (2, StopReason.ENV_DONE)
 
 
+def test_calls_behind_the_one_that_ends_the_episode_are_not_made(tmp_path: Path) -> None:
+    (tmp_path / "goal.py").write_text(
+        "class Goal:\n"
+        "    def reset(self, **row): self.n, self.over = 1, False\n"
+        "    def double(self):\n"
+        '        """Double."""\n'
+        "        self.n *= 2\n"
+        "        self.over = self.over or self.n == 4\n"
+        "        return str(self.n)\n"
+        "    def get_reward(self): return float(self.n == 4)\n"
+    )
+    register(EnvSettings(use="goal.py:Goal", passes="reward >= 1", ends="over"), tmp_path)
+    done = play(["double:\ndouble:\ndouble:"])
+    assert (done.reward, done.stop_reason) == (1.0, StopReason.ENV_DONE)
+    assert done.turns[0].observation is not None
+    assert done.turns[0].observation.split() == ["double:", "2", "double:", "4"]
+
+
 def test_two_parts_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def reward(**given): return [0.0]\n")
     use = str(HERE / "counter.py:Counter")

@@ -271,3 +271,10 @@ def test_a_list_of_functions_changes_with_its_file_and_with_those_of_its_functio
     assert second != first
     (tmp_path / "lists.py").write_text("from sums import add\nTOOLS = [add, add]\n")
     assert hashed() != second
+
+
+def test_a_syntax_error_of_a_file_that_is_imported_names_that_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import broken_helper\nclass Mine: ...\n")
+    (tmp_path / "broken_helper.py").write_text("ONE = 1\nTWO = (\n")
+    with pytest.raises(BadInput, match=r"broken_helper\.py:2: SyntaxError: '\(' was never closed$"):
+        load("mine.py:Mine", tmp_path, "envs.mine")

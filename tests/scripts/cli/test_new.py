@@ -43,6 +43,8 @@ def test_a_class_becomes_a_run_whose_tasks_differ_by_seed(tmp_path: Path) -> Non
     assert ended.code == 0, ended.error
     config = read_config(run / "run.toml")
     assert config.run.minutes == 5
+    assert config.advantages.credit == "turn", "the preset's is of the shell tasks"
+    assert config.trainer.at_step(100) == config.trainer
     (own,) = config.envs.values()
     assert (own.passes, own.ends, own.style) == ("reward >= 1", "over", "trl")
     pool, heldout = Path(config.data.pool), Path(config.data.heldout)
@@ -52,6 +54,10 @@ def test_a_class_becomes_a_run_whose_tasks_differ_by_seed(tmp_path: Path) -> Non
     checked = grpo("tasks", "check", heldout, "--run", run, "--play")
     assert checked.code == 0, checked.error
     assert "every task is sound" in checked.out
+    row = tmp_path / "rows.jsonl"
+    row.write_text('{"level": 1}\n')
+    unnamed = grpo("tasks", "check", row, "--run", run)
+    assert 'rows.jsonl:1: a row without "environment"' in unnamed.out + unnamed.error
     assert "calls no tool" in ended.out  # of the default adapter, and what to type instead
     assert "starts it" not in ended.out
 
@@ -173,3 +179,5 @@ def test_a_verifiers_file_becomes_a_run_with_rows_of_its_own(tmp_path: Path) -> 
     pool, heldout = Path(config.data.pool), Path(config.data.heldout)
     check_disjoint(pool, heldout)
     assert (len(read_tasks(pool)), len(read_tasks(heldout))) == (100 - HELDOUT_ROWS, HELDOUT_ROWS)
+    checked = grpo("tasks", "check", heldout, "--run", tmp_path / "mine", "--play")
+    assert "every task is sound" in checked.out, checked.error  # the arm that says nothing too

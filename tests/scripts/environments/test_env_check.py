@@ -164,6 +164,11 @@ def test_a_perfect_episode_that_earns_nothing_is_an_error() -> None:
     assert "the perfect episode does not pass" in error.text
 
 
+def test_a_perfect_episode_that_calls_no_tool_of_the_class_names_the_nearest() -> None:
+    [error] = checked("Sound", perfect=[("guss", {"number": 1})]).findings
+    assert error.text == "there is no tool 'guss'; did you mean 'guess'?"
+
+
 def test_the_calls_of_an_oracle_are_the_perfect_episode(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "import random\n"

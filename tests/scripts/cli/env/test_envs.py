@@ -135,6 +135,9 @@ def test_functions_are_checked_with_their_rows_and_reward_functions(tmp_path: Pa
     assert ended.returncode == 0, ended.stderr
     assert 'double {"x": integer}: Double a number.' in ended.stdout
     assert "random policy: 8 episodes" in ended.stdout
+    (tmp_path / "odd.jsonl").write_text('{"answer": 1}\n{"answer": NaN}\n')
+    odd = grpo(*words, *more, "--rows", tmp_path / "odd.jsonl")
+    assert "odd.jsonl:2: a number is NaN or infinite" in odd.stderr
     bare = grpo(*words, *more)
     assert bare.returncode == BAD_INPUT
     assert "functions have no reset() that gives a prompt" in bare.stderr
