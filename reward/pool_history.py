@@ -62,8 +62,7 @@ def draws_of(step: StepSummary, bundle_of: Callable[[int], Path]) -> tuple[Draw,
 
 
 BLOCK_GROUPS = 40
-"""Neighbouring steps are taken together until they have so many groups: a pass of the default
-pool."""
+"""Neighbouring steps are taken together until they have so many groups: a pass of 42 tasks."""
 
 RECENT_BLOCKS = 6
 """How many of the newest blocks a forecast takes: the fall of a share is a line in its logarithm

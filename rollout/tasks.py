@@ -203,7 +203,7 @@ def _refuse_nameless_row(text: str, where: str) -> None:
         line = parse_json(text, "")
     except BadInput:
         return
-    if known and isinstance(line, dict) and not {"schema", "task_id"} & line.keys():
+    if known and isinstance(line, dict) and not {"schema", "env", "info"} & line.keys():
         named = line.get("environment")
         what = f"environment {named!r} is unknown" if named else 'a row without "environment"'
         raise BadInput(

@@ -1,4 +1,4 @@
-"""The committed reference night reaches what it is shown for, and the README quotes it rightly."""
+"""The committed default night reaches what it is shown for, and the README quotes it rightly."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from scripts.base.checkout import ROOT
 
-NIGHT = ROOT / "runs" / "first-night"
-TASKS = 158
+NIGHT = ROOT / "runs" / "night-0"
+TASKS = 48
 MAX_TURNS = 12
 
 
@@ -48,7 +48,7 @@ def test_it_ends_without_the_habit_and_with_the_work() -> None:
 
 def test_every_arm_is_in_its_evidence() -> None:
     evidence = json.loads((NIGHT / "evidence.json").read_text())
-    played = ["do-nothing", "oracle", "base", "warm start", newest()]
+    played = ["do-nothing", "oracle", "warm start", "step 25", newest()]
     assert [a["name"] for a in evidence["arms"]] == played
 
 
@@ -74,7 +74,7 @@ def test_the_readme_quotes_its_table() -> None:
     ):
         assert row in readme, row
     evidence = (NIGHT / "evidence.md").read_text()
-    _, _, below = readme.partition("| 158 held-out tasks, T = 0.2 |")
+    _, _, below = readme.partition(f"| {TASKS} held-out tasks, T = 0.2 |")
     table, _, _ = below.partition("\n\n")
     quoted = re.findall(r"\[[+−]\d+\.\d to [+−]\d+\.\d\]", table)
     assert len(quoted) >= 4

@@ -9,6 +9,7 @@ imports torch, so a step without signal does not either.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def new_result(out_dir: Path, *, publish: bool = True) -> Iterator[Path]:
         return
     out_dir.mkdir(parents=True, exist_ok=True)
     remove_unfinished(out_dir)
-    build = out_dir / f"{_BUILD_PREFIX}{os.getpid()}"
+    build = out_dir / f"{_BUILD_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     build.mkdir()
     try:
         yield build

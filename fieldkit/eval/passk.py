@@ -153,7 +153,8 @@ class PassAtK:
         rows = []
         for problem, texts in zip(problems, samples, strict=True):
             passed = sum(bool(grader(text, problem)) for text in texts)
-            row = {"task_id": str(problem.get(task_id_field, "")), "n": len(texts)}
+            named = problem.get(task_id_field)
+            row = {"task_id": "" if named is None else str(named), "n": len(texts)}
             extras = extras_fn(problem, texts) if extras_fn else {}
             rows.append({**extras, **row, "passed": passed})
         return self.from_rows(rows)
@@ -167,10 +168,10 @@ class PassAtK:
         """
         if not self.ks:
             raise BadInput("ks is empty: there is no k to estimate pass@k for")
-        row_of: dict[Any, int] = {}
+        row_of: dict[str, int] = {}
         for i, row in enumerate(rows):
-            task_id = row.get("task_id") or ""
-            if task_id != "" and (j := row_of.setdefault(task_id, i)) != i:
+            task_id = row.get("task_id")
+            if task_id not in (None, "") and (j := row_of.setdefault(str(task_id), i)) != i:
                 raise BadInput(
                     f"row {i}: task {task_id!r} is in row {j} too; add up n and passed of its"
                     " attempts in one row"

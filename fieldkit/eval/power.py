@@ -31,8 +31,7 @@ def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> f
     both ≥ 0 and together at most 1, else `BadInput`. The number of discordant pairs is
     Binomial(n, gained + lost); given it, the test is a binomial one against 1/2.
     """
-    if gained < 0 or lost < 0 or gained + lost > 1 + 1e-12:
-        raise BadInput(f"rates {gained} and {lost} are no probabilities of disjoint events")
+    _check_rates(gained, lost)
     if n < 1 or gained + lost == 0:
         return 0.0
     import numpy as np
@@ -46,6 +45,11 @@ def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> f
     below = binom.cdf(bound, discordant, share)
     above = binom.sf(discordant - bound - 1, discordant, share)
     return float(np.sum(weight * (below + above)))
+
+
+def _check_rates(gained: float, lost: float) -> None:
+    if gained < 0 or lost < 0 or gained + lost > 1 + 1e-12:
+        raise BadInput(f"rates {gained} and {lost} are no probabilities of disjoint events")
 
 
 @lru_cache(maxsize=64)
@@ -74,6 +78,7 @@ def tasks_needed(gained: float, lost: float, level: float = LEVEL) -> int | None
     >>> tasks_needed(0.10, 0.04)
     322
     """
+    _check_rates(gained, lost)
     if math.isclose(gained, lost):
         return None
     low, high = 1, 8

@@ -39,8 +39,8 @@ INDEX = "index.json"
 
 SHARD_BYTES = 4 * 2**20
 """The most bytes of lines in a JSONL file, or in a shard before compression; a single line may have
-more. That of 64 attempts has a fifth of it, so it stays text that any program reads. One
-of a thousand episodes has more, and is compressed to a quarter or a sixth."""
+more. A bundle of 64 attempts has a fifth of it, so it stays text that any program reads. One of a
+thousand episodes has more, and is compressed to a quarter or a sixth."""
 
 LEVEL = 3
 """zstd's default. Level 9 takes twice as long and saves another tenth."""

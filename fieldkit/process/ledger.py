@@ -88,7 +88,7 @@ class Ledger:
     def announce(
         self,
         name: str,
-        command: Sequence[str],
+        command: Sequence[str | os.PathLike[str]],
         log: str | Path,
         info: Mapping[str, Any] | None = None,
     ) -> Owned:

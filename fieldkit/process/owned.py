@@ -166,7 +166,7 @@ def _read_mark(pid: int) -> Marked | None:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     found = environment(pid)
-    if MARKER_VARIABLE not in found or LEDGER_VARIABLE not in found:
+    if not found.get(MARKER_VARIABLE) or LEDGER_VARIABLE not in found:
         return None
     return Marked(pid, found[MARKER_VARIABLE], Path(found[LEDGER_VARIABLE]))
 
@@ -206,9 +206,7 @@ def _open_if_ours(pid: int, marker: str, leader: Owned | None) -> Handle | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     leads = leader is not None and leader.pid == pid and is_running(leader)
-    found = environment(pid)
-    carries = MARKER_VARIABLE in found and found[MARKER_VARIABLE] == marker
-    if (leads or carries) and not _ended(fd):
+    if (leads or environment(pid).get(MARKER_VARIABLE) == marker) and not _ended(fd):
         return Handle(pid, fd)
     os.close(fd)
     return None

@@ -30,7 +30,7 @@ from fieldkit.records import Task, Trajectory
 from rollout.envs.base import Message
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, asked
-from rollout.envs.tool_world import messages_of, row_of
+from rollout.envs.tool_world import judged, messages_of, row_of
 from rollout.envs.user_code import load
 
 OWN = "get_reward"
@@ -184,15 +184,14 @@ def group_rewards(name: str, settings: EnvSettings, root: Path) -> OfGroup | Non
 
 
 def completion_of(attempt: Trajectory) -> list[Message]:
-    """An attempt as messages: each reply and each observation, one message a turn, and an empty
-    reply where there was none. Calls remain text as they were written; the columns of the row are
-    not repeated."""
+    """An attempt as messages: each reply and each observation, one message a turn. Calls remain
+    text as they were written; the columns of the row are not repeated."""
     said: list[Message] = []
     for turn in attempt.turns:
         said.append({"role": "assistant", "content": turn.text})
         if turn.observation is not None:
             said.append({"role": "tool", "content": turn.observation})
-    return said or [{"role": "assistant", "content": ""}]
+    return [*judged(said)]
 
 
 def _parts(functions: Sequence[RewardFunction], values: Sequence[float | None]) -> list[RewardPart]:

@@ -11,6 +11,7 @@ Where vLLM's parsers differ is listed in tests/rollout/envs/test_tool_calls.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -87,9 +88,9 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
 
 
 def _optional(schema: Schema) -> Collection[str]:
-    """The parameters that may be left out; none where the schema does not say."""
-    needed = schema["function"].get("parameters", {}).get("required")
-    return () if needed is None else _parameters(schema).keys() - set(needed)
+    """The parameters that may be left out. A schema that lists none as required has no list."""
+    needed = schema["function"].get("parameters", {}).get("required", ())
+    return _parameters(schema).keys() - set(needed)
 
 
 def _types(schema: object) -> tuple[str, ...]:
@@ -353,6 +354,10 @@ def _value(text: str, schema: object) -> Any:
     """An argument in its schema's type, as a text where it may be one; if it does not fit, the
     text too, so that the tool's own error reaches the policy."""
     kinds = _types(schema)
+    if (choices := _choices(schema)) and text not in choices:
+        with contextlib.suppress(BadInput):  # as they are told: "left" in quotes
+            if (read := parse_json(text, "")) in choices:
+                return read
     if "string" in kinds:
         return text
     if text in _PYTHON and _PYTHON[text][0] in kinds:
@@ -380,10 +385,12 @@ def _write_text(call: ToolCall, tools: Sequence[Schema] = ()) -> str:
 
 def _told(schema: object) -> str:
     """An argument's values: its choices, else its types."""
-    choices = schema.get("enum") if isinstance(schema, Mapping) else None
-    if choices:
-        return " or ".join(json.dumps(one, ensure_ascii=False) for one in choices)
-    return " or ".join(_types(schema)) or "any"
+    choices = (json.dumps(one, ensure_ascii=False) for one in _choices(schema))
+    return " or ".join(choices) or " or ".join(_types(schema)) or "any"
+
+
+def _choices(schema: object) -> Sequence[Any]:
+    return (schema.get("enum") or ()) if isinstance(schema, Mapping) else ()
 
 
 def _tell_text(tools: Sequence[Schema], fallback: str) -> str:

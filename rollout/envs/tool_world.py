@@ -109,7 +109,8 @@ class ToolWorld:
         return opening(self._form, self._prompt, self._toolbox.schemas, self._fallback)
 
     async def step(self, reply: Reply) -> Step:
-        """Run the reply's calls, in order, until one of them ends the episode."""
+        """Run the reply's calls, in order, until one of them ends the episode; those that run
+        concurrently come last, and all of them run."""
         whole = reply.finish_reason != "length"
         tools = self._toolbox.schemas
         said = self._form.apart(reply.text, tools, whole)
@@ -119,14 +120,13 @@ class ToolWorld:
             if not whole:  # the policy did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.REPLY_CUT)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
-        answered, over = [], False
-        for call in calls:
-            if call.name not in self._together and not over:
-                answered.append(await self._answer(call))
+        answered: list[tuple[Message, bool]] = []
+        over = False
+        one_by_one = [[c] for c in calls if c.name not in self._together]
+        for batch in (*one_by_one, [c for c in calls if c.name in self._together]):
+            if batch and not over:
+                answered += await _all_or_none([self._answer(call) for call in batch])
                 over = await self._toolbox.over()
-        if not over and (beside := [c for c in calls if c.name in self._together]):
-            answered += await _all_or_none([self._answer(call) for call in beside])
-            over = await self._toolbox.over()
         answers = [message for message, _ in answered]
         self._completion += answers
         return Step(
@@ -157,10 +157,7 @@ class ToolWorld:
         return {"role": "tool", "name": call.name, "content": as_shown(answer)}, failed
 
     async def grade(self) -> Grade:
-        # Most reward functions read the last message, and every model writes one. Who writes none
-        # is the arm that does nothing, or an attempt without room for a reply.
-        said = self._completion or [assistant({"content": ""}, ())]
-        parts = await self._toolbox.rewards(self._prompt, said, self._row)
+        parts = await self._toolbox.rewards(self._prompt, judged(self._completion), self._row)
         return graded(parts, self._passes, self._where)
 
     async def close(self) -> None:
@@ -176,6 +173,12 @@ async def _all_or_none(calls: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+def judged(completion: Sequence[Message]) -> Sequence[Message]:
+    """What reward functions get of an attempt: its messages, or an empty reply where there is none,
+    as of the arm that does nothing. Most functions read the last message."""
+    return completion or [assistant({"content": ""}, ())]
 
 
 def messages_of(prompt: Any, where: str) -> list[Message]:

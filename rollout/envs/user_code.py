@@ -287,8 +287,9 @@ def _broken(e: Exception | SystemExit, path: Path, where: str) -> BadInput:
     """What loading a file raises, whose exit code would become the phase's."""
     if isinstance(e, ModuleNotFoundError):
         return _lacks(where, path, e.name)
-    if isinstance(e, SyntaxError):  # of a file that it imports, too
-        return BadInput(f"{where}: {e.filename or path}:{e.lineno}: {type(e).__name__}: {e.msg}")
+    if isinstance(e, SyntaxError) and e.lineno and Path(e.filename or "").is_file():
+        # Perhaps of a file that it imports.
+        return BadInput(f"{where}: {e.filename}:{e.lineno}: {type(e).__name__}: {e.msg}")
     return BadInput(f"{where}: {path}:{_line_of(e, path)}: {type(e).__name__}: {e}")
 
 

@@ -117,9 +117,9 @@ def _say_next(folder: RunFolder) -> None:
 
 
 def _of_any_environment(preset: str) -> dict[str, Any]:
-    """Settings in place of a preset's that suit the shell tasks alone. Of the reward so far as the
-    state, one that pays any number with a step leaves nearly every turn alone. When a habit is gone
-    is known of the shell."""
+    """Settings in place of a preset's that suit the shell tasks alone. Credit by state compares
+    turns with the same reward so far; where a step pays any number hardly two turns share one. When
+    the habit is gone, so that steps may be shorter, is known of the shell alone."""
     from scripts.prepare.presets import preset_config
 
     config = preset_config(preset)
@@ -171,5 +171,5 @@ def _with_environment(
     for file, tasks in files.items():
         write_text(file, "".join(encode(task) + "\n" for task in tasks))
         print(f"{file}: {len(tasks)} tasks of {own.name}")
-    tell(f"`grpo env check {own.name} --run {folder.typed}` plays some of them by chance")
+    tell(f"`grpo env check {own.name} --run {folder.typed}` plays some tasks by chance")
     _say_next(folder)

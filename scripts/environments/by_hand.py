@@ -40,6 +40,8 @@ def play_by_hand(trials: Trials, seed: int, typed: Iterable[str], out: IO[str]) 
         for name, arguments in ((c.name, c.arguments) for c in calls):
             instance.call(played, name, arguments)
             say(played.said[-1])
+            if instance.done:
+                break
         if instance.done:
             say("(the environment ended the episode)")
             break

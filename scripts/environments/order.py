@@ -29,6 +29,7 @@ from rollout.envs.reward_functions import (
     own_part,
     reward_functions,
 )
+from rollout.envs.tool_world import judged
 from rollout.envs.tool_yardsticks import solved
 from rollout.envs.user_code import load
 from scripts.environments.instance import Call, Played, Trials
@@ -203,11 +204,11 @@ async def _judge(
     order: Order,
 ) -> Sequence[RewardPart]:
     """The parts of the reward, as a run has them."""
-    seconds, here = order.call_seconds, _Here(order.use)
+    seconds, here, said = order.call_seconds, _Here(order.use), judged(played.completion)
     parts = [
         part
         for f in functions
-        for part in await f.of(played.prompt, played.completion, env, row, seconds, order.use, here)
+        for part in await f.of(played.prompt, said, env, row, seconds, order.use, here)
     ]
     if pay := getattr(env, OWN, None):
         value = pay()

@@ -150,7 +150,7 @@ class DataSettings:
     choose settings."""
     final: str = "data/final.jsonl"
     """The tasks for a last evaluation, when all settings are chosen; never trained on. "": there
-    are none. A pool of your own does not need the default file."""
+    are none. A pool in another folder does not need the default file."""
     mix: dict[str, float] = field(default_factory=dict)
     """The share of each environment in a step's tasks, such as `{ sql = 0.5, clawgym = 0.5 }`.
     Without it tasks are drawn from the whole pool."""

@@ -180,8 +180,8 @@ def reserve_file(config: RunConfig) -> Path:
 
 def has_reserve(config: RunConfig) -> bool:
     """Whether there is a task file that the run's pool can grow from, which is not the pool."""
-    reserve = reserve_file(config)
-    return reserve.is_file() and reserve != from_checkout(config.data.pool)
+    reserve, pool = reserve_file(config), from_checkout(config.data.pool)
+    return reserve.is_file() and not (pool.is_file() and reserve.samefile(pool))
 
 
 def require_reserve(folder: RunFolder, config: RunConfig) -> None:

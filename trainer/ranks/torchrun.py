@@ -9,6 +9,7 @@ anew by the same command.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -93,7 +94,7 @@ def _scratch(out_dir: Path) -> Path:
     out_dir.mkdir(parents=True, exist_ok=True)
     for left in out_dir.glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(left)
-    folder = out_dir / f"{_SCRATCH_PREFIX}{os.getpid()}"
+    folder = out_dir / f"{_SCRATCH_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     folder.mkdir()
     return folder
 

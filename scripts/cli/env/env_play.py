@@ -56,7 +56,9 @@ def check(
     ] = 60,
     call_seconds: Annotated[
         float | None,
-        typer.Option(min=0.1, help="Time limit of one call; default: 10 of a class, else 60."),
+        typer.Option(
+            min=0.1, help="Time limit of one call; default: the run's, else 10 (a class) or 60."
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:

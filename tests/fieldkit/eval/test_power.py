@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from fieldkit.errors import BadInput
 from fieldkit.eval import stats
 from fieldkit.eval.power import MOST_TASKS, detectable_change, mcnemar_power, tasks_needed
 
@@ -129,3 +130,9 @@ def test_rates_that_are_no_probabilities_are_refused(gained: float, lost: float)
 
 def test_nothing_is_found_without_a_pair_or_a_change() -> None:
     assert mcnemar_power(0, 0.5, 0.1) == mcnemar_power(100, 0.0, 0.0) == 0.0
+
+
+def test_rates_that_are_no_probabilities_are_refused_where_they_are_equal_too() -> None:
+    for gained, lost in ((0.7, 0.7), (-1.0, -1.0), (0.9, 0.4)):
+        with pytest.raises(BadInput, match="no probabilities of disjoint events"):
+            tasks_needed(gained, lost)

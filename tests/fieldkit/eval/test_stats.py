@@ -342,6 +342,12 @@ def test_holm_by_hand() -> None:
     assert stats.holm([]) == []
 
 
+@pytest.mark.parametrize(("successes", "n"), [(5, 3), (-1, 3), (0, 0)])
+def test_what_is_no_proportion_is_refused(successes: int, n: int) -> None:
+    with pytest.raises(BadInput, match=f"{successes} of {n} is no proportion"):
+        stats.wilson(successes, n)
+
+
 @pytest.mark.parametrize("p", [1.5, -0.5, math.nan, math.inf])
 def test_holm_refuses_what_is_no_probability(p: float) -> None:
     with pytest.raises(BadInput, match=r"p-value 1 is .*between 0 and 1"):

@@ -2,11 +2,12 @@
 
 import json
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.utils import get_json_schema
 
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools, taken_as
 from tests.rollout.envs.trl_templates import templates, tokenizer
@@ -293,7 +294,10 @@ OPTIONAL_TEXTS: list[Any] = [
 def tool(name: str, **properties: Any) -> Any:
     return {
         "type": "function",
-        "function": {"name": name, "parameters": {"properties": properties}},
+        "function": {
+            "name": name,
+            "parameters": {"properties": properties, "required": list(properties)},
+        },
     }
 
 
@@ -439,14 +443,42 @@ def test_a_parameter_of_any_value_is_told_and_read_as_one() -> None:
     )
 
 
+def move(way: Literal["left", "right"] = "left", steps: int = 1, quiet: bool = True) -> None:
+    """Move.
+
+    Args:
+        way: Where.
+        steps: How far.
+        quiet: Whether nobody hears it.
+    """
+
+
+def light(on: bool = True) -> None:
+    """Light.
+
+    Args:
+        on: Whether it is on.
+    """
+
+
+MOVE, LIGHT = get_json_schema(move), get_json_schema(light)
+
+
 def test_choices_and_what_is_optional_are_told() -> None:
-    asked = tool("go", way={"type": "string", "enum": ["left", "right"]}, steps={"type": "integer"})
-    asked["function"]["parameters"]["required"] = ["way"]
-    form = TOOL_FORMS["text"]
+    form, needed = TOOL_FORMS["text"], tool("guess", number={"type": "integer"})
     assert form.tell is not None
-    assert 'go {"way": "left" or "right", "steps": integer (optional)}' in form.tell([asked], "")
-    asked["function"]["parameters"]["required"] = []
-    assert form.read("go: left", [asked]) == (ToolCall("go", {"way": "left"}),)
+    said = form.tell([MOVE, needed], "")
+    assert (
+        'move {"way": "left" or "right" (optional), "steps": integer (optional), "quiet": boolean'
+        " (optional)}: Move."
+    ) in said
+    assert 'guess {"number": integer}' in said
+
+
+@pytest.mark.parametrize("said", ["left", '"left"', '{"way": "left"}'])
+def test_a_choice_is_read_as_it_was_told_or_bare(said: str) -> None:
+    read = TOOL_FORMS["text"].read(f"move: {said}", [MOVE])
+    assert read == (ToolCall("move", {"way": "left"}),)
 
 
 @pytest.mark.parametrize(
@@ -455,9 +487,7 @@ def test_choices_and_what_is_optional_are_told() -> None:
 )
 def test_a_word_of_python_is_the_value_that_it_means(said: str, arguments: dict[str, Any]) -> None:
     """As a text "False" would be true to the tool."""
-    asked = tool("light", on={"type": "boolean"})
-    asked["function"]["parameters"]["required"] = []
-    read = TOOL_FORMS["text"].read(f"light: {said}", [asked])
+    read = TOOL_FORMS["text"].read(f"light: {said}", [LIGHT])
     assert read == (ToolCall("light", arguments),)
 
 

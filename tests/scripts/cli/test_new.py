@@ -62,6 +62,14 @@ def test_a_class_becomes_a_run_whose_tasks_differ_by_seed(tmp_path: Path) -> Non
     assert "starts it" not in ended.out
 
 
+def test_what_is_typed_comes_before_what_suits_most_environments(tmp_path: Path) -> None:
+    typed = ("--set", "advantages.credit=episode", "--set", "trainer.decay_after=30")
+    ended = grpo("new", tmp_path / "mine", "--env", *SOUND, *typed)
+    assert ended.code == 0, ended.error
+    config = read_config(tmp_path / "mine" / "run.toml")
+    assert (config.advantages.credit, config.trainer.decay_after) == ("episode", 30)
+
+
 def test_an_environment_that_is_written_by_hand_gets_the_same_warning(tmp_path: Path) -> None:
     own = [f'envs.sound.use="{FAULTY}:Sound"', 'envs.sound.passes="reward >= 1"']
     ended = grpo("new", tmp_path / "mine", *(word for one in own for word in ("--set", one)))
@@ -181,3 +189,21 @@ def test_a_verifiers_file_becomes_a_run_with_rows_of_its_own(tmp_path: Path) -> 
     assert (len(read_tasks(pool)), len(read_tasks(heldout))) == (100 - HELDOUT_ROWS, HELDOUT_ROWS)
     checked = grpo("tasks", "check", heldout, "--run", tmp_path / "mine", "--play")
     assert "every task is sound" in checked.out, checked.error  # the arm that says nothing too
+
+
+@pytest.mark.envs
+def test_the_tasks_are_those_of_the_config_that_is_typed(tmp_path: Path) -> None:
+    (tmp_path / "quiz.py").write_text(
+        "import verifiers as vf\n"
+        "from datasets import Dataset\n"
+        "def right(completion, **row): return 0.0\n"
+        "def load_environment(word='easy'):\n"
+        "    rows = [{'question': f'{word} {n}?', 'answer': ''} for n in range(100)]\n"
+        "    rubric = vf.Rubric(funcs=[right])\n"
+        "    return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), rubric=rubric)\n"
+    )
+    words: list[str | Path] = ["--env", tmp_path / "quiz.py", "--passes", "right == 1"]
+    ended = grpo("new", tmp_path / "mine", *words, "--set", 'envs.quiz.config={word="hard"}')
+    assert ended.code == 0, ended.error
+    for file in ("pool.jsonl", "heldout.jsonl"):
+        assert all("hard" in task.prompt for task in read_tasks(tmp_path / "mine" / file))

@@ -164,6 +164,17 @@ def test_a_perfect_episode_that_earns_nothing_is_an_error() -> None:
     assert "the perfect episode does not pass" in error.text
 
 
+def test_a_function_that_reads_the_last_message_judges_an_episode_without_a_call(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "last.py").write_text(
+        "def last(completions, **row):\n"
+        "    return [float(len(c[-1]['content']) > 3) for c in completions]\n"
+    )
+    found = checked("Sound", rewards={f"{tmp_path / 'last.py'}:last": 0.1})
+    assert not [f for f in found.findings if f.level == "error"], found.findings
+
+
 def test_a_perfect_episode_that_calls_no_tool_of_the_class_names_the_nearest() -> None:
     [error] = checked("Sound", perfect=[("guss", {"number": 1})]).findings
     assert error.text == "there is no tool 'guss'; did you mean 'guess'?"

@@ -54,6 +54,14 @@ def test_a_taskset_is_played_scored_and_ended_by_a_limit(
         assert step.stop == "TASK_COMPLETE"
         assert (parts, passed) == ({"right": 1.0, "short": 1.0}, True)
         assert await play(0) == ([], {"right": 0.0, "short": 1.0}, False)
+        limited = environment.make(site)
+        await limited.reset(tasks[0], 0)
+        over = (await limited._ask("end"))["over"]  # type: ignore[attr-defined]
+        assert [(name, value) for name, value, _ in over["rewards"]] == [
+            ("right", 0.0),
+            ("short", 1.0),
+        ]
+        await limited.close()
         found = await asyncio.gather(*(play(i, "I do not know, I am sorry.") for i in range(3)))
         assert [parts for _, parts, _ in found] == [{"right": 0.0, "short": 0.0}] * 3
 

@@ -355,6 +355,10 @@ class Scripted(foreign_worker.Worker):
     async def begin(self, episode, row, seed):
         return {{"ask": {{"messages": [{{"role": "user", "content": "Go."}}], "tools": []}}}}
 
+    async def reply(self, episode, **reply):
+        print("replied", repr(reply["text"]), flush=True)
+        return {{"over": {{"rewards": [["right", 0.0, 1.0]], "by_policy": True, "told": []}}}}
+
 foreign_worker.run(Scripted())
 """
 
@@ -385,6 +389,16 @@ def _scripted(
 
 def loads(tmp_path: Path) -> int:
     return (tmp_path / "envs.theirs.log").read_text(encoding="utf-8").count("loads\n")
+
+
+async def test_an_episode_without_a_reply_is_graded_as_one_with_an_empty_reply(
+    scripted: VerifiersProgram, tmp_path: Path
+) -> None:
+    """Most rubrics read the last message, and raise where there is none."""
+    world = VerifiersWorld(Site(SandboxSettings(), tmp_path, tool_form="text"), scripted)
+    await world.reset(asked("Go."), 0)
+    assert not (await world.grade()).passed
+    assert "replied ''\n" in (tmp_path / "envs.theirs.log").read_text(encoding="utf-8")
 
 
 async def test_an_episode_whose_program_died_is_closed_without_a_new_one(

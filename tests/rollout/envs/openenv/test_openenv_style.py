@@ -70,11 +70,9 @@ def test_what_a_policy_does_wrong_is_told_to_it(guess: None, tmp_path: Path) -> 
     assert not played.grade.passed
 
 
-def test_calls_after_the_end_of_the_game_are_answered_and_take_no_step(
-    guess: None, tmp_path: Path
-) -> None:
+def test_calls_after_the_end_of_the_game_are_not_made(guess: None, tmp_path: Path) -> None:
     played = play(task(), ["guess: 4\nguess: 4"], tmp_path)
-    assert played.turns[0].observation == "guess: Right.\nguess: {'error': 'The episode is over.'}"
+    assert played.turns[0].observation == "Right."
     assert played.reward == 1.0
 
 
