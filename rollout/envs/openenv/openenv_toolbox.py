@@ -241,6 +241,8 @@ class OpenEnvToolbox:
         tool = next((t for t in self._tools if t.name == call.name), None)
         if tool is None:
             raise ToolFailure(f"Tool {call.name} not found.")
+        if self.done:
+            raise ToolFailure("The episode is over.")
         if not isinstance(call.arguments, Mapping):
             raise ToolFailure(f"The arguments of {call.name} must be an object.")
         if self._session is None:

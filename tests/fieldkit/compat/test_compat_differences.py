@@ -103,6 +103,12 @@ def test_a_count_that_is_not_whole() -> None:
     assert found == (ValueError if OURS else 0.0)
 
 
+def test_two_rows_of_one_task() -> None:
+    rows = [{"task_id": "a", "n": 2, "passed": passed} for passed in (2, 0)]
+    found = outcome(lambda: PassAtK([2]).from_rows(rows).pass_at[2])
+    assert found == (ValueError if OURS else 0.5)
+
+
 def test_no_k_for_no_rows() -> None:
     found = outcome(lambda: PassAtK(()).from_rows([]).pass_at)
     assert found == (ValueError if OURS else {})
@@ -216,6 +222,13 @@ def test_a_metric_that_is_no_number(tmp_path: Path) -> None:
     store = LineageStore(tmp_path)
     found = outcome(store.append, trial("0", core_metric=math.nan))
     assert found is (ValueError if OURS else None)
+
+
+def test_a_trial_without_a_name(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    for exp_id, parent in (("", ""), ("a", "a")):
+        found = outcome(store.append, trial(exp_id, parent))
+        assert found is (ValueError if OURS else None)
 
 
 def test_a_trial_that_is_its_own_ancestor(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import get_json_schema
 
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools, taken_as
 from tests.rollout.envs.trl_templates import templates, tokenizer
