@@ -194,6 +194,7 @@ def test_a_verifiers_file_becomes_a_run_with_rows_of_its_own(tmp_path: Path) -> 
 @pytest.mark.envs
 def test_the_tasks_are_those_of_the_config_that_is_typed(tmp_path: Path) -> None:
     (tmp_path / "quiz.py").write_text(
+        '# /// script\n# dependencies = ["verifiers==0.3.1"]\n# ///\n'
         "import verifiers as vf\n"
         "from datasets import Dataset\n"
         "def right(completion, **row): return 0.0\n"
