@@ -227,9 +227,8 @@ def raise_converged(folder: RunFolder, config: RunConfig) -> NoReturn:
     else:
         go_on = f"Add tasks to {from_checkout(config.data.pool)}, then {run}` goes on"
     habit = ""
-    if (
-        stops := reader.step(reader.n_steps - 1).stop_rate
-    ) is not None and stops * config.rollout.group_size < _FEW_STOPS:
+    stops = reader.step(reader.n_steps - 1).stop_rate
+    if stops is not None and stops * config.rollout.group_size < _FEW_STOPS:
         habit = (
             f" Of the last step's attempts {stops:.0%} ended by themselves, and where a whole group"
             " plays to the limit none shows another that it can stop: begin another run with a"
