@@ -135,6 +135,7 @@ def main(
 ) -> None:
     """Kill nights until all kills are done, check them, and write the results."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so SIGTERM stops the engine too
+    out.parent.mkdir(parents=True, exist_ok=True)  # before minutes are spent, not after
     seen = broken_off(out, Wanted(kills, several, real, steps, seed))
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         here = Path(scratch)
