@@ -187,23 +187,31 @@ def _decode(raw: bytes, where: str, copy: str) -> Task:
     try:
         return decode(Task, text, where)
     except BadInput:
-        published = _published(text)
+        line = _object(text)
+        if line is None:
+            raise  # `decode` says what is wrong with it
+        published = _published(line)
         if published is None:
-            _refuse_nameless_row(text, where)
+            _refuse_nameless_row(line, where)
             raise
     task = from_plain(Task, published, where)
     # The id seeds the world, so each of a thousand equal rows is a different episode.
     return replace(task, task_id=task.task_id + copy) if environment_of(task).from_rows else task
 
 
-def _refuse_nameless_row(text: str, where: str) -> None:
-    """Raise `BadInput` for what looks like a row of a dataset and names no known environment."""
-    known = [name for name, environment in ENVIRONMENTS.items() if environment.from_rows]
+def _object(text: str) -> dict[str, Any] | None:
+    """The object of a line; None for anything else."""
     try:
         line = parse_json(text, "")
     except BadInput:
-        return
-    if known and isinstance(line, dict) and not {"schema", "env", "info"} & line.keys():
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _refuse_nameless_row(line: Mapping[str, Any], where: str) -> None:
+    """Raise `BadInput` for what looks like a row of a dataset and names no known environment."""
+    known = [name for name, environment in ENVIRONMENTS.items() if environment.from_rows]
+    if known and not {"schema", "env", "info"} & line.keys():
         named = line.get("environment")
         what = f"environment {named!r} is unknown" if named else 'a row without "environment"'
         raise BadInput(
@@ -212,14 +220,8 @@ def _refuse_nameless_row(text: str, where: str) -> None:
         )
 
 
-def _published(text: str) -> Mapping[str, Any] | None:
+def _published(line: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The task of a line in the format of an environment's own files; None for another format."""
-    try:
-        line = parse_json(text, "")
-    except BadInput:
-        return None  # `decode` reports what is wrong with it
-    if not isinstance(line, dict):
-        return None
     read = (environment.published(line) for environment in ENVIRONMENTS.values())
     return next((fields for fields in read if fields is not None), None)
 

@@ -11,7 +11,6 @@ Where vLLM's parsers differ is listed in tests/rollout/envs/test_tool_calls.py.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import re
@@ -353,19 +352,18 @@ def _of_line(tool: Schema, as_text: bool, rest: str) -> ToolCall | None:
 def _value(text: str, schema: object) -> Any:
     """An argument in its schema's type, as a text where it may be one; if it does not fit, the
     text too, so that the tool's own error reaches the policy."""
-    kinds = _types(schema)
-    if (choices := _choices(schema)) and text not in choices:
-        with contextlib.suppress(BadInput):  # as they are told: "left" in quotes
-            if (read := parse_json(text, "")) in choices:
-                return read
+    kinds, choices = _types(schema), _choices(schema)
+    try:
+        read = _storable(parse_json(text, ""))
+    except BadInput:
+        read = text
+    if text not in choices and read in choices:  # as they are told: "left" in quotes
+        return read
     if "string" in kinds:
         return text
     if text in _PYTHON and _PYTHON[text][0] in kinds:
         return _PYTHON[text][1]
-    try:
-        return _storable(parse_json(text, ""))
-    except BadInput:
-        return text
+    return read
 
 
 def _apart_text(text: str, tools: Sequence[Schema], whole: bool) -> Mapping[str, str]:
