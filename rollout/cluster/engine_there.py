@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.files.json_text import parse_json
-from rollout.engine import kernel_cache, vllm_server
+from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
 from rollout.engine.target import Target
-from rollout.engine.vllm_server import API_KEY_VARIABLE, KERNELS, LoraShape, serving_dtype
+from rollout.engine.vllm_server import API_KEY_VARIABLE, LoraShape, serving_dtype
 
 _MODULE = "rollout.cluster.engine_there"  # as the main program its __name__ is another one
 
@@ -43,11 +43,6 @@ def serve(spec: dict[str, Any], host: str, port: int) -> None:
     adapters = {name: Path(path) for name, path in spec["adapters"].items()}
     words = vllm_server.command(Path(spec["model"]), settings, shape, adapters, port, host)
     scratch = Path(os.environ[SCRATCH_VARIABLE])
-    if vllm_server.is_cpu_build():
-        try:
-            kernel_cache.fill(scratch / KERNELS)
-        except OSError as e:  # which costs this start some time only
-            print(f"the node's compiled kernels are not used: {e}", file=sys.stderr)
     env = vllm_server.environment(settings, os.environ[API_KEY_VARIABLE], scratch)
     os.chdir(scratch)  # `python -m` would import from the present folder
     os.execve(words[0], words, env)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fieldkit.errors import Unavailable
@@ -69,9 +69,6 @@ class NodeServer(Server):
     @property
     def _room_wanted(self) -> int:
         return 0  # the trainer has a place of its own
-
-    def _with_kernels(self, do: Callable[[], None]) -> None:
-        """Nothing: the kernels that it compiled, and those that it began with, are on its node."""
 
     # -- its start -------------------------------------------------------------------------------
 

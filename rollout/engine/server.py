@@ -21,7 +21,7 @@ from fieldkit.gate.patience import Patience
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, environment, family, is_running, terminate, wait_ended
 from fieldkit.process.shared_memory import shared_files
-from rollout.engine import kernel_cache, preload, vllm_server
+from rollout.engine import preload, vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
@@ -39,7 +39,7 @@ from rollout.engine.port import EVERYWHERE, HOST, address, free_port
 from rollout.engine.proof import Proof, prove
 from rollout.engine.replica import Replica
 from rollout.engine.target import Served, Target
-from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, KERNELS, LoraShape
+from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, LoraShape
 
 _READY_POLL_SECONDS = 0.5  # between two polls; the server's death ends the wait at once
 _READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
@@ -212,7 +212,6 @@ class Server:
         target, host = self.target, self._host
         port = free_port(self._port_asked, host)
         scratch = new_scratch()
-        self._with_kernels(lambda: kernel_cache.fill(scratch / KERNELS))
         key = self._key or secrets.token_urlsafe(24)
         env = vllm_server.environment(self.settings, key, scratch, self.replica)
         self._enter(
@@ -284,15 +283,6 @@ class Server:
             self.stop()
             raise Unavailable(f"vLLM did not start: {e}. {tail}Its log: {owned.log}") from e
         self.say(f"ready after {time.monotonic() - began:.0f} s")
-
-    def _with_kernels(self, do: Callable[[], None]) -> None:
-        """Fill, keep or forget the compiled kernels. A full disk costs the next start some time
-        only."""
-        try:
-            if vllm_server.is_cpu_build():
-                do()
-        except OSError as e:
-            self.say(f"the compiled kernels are not kept: {e}")
 
     def _require_memory(self) -> None:
         memory.wait_until_available(
@@ -398,11 +388,8 @@ class Server:
         try:
             proof = prove(client, info.path, info.sha)
         except FieldkitError:
-            self._with_kernels(kernel_cache.forget)
             self.stop()
             raise
-        kernels = Path(owned.info["scratch"]) / KERNELS
-        self._with_kernels(lambda: kernel_cache.keep(kernels))
         self.note(proven=[*proven, target.name])
         self.say(f"{target.name} {proof.verdict.told}: {proof.detail}")
         return proof

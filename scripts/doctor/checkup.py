@@ -6,6 +6,7 @@ here ends or changes anything, except that a missing hub model is downloaded.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shlex
@@ -37,6 +38,8 @@ PROGRAMS = ("bwrap", "nsenter", "prlimit", "choom", "taskset", "setpriv", "bash"
 """Programs that the sandbox runs; on Debian and Ubuntu they are in bubblewrap, util-linux, tar and
 mount."""
 
+LIBRARY = "libnuma.so.1"
+"""What vLLM's CPU build loads and no wheel brings; on Debian and Ubuntu it is libnuma1."""
 
 _COMPUTE = """
 import torch
@@ -90,6 +93,13 @@ def _packages() -> str:
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         raise Unavailable(f"missing: {', '.join(missing)}; `make setup` installs them")
+    if is_cpu_build():
+        try:
+            ctypes.CDLL(LIBRARY)
+        except OSError:
+            raise Unavailable(
+                f"missing: {LIBRARY}, without which vLLM does not start; `make system` installs it"
+            ) from None
     return "all there"
 
 

@@ -7,7 +7,6 @@ requirements. An incomplete one is made again. Nothing is ever installed into ou
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import subprocess
@@ -24,6 +23,7 @@ from packaging.specifiers import SpecifierSet
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import locked, read_json, sha256_file, sha256_text, write_json
 from fieldkit.files.user_cache import cache_dir
+from scripts.base.checkout import ROOT
 
 _READY = "ready.json"
 _SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<lines>(^#(| .*)$\s)+)^# ///\s*$")
@@ -98,9 +98,7 @@ def _install(folder: Path, source: _Source, say: Callable[[str], None]) -> None:
     say(f"making {folder / 'venv'}")
     _uv(["venv", "-q", "--clear", "--python", sys.executable, str(folder / "venv")])
     say(f"installing {', '.join(source.requirements)}")
-    folders = os.environ.get("PIP_FIND_LINKS", "").split()  # wheels that this machine keeps
-    links = [flag for f in folders for flag in ("--find-links", f)]
-    _uv(["pip", "install", "-q", "--python", python, *links, *source.requirements])
+    _uv(["pip", "install", "-q", "--python", python, *source.requirements])
     packages = _uv(["pip", "freeze", "-q", "--python", python]).splitlines()
     write_json(folder / _READY, {"requirements": source.requirements, "packages": packages})
 
@@ -228,8 +226,8 @@ def inline_metadata(path: Path) -> dict[str, Any]:
 
 def _uv(arguments: list[str]) -> str:
     """Run the installer of our own virtual environment; return its output."""
-    uv = Path(sys.executable).with_name("uv")
-    done = subprocess.run([str(uv), *arguments], capture_output=True, text=True, check=False)
+    uv = str(ROOT / "scripts" / "setup" / "uv.sh")
+    done = subprocess.run([uv, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-12:])
         raise Unavailable(f"uv {arguments[0]} {arguments[1]} ended with {done.returncode}:\n{last}")

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 
 VENV=.venv-openenv
 WANTED=requirements/openenv.txt
-UV=.venv/bin/uv
+UV=scripts/setup/uv.sh
 
 cmp -s $WANTED $VENV/.ready && exit 0
 echo "openenv: making $VENV (half a gigabyte)"

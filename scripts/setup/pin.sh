@@ -9,7 +9,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-UV=.venv/bin/uv
+UV=scripts/setup/uv.sh
+export UV_FIND_LINKS= # a folder with a CPU build of torch would leave out what the index's own loads
 FLAGS=(--no-emit-index-url --no-emit-find-links --no-header --no-annotate --python-version 3.11 -q)
 # Builds for CUDA that nothing here imports and that a CPU torch cannot load.
 UNUSED='^(torchvision|torchaudio|torchcodec)=='

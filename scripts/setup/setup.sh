@@ -38,15 +38,11 @@ if [ "$($VENV/bin/uv --version 2> /dev/null | cut -d' ' -f2)" != $UV_VERSION ]; 
     $VENV/bin/python -m pip install -q "uv==$UV_VERSION" || fail "uv is not installed; $AGAIN"
 fi
 
-# Wheels that this machine keeps (a CPU build of torch saves gigabytes).
-links=()
-for folder in ${PIP_FIND_LINKS:-}; do links+=(--find-links "$folder"); done
-export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
 # Where Python may not write bytecode, as in many container images, every process would compile the
 # thousands of files of torch and vLLM anew: 17 s of an engine's start instead of 8.
 [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || export UV_COMPILE_BYTECODE=1
 install() {
-    $VENV/bin/uv pip install -q --python $VENV/bin/python --no-deps "${links[@]}" "$@" ||
+    scripts/setup/uv.sh pip install -q --python $VENV/bin/python --no-deps "$@" ||
         fail "$* is not installed; $AGAIN"
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The programs that no Python package brings: the sandbox's, git, and a Python that can make .venv;
-# for the CUDA build what Triton compiles a GPU's kernels with; and tcmalloc, which makes a CPU faster
-# and is not needed: it comes along where nobody has to be asked for it, and a failure to get it
-# stops nothing.
+# What no Python package brings: the sandbox's programs, git, and a Python that can make .venv; for
+# vLLM on a CPU libnuma, which servers and small images lack; for the CUDA build what Triton compiles a
+# GPU's kernels with; and tcmalloc, which makes a CPU faster and is not needed: it comes along where
+# nobody has to be asked for it, and a failure to get it stops nothing.
 #   ensure   install what is missing, before anything is downloaded: as root, or with sudo where it
 #            asks for no password or can ask for it here; else say what to ask an administrator for
 #   install  the same, and say so when nothing is missing
@@ -27,8 +27,16 @@ print(s.get_path("include"), "python%d.%d-dev" % sys.version_info[:2])') || retu
     [ -f "${found% *}/Python.h" ] || echo "Python.h:${found##* }"
 }
 
-missing_programs() {
+# Whether the dynamic loader finds a library, or cannot be asked.
+has_library() {
+    local found
+    found=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2> /dev/null) || return 0
+    [[ $found == *"$1"* ]]
+}
+
+missing_packages() {
     for p in "${PROGRAMS[@]}"; do command -v "${p%%:*}" > /dev/null || echo "$p"; done
+    [ "$BUILD" = cuda ] || has_library libnuma.so.1 || echo libnuma.so.1:libnuma1
     [ -x "${VENV:-.venv}/bin/python" ] || scripts/setup/python.sh > /dev/null ||
         printf '%s\n' python3:python3 venv:python3-venv
     [ "$BUILD" != cuda ] || missing_for_cuda
@@ -40,7 +48,7 @@ and \`make run ARGS='--sandbox none'\`, where the model's commands run as you, u
 
 refuse() { # what to do
     printf 'missing: %s\n%s\n' "$(words ':.*')" "$1" >&2
-    case $missing in *venv:* | tcmalloc:* | *gcc:* | *Python.h:*) ;; *) echo "$WITHOUT" >&2 ;; esac
+    case $missing in *venv:* | tcmalloc:* | *libnuma* | *gcc:* | *Python.h:*) ;; *) echo "$WITHOUT" >&2 ;; esac
     exit 4
 }
 
@@ -87,7 +95,7 @@ wants_tcmalloc() {
 
 # rollout/engine/preload.py finds it and runs without it.
 install_tcmalloc() {
-    [[ $(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2> /dev/null) != *libtcmalloc* ]] || return 0
+    ! has_library libtcmalloc || return 0
     (missing=tcmalloc:libtcmalloc-minimal4; install) ||
         echo "tcmalloc is optional: engine and trainer run without it, somewhat slower." >&2
 }
@@ -113,14 +121,14 @@ try_box() {
 mode=${1:-check}
 case $mode in check | install | ensure) ;; *) echo "usage: system.sh check|install|ensure" >&2; exit 2 ;; esac
 installed=
-missing=$(missing_programs)
+missing=$(missing_packages)
 refuse_python
 if [ -n "$missing" ]; then
     [ "$mode" != check ] || refuse "\`make system\` installs $(words '.*:')"
     install
     installed=yes
-    missing=$(missing_programs)
-    [ -z "$missing" ] || refuse "The packages are installed, but these programs are not on the PATH."
+    missing=$(missing_packages)
+    [ -z "$missing" ] || refuse "The packages are installed, and these are not found: is their folder on the PATH?"
 elif [ "$mode" = install ]; then
     echo "every system package is there"
 fi

@@ -130,9 +130,6 @@ def test_a_start_notes_whether_its_threads_sleep_because_the_cores_were_in_use(
         def _require_memory(self) -> None:
             pass
 
-        def _with_kernels(self, do: Any) -> None:
-            pass
-
         def _enter(self, command: Any, env: Any, scratch: Any, info: Any, fds: Any = ()) -> None:
             self.info = info
 

@@ -85,6 +85,18 @@ def test_a_gpu_that_the_cpu_build_leaves_unused_is_told_with_the_command_that_us
     assert re.search(says, found.text)
 
 
+def test_a_library_that_vllm_loads_is_told_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (packages,) = (f for f in checkup.examine() if f.name == "packages")
+    assert packages.ok, packages.text
+    monkeypatch.setattr(checkup, "LIBRARY", "libnowhere.so.1")
+    (packages,) = (f for f in checkup.examine() if f.name == "packages")
+    assert not packages.ok
+    assert packages.text.startswith("missing: libnowhere.so.1, without which vLLM does not start")
+    assert packages.text.endswith("`make system` installs it")
+
+
 def test_a_gpu_on_which_torch_cannot_compute_is_told_in_torchs_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

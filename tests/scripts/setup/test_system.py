@@ -30,7 +30,7 @@ class Machine:
         self.programs.mkdir()
         for name in (*NEEDED, *SHELL):
             self.has(name)
-        self.has_script("ldconfig", "echo libtcmalloc_minimal.so.4")
+        self.has_libraries("libtcmalloc_minimal.so.4", "libnuma.so.1")
         for path in (folder, *folder.rglob("*")):
             if not path.is_symlink():
                 path.chmod(0o755)
@@ -46,6 +46,10 @@ class Machine:
         file = self.programs / name
         file.write_text(f"#!/bin/bash\n{text}\n")
         file.chmod(0o755)
+
+    def has_libraries(self, *names: str) -> None:
+        """Have the dynamic loader find these."""
+        self.has_script("ldconfig", f"echo {' '.join(names)}")
 
     def type(
         self, mode: str, *, root: bool = False, **env: str
@@ -112,7 +116,7 @@ def test_sudo_that_asks_nothing_installs_what_is_missing(machine: Machine) -> No
     # What is optional comes along, after a set-up too.
     (machine.programs / "bwrap").unlink()
     (machine.folder / ".venv/.ready").write_text("cpu\n")
-    machine.has_script("ldconfig", "echo libc.so.6")
+    machine.has_libraries("libnuma.so.1")
     assert TCMALLOC in machine.type("ensure").stderr
 
 
@@ -137,7 +141,7 @@ TCMALLOC = "install -y -qq --no-install-recommends libtcmalloc-minimal4"
 def without_tcmalloc(machine: Machine, apt: str) -> None:
     """The machine lacks tcmalloc only; `apt` is what apt-get does."""
     machine.has("bwrap")
-    machine.has_script("ldconfig", "echo libc.so.6")
+    machine.has_libraries("libnuma.so.1")
     machine.has_script("apt-get", apt)
 
 
@@ -177,6 +181,22 @@ def test_a_first_set_up_without_a_network_goes_on_without_tcmalloc(machine: Mach
     assert done.returncode == 0
     assert "no network" in done.stderr
     assert "tcmalloc is optional" in done.stderr
+
+
+def test_vllm_on_a_cpu_needs_libnuma_and_on_a_gpu_does_not(machine: Machine) -> None:
+    machine.has("bwrap")
+    machine.has_libraries("libtcmalloc_minimal.so.4")
+    done = machine.type("check")
+    assert (done.returncode, done.stderr.splitlines()) == (
+        4,
+        ["missing: libnuma.so.1", "`make system` installs libnuma1"],
+    )
+    has_headers(machine)
+    machine.has_script("gcc", "")
+    assert machine.type("check", GRPO_BUILD="cuda").returncode == 0
+    # Where the loader cannot be asked, nothing is said to be missing.
+    machine.has_script("ldconfig", "exit 1")
+    assert machine.type("check").returncode == 0
 
 
 def has_headers(machine: Machine) -> Path:
