@@ -270,29 +270,32 @@ def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
 
 
 def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
-    """Whether step n computes the KL: always, unless one of the last steps found it small. A step
-    that began at the reference found nothing: there it is 0 whatever the policy does next."""
+    """Whether step n computes the KL: always, unless one of the last steps found one that is still
+    small. A KL grows with the square of the distance from the reference, and that at most with the
+    number of steps since. A step that began at the reference found nothing: there it is 0 whatever
+    the policy does next."""
     if settings.kl_small == 0 or settings.kl_coef == 0:
         return True
-    for train in _trained_before(ctx, n, among=settings.kl_every - 1):
+    for earlier, train in _trained_before(ctx, n, among=settings.kl_every - 1):
         if train["parent_sha"] != train["reference_sha"] and "kl" in train["train"]:
-            return bool(train["train"]["kl"] >= settings.kl_small)
+            grown = (n - 1) / max(1, earlier - 1)
+            return bool(train["train"]["kl"] * grown**2 >= settings.kl_small)
     return True
 
 
 def _newest(ctx: Context, n: int, figure: str) -> float | None:
     """The trainer's figure in the newest step before n that has it; a step without signal has
     none."""
-    found = (train["train"].get(figure) for train in _trained_before(ctx, n, among=n))
+    found = (train["train"].get(figure) for _, train in _trained_before(ctx, n, among=n))
     return next((float(value) for value in found if value is not None), None)
 
 
-def _trained_before(ctx: Context, n: int, among: int) -> Iterator[dict[str, Any]]:
-    """train.json of the last `among` steps before n, newest first."""
+def _trained_before(ctx: Context, n: int, among: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(step, its train.json) of the last `among` steps before n, newest first."""
     for earlier in range(n - 1, max(1, n - among) - 1, -1):
         file = ctx.folder.step(earlier) / "train.json"
         if file.is_file():
-            yield read_json(file)
+            yield earlier, read_json(file)
 
 
 def _tell_line(ctx: Context, line: str) -> None:

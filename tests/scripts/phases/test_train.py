@@ -57,11 +57,11 @@ def context(
     [
         ([], 0.02),
         ([0.5], 0.02),
-        ([0.5, 0.05], 0.0),
-        ([0.5, 0.05, None], 0.0),
-        ([0.5, 0.05, None, None], 0.02),
-        ([0.5, 0.05, None, None, 0.05], 0.0),
-        ([0.05, None, None, 0.2], 0.02),
+        ([0.5] * 9 + [0.05], 0.0),
+        ([0.5] * 9 + [0.05, None], 0.0),
+        ([0.5] * 9 + [0.05, None, None], 0.02),
+        ([0.5] * 9 + [0.05, None, None, 0.05], 0.0),
+        ([0.05] * 9 + [None, None, 0.2], 0.02),
     ],
 )
 def test_a_small_kl_is_computed_at_every_third_step_only(
@@ -78,6 +78,15 @@ def test_the_kl_of_a_step_that_begins_at_the_reference_says_nothing_of_later_one
     assert settings_of_step(ctx, 3).kl_coef == ctx.config.trainer.kl_coef
     ctx = context(tmp_path / "other", 0.1, [0.0, 0.01], at_reference=1)
     assert settings_of_step(ctx, 3).kl_coef == 0.0
+
+
+def test_a_kl_that_can_have_grown_beyond_the_bound_since_is_computed(tmp_path: Path) -> None:
+    """One step from the reference it was 0.02, so two steps away it is 0.08 at most, and three
+    0.18."""
+    ctx = context(tmp_path, 0.1, [0.0, 0.02], at_reference=1)
+    assert settings_of_step(ctx, 3).kl_coef == 0.0
+    ctx = context(tmp_path / "later", 0.1, [0.0, 0.02, None], at_reference=1)
+    assert settings_of_step(ctx, 4).kl_coef == ctx.config.trainer.kl_coef
 
 
 def test_by_default_it_is_computed_at_every_step(tmp_path: Path) -> None:
