@@ -259,7 +259,7 @@ class WrittenSampler:
 
         # In a thread, because an environment's author may have written the code behind it.
         text = await asyncio.to_thread(self._write, seed, prompt_ids)
-        whole = self._renderer.encode_reply(text)
+        whole = self._renderer.encode_reply(text, prompt_ids)
         ids = whole[: sampling.max_tokens]
         return Completion(ids, (0.0,) * len(ids), "stop" if ids == whole else "length")
 

@@ -36,6 +36,9 @@ _NEXT = "what the world says next"  # plain, because some templates quote the an
 _THINKS = re.compile("</?think>")
 """What marks reasoning in a reply. Templates take it out, or put an empty one in."""
 
+_OPENED = re.compile(r"<think>\s*\Z")
+_OPENED_IDS = 8  # at the end of a prompt, where the mark may be several tokens
+
 _MARKS = frozenset(("<think>", "</think>", "<tool_call>", "</tool_call>"))
 """What a reply means depends on these. Some models have them as special tokens, which a text of ids
 leaves out otherwise; they are text here, as of all other models."""
@@ -163,8 +166,19 @@ class ChatRenderer:
         text: str = self._tokenizer.decode(kept, clean_up_tokenization_spaces=False)
         return text
 
-    def encode_reply(self, text: str) -> tuple[int, ...]:
-        """A written reply as ids, including its end of turn; for demonstrations."""
+    def opened_thought(self, prompt_ids: Sequence[int]) -> str:
+        """The mark of the thought in which a prompt has its reply begin, as the prompts of some
+        reasoning models do; empty where there is none."""
+        end = list(prompt_ids[-_OPENED_IDS:])
+        mark = _OPENED.search(self._tokenizer.decode(end, clean_up_tokenization_spaces=False))
+        return mark[0] if mark else ""
+
+    def encode_reply(self, text: str, prompt_ids: Sequence[int] = ()) -> tuple[int, ...]:
+        """A written reply as ids, including its end of turn; for demonstrations. In a thought that
+        its prompt opened it ends that first."""
+        if self.opened_thought(prompt_ids):
+            thinks = "</think>" in text
+            text = text.lstrip().removeprefix("<think>") if thinks else f"</think>\n\n{text}"
         return (*self._encode(text), self.eot_id)
 
     def start(self, messages: Sequence[Message], tools: Tools = None) -> Transcript:
@@ -246,11 +260,13 @@ class Transcript:
         return all(found[key] for key in now)
 
     def add_completion(self, ids: Sequence[int]) -> str:
-        """Append the sampled ids, exactly as they came; return their text."""
+        """Append the sampled ids, exactly as they came; return their text, behind the mark of a
+        thought that the prompt opened: without it what is only thought of would be taken as said.
+        """
         if self._completion is not None:
             raise ValueError("a completion must be followed by an observation")
         self._completion = tuple(ids)
-        text = self._renderer.decode(ids)
+        text = self._renderer.opened_thought(self.prompt_ids) + self._renderer.decode(ids)
         reply = self._renderer.harmless(text)
         self._kinds.add(_THINKS.search(reply) is not None)
         self._messages.append({"role": "assistant", "content": reply})

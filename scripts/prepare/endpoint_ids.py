@@ -19,6 +19,7 @@ from fieldkit.records import StopReason, Task, Trajectory, Turn
 from reward.reward import Reward
 from rollout.envs.base import Message
 from rollout.envs.registry import environment_of, make_world, opening_of
+from rollout.envs.thoughts import after_thoughts
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from rollout.player import Player
 from rollout.policies import SampledPolicy, WrittenSampler
@@ -70,7 +71,7 @@ def _rendered(demo: Trajectory, task: Task, renderer: ChatRenderer) -> Trajector
     talk = renderer.start(opening.messages, opening.tools)
     turns: list[Turn] = []
     for turn in demo.turns:
-        ids = renderer.encode_reply(turn.text)
+        ids = renderer.encode_reply(turn.text, talk.prompt_ids)
         turns.append(
             replace(
                 turn,
@@ -107,5 +108,7 @@ async def _said_again(
 
 
 def _seen(episode: Trajectory) -> tuple[StopReason, list[tuple[str, str | None]]]:
-    """The replies, the answers, and how the episode ended."""
-    return episode.stop_reason, [(turn.text, turn.observation) for turn in episode.turns]
+    """What was said, the answers, and how the episode ended. Where the model's prompts open a
+    thought, a written reply has one that its text had not."""
+    said = [(after_thoughts(turn.text).strip(), turn.observation) for turn in episode.turns]
+    return episode.stop_reason, said

@@ -26,7 +26,7 @@ def openings(tasks: Path, model_dir: Path, count: int) -> list[list[int]]:
 def _opening(task: Task, renderer: ChatRenderer) -> list[int]:
     opening = opening_of(task)
     prompt = renderer.start(opening.messages, opening.tools).prompt_ids
-    return [*prompt, *renderer.encode_reply(oracle_replies(task)[0])]
+    return [*prompt, *renderer.encode_reply(oracle_replies(task)[0], prompt)]
 
 
 def prove(adapter: Path, model_dir: Path, tasks: Path, serving: str) -> Canary:

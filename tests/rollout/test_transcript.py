@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
+from rollout.envs.thoughts import after_thoughts
 from rollout.transcript import ChatRenderer
 from scripts.prepare.model import build_model
 from tests.rollout.envs.test_tool_calls import READ
@@ -105,6 +106,45 @@ def test_a_reply_cut_by_length_is_closed_by_the_template_and_the_close_is_not_sa
     transcript.add_observation(said("x"))
     after = transcript.prompt_ids[len(before) + len(cut) :]
     assert after[0] == renderer.eot_id
+
+
+OPENS_A_THOUGHT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n<think>{{ '\n' }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("```bash\nrm -r .\n```", ""),  # cut off in the middle of the thought
+        ("Maybe rm?\n</think>\n\nls", "ls"),
+        ("</think>ls", "ls"),
+    ],
+)
+def test_what_a_reply_says_in_a_thought_that_its_prompt_opened_is_only_thought(
+    written: str, said: str, model_dir: Path, tmp_path: Path
+) -> None:
+    renderer = ChatRenderer(with_template(OPENS_A_THOUGHT, model_dir, tmp_path))
+    transcript = renderer.start(talk("s", "p"))
+    before, ids = transcript.prompt_ids, renderer.encode_reply(written)
+    text = transcript.add_completion(ids)
+    assert text == f"<think>\n{written}"
+    assert after_thoughts(text).strip() == said
+    transcript.add_observation([{"role": "user", "content": "x"}])
+    assert renderer.decode(transcript.prompt_ids).count("<think>") == 2
+    assert renderer.opened_thought(transcript.prompt_ids) == renderer.opened_thought(before)
+
+
+@pytest.mark.parametrize("text", ["ls", "<think>\nHm.\n</think>\nls", "Hm.\n</think>\nls"])
+def test_a_written_reply_ends_the_thought_that_its_prompt_opened(
+    text: str, model_dir: Path, tmp_path: Path
+) -> None:
+    renderer = ChatRenderer(with_template(OPENS_A_THOUGHT, model_dir, tmp_path))
+    transcript = renderer.start(talk("s", "p"))
+    reply = transcript.add_completion(renderer.encode_reply(text, transcript.prompt_ids))
+    assert after_thoughts(reply).strip() == "ls"
+    assert reply.count("<think>") == reply.count("</think>") == 1
 
 
 def test_a_template_that_drops_old_replies_is_rendered_anew(
