@@ -208,7 +208,10 @@ def chatting(client: AsyncChatClient) -> PolicyOf:
 
 
 def refused(error: ChatHTTPError, model: str) -> BadInput | Unavailable:
-    """The endpoint's refusal as an error with its likely cause."""
+    """The endpoint's refusal as an error with its likely cause. `Unavailable` where it may be
+    another answer later, as at a rate limit."""
+    from fieldkit.client.chat import BUSY
+
     if error.status_code in (401, 403):
         return BadInput(
             f"{error}: the endpoint does not accept the key; --key-from names the variable that"
@@ -216,7 +219,7 @@ def refused(error: ChatHTTPError, model: str) -> BadInput | Unavailable:
         )
     if error.status_code == 404:
         return BadInput(f"{error}: no model {model!r} there, or --endpoint lacks its /v1")
-    if 400 <= error.status_code < 500:
+    if 400 <= error.status_code < 500 and error.status_code not in BUSY:
         return BadInput(f"{error}: the endpoint refuses such a request")
     return Unavailable(str(error))
 

@@ -92,7 +92,7 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     where = f"envs.{name}"
     if settings.python:
         raise BadInput(
-            f"{where}.python: a class runs in .venv, so install what it needs there (`.venv/bin/uv"
+            f"{where}.python: a class runs in .venv, so install what it needs there (`scripts/setup/uv.sh"
             " pip install --python .venv/bin/python PACKAGE`), or have an OpenEnv server run it:"
             " those and verifiers environments have a virtual environment of their own"
         )
@@ -388,17 +388,20 @@ def _seeded(
 
 
 def answer_text(result: Any, what: str) -> str:
-    """A tool's answer as text: `str`, as in TRL; for a list of text blocks their texts. Raises
+    """A tool's answer as text: `str`, as in TRL; for a list of text blocks their texts. A block has
+    what its type names; rows that only have a column `type` are no blocks. Raises
     `BadInput` that begins with `what` for an image, audio or a video, and `ToolFailure` for what
     has no text, such as a whole number of 5,000 digits.
     """
-    blocks = result if isinstance(result, list) and all(isinstance(b, dict) for b in result) else ()
-    kinds = {str(block.get("type")) for block in blocks}
+    found = result if isinstance(result, list) else []
+    are_blocks = all(isinstance(b, dict) and str(b.get("type")) in b for b in found)
+    blocks = found if are_blocks else []
+    kinds = {str(block["type"]) for block in blocks}
     if media := sorted(kinds & _MEDIA):
         raise BadInput(f"{what}: gave {', '.join(media)}; only text can be played")
     try:
         if kinds == {"text"}:
-            return "".join(str(block.get("text", "")) for block in blocks)
+            return "".join(str(block["text"]) for block in blocks)
         return str(result)
     except Exception as e:
         raise ToolFailure(str(e)) from e

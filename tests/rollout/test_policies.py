@@ -86,7 +86,9 @@ async def test_a_refused_request_is_bad_input(tmp_path: Path, status: int, said:
         await play(tmp_path, (status, "no"))
 
 
-@pytest.mark.parametrize("answer", [(503, "busy"), (200, "[]"), (200, '{"choices": []}')])
+@pytest.mark.parametrize(
+    "answer", [(503, "busy"), (429, "too many requests"), (200, "[]"), (200, '{"choices": []}')]
+)
 async def test_an_endpoint_that_is_broken_is_unavailable_and_no_reward(
     tmp_path: Path, answer: Answer
 ) -> None:

@@ -67,6 +67,8 @@ class Result:
     """(table, column) that the query's text reads, in lower case; column "" for count(*)."""
     error: str = ""
     """Why there is no result, for the policy to read."""
+    late: bool = False
+    """It was stopped because of the time, which may be the machine's fault."""
 
 
 class _Worker:
@@ -203,7 +205,8 @@ class WorkerPool:
                 continue  # something else may have ended it: the query gets another chance
             break
         if told is None:
-            return Result(error=f"stopped: the query takes more than {self.limits.seconds} s")
+            said = f"stopped: the query takes more than {self.limits.seconds} s"
+            return Result(error=said, late=True)
         if "broken" in told:
             raise Unavailable(
                 f"{path}: not a database that can be read ({told['broken']});"
@@ -252,3 +255,11 @@ class LockedDatabase:
     def ask(self, sql: str) -> Result:
         """As `WorkerPool.ask`."""
         return self._pool.ask(self.path, sql)
+
+    def ask_itself(self, sql: str) -> Result:
+        """The same for a query that the policy did not write. Raises `Unavailable` too where it is
+        late: what follows from its result would be wrong, and the policy's fault in no case."""
+        result = self.ask(sql)
+        if result.late:
+            raise Unavailable(f"{self.path}: {sql}: {result.error}; is this machine very busy?")
+        return result

@@ -92,10 +92,12 @@ class SqlEnv:
             raise ValueError(f"`database` must be a name, found {database!r}")
         folder = Path(self.db_dir) if self.db_dir else database_dir()
         opened = LockedDatabase(folder / f"{database}.sqlite")
-        named = opened.ask("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        named = opened.ask_itself(
+            "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        )
         self._database, self._seen, self.done = opened, set(), False
         self._tables = tuple(name for (name,) in named.rows)
-        self.record = Record(answer, lambda: opened.ask(sql).read if sql else frozenset())
+        self.record = Record(answer, lambda: opened.ask_itself(sql).read if sql else frozenset())
         return f"{question}\nTables: {', '.join(self._tables)}"
 
     def describe(self, table: str) -> str:
@@ -111,8 +113,11 @@ class SqlEnv:
         found = self._find(table)
         if found is None:
             return self._end_step("describe", table, self._no_table(table), failed=True)
-        columns = self._ask(f"PRAGMA table_info({_quoted(found)})")
-        ((count,),) = self._ask(f"SELECT count(*) FROM {_quoted(found)}").rows
+        columns = self._opened.ask_itself(f"PRAGMA table_info({_quoted(found)})")
+        counted = self._opened.ask_itself(f"SELECT count(*) FROM {_quoted(found)}")
+        if failed := columns.error or counted.error:
+            return self._end_step("describe", found, f"error: {failed}", failed=True)
+        ((count,),) = counted.rows
         lines = [f"{found}: {count} rows", *(f"{row[1]} {row[2]}" for row in columns.rows)]
         return self._end_step("describe", found, "\n".join(lines))
 
@@ -129,7 +134,7 @@ class SqlEnv:
         found = self._find(table)
         if found is None:
             return self._end_step("sample", table, self._no_table(table), failed=True)
-        result = self._ask(f"SELECT * FROM {_quoted(found)} LIMIT {SHOWN_ROWS}")
+        result = self._opened.ask(f"SELECT * FROM {_quoted(found)} LIMIT {SHOWN_ROWS}")
         return self._end_step("sample", found, as_text(result), failed=bool(result.error))
 
     def query(self, sql: str) -> str:
@@ -144,7 +149,7 @@ class SqlEnv:
         """
         if self._is_over():
             return OVER
-        result = self._ask(sql)
+        result = self._opened.ask(sql)
         told = as_text(result)
         return self._end_step("query", sql, told, failed=bool(result.error), result=result)
 
@@ -175,9 +180,10 @@ class SqlEnv:
     def _is_over(self) -> bool:
         return self.done or self._database is None
 
-    def _ask(self, sql: str) -> Result:
+    @property
+    def _opened(self) -> LockedDatabase:
         assert self._database is not None, "a tool was called before reset"
-        return self._database.ask(sql)
+        return self._database
 
     def _find(self, table: str) -> str | None:
         wanted = str(table).strip(" \t\n\"'`[]").lower()

@@ -619,19 +619,22 @@ def test_an_answer_is_the_text_that_trl_would_show(tmp_path: Path) -> None:
         '        """A power of ten.\n\n        Args:\n            exponent: Which.\n        """\n'
         "        blocks = [{'type': 'text', 'text': 'no '}, {'type': 'text', 'text': 'power'}]\n"
         "        things = [{'type': 'monster', 'hp': 3}]\n"
-        "        return {-1: blocks, -2: things, -3: [], -4: [{'type': 'image'}]}.get(\n"
+        "        rows = [{'type': 'image', 'size': 9}, {'type': 'text', 'size': 1}]\n"
+        "        seen = [{'type': 'image', 'image': 'x.png'}]\n"
+        "        return {-1: blocks, -2: things, -3: [], -4: rows, -5: seen}.get(\n"
         "            exponent, 10 ** max(0, exponent)\n"
         "        )\n"
         "    def get_reward(self): return 1.0\n"
     )
     register(EnvSettings(use="power.py:Power", passes="reward >= 1"), tmp_path)
-    replies = [f"power: {n}" for n in (2, 9999, -1, -2, -3)]
+    replies = [f"power: {n}" for n in (2, 9999, -1, -2, -3, -4)]
     first, huge, *others = [t.observation for t in play([*replies, "Done."]).turns][:-1]
     assert first == "100"
     assert "{'error': 'Exceeds the limit" in str(huge)
-    assert others == ["no power", "[{'type': 'monster', 'hp': 3}]", "[]"]
+    rows = "[{'type': 'image', 'size': 9}, {'type': 'text', 'size': 1}]"
+    assert others == ["no power", "[{'type': 'monster', 'hp': 3}]", "[]", rows]
     with pytest.raises(BadInput, match=r"the tool power: gave image; only text can be played"):
-        play(["power: -4"])
+        play(["power: -5"])
 
 
 def test_a_tool_that_sets_a_signal_is_an_error_and_no_mistake_of_the_policy(tmp_path: Path) -> None:

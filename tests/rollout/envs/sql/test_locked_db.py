@@ -299,6 +299,15 @@ def test_a_file_that_is_no_database_is_the_environments_fault_and_not_the_policy
         LockedDatabase(path, workers).ask("SELECT 1")
 
 
+def test_a_late_query_of_the_environments_own_is_no_result(cities: Path) -> None:
+    """On a busy machine the tables were taken for none, and the episode was played and graded."""
+    busy = WorkerPool(QueryLimits(seconds=0))
+    assert LockedDatabase(cities, busy).ask("SELECT 1").late
+    with pytest.raises(Unavailable, match="SELECT 1: stopped: .*is this machine very busy"):
+        LockedDatabase(cities, busy).ask_itself("SELECT 1")
+    busy.close()
+
+
 def test_a_name_with_marks_of_a_uri_is_a_name(cities: Path, workers: WorkerPool) -> None:
     odd = cities.with_name("a?mode=rwc#b%41.sqlite")
     shutil.copy(cities, odd)

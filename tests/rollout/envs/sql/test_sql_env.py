@@ -6,6 +6,7 @@ import asyncio
 import json
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import get_json_schema
 
-from fieldkit.errors import MissingFile
+from fieldkit.errors import MissingFile, Unavailable
 from fieldkit.records import StopReason, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.configured import environment, register_environments
 from rollout.envs.env_settings import EnvSettings
+from rollout.envs.sql.locked_db import POOL
 from rollout.envs.sql.sql_env import OVER, SqlEnv
 from rollout.envs.sql.sql_rewards import correctness, operational, progress
 from rollout.player import Player
@@ -139,6 +141,21 @@ def test_a_row_that_cannot_be_played_is_an_error() -> None:
         SqlEnv().reset()
     with pytest.raises(ValueError, match="step_budget must be at least 1"):
         SqlEnv.configure(step_budget=0)
+
+
+def test_on_a_machine_that_is_too_busy_for_its_own_queries_an_episode_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = begun()
+    POOL.close()
+    monkeypatch.setattr(POOL, "limits", replace(POOL.limits, seconds=0))
+    with pytest.raises(Unavailable, match="is this machine very busy"):
+        SqlEnv().reset(**ROW)
+    with pytest.raises(Unavailable, match="is this machine very busy"):
+        env.describe("books")
+    with pytest.raises(Unavailable, match="is this machine very busy"):
+        env.record.gold_reads()
+    POOL.close()
 
 
 def test_every_tool_is_described_to_a_policy() -> None:
