@@ -303,7 +303,7 @@ def test_a_late_query_of_the_environments_own_is_no_result(cities: Path) -> None
     """On a busy machine the tables were taken for none, and the episode was played and graded."""
     busy = WorkerPool(QueryLimits(seconds=0))
     assert LockedDatabase(cities, busy).ask("SELECT 1").late
-    with pytest.raises(Unavailable, match="SELECT 1: stopped: .*is this machine very busy"):
+    with pytest.raises(Unavailable, match=r"SELECT 1: stopped: .*is this machine very busy"):
         LockedDatabase(cities, busy).ask_itself("SELECT 1")
     busy.close()
 
