@@ -53,8 +53,9 @@ def joined(cluster: ClusterSettings) -> Iterator[Any]:
         import ray
     except ImportError as e:
         raise BadInput(
-            'cluster.kind is "ray", and Ray is not installed: `scripts/setup/uv.sh pip install --python'
-            " .venv/bin/python --no-deps -r requirements/ray.txt` installs it, on every node"
+            'cluster.kind is "ray", and Ray is not installed: `scripts/setup/uv.sh pip install'
+            " --python .venv/bin/python --no-deps -r requirements/ray.txt` installs it, on every"
+            " node"
         ) from e
     _require_answer(cluster.address)
     ours = signal.getsignal(signal.SIGTERM)

@@ -93,8 +93,9 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
     if settings.python:
         raise BadInput(
             f"{where}.python: a class runs in .venv, so install what it needs there"
-            " (`scripts/setup/uv.sh pip install --python .venv/bin/python PACKAGE`), or have an OpenEnv server run it:"
-            " those and verifiers environments have a virtual environment of their own"
+            " (`scripts/setup/uv.sh pip install --python .venv/bin/python PACKAGE`), or have an"
+            " OpenEnv server run it: those and verifiers environments have a virtual environment"
+            " of their own"
         )
     found = load(settings.use, root, where)
     rewards = reward_functions(settings.rewards, root, where, own=own_part(found))

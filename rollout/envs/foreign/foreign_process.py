@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
 
@@ -158,8 +160,15 @@ class ForeignProcess:
             why = self._over  # the first reason counts: the reader sees the end of a killed one too
             waiting = list(self._waiting.values())
         if self._process.returncode is None:  # once it is reaped, its pid may be another's
+            # What it started may have a session of its own, as verifiers' programs have.
+            started: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                started = psutil.Process(self._process.pid).children(recursive=True)
             with contextlib.suppress(ProcessLookupError):  # it is a group of its own, maybe gone
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for process in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         for loop, future in waiting:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_fail, future, why)

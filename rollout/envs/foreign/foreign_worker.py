@@ -235,7 +235,7 @@ async def serve(worker: Worker, channel: socket.socket) -> None:
                 loop.call_soon_threadsafe(start, line)
         # The other side is gone, and `_guard` waits no longer than CLOSE_SECONDS.
         asyncio.run_coroutine_threadsafe(worker.close_all(), loop).result()
-        os.killpg(0, signal.SIGKILL)
+        _end_all(os.getpid())
 
     threading.Thread(target=read, daemon=True).start()
     await loop.create_future()
@@ -255,8 +255,28 @@ def _guard(channel: socket.socket) -> None:
         gone.register(channel, select.POLLRDHUP)
         gone.poll()
         time.sleep(CLOSE_SECONDS)
-        os.killpg(0, signal.SIGKILL)
+        _end_all(worker)
     os._exit(0)
+
+
+def _end_all(worker: int) -> None:
+    """End what a worker has started, in whatever session, and its group, this process among it."""
+    parents: dict[int, list[int]] = {}
+    for folder in (f for f in Path("/proc").iterdir() if f.name.isdigit()):
+        try:
+            stat = (folder / "stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents.setdefault(int(stat.rpartition(b")")[2].split()[1]), []).append(int(folder.name))
+    started = parents.get(worker, [])
+    for pid in started:  # which grows
+        started += parents.get(pid, [])
+    for pid in set(started) - {os.getpid()}:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    os.killpg(0, signal.SIGKILL)
 
 
 def run(worker: Worker) -> None:

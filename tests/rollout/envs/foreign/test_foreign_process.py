@@ -42,7 +42,7 @@ for line in lines:
     elif do == "refuse":
         say(id=n, error={"kind": "refused", "text": "only text can be played", "where": ""})
     elif do == "start":
-        say(id=n, ok=subprocess.Popen(["sleep", "3600"]).pid)
+        say(id=n, ok=subprocess.Popen(["sleep", "3600"], start_new_session=given["apart"]).pid)
     elif do == "hang":
         print("it hangs", flush=True)
         time.sleep(3600)
@@ -136,8 +136,9 @@ def test_a_hang_ends_the_program_and_every_request_that_waits(process: ForeignPr
         ask(process, "double", x=1)
 
 
-def test_what_it_started_ends_with_it(process: ForeignProcess) -> None:
-    child = psutil.Process(ask(process, "start"))
+@pytest.mark.parametrize("apart", [False, True], ids=["in its session", "in a session of its own"])
+def test_what_it_started_ends_with_it(process: ForeignProcess, apart: bool) -> None:
+    child = psutil.Process(ask(process, "start", apart=apart))
     with pytest.raises(Unavailable, match="no answer to 'hang'"):
         ask(process, "hang", 0.3)
     wait_until_gone(child)

@@ -26,7 +26,7 @@ foreign_worker.CLOSE_SECONDS = 0.2
 
 class Theirs(foreign_worker.Worker):
     async def load(self, use, config):
-        self.child = subprocess.Popen(["sleep", "3600"])
+        self.child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
         return {{"child": self.child.pid}}
 
     async def reply(self, episode, **reply):
