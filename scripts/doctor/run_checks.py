@@ -130,7 +130,8 @@ def _installed(tracker: Tracker, ctx: Context) -> str:
 def _disk(ctx: Context) -> str:
     adapter = check_start_adapter(ctx)
     check_disk(ctx, adapter)
-    needed, free = disk_needed(ctx.config, adapter.path), shutil.disk_usage(ctx.folder.path).free
+    needed = disk_needed(ctx.config, adapter.path, len(ctx.heldout()))
+    free = shutil.disk_usage(ctx.folder.path).free
     return f"{free / GIB:.1f} GiB free, the run needs about {needed / GIB:.1f}"
 
 

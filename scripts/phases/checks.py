@@ -50,8 +50,9 @@ from trainer.scoring.trainable import check_trainable
 DISK_MARGIN_BYTES = 1 * GIB
 """Disk space that must stay free on top of what the run writes."""
 
-_BYTES_A_TRAJECTORY = 100_000
-"""Measured: 12 turns with ids, logprobs and text take 40-80 kB of JSON."""
+_BYTES_A_TOKEN = 50
+"""Of the longest context, for a trajectory. Measured: 12 turns with ids, logprobs and text take 40
+to 80 kB of JSON in a context of 2,048."""
 _ADAPTER_COPIES = 4
 """A step keeps the weights and AdamW's two moments, plus one copy while it writes."""
 _TRAINED_BYTES = 4
@@ -271,7 +272,7 @@ def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
 
 def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
     """Raise `Shortage` if the run's disk cannot hold the planned steps."""
-    needed = disk_needed(ctx.config, adapter.path)
+    needed = disk_needed(ctx.config, adapter.path, len(ctx.heldout()))
     free = shutil.disk_usage(ctx.folder.path).free
     if free < needed:
         raise Shortage(
@@ -280,10 +281,16 @@ def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
         )
 
 
-def disk_needed(config: RunConfig, adapter: Path) -> int:
-    """An upper estimate of the bytes that a run writes, plus the margin."""
+def disk_needed(config: RunConfig, adapter: Path, heldout: int) -> int:
+    """An upper estimate of the bytes that a run writes, plus the margin. heldout: the tasks that an
+    arm plays."""
     steps = 100 if config.run.steps == "auto" else config.run.steps
-    weights = weight_bytes(adapter, _TRAINED_BYTES)
-    trajectories = config.rollout.tasks_per_step * config.rollout.group_size
-    per_step = _ADAPTER_COPIES * weights + trajectories * _BYTES_A_TRAJECTORY
-    return steps * per_step + DISK_MARGIN_BYTES
+    rollout, every = config.rollout, config.run.eval_every
+    a_step = (rollout.tasks_per_step + rollout.resample) * rollout.group_size
+    # Before and after, both yardsticks, the base, and those on the way.
+    arms = 5 + (steps // every if every else 0)
+    an_arm = heldout * config.eval.samples + config.eval.tasks_at_training_temperature
+    trajectories = steps * a_step + arms * an_arm
+    adapters = steps * _ADAPTER_COPIES * weight_bytes(adapter, _TRAINED_BYTES)
+    written = trajectories * _BYTES_A_TOKEN * rollout.max_model_len
+    return adapters + written + DISK_MARGIN_BYTES

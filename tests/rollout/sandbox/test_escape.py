@@ -14,10 +14,12 @@ import os
 import platform
 import pty
 import resource
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -79,6 +81,34 @@ async def says(sandbox: Sandbox, command: str) -> str:
 
 
 # --- out of the namespaces ------------------------------------------------------------------------
+
+
+LOOK = """
+import asyncio
+from pathlib import Path
+from rollout.sandbox.base import SandboxSettings, make_sandbox
+
+async def look():
+    sandbox = make_sandbox(SandboxSettings(), Path("/tmp"))
+    await sandbox.open({})
+    print((await sandbox.run(f"ls -A {Path.cwd()}; touch {Path.cwd()}/x; ls /usr/bin/env")).output)
+    await sandbox.close()
+
+asyncio.run(look())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root writes below /usr")
+def test_a_checkout_below_usr_is_hidden_with_the_answers_in_it() -> None:
+    with tempfile.TemporaryDirectory(dir="/usr/local/src") as folder:
+        for package in ("rollout", "fieldkit"):
+            shutil.copytree(REPOSITORY / package, Path(folder) / package)
+        ran = [sys.executable, "-c", LOOK]
+        env = {**os.environ, "PYTHONPATH": folder}
+        done = subprocess.run(ran, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    refused, seen = done.stdout.splitlines()[:2]
+    assert "Read-only file system" in refused
+    assert seen == "/usr/bin/env"
 
 
 @pytest.mark.parametrize(

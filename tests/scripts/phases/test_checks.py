@@ -14,12 +14,13 @@ from fieldkit.errors import BadInput
 from rollout.envs.env_settings import EnvSettings
 from scripts.base import checkout
 from scripts.base.signals import Wish
-from scripts.phases.checks import check_before_it_begins, check_kept_apart
+from scripts.phases.checks import check_before_it_begins, check_kept_apart, disk_needed
 from scripts.phases.context import Context
 from scripts.run.config import DataSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
 from tests.scripts.cli.in_process import grpo
+from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import write_tasks
 
 
@@ -29,6 +30,20 @@ def data(tmp_path: Path) -> Path:
     write_tasks(tmp_path / "pool.jsonl", 3, "pool")
     write_tasks(tmp_path / "heldout.jsonl", 3, "held")
     return tmp_path
+
+
+def test_the_disk_has_to_hold_spare_tasks_long_episodes_and_evaluations(data: Path) -> None:
+    adapter = make_adapter(data / "adapter", make_tiny_model(data / "model"))
+
+    def needed(heldout: int = 0, **rollout: int) -> int:
+        settings = replace(RunConfig().rollout, tasks_per_step=4, group_size=4, **rollout)
+        run = replace(RunConfig().run, steps=10, eval_every=5)
+        return disk_needed(replace(RunConfig(), run=run, rollout=settings), adapter, heldout)
+
+    plain = needed(max_model_len=1000)
+    assert needed(max_model_len=1000, resample=4) - plain == 10 * 4 * 4 * 50 * 1000
+    assert needed(max_model_len=1000, heldout=100) - plain == 7 * 100 * 50 * 1000
+    assert needed(max_model_len=8000) > plain + 10 * 16 * 50 * 7000
 
 
 def context(data: Path, pool: str = "", final: str = DataSettings().final) -> Context:
