@@ -162,7 +162,7 @@ def collect(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> Traini
     """Turn a checked bundle into segments.
 
     Groups without signal have advantage 0 throughout, and so no policy term. By default they are
-    not scored, which saves time and applies the KL only to tokens that move the policy;
+    not scored, which saves time and applies the KL only to groups that move the policy;
     `kl_on_silent_groups` scores them too. Where there is no KL, the same is true of every turn with
     advantage 0, and what comes after the last other turn of a segment is left away. Every mean of
     the loss counts all of them in either case. The sequence of an objective is a turn, which was

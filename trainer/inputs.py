@@ -41,7 +41,8 @@ class Checked:
     reference: AdapterInfo | None
     optimizer_steps: int
     identity: dict[str, Any]
-    """What a result is bound to: hashes of all inputs and the settings."""
+    """What a result is bound to: the settings, and hashes of all inputs but the model, which a run
+    binds in its manifest."""
 
 
 def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:

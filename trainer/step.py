@@ -42,7 +42,8 @@ def train(
     part; on all but the first rank the result is empty. launch: has ranks do a step that needs a
     model, in place of this process.
 
-    Raises `BadInput` before anything is written, `Shortage` where memory does not suffice.
+    Raises `BadInput` and `Shortage`; a step that fails leaves no result. The model is taken as the
+    same for the same adapter: who changes it names another `out_dir`.
     """
     watch = Stopwatch()
     with watch.phase("read"):

@@ -31,8 +31,10 @@ LOOP = "loop"
 LOCK_FD_VARIABLE = "GRPO_LOCK_FD"
 """Environment variable by which a child finds the inherited lock."""
 
-_PATIENCE_SECONDS = 5.0
-"""How long a new loop waits for the phase of a killed one, which ends within moments."""
+_PATIENCE_SECONDS = 60.0
+"""How long a new loop waits for the phase of a killed one. It ends within moments, but for one that
+has a server to end, which may take engine.stop_seconds (20), and on a busy machine longer."""
+_SILENT_SECONDS = 2.0  # after which it says what it waits for
 _POLL_SECONDS = 0.1  # flock has no timeout; the alternative is a signal, which the loop uses itself
 
 
@@ -91,7 +93,7 @@ def is_held(path: Path) -> bool:
 
 
 def _take(fd: int, path: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    began, told = time.monotonic(), False
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,8 +102,13 @@ def _take(fd: int, path: Path) -> None:
             said = _read(path)
             # A holder without a name has just taken the lock, or is what a loop leaves behind.
             is_brief = "pid" not in said or _is_gone(said)
-            if not is_brief or time.monotonic() >= deadline:
+            waited = time.monotonic() - began
+            if not is_brief or waited >= _PATIENCE_SECONDS:
                 raise NotOwner(_refusal(path)) from None
+            if waited >= _SILENT_SECONDS and not told:
+                told = True
+                what = f"a phase that an earlier loop of {path.parent.name} left to end"
+                print(f"waiting, {_PATIENCE_SECONDS:.0f} s at most, for {what}", file=sys.stderr)
         time.sleep(_POLL_SECONDS)
 
 

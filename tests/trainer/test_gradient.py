@@ -18,6 +18,7 @@ from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import adapter_sha, read_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import VOCABULARY, make_adapter, make_group
+from tests.trainer.test_budget import saved_bytes
 from trainer.batch import collect
 from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
 from trainer.progress import Lines
@@ -164,6 +165,13 @@ def test_checkpointing_changes_memory_and_not_the_gradient(
     plain, _ = run(load(tiny_model, adapter), reference, groups, SETTINGS)
     recomputed, _ = run(load(tiny_model, adapter, True), reference, groups, SETTINGS)
     assert_equal(plain, recomputed)
+    segments = collect(groups, SETTINGS).segments
+
+    def held(policy: Policy) -> int:
+        micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+        return saved_bytes(policy, lambda: policy.logprobs(micro, 1.0))
+
+    assert held(load(tiny_model, adapter, True)) < held(load(tiny_model, adapter)) / 2
 
 
 def test_dropout_is_off_in_train_mode(tiny_model: Path, adapter: Path) -> None:
@@ -229,12 +237,13 @@ def test_the_reference_pass_leaves_the_policy_as_it_was(
 
 
 def test_a_reference_equal_to_the_policy_has_no_kl(
-    tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
 ) -> None:
     _, figures = run(load(tiny_model, adapter), adapter, groups, SETTINGS)
     assert figures["kl"] == pytest.approx(0.0, abs=1e-9)
-    _, apart = run(load(tiny_model, adapter), adapter, groups, SETTINGS)
-    assert apart["policy_loss"] == figures["policy_loss"]
+    _, apart = run(load(tiny_model, adapter), reference, groups, SETTINGS)
+    assert apart["kl"] > 0.01
+    assert apart["policy_loss"] == figures["policy_loss"], "it does not depend on the reference"
 
 
 def test_the_sampler_difference_is_measured_against_the_bundle(

@@ -18,6 +18,7 @@ from scripts.run.lock import holder as holder_of
 
 HOLD = """
 import sys
+import threading
 from pathlib import Path
 from scripts.run.lock import run_lock
 with run_lock(Path(sys.argv[1])):
@@ -66,6 +67,23 @@ def test_a_phase_that_outlives_its_loop_is_named_by_a_command_that_can_be_typed(
         with pytest.raises(NotOwner, match=f"is gone, .*`fuser '{lock}'` names it"), run_lock(lock):
             pytest.fail("the phase still holds it")
         phase.kill()
+
+
+def test_a_phase_that_ends_a_server_is_waited_for_and_the_wait_is_told(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make chaos` met one that took more than the five seconds that were waited."""
+    monkeypatch.setattr("scripts.run.lock._SILENT_SECONDS", 0.2)
+    with holder(lock) as phase:
+        lock.write_text(lock.read_text().replace(f'"pid": {phase.pid}', f'"pid": {2**22 + 1}'))
+        ending = threading.Timer(1.0, phase.kill)
+        ending.start()
+        with run_lock(lock):
+            ending.join()
+    told = capsys.readouterr().err
+    assert told == (
+        "waiting, 60 s at most, for a phase that an earlier loop of tuesday left to end\n"
+    )
 
 
 def test_a_loop_that_was_killed_leaves_no_lock_behind(lock: Path) -> None:
