@@ -56,6 +56,12 @@ def test_a_second_loop_is_told_who_owns_the_run_and_how_to_stop_it(lock: Path) -
         first.kill()
 
 
+def taken_by_one_that_is_gone(lock: Path, phase: subprocess.Popen[str]) -> None:
+    """What a killed loop leaves where its phase still holds the lock."""
+    said = lock.read_text(encoding="utf-8")
+    lock.write_text(said.replace(f'"pid": {phase.pid}', f'"pid": {2**22 + 1}'), encoding="utf-8")
+
+
 def test_a_phase_that_outlives_its_loop_is_named_by_a_command_that_can_be_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +69,7 @@ def test_a_phase_that_outlives_its_loop_is_named_by_a_command_that_can_be_typed(
     lock = tmp_path / "my night" / "lock"
     lock.parent.mkdir()
     with holder(lock) as phase:
-        lock.write_text(lock.read_text().replace(f'"pid": {phase.pid}', f'"pid": {2**22 + 1}'))
+        taken_by_one_that_is_gone(lock, phase)
         with pytest.raises(NotOwner, match=f"is gone, .*`fuser '{lock}'` names it"), run_lock(lock):
             pytest.fail("the phase still holds it")
         phase.kill()
@@ -75,7 +81,7 @@ def test_a_phase_that_ends_a_server_is_waited_for_and_the_wait_is_told(
     """`make chaos` met one that took more than the five seconds that were waited."""
     monkeypatch.setattr("scripts.run.lock._SILENT_SECONDS", 0.2)
     with holder(lock) as phase:
-        lock.write_text(lock.read_text().replace(f'"pid": {phase.pid}', f'"pid": {2**22 + 1}'))
+        taken_by_one_that_is_gone(lock, phase)
         ending = threading.Timer(1.0, phase.kill)
         ending.start()
         with run_lock(lock):
