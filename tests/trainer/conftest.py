@@ -84,6 +84,10 @@ def reference(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return make_adapter(tiny_model, tmp_path_factory.mktemp("reference"), seed=2)
 
 
+PROMPT = tuple(range(5, 13))
+"""Of every attempt at a task: what an environment says is the same for all of them."""
+
+
 def make_turns(rng: random.Random, turns: int, prompt: Sequence[int] | None = None) -> list[Turn]:
     """Turns of one segment: each prompt is the previous prompt + completion + an observation."""
     context = list(prompt) if prompt else _ids(rng, 5, 9)
@@ -160,9 +164,9 @@ def bundle(adapter: Path, tmp_path: Path) -> Path:
     rng = random.Random(5)
     sha = adapter_sha(adapter)
     groups = [
-        make_group(rng, sha, "t0", (0.0, 1.0, 0.5)),
-        make_group(rng, sha, "t1", (0.3, 0.3)),
-        make_group(rng, sha, "t2", (1.0, 0.2)),
+        make_group(rng, sha, "t0", (0.0, 1.0, 0.5), prompt=PROMPT),
+        make_group(rng, sha, "t1", (0.3, 0.3), prompt=PROMPT),
+        make_group(rng, sha, "t2", (1.0, 0.2), prompt=PROMPT),
     ]
     return write_bundle(tmp_path / "trajectory_bundle.jsonl", groups)
 

@@ -17,7 +17,7 @@ from fieldkit.errors import BadInput, Shortage
 from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import adapter_sha, read_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
-from tests.trainer.conftest import VOCABULARY, make_adapter, make_group
+from tests.trainer.conftest import PROMPT, VOCABULARY, make_adapter, make_group
 from tests.trainer.test_budget import saved_bytes
 from trainer.batch import collect
 from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
@@ -41,7 +41,7 @@ def groups(adapter: Path) -> list[RolloutGroup]:
     rng = random.Random(11)
     sha = adapter_sha(adapter)
     rewards = [(0.0, 1.0, 0.5), (0.4, 0.4), (1.0, 0.1, 0.2, 0.9)]
-    return [make_group(rng, sha, f"t{i}", r, temperature=0.8) for i, r in enumerate(rewards)]
+    return [make_group(rng, sha, f"t{i}", r, 0.8, PROMPT) for i, r in enumerate(rewards)]
 
 
 def run(

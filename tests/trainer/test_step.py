@@ -274,13 +274,14 @@ def test_a_bf16_base_keeps_its_lora_in_float32(inputs: StepInputs) -> None:
 
 
 def on_a_gpu_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The positions of each micro-batch that is scored; larger ones do not fit."""
+    """The positions of each micro-batch that is scored with a gradient; larger ones do not fit."""
     sizes, score = [], Policy.logprobs
 
     def scored(policy: Policy, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        sizes.append(batch.ids_BS.numel())
-        if sizes[-1] > tokens:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+        if torch.is_grad_enabled():
+            sizes.append(batch.ids_BS.numel())
+            if sizes[-1] > tokens:
+                raise torch.OutOfMemoryError("CUDA out of memory")
         return score(policy, batch, temperature)
 
     monkeypatch.setattr(Policy, "logprobs", scored)

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import adapter_sha
 from fieldkit.training.canary_record import read_canary
-from tests.trainer.conftest import make_group, write_bundle
+from tests.trainer.conftest import PROMPT, make_group, write_bundle
 from tests.trainer.test_step import follow, step
 from trainer.checkpoint import read_result
 from trainer.inputs import StepInputs
@@ -263,7 +263,7 @@ def taken(
 ) -> Taken:
     folder = tmp_path_factory.mktemp("ranks")
     rng, sha = random.Random(5), adapter_sha(adapter)
-    groups = [make_group(rng, sha, f"t{i}", (0.0, 1.0, 0.5)) for i in range(3)]
+    groups = [make_group(rng, sha, f"t{i}", (0.0, 1.0, 0.5), prompt=PROMPT) for i in range(3)]
     bundle = write_bundle(folder / "bundle.jsonl", groups)
     first = StepInputs(bundle, adapter, reference, tiny_model, None, folder / "step-001")
     step(first, SETTINGS)
