@@ -144,10 +144,11 @@ async def evaluate_arm(
         return bind(eval_seed, attempt.task.task_id, attempt.k)
 
     folder = evals / eval_key(player.adapter_sha, tasks, player.settings, samples)
+    partial = PartialFile(folder / PARTIAL)
     if (folder / SUMMARY).is_file():
+        partial.remove()  # a kill may have left it
         return read_eval(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = PartialFile(folder / PARTIAL)
     kept = 0
 
     def watch(progress: RolloutProgress) -> None:

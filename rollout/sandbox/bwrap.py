@@ -116,7 +116,10 @@ class BwrapSandbox:
         if refused is not None:
             return refused
         output = new_output(self._settings)
-        status = _Status()
+        try:
+            status = _Status()
+        except OSError as e:
+            raise _not_started(e) from e
         try:
             child = self._start(entrance, command, output, status)
             watch = _Watch(status, output, self._settings.memory_bytes)
@@ -144,28 +147,27 @@ class BwrapSandbox:
         self, entrance: list[str], command: str, output: BoundedOutput, status: _Status
     ) -> Child:
         tools = self._tools
-        # Pass arguments by descriptor, because the box could read them on the command line.
-        forbidden = _pipe_with(make_filter())
-        box = [*_BOX, "--seccomp", str(forbidden)]
-        arguments = _pipe_with(b"".join(a.encode() + b"\0" for a in box))
-        try:
-            argv = [
-                *[tools["choom"], "-n", "1000", "--"],
-                *[tools["taskset"], "--cpu-list", str(first_cpu())],
-                *[tools["nsenter"], *entrance, "--"],
-                *[tools["bwrap"], "--args", str(arguments)],
-                *["--json-status-fd", str(status.write_end), "--", "sh", "-c", _INIT, "sh"],
-                *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
-                *bash_line(command, "bash"),
-            ]
-            # Without the workspace's marks: a command must not learn of the host's runs.
-            return Child(argv, output, env={}, pass_fds=(arguments, forbidden, status.write_end))
-        except OSError as e:
-            raise Unavailable(f"the sandbox could not be started: {e}") from e
-        finally:
-            os.close(arguments)
-            os.close(forbidden)
-            status.watch()
+        with contextlib.ExitStack() as held:
+            held.callback(status.watch)
+            try:
+                # Pass arguments by descriptor, because the box could read them on the command line.
+                forbidden = _pipe_with(make_filter(), held)
+                box = [*_BOX, "--seccomp", str(forbidden)]
+                arguments = _pipe_with(b"".join(a.encode() + b"\0" for a in box), held)
+                argv = [
+                    *[tools["choom"], "-n", "1000", "--"],
+                    *[tools["taskset"], "--cpu-list", str(first_cpu())],
+                    *[tools["nsenter"], *entrance, "--"],
+                    *[tools["bwrap"], "--args", str(arguments)],
+                    *["--json-status-fd", str(status.write_end), "--", "sh", "-c", _INIT, "sh"],
+                    *prlimit_line(self._settings, tools["prlimit"], count_processes=True),
+                    *bash_line(command, "bash"),
+                ]
+                passed = (arguments, forbidden, status.write_end)
+                # Without the workspace's marks: a command must not learn of the host's runs.
+                return Child(argv, output, env={}, pass_fds=passed)
+            except OSError as e:
+                raise _not_started(e) from e
 
     def _judge(
         self, ending: Ending, status: _Status, output: BoundedOutput, seconds: float
@@ -180,9 +182,15 @@ class BwrapSandbox:
         return result(output, status.exit_code or 0, timed_out, seconds)
 
 
-def _pipe_with(content: bytes) -> int:
-    """The read end of a pipe that holds `content` (less than a pipe's 64 KiB) and nothing more."""
+def _not_started(error: OSError) -> Unavailable:
+    return Unavailable(f"the sandbox could not be started: {error}")
+
+
+def _pipe_with(content: bytes, held: contextlib.ExitStack) -> int:
+    """The read end of a pipe that holds `content` (less than a pipe's 64 KiB) and nothing more, to
+    be closed with `held`."""
     read_end, write_end = os.pipe()
+    held.callback(os.close, read_end)
     os.write(write_end, content)
     os.close(write_end)
     return read_end

@@ -83,7 +83,13 @@ class Child:
             raise
         finally:
             os.close(write_end)
-        self._pidfd = os.pidfd_open(self._process.pid)
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._out)
+            raise
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._loop.add_reader(self._out, self._on_output)
 

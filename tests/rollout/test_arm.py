@@ -90,8 +90,11 @@ def test_a_large_arm_is_shards_and_is_read_as_before(
 def test_an_arm_that_did_not_change_is_not_played_again(tmp_path: Path) -> None:
     first = evaluate(tmp_path, ScriptedSampler(SCRIPT))
     again = ScriptedSampler(SCRIPT)
+    left = tmp_path / "evals" / first.key / "trajectories.partial.jsonl"
+    left.write_text("{}\n", encoding="utf-8")  # by a kill after the arm was written
     assert evaluate(tmp_path, again) == first
     assert again.prompts == []
+    assert not left.exists()
 
 
 def test_arms_meet_the_same_noise(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from rollout.envs.sql import sql_worker
 from rollout.envs.sql.sql_databases import build_command
 
 SQL_CHARACTERS = sql_worker.SQLITE_LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]
-"""Of one query; so that it fits into the pipe to a worker, however it is escaped."""
+"""Of one query."""
 
 
 @dataclass(frozen=True)

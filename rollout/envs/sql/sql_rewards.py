@@ -141,8 +141,8 @@ def progress(environments: Sequence[Any], **columns: Any) -> list[float]:
 
 
 def operational(environments: Sequence[Any], **columns: Any) -> list[float]:
-    """`operational_of`: -0.375 (15 repeated failures) to 0.02 (an answer at once that was shown is
-    impossible: at best a query and an answer)."""
+    """`operational_of`: -0.365 (15 times the same failure) to 0.02 (an answer at once that was
+    shown is impossible: at best a query and an answer)."""
     return [operational_of(e.record) for e in environments]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -71,6 +72,33 @@ async def test_files_last_from_command_to_command(opened: Opened, kind: str) -> 
     await sandbox.run("cp in/seed.txt copy.txt")
     assert (await sandbox.run("cat copy.txt")).output == "seed\n"
     assert (sandbox.workspace / "copy.txt").read_bytes() == b"seed\n"
+
+
+def descriptors() -> set[int]:
+    """The numbers that this process has open."""
+    with os.scandir("/proc/self/fd") as open_now:
+        return {int(entry.name) for entry in open_now}
+
+
+async def test_where_descriptors_run_out_the_box_is_unavailable_and_none_is_lost(
+    opened: Opened,
+) -> None:
+    sandbox = await opened()
+    await sandbox.run("true")
+    before, (soft, hard) = descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = sorted(set(range(1024)) - before)
+    said = []
+    for spare in range(14):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
+        try:
+            await sandbox.run("true")
+        except Unavailable as e:
+            said.append(str(e))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert descriptors() == before
+    assert 0 < len(said) < 14
+    assert all("Too many open files" in text for text in said), said
 
 
 @both_kinds

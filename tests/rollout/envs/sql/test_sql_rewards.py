@@ -72,9 +72,10 @@ def test_steps_cost_and_an_answer_that_was_shown_earns() -> None:
     assert operational_of(record()) == 0.0
 
 
-def test_the_worst_is_fifteen_repeated_failures() -> None:
-    worst = [Call("describe", "x", failed=True, repeated=True)] * 15
-    assert operational_of(record(*worst)) == pytest.approx(-0.375)
+def test_the_worst_is_fifteen_times_the_same_failure() -> None:
+    first = Call("describe", "x", failed=True)
+    worst = [first, *[Call("describe", "x", failed=True, repeated=True)] * 14]
+    assert operational_of(record(*worst)) == pytest.approx(-0.365)
 
 
 def test_a_list_was_shown_where_each_of_its_elements_was() -> None:
