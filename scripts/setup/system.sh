@@ -68,7 +68,7 @@ install() {
         refuse "This is neither Debian nor Ubuntu. Install what your system calls: $packages"
     if [ "$(id -u)" != 0 ]; then
         if command -v sudo > /dev/null && { sudo -n true 2> /dev/null || [ -t 0 ]; }; then
-            sudo=(sudo)
+            sudo=(sudo env DEBIAN_FRONTEND=noninteractive)
         elif command -v sudo > /dev/null; then
             refuse "Type \`make system\` in a terminal: sudo asks for your password there."
         else
@@ -76,7 +76,7 @@ install() {
         fi
     fi
     echo "installing system packages: $packages"
-    export DEBIAN_FRONTEND=noninteractive
+    export DEBIAN_FRONTEND=noninteractive # which sudo would not hand on
     local patience=(-o Acquire::http::Timeout=20 -o Acquire::Retries=1) # apt waits minutes else
     # shellcheck disable=SC2086  # a list of words
     "${sudo[@]}" apt-get update -qq "${patience[@]}" &&
