@@ -246,9 +246,7 @@ class _Loop:
                 self._note(FLAT)
             if self.has_forecast and (kept := held(self.journal.read(), files.newest)) is not None:
                 self._note(kept.told())
-            # Of a run on a cluster only what is on this machine is seen.
-            memory = "" if self.config.cluster.used else told(self.journal.read(), reader.steps)
-            if memory:
+            if memory := told(self.journal.read(), reader.steps):
                 self._note(memory)
             page = self.folder.path / "report.html"
             self._note(f"the page is {page}; `grpo show {self.folder.typed}` lists the attempts")

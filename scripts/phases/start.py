@@ -172,7 +172,10 @@ def _tell_forecast(ctx: Context, foreseen: Callable[[int], Foresight]) -> None:
 
 
 def _journal_memory(ctx: Context) -> None:
-    """Journal what engine and trainer are expected to hold, to compare it in the morning."""
+    """Journal what engine and trainer are expected to hold, to compare it in the morning. On a
+    cluster neither is on this machine, whose memory tells nothing of theirs."""
+    if ctx.config.cluster.used:
+        return
     found = forecast(ctx.engine(), ctx.model_dir(), ctx.trainer_bytes())
     if available().gpu is None:
         ctx.journal.append(FORECAST, bytes=found.used, engine=ctx.config.engine.replicas > 0)

@@ -29,6 +29,7 @@ from scripts.phases.start import _minutes, start
 from scripts.phases.usual import Foresight
 from scripts.run.config import NightSettings, read_config
 from scripts.run.folder import RunFolder
+from scripts.run.memory_account import FORECAST
 from scripts.run.timings import LOOP_VARIABLE, Stopwatch
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.scripts.made_night import make_night
@@ -312,3 +313,20 @@ def test_a_night_whose_manifest_is_gone_is_refused_and_not_started_for_ever(
     night.folder.manifest.unlink()
     with pytest.raises(BadInput, match=r"manifest\.json: no such file, and 8 steps .* Put it back"):
         begin(night.folder)
+
+
+def test_a_start_on_a_cluster_asks_and_tells_nothing_of_the_memory_of_the_machine_it_is_typed_on(
+    policy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_small(*_: object) -> int:
+        raise BadInput("engine.gpu_memory_utilization: 0.4 of 32 GiB")
+
+    monkeypatch.setattr("rollout.engine.forecast.memory_needed", too_small)
+    monkeypatch.setattr("scripts.phases.checks.check_cluster", lambda ctx: "one node")
+    here = RunFolder(write_run(tmp_path / "here", *policy))
+    with pytest.raises(BadInput, match="gpu_memory_utilization"):
+        begin(here)
+    there = RunFolder(write_run(tmp_path / "there", *policy, cluster={"kind": "ray"}))
+    begin(there)
+    assert there.finished_steps() == 1
+    assert FORECAST not in [e.event for e in Journal(there.journal).read()]
