@@ -12,11 +12,15 @@ from rollout.engine.serve import find_engine, stop_engine
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
+from scripts.run.manifest import check_host, read_manifest
 
 
 def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> str:
-    """Stop the engine and the remains of a crashed one. Raises `NotOwner` while a loop runs."""
+    """Stop the engine and the remains of a crashed one. Raises `NotOwner` while a loop runs, and
+    where the run is another host's: its processes are not among this one's, and look ended."""
     with run_lock(folder.lock):
+        if (manifest := read_manifest(folder)) is not None:
+            check_host(folder, manifest)
         running = find_engine(folder.path) is not None
         ended = stop_engine(folder.path, config.engine, say)
     return f"run {folder.name}: {_told(running, ended)}"

@@ -20,6 +20,7 @@ from typing import IO, Any
 import pytest
 
 from fieldkit.errors import BadInput, NotOwner, Shortage
+from fieldkit.files.atomic import read_json, write_json
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family, marked, wait_ended
@@ -31,6 +32,7 @@ from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import detach
 from scripts.night.loop import LoopOptions, run_loop
 from scripts.phases.stop import stop_idle_engine
+from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, run_lock
 from tests.scripts.doctor.servers import start
@@ -100,14 +102,22 @@ def test_a_loop_that_ends_takes_along_what_a_killed_engine_left(night: RunFolder
 
 
 def test_stop_ends_what_a_killed_engine_left_and_says_so(night: RunFolder) -> None:
-    from scripts.run.config import read_config
-
     marker = kill_leader(night)
     config = read_config(night.config)
     said = stop_idle_engine(night, config, lambda line: None)
     assert said == "run night: ended what a killed engine left (1 process)"
     assert family(marker) == []
     assert stop_idle_engine(night, config, lambda line: None) == "run night: no engine"
+
+
+def test_stop_on_another_host_leaves_the_engine_in_the_ledger(night: RunFolder) -> None:
+    start(night.path, name=ENGINE)
+    manifest = read_json(night.manifest)
+    elsewhere = {"name": "attic", "machine_id": "2222", "boot_id": "b"}
+    write_json(night.manifest, {**manifest, "host": elsewhere})
+    with pytest.raises(NotOwner, match=r"belongs to host attic"):
+        stop_idle_engine(night, read_config(night.config), lambda line: None)
+    assert Ledger(night.ledger).get(ENGINE) is not None
 
 
 def test_memory_that_does_not_come_back_at_the_end_is_a_shortage_and_all_is_saved(
