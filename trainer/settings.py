@@ -128,9 +128,16 @@ class TrainerSettings:
                     f" bounds its weights); leave out {key}, or set another objective"
                 )
 
-    def check_new(self) -> None:
-        """Raises `BadInput` for what does nothing, or something else than it is for. Asked when a
-        run begins: one that began with it can still be read, and goes on."""
+    def check_new(self, devices: int) -> None:
+        """Raises `BadInput` for what does nothing, or something else than it is for, on a machine
+        with so many CUDA devices. Asked when a run begins: one that began with it can still be
+        read, and goes on."""
+        if self.shard_base and self.ranks_on(devices) == 1:
+            raise BadInput(
+                "trainer.shard_base: one process takes the step, and keeps the whole base; leave"
+                " out trainer.launch, and set trainer.processes to the number of parts (on a GPU"
+                " each takes one), or leave out shard_base"
+            )
         if self.kl_coef and (self.kl_in == "reward") != (self.kl_estimator == "k1"):
             estimators = "k1" if self.kl_in == "reward" else "k2 or k3"
             raise BadInput(
@@ -169,9 +176,12 @@ class TrainerSettings:
     @property
     def microbatch_tokens(self) -> int:
         """`tokens_per_microbatch`, or the default of this machine's device."""
-        if self.tokens_per_microbatch:
-            return self.tokens_per_microbatch
-        if cuda_devices():
+        return self.tokens_per_microbatch or self.tokens_on(cuda_devices())
+
+    def tokens_on(self, devices: int) -> int:
+        """The default of `tokens_per_microbatch` with so many CUDA devices; of a machine without
+        one it is that of this processor."""
+        if devices:
             return GPU_TOKENS
         multiplied = self.dtype != "fp32" and self.serving_dtype in ("auto", "bfloat16")
         return AMX_TOKENS if multiplied and "amx_bf16" in cpu_features() else CPU_TOKENS
@@ -179,11 +189,25 @@ class TrainerSettings:
     @property
     def world_size(self) -> int:
         """Processes that take a step together on this machine."""
+        return self.ranks_on(cuda_devices())
+
+    def ranks_on(self, devices: int) -> int:
+        """Processes that take a step together on a machine with so many CUDA devices."""
         if self.launch == "single":
             return 1
         # Several start anew for each step, which most steps on a GPU take less time than.
         several = self.launch == "torchrun" or self.shard_base
-        return self.processes or (cuda_devices() if several else 0) or 1
+        return self.processes or (devices if several else 0) or 1
+
+    def require_devices(self, devices: int, where: str) -> None:
+        """Raise `BadInput` for more processes than CUDA devices; without a device they share the
+        cores. where: those devices are, in words."""
+        size = self.ranks_on(devices)
+        if devices and size > devices:
+            raise BadInput(
+                f"trainer.processes is {size}, and {where} {devices} CUDA device(s): each process"
+                f" needs one; set trainer.processes to {devices}, or leave it out"
+            )
 
     @property
     def launched(self) -> bool:

@@ -105,7 +105,7 @@ def _weights(ctx: Context) -> str:
 
 def _training(ctx: Context) -> str:
     if not ctx.folder.manifest.is_file():
-        ctx.config.trainer.check_new()
+        ctx.config.trainer.check_new(ctx.trainer_devices)
     check_model(ctx)
     return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
 

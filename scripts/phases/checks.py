@@ -63,7 +63,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     """Check tasks, environments, model, adapter, disk, servers and nodes elsewhere, and the
     sandbox; return the starting adapter."""
     require_trackers(ctx.config)
-    ctx.config.trainer.check_new()
+    ctx.config.trainer.check_new(ctx.trainer_devices)
     require_staying_engine(ctx)
     check_tasks(ctx)
     check_before_it_begins(ctx)
@@ -235,12 +235,16 @@ def _opening_tokens(ctx: Context) -> Callable[[Task], int]:
 
 
 def check_model(ctx: Context) -> None:
-    """Check the chat template and the training dtype. Raises `BadInput` naming key or template."""
+    """Check the chat template, the training dtype and that each of the trainer's processes has a
+    device. Raises `BadInput` naming key or template."""
     # Both raise for a chat template that cannot be used.
     chat_renderer(ctx.config.model, ctx.model_dir())
     tool_form(ctx.config.model, ctx.model_dir())
-    trainer = ctx.trainer()
-    sharded = trainer.shards > 1
+    trainer, devices = ctx.trainer(), ctx.trainer_devices
+    used = ctx.config.cluster.used
+    where = "cluster.trainer_needs asks for" if used else "this machine has"
+    trainer.require_devices(devices, where)
+    sharded = trainer.shard_base and trainer.ranks_on(devices) > 1
     check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype, sharded=sharded)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -152,11 +153,20 @@ class Context:
         trainer = self.config.trainer
         if trainer.tokens_per_microbatch is None:
             began = (read_manifest(self.folder) or {}).get("config", {}).get("trainer", {})
-            tokens = began.get("tokens_per_microbatch") or trainer.microbatch_tokens
+            tokens = began.get("tokens_per_microbatch") or trainer.tokens_on(self.trainer_devices)
             trainer = replace(trainer, tokens_per_microbatch=tokens)
         if trainer.serving_dtype != "auto":
             return trainer
         return replace(trainer, serving_dtype=serving_dtype(self.config.engine, self.model_dir()))
+
+    @property
+    def trainer_devices(self) -> int:
+        """CUDA devices that the trainer finds: on a cluster not this machine's, but what it asks
+        for."""
+        from trainer.settings import cuda_devices
+
+        cluster = self.config.cluster
+        return ceil(cluster.trainer_needs.get("GPU", 0)) if cluster.used else cuda_devices()
 
     @property
     def pool_file(self) -> Path:

@@ -42,20 +42,45 @@ def test_an_estimator_whose_gradient_is_not_the_kls_is_refused_where_a_kl_is_wan
     kl_in: Literal["loss", "reward"], estimator: Literal["k1", "k2", "k3"], instead: str
 ) -> None:
     with pytest.raises(BadInput, match=rf"set trainer\.kl_estimator to {instead}$"):
-        TrainerSettings(kl_in=kl_in, kl_estimator=estimator).check_new()
-    TrainerSettings(kl_in=kl_in, kl_estimator=estimator, kl_coef=0.0).check_new()
+        TrainerSettings(kl_in=kl_in, kl_estimator=estimator).check_new(0)
+    TrainerSettings(kl_in=kl_in, kl_estimator=estimator, kl_coef=0.0).check_new(0)
 
 
 def test_a_band_of_ratios_that_are_all_1_is_refused() -> None:
     with pytest.raises(BadInput, match=r"trainer\.clip_high: with trainer\.passes = 1"):
-        TrainerSettings(objective="dapo", clip_high=0.1).check_new()
-    TrainerSettings(objective="dapo", clip_high=0.1, passes=2).check_new()
-    TrainerSettings(objective="masked", clip_high=0.1).check_new()
+        TrainerSettings(objective="dapo", clip_high=0.1).check_new(0)
+    TrainerSettings(objective="dapo", clip_high=0.1, passes=2).check_new(0)
+    TrainerSettings(objective="masked", clip_high=0.1).check_new(0)
 
 
 def test_a_cap_below_the_weight_of_equal_probabilities_is_refused() -> None:
     with pytest.raises(BadInput, match=r"trainer\.tis_cap: 0\.5 scales every token's weight"):
-        TrainerSettings(tis_cap=0.5).check_new()
+        TrainerSettings(tis_cap=0.5).check_new(0)
+
+
+@pytest.mark.parametrize(
+    ("devices", "given"),
+    [
+        (8, {"launch": "single"}),
+        (8, {"processes": 1}),
+        (1, {}),
+        (0, {}),
+    ],
+)
+def test_a_base_that_one_process_would_keep_whole_is_not_said_to_be_sharded(
+    devices: int, given: dict[str, Any]
+) -> None:
+    settings = TrainerSettings(shard_base=True, **given)
+    with pytest.raises(BadInput, match=r"trainer\.shard_base: one process .* trainer\.processes"):
+        settings.check_new(devices)
+    TrainerSettings(**given).check_new(devices)
+
+
+@pytest.mark.parametrize(("devices", "given"), [(8, {}), (0, {"processes": 2})])
+def test_a_base_that_several_processes_share_may_be_sharded(
+    devices: int, given: dict[str, Any]
+) -> None:
+    TrainerSettings(shard_base=True, **given).check_new(devices)
 
 
 def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:

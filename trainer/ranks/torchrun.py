@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from fieldkit.errors import BadInput, Interrupted, Unavailable
+from fieldkit.errors import Interrupted, Unavailable
 from trainer.checkpoint import remove_unfinished
 from trainer.settings import TrainerSettings, cuda_devices
 
@@ -49,11 +49,7 @@ def run_ranks(words: Sequence[str], settings: TrainerSettings, out_dir: Path) ->
     where this process is told to end.
     """
     size, devices = settings.world_size, cuda_devices()
-    if devices and size > devices:
-        raise BadInput(
-            f"trainer.processes is {size}, and this machine has {devices} CUDA device(s): each "
-            f"process needs one; set trainer.processes to {devices}, or leave it out"
-        )
+    settings.require_devices(devices, "this machine has")
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
