@@ -224,10 +224,11 @@ def _run_alone(ctx: Context, n: int, request: Request, tries: int, hung: int = 0
             ctx.say(f"{listener.told}, which is taken anew")
     run = f"{ctx.folder.typed}{ctx.config.flags}"
     longer = ceil(2 * listener.quiet.seconds / _STARTS)
+    look = " `nvidia-smi` where it ran shows whether the GPU still answers."
     raise Unavailable(
-        f"step {n}: {listener.told}{', a second time' if hung > 1 else ''}. `nvidia-smi` shows"
-        f" whether the GPU still answers. The bundle is kept, and `grpo run {run}` takes the step"
-        f" anew; where the trainer was only slow, `grpo run {run} --set"
+        f"step {n}: {listener.told}{', a second time' if hung > 1 else ''}."
+        f"{look if ctx.trainer_devices else ''} The bundle is kept, and `grpo run {run}` takes the"
+        f" step anew; where the trainer was only slow, `grpo run {run} --set"
         f" engine.start_seconds={longer}` gives it twice as long. Its log: {request.log}"
     )
 
@@ -331,15 +332,13 @@ def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
 def _what_is_smaller(ctx: Context, n: int) -> str:
     """The settings that make step n's trainer smaller, with the token budget that fits."""
     settings = settings_of_step(ctx, n)
+    other = _what_else_is_smaller(ctx, settings)
+    if ctx.config.cluster.used:
+        return (
+            "How much of its node's memory was free is not known here: set"
+            f" trainer.tokens_per_microbatch below {settings.microbatch_tokens}, or {other}"
+        )
     segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
-    others = []
-    if not settings.gradient_checkpointing:
-        others.append("trainer.gradient_checkpointing = true")
-    if settings.world_size > 1:
-        others.append(f"trainer.processes = {settings.world_size // 2}")
-    if ctx.config.engine.lifecycle != "restart" and not ctx.config.run.overlap:
-        others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
-    other = f"set {' or '.join(others)}" if others else "free memory"
     if not segments:
         return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
     model = ctx.model_dir()
@@ -349,6 +348,20 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
     item = item_bytes_of(settings)
     budget = smaller_budget(model, batches, settings, item, adapter, shared=shared)
     return told_budget(budget, settings.microbatch_tokens, other)
+
+
+def _what_else_is_smaller(ctx: Context, settings: TrainerSettings) -> str:
+    """What besides the token budget makes the trainer smaller, as advice."""
+    others, ranks = [], settings.ranks_on(ctx.trainer_devices)
+    if not settings.gradient_checkpointing:
+        others.append("trainer.gradient_checkpointing = true")
+    if ranks > 1 and not settings.shard_base:  # fewer would each keep a larger part of the base
+        others.append(f"trainer.processes = {ranks // 2}")
+    engine, on_cluster = ctx.config.engine, ctx.config.cluster.used
+    beside = engine.replicas and not on_cluster and not ctx.config.run.overlap
+    if beside and engine.lifecycle != "restart":
+        others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
+    return f"set {' or '.join(others)}" if others else "free memory"
 
 
 def told_budget(budget: Budget, present: int, other: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,8 @@ from scripts.phases.train import (
     _run_alone,
     _run_trainer,
     _stays,
+    _what_else_is_smaller,
+    _what_is_smaller,
     settings_of_step,
     silence_allowed,
 )
@@ -194,6 +198,51 @@ def test_a_trainer_that_hangs_is_ended_and_the_step_is_taken_anew(
     assert f"{told}, which is taken anew" in [event.text for event in said]
 
 
+def test_one_that_hangs_on_a_gpu_is_told_with_what_shows_the_gpu(
+    hanging: Context, tmp_path: Path
+) -> None:
+    cluster = ClusterSettings(kind="ray", trainer_needs={"GPU": 1.0})
+    hanging.config = replace(hanging.config, cluster=cluster)
+    with pytest.raises(Unavailable, match=r"ended in .* step\. `nvidia-smi` where it ran shows"):
+        _run_alone(hanging, 3, request_in(tmp_path), tries=1)
+
+
+HALF = "trainer.processes = 2"
+RESTART = 'engine.lifecycle = "restart"'
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised", "not_advised"),
+    [
+        ({"engine": EngineSettings()}, {HALF, RESTART}, set()),
+        ({"engine": EngineSettings(replicas=0, urls=["http://box:1"])}, {HALF}, {RESTART}),
+        ({"cluster": ClusterSettings(kind="ray")}, {HALF}, {RESTART}),
+        ({"trainer": TrainerSettings(processes=4, shard_base=True)}, {RESTART}, {HALF}),
+    ],
+    ids=["one box", "no engine beside it", "a cluster", "a base in four parts"],
+)
+def test_after_a_killed_trainer_what_is_advised_makes_this_run_s_smaller(
+    changes: dict[str, Any], advised: set[str], not_advised: set[str], tmp_path: Path
+) -> None:
+    ctx = context(tmp_path / "night", 0.0, [])
+    trainer = replace(ctx.config.trainer, processes=4)
+    ctx.config = replace(ctx.config, **{"trainer": trainer, **changes})
+    said = _what_else_is_smaller(ctx, ctx.config.trainer)
+    assert [part for part in advised if part not in said] == []
+    assert [part for part in not_advised if part in said] == []
+
+
+def test_after_a_killed_trainer_of_a_cluster_no_memory_of_this_machine_is_told(
+    tmp_path: Path,
+) -> None:
+    ctx = context(tmp_path / "night", 0.0, [])
+    ctx.config = replace(ctx.config, cluster=ClusterSettings(kind="ray"))
+    told = (
+        r"of its node's memory .* not known here: set trainer\.tokens_per_microbatch below 64, or"
+    )
+    assert re.search(told, _what_is_smaller(ctx, 1))
+
+
 def test_one_that_hangs_again_ends_the_phase_with_what_to_type(
     hanging: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +253,7 @@ def test_one_that_hangs_again_ends_the_phase_with_what_to_type(
     said = str(failed.value)
     assert said.startswith("step 3: the trainer said nothing for 1 s and was ended")
     assert "The bundle is kept" in said
+    assert "nvidia-smi" not in said, "it hung on a CPU"
     assert f"`grpo run {hanging.folder.typed} --set engine.start_seconds=1`" in said
     assert said.endswith(f"Its log: {tmp_path / 'train.log'}")
 
