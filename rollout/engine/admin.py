@@ -17,6 +17,11 @@ from rollout.engine.client import authorization, certificates
 
 _SECONDS = 120.0  # of one administrative call; loading an adapter took 0.02-0.3 s when idle
 _BODY_SHOWN = 300
+_REFUSALS = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+
+
+class Refused(Unavailable):
+    """A server that answers that the key is not its own, which no waiting changes."""
 
 
 class Admin(AbstractContextManager["Admin"]):
@@ -53,7 +58,8 @@ class Admin(AbstractContextManager["Admin"]):
             return None
 
     def cards(self) -> list[dict[str, Any]]:
-        """What /v1/models tells of each name. Raises `Unavailable` where it tells nothing."""
+        """What /v1/models tells of each name. Raises `Unavailable` where it tells nothing, and
+        `Refused` where it does not take the key."""
         try:
             response = self._http.get("/v1/models")
             if response.status_code == httpx.codes.OK:
@@ -63,7 +69,8 @@ class Admin(AbstractContextManager["Admin"]):
         except (ValueError, KeyError, TypeError) as e:
             raise Unavailable(f"{self.base_url}/v1/models: no list of models ({e!r})") from e
         answer = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
-        raise Unavailable(f"{self.base_url}/v1/models: {answer}")
+        kind = Refused if response.status_code in _REFUSALS else Unavailable
+        raise kind(f"{self.base_url}/v1/models: {answer}")
 
     def can_swap(self) -> bool:
         """Whether this server has the calls that load and unload adapters.

@@ -83,8 +83,8 @@ class EngineSettings:
     """Where the API key of each address is: the name of an environment variable, or a file if it
     contains a slash. One is for all addresses."""
     shared: Annotated[str, Change.MACHINE] = ""
-    """A folder that the servers in `urls` can read; adapters are copied into it. "": they see the
-    run folder under the path that it has here."""
+    """A folder that the servers in `urls` can read, by its whole path or from `~` on; adapters are
+    copied into it. "": they see the run folder under the path that it has here."""
     shared_there: Annotated[str, Change.MACHINE] = ""
     """The path of `shared` on the servers in `urls`, if it is another one there."""
     data_parallel: Annotated[PositiveInt, Change.MACHINE] = 1

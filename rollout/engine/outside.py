@@ -14,9 +14,11 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ from fieldkit.files.atomic import whole_dir, write_text
 from fieldkit.gate.patience import Patience
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import AdapterInfo, adapter_sha, copy_adapter
-from rollout.engine.admin import Admin
-from rollout.engine.client import OUTSIDE_REMEDY, ClientSettings, EngineClient
+from rollout.engine.admin import Admin, Refused
+from rollout.engine.client import OUTSIDE_REMEDY, ClientSettings, EngineClient, NoAnswer
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import HOTSWAP
 from rollout.engine.proof import Proof, prove
@@ -58,21 +60,43 @@ _COLD_PROMPT = tuple(range(1, 17))
 _SAME_LOGPROB = 0.05  # rounding in bf16, a token
 
 
-def api_keys(settings: EngineSettings) -> list[str]:
-    """The API key of each address in engine.urls; "" where engine.keys_from names none.
+@dataclass(frozen=True)
+class Address:
+    """One of engine.urls. key: its API key. source: the entry of engine.keys_from that says where
+    the key is. Both are "" where there is none."""
+
+    url: str
+    key: str = field(repr=False)
+    source: str
+
+    @property
+    def curl(self) -> str:
+        """The command by which a person asks what it serves."""
+        if not self.source:
+            return f"`curl {self.url}/v1/models`"
+        file = shlex.quote(str(Path(self.source).expanduser()))
+        held = f"$(cat {file})" if "/" in self.source else f"${self.source}"
+        return f'`curl -H "Authorization: Bearer {held}" {self.url}/v1/models`'
+
+
+def addresses(settings: EngineSettings) -> list[Address]:
+    """Those in engine.urls, with their keys.
 
     Raises `BadInput` naming the variable or the file that is not there or holds no key.
     """
     sources = settings.keys_from or [""]
     if len(sources) == 1:
         sources = sources * len(settings.urls)
-    return [read_key(source) if source else "" for source in sources]
+    return [
+        Address(url.rstrip("/"), read_key(source) if source else "", source)
+        for url, source in zip(settings.urls, sources, strict=True)
+    ]
 
 
 def read_key(source: str, named: str = "engine.keys_from") -> str:
     """The API key in the environment variable of this name, or in the file where it has a slash.
 
-    named: what names the source, for messages. Raises `BadInput` as `api_keys`.
+    named: what names the source, for messages. Raises `BadInput` as `addresses`.
     """
     key = _written(source, named).strip()  # a line's end comes from a file, and from `$(cat FILE)`
     # Another one is refused here: what sends it as a header repeats it in its error.
@@ -98,10 +122,10 @@ def outside_servers(
     run_dir: Path,
     settings: EngineSettings,
     target: Target,
-    keys: Sequence[str],
+    there: Sequence[Address],
     on_progress: Progress,
 ) -> list[OutsideServer]:
-    """Those in engine.urls. keys: `api_keys`."""
+    """Those at these addresses."""
     alone = settings.replicas == 0 and len(settings.urls) == 1
     patience = (
         ClientSettings(_ALONE_SECONDS)
@@ -109,22 +133,60 @@ def outside_servers(
         else ClientSettings(_BESIDE_OTHERS_SECONDS, least_failures=1)
     )
     return [
-        OutsideServer(url.rstrip("/"), key, run_dir, settings, target, on_progress, patience)
-        for url, key in zip(settings.urls, keys, strict=True)
+        OutsideServer(address, run_dir, settings, target, on_progress, patience)
+        for address in there
     ]
+
+
+def await_one(servers: Sequence[OutsideServer], on_progress: Progress) -> None:
+    """Wait until one of them answers, as long as for one that is alone. Raises `NoAnswer` with the
+    reason of each."""
+
+    def say(text: str) -> None:
+        on_progress(f"engine: {text}, and no server is left")
+
+    _await_cards([server.address for server in servers], _ALONE_SECONDS, say)
 
 
 def look_at(settings: EngineSettings) -> list[str]:
     """Ask each server in engine.urls what it serves; a line for each. Changes nothing.
 
-    Raises `BadInput` for a key that is nowhere, and `Unavailable` for a server that does not answer
-    or has too short a context.
+    Raises `BadInput` for a key that is nowhere or a path that is not absolute, and `Unavailable`
+    with all that is wrong: servers that do not answer or have too short a context, and a shared
+    folder that is not there.
     """
-    lines = []
-    for url, key in zip(settings.urls, api_keys(settings), strict=True):
-        cards = _await_cards(url, key, 0.0, silent)
-        lines.append(f"{url} serves {_base_name(url, cards, settings)}")
+    lines, wrong = [], []
+    for address in addresses(settings):
+        try:
+            cards = _await_cards([address], 0.0, silent)
+            lines.append(f"{address.url} serves {_base_name(address.url, cards, settings)}")
+        except Unavailable as e:
+            wrong.append(str(e))
+    if settings.urls and settings.shared:
+        _require_absolute(settings)
+        try:
+            next(_shared(settings).iterdir(), None)
+        except OSError as e:
+            wrong.append(
+                f"engine.shared: {_shared(settings)}: {e.strerror}; it is a folder that this"
+                " machine and the servers see"
+            )
+    if wrong:
+        raise Unavailable("; ".join(wrong))
     return lines
+
+
+def _shared(settings: EngineSettings) -> Path:
+    """engine.shared on this machine."""
+    return Path(settings.shared).expanduser()
+
+
+def _require_absolute(settings: EngineSettings) -> None:
+    """Raise `BadInput` for a path that another machine, or a server in another folder, would read
+    as another one."""
+    for key, path in (("shared", _shared(settings)), ("shared_there", settings.shared_there)):
+        if str(path) and not Path(path).is_absolute():
+            raise BadInput(f"engine.{key}: {path} is no absolute path, as in '/mnt/adapters'")
 
 
 class OutsideServer:
@@ -135,16 +197,16 @@ class OutsideServer:
 
     def __init__(
         self,
-        url: str,
-        key: str,
+        address: Address,
         run_dir: Path,
         settings: EngineSettings,
         target: Target,
         on_progress: Progress,
         patience: ClientSettings,
     ) -> None:
-        self.url = url
-        self._key = key
+        self.address = address
+        self.url = address.url
+        self._key = address.key
         self._settings = settings
         self._target = target
         self._on_progress = on_progress
@@ -161,7 +223,7 @@ class OutsideServer:
         """Put the adapters where the server can read them."""
         if not self._settings.shared:
             return
-        shared = Path(self._settings.shared)
+        shared = _shared(self._settings)
         try:
             shared.stat()  # it may be on another machine, which is gone; then it is not made here
             for name, info in self._adapters().items():
@@ -174,7 +236,7 @@ class OutsideServer:
 
     def finish(self) -> None:
         """Wait until the server answers; have it load what is missing of the target."""
-        cards = _await_cards(self.url, self._key, self._patience.patience_seconds, self.say)
+        cards = _await_cards([self.address], self._patience.patience_seconds, self.say)
         self._base = _base_name(self.url, cards, self._settings)
         listed, wanted = {str(card["id"]) for card in cards}, self._adapters()
         with Admin(self.url, self._key) as admin:
@@ -206,8 +268,9 @@ class OutsideServer:
     # -- the way of an adapter -------------------------------------------------------------------
 
     def _load(self, admin: Admin, name: str, info: AdapterInfo) -> None:
-        there = self._settings.shared_there or self._settings.shared
-        path = Path(there) / name if there else info.path
+        path = info.path
+        if self._settings.shared:
+            path = Path(self._settings.shared_there or _shared(self._settings)) / name
         try:
             admin.load(name, path)
         except Unavailable as e:
@@ -221,7 +284,7 @@ class OutsideServer:
             return
         with contextlib.suppress(OSError):  # the next adapter needs the folder, and says so
             # Also what a kill left half written: nobody else writes under this owner's name.
-            for copy in Path(self._settings.shared).glob(f"*-{self._owner}*"):
+            for copy in _shared(self._settings).glob(f"*-{self._owner}*"):
                 if copy.name not in wanted:
                     shutil.rmtree(copy, ignore_errors=True)
 
@@ -304,31 +367,46 @@ def _publish(info: AdapterInfo, copy: Path) -> None:
             )
 
 
-def _await_cards(url: str, key: str, seconds: float, say: Progress) -> list[dict[str, Any]]:
-    """What the server tells of each name that it serves, once it answers. Raises `Unavailable`, and
-    what `say` raises, which it calls now and then."""
-    patience, said = Patience(seconds, _LOOK_SECONDS + _POLL_SECONDS), 0.0
-    with Admin(url, key, _LOOK_SECONDS) as admin:
-        while True:
-            try:
+def _await_cards(there: Sequence[Address], seconds: float, say: Progress) -> list[dict[str, Any]]:
+    """What the first of these that answers tells of each name that it serves. Raises `NoAnswer`
+    with the reason of each, `Unavailable` for an answer that waiting does not change, and what
+    `say` raises, which it calls now and then."""
+    patience, said = Patience(seconds, len(there) * _LOOK_SECONDS + _POLL_SECONDS), 0.0
+    while True:
+        try:
+            return _cards_now(there)
+        except NoAnswer:
+            if patience.over():
+                raise
+        if patience.spent - said >= _PROGRESS_SECONDS:
+            said = patience.spent
+            say(f"waiting for an answer, {said:.0f} s")
+        time.sleep(_POLL_SECONDS)
+
+
+def _cards_now(there: Sequence[Address]) -> list[dict[str, Any]]:
+    """As `_await_cards`, without waiting."""
+    reasons = []
+    for address in there:
+        try:
+            with Admin(address.url, address.key, _LOOK_SECONDS) as admin:
                 cards = admin.cards()
-                break
-            except Unavailable as e:
-                if patience.over():
-                    raise Unavailable(
-                        f"{e}; `curl {url}/v1/models` asks it, and engine.keys_from says where its "
-                        f"key is{_UNKNOWN_AUTHORITY if _UNVERIFIED in str(e) else ''}"
-                    ) from e
-                if patience.spent - said >= _PROGRESS_SECONDS:
-                    said = patience.spent
-                    say(f"waiting for an answer, {said:.0f} s")
-            time.sleep(_POLL_SECONDS)
-    if not all(isinstance(card, dict) and "id" in card for card in cards):
-        raise Unavailable(
-            f"{url}/v1/models: {cards!s:.80} is no list of models, so it is no vLLM; engine.urls"
-            " has its address"
-        )
-    return cards
+        except Refused as e:
+            raise Refused(
+                f"{e}; engine.keys_from says where its key is: {address.source or 'nowhere'};"
+                f" {address.curl} asks it"
+            ) from e
+        except Unavailable as e:
+            unknown = _UNKNOWN_AUTHORITY if _UNVERIFIED in str(e) else ""
+            reasons.append(f"{e}; {address.curl} asks it{unknown}")
+            continue
+        if not all(isinstance(card, dict) and "id" in card for card in cards):
+            raise Unavailable(
+                f"{address.url}/v1/models: {cards!s:.80} is no list of models, so it is no vLLM;"
+                " engine.urls has its address"
+            )
+        return cards
+    raise NoAnswer("; ".join(reasons))
 
 
 def _base_name(url: str, cards: Sequence[dict[str, Any]], settings: EngineSettings) -> str:

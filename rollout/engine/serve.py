@@ -16,20 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fieldkit.errors import FieldkitError, Unavailable
+from fieldkit.errors import FieldkitError, Shortage, Unavailable
 from fieldkit.files.atomic import locked
 from fieldkit.gate import memory
 from fieldkit.process.owned import Owned, is_running
 from rollout.engine.admin import Admin
+from rollout.engine.client import NoAnswer
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
-from rollout.engine.outside import api_keys, outside_servers
+from rollout.engine.outside import addresses, await_one, outside_servers
 from rollout.engine.replica import Replica, entries_of
 from rollout.engine.server import Progress, Server, api_key, silent, url
 from rollout.engine.target import Served, Target, check_target
 from rollout.engine.vllm_server import servers_on_a_gpu
 
 T = TypeVar("T")
+Failure = Unavailable | Shortage
 
 _ANSWER_SECONDS = 5.0  # of a request that a person waits for
 
@@ -71,13 +73,14 @@ def ensure_engine(
     makes the run's own servers. Call it outside an event loop.
 
     Returns at least one server. One of several that cannot serve is left out, with a line to
-    on_progress; it is tried again with the next call. Raises `BadInput` for a bad adapter or model
+    on_progress; it is tried again with the next call. Where none is left, those in engine.urls that
+    do not answer are waited for as one that is alone. Raises `BadInput` for a bad adapter or model
     folder (before anything is touched), `Shortage` for too little memory and `Unavailable` for any
-    other failure of all servers.
+    other failure of all servers, with the reason of each.
     """
     began = time.monotonic()
     target = check_target(model_dir, settings, adapter, version, keep or {})
-    keys = api_keys(settings)
+    there = addresses(settings)
     with _locked(run_dir):
         own = [Replica(i, settings.replicas) for i in range(settings.replicas)]
         for replica in (Replica.named(e.name) for e in entries_of(run_dir)):
@@ -85,32 +88,43 @@ def ensure_engine(
                 Server(run_dir, settings, on_progress, replica=replica).stop()
         started: list[Server] = []
         started += (make(run_dir, settings, on_progress, target, r, started) for r in own)
-        outside = outside_servers(run_dir, settings, target, keys, on_progress)
+        outside = outside_servers(run_dir, settings, target, there, on_progress)
         # vLLM measures what is free on its GPU while it loads, and fails where that changes.
         one_by_one = servers_on_a_gpu(settings) > 1
-        served = _serve_all([*started, *outside], on_progress, one_by_one=one_by_one)
+        served, failed = _serve_all([*started, *outside], on_progress, one_by_one=one_by_one)
+        away = [server for server in outside if isinstance(failed.get(server), NoAnswer)]
+        if not served and away and len(failed) > 1:
+            try:
+                await_one(away, on_progress)
+            except Unavailable as e:
+                others = [why for server, why in failed.items() if server not in away]
+                raise _together([*others, e]) from None
+            served, later = _serve_all(away, on_progress, one_by_one=False)
+            failed |= later
+        if not served:
+            raise _together([*failed.values()])
         seconds = time.monotonic() - began
         return tuple(replace(s, seconds=seconds) for s in served)
 
 
 def _serve_all(
     servers: Sequence[AnyServer], on_progress: Progress, *, one_by_one: bool
-) -> list[Served]:
-    """Those that serve the target. All are begun before one is waited for, unless one_by_one."""
+) -> tuple[list[Served], dict[AnyServer, Failure]]:
+    """Those that serve the target, and why the others do not. All are begun before one is waited
+    for, unless one_by_one."""
     left = list(servers)
-    failures: list[Unavailable] = []
+    failed: dict[AnyServer, Failure] = {}
 
     def each(do: Callable[[AnyServer], T]) -> list[T]:
         done = []
         for server in tuple(left):
             try:
                 done.append(do(server))
-            except Unavailable as e:
-                failures.append(e)
+            except (Unavailable, Shortage) as e:
+                failed[server] = e
                 left.remove(server)
-                if not left:
-                    raise failures[0] from None
-                on_progress(f"engine: one server less, because {e}")
+                if left:
+                    on_progress(f"engine: one server less, because {e}")
         return done
 
     def start(server: AnyServer) -> None:
@@ -122,7 +136,15 @@ def _serve_all(
     else:
         each(lambda server: server.begin())
         each(lambda server: server.finish())
-    return each(lambda server: server.prove())
+    return each(lambda server: server.prove()), failed
+
+
+def _together(failures: Sequence[Failure]) -> Failure:
+    """One error for all of them: a shortage where one is, which may pass."""
+    if len(failures) == 1:
+        return failures[0]
+    short = any(isinstance(e, Shortage) for e in failures)
+    return (Shortage if short else Unavailable)("; ".join(dict.fromkeys(map(str, failures))))
 
 
 def release_memory(

@@ -23,14 +23,14 @@ from rollout.engine import outside
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.outside import OWNER_FILE, api_keys, look_at
+from rollout.engine.outside import OWNER_FILE, addresses, look_at
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Verdict
 from rollout.engine.serve import ensure_engine, find_servers, stop_engine
 from rollout.engine.target import Served
 from tests.conftest import SharedEngine
 from tests.fieldkit.answering import answering, said
-from tests.rollout.engine.strangers import KEY, Stranger, stranger
+from tests.rollout.engine.strangers import KEY, Proxy, Stranger, stranger
 from tests.tiny_model import make_adapter
 
 Policy = tuple[Path, Path]
@@ -222,8 +222,11 @@ def test_a_server_that_reports_logprobs_before_temperature_is_refused(
     ("changes", "says"),
     [
         ({"max_model_len": 1024}, "its context is 512 tokens and engine.max_model_len is 1024"),
-        ({"keys_from": []}, "HTTP 401.*engine.keys_from says where its key is"),
-        ({"urls": [f"http://{HOST}:{free_port(0)}"]}, "ConnectError.*`curl http"),
+        (
+            {"keys_from": []},
+            "HTTP 401.*engine.keys_from says where its key is: nowhere; `curl http",
+        ),
+        ({"urls": [f"http://{HOST}:{free_port(0)}"]}, "ConnectError.*`curl .*http"),
     ],
 )
 def test_a_server_that_cannot_play_says_why(
@@ -261,6 +264,68 @@ def test_a_person_hears_that_it_does_not_answer_and_can_end_the_wait(
     settings = replace(run.settings, urls=[url])
     with pytest.raises(Interrupted, match=f"engine {url}: waiting for an answer, 0 s"):
         ensure_engine(run.folder, run.model, settings, policy[1], "run-v1", interrupt)
+
+
+def test_several_that_are_away_are_waited_for_as_one_and_the_one_that_comes_back_plays(
+    run: Run, theirs: Stranger, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_ALONE_SECONDS", 600.0)
+    monkeypatch.setattr(outside, "_BESIDE_OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr(outside, "_PROGRESS_SECONDS", 0.0)
+    proxy = Proxy(int(theirs.url.rpartition(":")[2]))
+    proxy.cut()
+    mended: list[str] = []
+
+    def mend(line: str) -> None:
+        if "waiting for an answer" in line and not mended:
+            mended.append(line)
+            proxy.mend()
+
+    settings = replace(run.settings, urls=[f"http://{HOST}:{free_port(0)}", proxy.url])
+    try:
+        (served,) = ensure_engine(run.folder, run.model, settings, policy[1], "run-v1", mend)
+    finally:
+        proxy.close()
+    assert served.base_url == proxy.url
+    assert mended == ["engine: waiting for an answer, 0 s, and no server is left"]
+
+
+def test_several_that_stay_away_are_told_with_the_reason_of_each(
+    run: Run, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_BESIDE_OTHERS_SECONDS", 0.0)
+    gone = [f"http://{HOST}:{free_port(0)}" for _ in range(2)]
+    with pytest.raises(Unavailable) as failed:
+        run.ensure(policy[1], "run-v1", urls=gone)
+    for url in gone:
+        assert str(failed.value).count(f"{url}: ConnectError") == 1
+
+
+def test_a_key_that_is_not_its_own_is_told_at_once_with_a_command_that_sends_it(
+    run: Run, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_wait(line: str) -> None:
+        raise AssertionError(line)
+
+    monkeypatch.setattr(outside, "_ALONE_SECONDS", 600.0)
+    monkeypatch.setattr(outside, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setenv(KEY_NAME, "another")
+    sends = rf"where its key is: {KEY_NAME}; `curl -H \"Authorization: Bearer \${KEY_NAME}\" http"
+    with pytest.raises(Unavailable, match=sends):
+        ensure_engine(run.folder, run.model, run.settings, policy[1], "run-v1", no_wait)
+
+
+def test_the_command_that_asks_a_server_reads_the_key_from_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a key").write_text("secret")
+    settings = EngineSettings(urls=["http://box:1/"], keys_from=[str(tmp_path / "a key")])
+    (address,) = addresses(settings)
+    said = subprocess.run(
+        ["sh", "-c", f'curl() {{ echo "$@"; }}; {address.curl.strip("`")}'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "-H Authorization: Bearer secret http://box:1/v1/models\n"
 
 
 @pytest.mark.parametrize("data", ["[{}]", '["x"]', '[{"id": "a"}, null]', "5"])
@@ -339,7 +404,7 @@ def test_a_file_of_authorities_that_is_not_there_is_bad_input(
 
 def keys(monkeypatch: pytest.MonkeyPatch, n: int, sources: Sequence[str]) -> list[str]:
     urls = [f"http://box-{i}" for i in range(n)]
-    return api_keys(EngineSettings(urls=urls, keys_from=list(sources)))
+    return [a.key for a in addresses(EngineSettings(urls=urls, keys_from=list(sources)))]
 
 
 def test_keys_come_from_the_environment_and_from_files(
@@ -393,6 +458,36 @@ def test_every_address_is_asked_before_anything_is_started(
     with pytest.raises(Unavailable, match="ConnectError"):
         look_at(gone)
     assert look_at(EngineSettings()) == []
+
+
+def test_all_that_is_wrong_in_the_evening_is_told_at_once(
+    settings: EngineSettings, tmp_path: Path
+) -> None:
+    gone = [f"http://{HOST}:{free_port(0)}/" for _ in range(2)]
+    with pytest.raises(Unavailable) as refused:
+        look_at(replace(settings, urls=gone, shared=str(tmp_path / "unmounted")))
+    for url in gone:
+        assert f" {url}v1/models`" in str(refused.value), "not with two slashes"
+    assert f"engine.shared: {tmp_path / 'unmounted'}: No such file" in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["shared", "shared_there"])
+def test_a_shared_path_that_the_server_would_read_as_another_is_refused(
+    settings: EngineSettings, tmp_path: Path, key: str
+) -> None:
+    paths = {"shared": str(tmp_path), key: "adapters"}
+    with pytest.raises(BadInput, match=rf"engine\.{key}: adapters is no absolute path"):
+        look_at(replace(settings, **paths))
+
+
+def test_a_shared_folder_may_be_named_by_the_home_folder(
+    run: Run, theirs: Stranger, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adapters").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = run.ensure(policy[1], "run-v1", shared="~/adapters").model_name
+    assert name in theirs.names()
+    assert adapter_sha(tmp_path / "adapters" / name) == adapter_sha(policy[1])
 
 
 def test_two_runs_never_give_the_same_name(
