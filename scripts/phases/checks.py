@@ -153,12 +153,12 @@ def check_envs(ctx: Context) -> str:
     needs for its first task, such as a database. Returns what was found.
 
     Raises `BadInput`, and `Unavailable` for a class whose reset fails. Servers and programs are not
-    started, and classes of a run on a cluster are not reset, because they are played elsewhere.
+    started. On a cluster this machine plays the classes too, as yardsticks.
     """
     envs = ctx.config.envs
     environment_hashes(envs, ROOT)
     in_process = [name for name, env in envs.items() if env.style == "trl"]
-    for name in in_process if not ctx.config.cluster.used else ():
+    for name in in_process:
         task = next((t for t in (*ctx.pool(), *ctx.heldout()) if t.env == name), None)
         if task is not None:
             ctx.run_async(_opened(ctx, task))

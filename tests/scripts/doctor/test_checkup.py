@@ -188,16 +188,17 @@ def test_an_environment_writes_its_prompts_so_they_are_not_measured(
     assert findings["prompts"].text == "not measured: an environment writes them"
 
 
+SQL = {
+    "use": "rollout.envs.sql.sql_env:SqlEnv",
+    "rewards": {"rollout.envs.sql.sql_rewards:correctness": 1.0},
+}
+NO_DATABASE = r"penguins\.sqlite: no such database; `\S+ -m rollout\.envs\.sql` makes"
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (
-            {
-                "use": "rollout.envs.sql.sql_env:SqlEnv",
-                "rewards": {"rollout.envs.sql.sql_rewards:correctness": 1.0},
-            },
-            r"penguins\.sqlite: no such database; `\S+ -m rollout\.envs\.sql` makes",
-        ),
+        (SQL, NO_DATABASE),
         (
             {"serve": "docs/openenv/guess_server.py:app", "python": "gone/bin/python"},
             r"gone/bin/python: no such program; `python3 -m venv \S+/gone ",
@@ -221,6 +222,20 @@ def test_what_an_environment_lacks_is_told_in_the_evening_with_what_makes_it(
     monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
     bad = {f.name: f.text for f in examine_run(with_environment(tmp_path, parts, **table))}
     assert re.search(said, bad["envs"]), bad["envs"]
+
+
+def test_it_is_told_of_a_run_on_a_cluster_too_whose_yardsticks_are_played_here(
+    parts: tuple[Path, Path],
+    tmp_path: Path,
+    none_registered: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("scripts.doctor.run_checks.check_cluster", lambda ctx: "one node")
+    run = with_environment(tmp_path, parts, **SQL)
+    run.config.write_text(f'{run.config.read_text()}\n[cluster]\nkind = "ray"\n')
+    bad = {f.name: f.text for f in examine_run(run)}
+    assert re.search(NO_DATABASE, bad["envs"]), bad["envs"]
 
 
 def test_a_copy_without_weights_cannot_go_on_and_this_is_told() -> None:
