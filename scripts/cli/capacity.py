@@ -178,6 +178,8 @@ def box_tables(
 
 
 def _where_it_bends(work: str, prediction: Prediction) -> str:
+    from scripts.prepare.capacity import advice
+
     bend = prediction.bend
     bound = (
         "is bound by memory bandwidth at any number in flight"
@@ -185,10 +187,12 @@ def _where_it_bends(work: str, prediction: Prediction) -> str:
         else f"is bound by FLOP/s from {bend:.0f} in flight on a device"
     )
     n = prediction.machines_that_pay
+    cheap = prediction.cheap_attempts
+    until = "at least until" if cheap == advice.ATTEMPTS[-1] else "until"
     machines = "a second machine does not pay" if n == 1 else f"up to {n} machines pay"
     return (
-        f"{work}: decoding {bound}; twice the attempts take less than 1.5 times as long up to"
-        f" {prediction.cheap_attempts} (with engine.max_num_seqs raised); {machines} (predicted)."
+        f"{work}: decoding {bound}; twice the attempts take less than 1.5 times as long {until}"
+        f" {cheap} are reached (with engine.max_num_seqs raised); {machines} (predicted)."
     )
 
 

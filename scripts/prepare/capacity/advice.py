@@ -82,7 +82,8 @@ class Case:
         return [(n, time.total) for n, time in found if time is not None]
 
     def cheap_attempts(self) -> int:
-        """Attempts a step up to which twice as many are cheap: where a step's seconds bend."""
+        """Attempts a step until which twice as many are cheap: where a step's seconds bend. The
+        last of `ATTEMPTS` where they bend at none."""
         curve = self.by_attempts()
         for (n, time), (_, twice) in itertools.pairwise(curve):
             if twice.total > CHEAP * time.total:

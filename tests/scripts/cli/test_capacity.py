@@ -16,6 +16,7 @@ from fieldkit.errors import BadInput
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.cli.capacity import seconds
+from scripts.prepare.capacity.advice import ATTEMPTS
 from scripts.prepare.capacity.box import shipped_boxes
 from scripts.run.folder import RunFolder
 from tests.scripts.cli.in_process import grpo, helps
@@ -48,6 +49,17 @@ def test_a_box_in_detail_has_parts_memory_bend_and_what_to_buy() -> None:
         assert words in said
     assert "The largest part is decoding" in said
     assert "measured: " not in said
+
+
+@pytest.mark.parametrize(
+    ("cheap", "says"), [(16, "long until 16 are"), (ATTEMPTS[-1], "long at least until 1024 are")]
+)
+def test_a_number_of_attempts_that_is_only_the_last_one_looked_at_is_told_as_that(
+    cheap: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.prepare.capacity.advice.Case.cheap_attempts", lambda case: cheap)
+    said = " ".join(typed("--box", "spark").output.split())
+    assert f"twice the attempts take less than 1.5 times as {says} reached" in said
 
 
 def test_several_devices_are_told_how_to_start_the_trainer() -> None:

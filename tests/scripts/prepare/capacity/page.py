@@ -207,8 +207,10 @@ They are for a night's first step: attempts of 11.75 turns, 128 sampled tokens, 
 longest 210.
 
 - *FLOP/s bind from*: so many attempts in flight on a device from which a faster processor helps
-  more than faster memory. ∞: the KV cache is full before.
-- *Cheap up to*: up to so many attempts a step, twice as many take less than 1.5 times as long.
+  more than faster memory. ∞: at none, as an attempt's KV cache takes longer to read than its token
+  to compute.
+- *Cheap up to*: until so many attempts a step are reached, twice as many take less than 1.5 times
+  as long. 1,024 are the most that were looked at.
 - *Machines*: from this number on, twice as many save less than a tenth.
 - *Next*: what to double first; – where nothing saves a tenth.
 - Engine and trainer stay loaded. The article restarted the engine for each step and loaded the
