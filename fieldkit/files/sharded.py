@@ -173,7 +173,10 @@ def _require(path: Path) -> Path:
 def _shards(folder: Path) -> list[_Shard]:
     """The shards that the index names: at least one."""
     path = folder / INDEX
-    value = read_json(path)
+    try:
+        value = read_json(path)
+    except BadInput as e:
+        raise BadInput(f"{e}; {_remedy(folder)}") from None
     try:
         if value["schema"] != SCHEMA:
             raise BadInput(f"{path}:1: schema is {value['schema']!r}, this version reads {SCHEMA}")

@@ -198,7 +198,6 @@ def test_a_damaged_shard_is_named_with_the_next_command(
         ('{"schema": 2, "shards": []}', "schema is 2, this version reads 1"),
         ('{"schema": 1, "shards": []}', "names no shard"),
         ('{"schema": 1, "shards": [{"name": "a"}]}', "not an index of shards"),
-        ("[1", "index.json"),
     ],
 )
 def test_an_index_that_is_none(path: Path, index: str, said: str) -> None:
@@ -206,6 +205,23 @@ def test_an_index_that_is_none(path: Path, index: str, said: str) -> None:
     (shards_of(path) / INDEX).write_text(index)
     with pytest.raises(BadInput, match=said):
         texts(path)
+
+
+def tear(index: Path) -> None:
+    index.write_text("[1", encoding="utf-8")
+
+
+@pytest.mark.parametrize("damage", [lose, tear])
+def test_a_damaged_index_is_named_with_the_next_command(
+    path: Path, damage: Callable[[Path], None]
+) -> None:
+    write_records(path, LINES, 300)
+    index = shards_of(path) / INDEX
+    damage(index)
+    with pytest.raises(BadInput) as refused:
+        texts(path)
+    assert str(refused.value).startswith(f"{index}:")
+    assert f"`rm -r {shlex.quote(str(shards_of(path)))}`" in str(refused.value)
 
 
 def test_a_reader_and_a_writer_hold_one_shard(path: Path) -> None:
