@@ -120,6 +120,7 @@ class Router:
         self._looking: set[asyncio.Task[None]] = set()
         self._back = asyncio.Event()
         self._last_loss = NoAnswer("no server was lost")
+        self._none_since = 0.0  # when the last server was lost
 
     async def __aenter__(self) -> Router:
         return self
@@ -138,13 +139,11 @@ class Router:
     ) -> Completion:
         """As `EngineClient.sample`, from a server that is not lost. Raises `NoAnswer` with the last
         one's reason where all are lost for longer than the patience."""
-        failed_at: float | None = None
         while True:
-            server = await self._choose(attempt, failed_at)
+            server = await self._choose(attempt)
             try:
                 return await self._ask(server, prompt_ids, sampling, seed, attempt.order)
             except Unavailable as e:
-                failed_at = self._clock() if failed_at is None else failed_at
                 self._lose(server, e)
 
     async def _ask(
@@ -180,12 +179,11 @@ class Router:
 
     # -- the choice ------------------------------------------------------------------------------
 
-    async def _choose(self, attempt: _Attempt, failed_at: float | None) -> _Server:
+    async def _choose(self, attempt: _Attempt) -> _Server:
         """The server for the attempt's next request. Waits where all are lost and one may return;
         raises its failure where none does."""
-        since = self._clock() if failed_at is None else failed_at
         while not (there := [s for s in self._servers if s.lost is None]):
-            left = self._patience - (self._clock() - since)
+            left = self._patience - (self._clock() - self._none_since)
             if left <= 0 or not self._some_may_return():
                 raise self._last_loss
             with suppress(TimeoutError):
@@ -224,6 +222,7 @@ class Router:
             request.cancel()
         self._back.clear()
         others = sum(s.lost is None for s in self._servers)
+        self._none_since = self._clock()
         self._on_change(f"{server.served.name} is lost, {others} left: {self._last_loss.what}")
         if server.may_return:
             looking = asyncio.create_task(self._look(server))

@@ -307,6 +307,34 @@ async def test_all_servers_lost_for_a_while_are_waited_for(
     assert whole == EVERY
 
 
+async def test_they_are_waited_for_from_when_the_last_was_lost_whenever_the_first_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "_LOOK_SECONDS", 0)
+    clock = Clock()
+    routed, servers, said = fleet(clock, 1.0, 200.0)
+
+    async def one_after_the_other() -> None:
+        await clock.pass_(0.5)
+        servers[0].down = True
+        while len(said) < 1:
+            await clock.pass_(0.1)
+        await clock.pass_(150.0)  # longer than a request is patient
+        servers[1].down = True
+        while len(said) < 2:
+            await clock.pass_(1.0)
+        await clock.pass_(60.0)
+        servers[0].down = False
+
+    whole, _ = await clock.run(asyncio.gather(step(routed, 1), one_after_the_other()))
+    assert whole == EVERY[:K]
+    assert [text.partition(":")[0] for text in said] == [
+        "engine 1 is lost, 1 left",
+        "engine 2 is lost, 0 left",
+        "engine 1 answers again",
+    ]
+
+
 async def test_servers_of_different_policies_are_never_taken_together() -> None:
     pairs: Any = [(served(1), Server(Clock())), (served(2, "b" * 64), Server(Clock()))]
     with pytest.raises(ValueError, match="do not serve one policy"):
