@@ -153,6 +153,11 @@ class NoAnswer(Unavailable):
         self.what = what
 
 
+class NotServed(NoAnswer):
+    """A server answers that it has no such adapter: it was started anew, or the adapter was
+    unloaded. Only who loads adapters can change that."""
+
+
 class _Unusable(Unavailable):
     """An answer that could not be trained on."""
 
@@ -304,8 +309,10 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
         reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
         if response.status_code in _TRANSIENT_STATUS:
             raise _Failed(reason, sent_at)
-        kind = BadInput if response.status_code in _BAD_REQUEST_STATUS else Unavailable
-        raise kind(f"{self.base_url}: {self.model_name} refused a request: {reason}")
+        refused = f"{self.base_url}: {self.model_name} refused a request: {reason}"
+        if response.status_code == httpx.codes.NOT_FOUND:
+            raise NotServed(f"{refused}.", "The same command loads it there again.")
+        raise (BadInput if response.status_code in _BAD_REQUEST_STATUS else Unavailable)(refused)
 
     def _gave_up(self, attempts: int, seconds: float, reason: str, alive: bool) -> Unavailable:
         times = "1 attempt" if attempts == 1 else f"{attempts} attempts"

@@ -26,6 +26,7 @@ from rollout.engine.client import (
     Completion,
     EngineClient,
     NoAnswer,
+    NotServed,
     Sampler,
 )
 from rollout.engine.proof import Verdict, proof_of
@@ -238,6 +239,12 @@ class Router:
                 await self._require_policy(server)
             except BadInput:
                 break  # it refuses what every server of this policy answers
+            except NotServed:
+                self._on_change(
+                    f"{server.served.name} answers, but without the adapter, as a server does that "
+                    "was started anew; the next phase gives it the adapter again"
+                )
+                break
             except FieldkitError:
                 continue
             server.lost, server.pace = None, None

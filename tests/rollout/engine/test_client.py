@@ -20,6 +20,7 @@ from rollout.engine.client import (
     ClientSettings,
     EngineClient,
     NoAnswer,
+    NotServed,
     _Seats,
     completion_of,
     prompt_logprobs_of,
@@ -493,7 +494,8 @@ async def test_a_refused_request_is_not_repeated() -> None:
         await reply(writer, "404 Not Found", {"error": "no such model"})
 
     async with flaky_server(respond) as (url, bodies), EngineClient(url, "key", "v0") as client:
-        with pytest.raises(Unavailable, match=r"v0 refused a request: HTTP 404.*no such model"):
+        said = r"v0 refused a request: HTTP 404.*no such model.*The same command loads it there"
+        with pytest.raises(NotServed, match=said):
             await client.sample(PROMPT, SAMPLING, seed=3)
     assert len(bodies) == 1
 

@@ -23,7 +23,7 @@ from fieldkit.process.owned import start_time
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import AdapterInfo
 from rollout.engine import router
-from rollout.engine.client import Completion, NoAnswer, Sampler
+from rollout.engine.client import Completion, NoAnswer, NotServed, Sampler
 from rollout.engine.lifecycle import HOTSWAP
 from rollout.engine.router import Router, is_alive, samplers
 from rollout.engine.target import Served
@@ -70,13 +70,15 @@ class Clock:
 class Server:
     """A client of a server that takes `seconds` for a token, shared by its requests.
 
-    down: every request fails while it is set. hangs: the first request from then on fails after
-    `TIMES_OUT` seconds, and no other one ends. asked: the prompts of its requests.
+    down: every request fails while it is set. anew: it was started anew, without the adapter.
+    hangs: the first request from then on fails after `TIMES_OUT` seconds, and no other one ends.
+    asked: the prompts of its requests.
     """
 
     clock: Clock
     seconds: float = 1.0
     down: bool = False
+    anew: bool = False
     hangs: bool = False
     hung: int = 0
     asked: list[tuple[int, ...]] = field(default_factory=list)
@@ -89,6 +91,8 @@ class Server:
     ) -> Completion:
         if self.down:
             raise Unavailable("no answer")
+        if self.anew:
+            raise NotServed("HTTP 404")
         self.asked.append(tuple(prompt_ids))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -112,6 +116,8 @@ class Server:
     async def logprobs(self, prompt_ids: Sequence[int]) -> tuple[float, ...]:
         if self.down or self.hangs:
             raise Unavailable("no answer")
+        if self.anew:
+            raise NotServed("HTTP 404")
         self.proven += 1
         return (-1.0,)
 
@@ -272,6 +278,33 @@ async def test_a_server_that_answers_again_proves_itself_and_is_used_again(
         "engine 1 answers again",
     ]
     assert servers[0].proven == 1
+
+
+async def test_a_server_that_was_started_anew_is_left_to_the_next_phase_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "_LOOK_SECONDS", 0)
+    clock = Clock()
+    routed, servers, said = fleet(clock, 1.0, 1.0)
+    servers[0].anew = True
+    assert await clock.run(step(routed, 4)) == EVERY
+    assert said == [
+        "engine 1 is lost, 1 left: HTTP 404",
+        "engine 1 answers, but without the adapter, as a server does that was started anew; the "
+        "next phase gives it the adapter again",
+    ]
+
+
+async def test_where_all_were_started_anew_the_phase_fails_at_once_and_can_load_the_adapter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "_LOOK_SECONDS", 0)
+    clock = Clock()
+    routed, servers, _ = fleet(clock, 1.0, 1.0)
+    for server in servers:
+        server.anew = True
+    with pytest.raises(NoAnswer, match="HTTP 404"):
+        await clock.run(step(routed, 1))
 
 
 async def test_where_all_are_gone_for_good_the_request_fails_at_once_with_the_last_reason() -> None:
