@@ -20,11 +20,12 @@ from fieldkit.errors import FieldkitError, Shortage, Unavailable
 from fieldkit.files.atomic import locked
 from fieldkit.gate import memory
 from fieldkit.process.owned import Owned, is_running
+from rollout.engine.addresses import addresses
 from rollout.engine.admin import Admin
 from rollout.engine.client import NoAnswer
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
-from rollout.engine.outside import addresses, await_one, outside_servers
+from rollout.engine.outside import await_one, outside_servers
 from rollout.engine.replica import Replica, entries_of
 from rollout.engine.server import Progress, Server, api_key, silent, url
 from rollout.engine.target import Served, Target, check_target

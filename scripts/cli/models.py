@@ -133,7 +133,7 @@ def serve(
 
     Example: grpo serve --host 0.0.0.0
     """
-    from rollout.engine.outside import read_key
+    from rollout.engine.addresses import read_key
     from scripts.phases.context import find_model
     from scripts.prepare.presets import preset_config
     from scripts.prepare.serving import SETTLED, Offer

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +22,7 @@ from rollout.engine import outside
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.outside import OWNER_FILE, addresses, look_at
+from rollout.engine.outside import OWNER_FILE, look_at
 from rollout.engine.port import HOST, free_port
 from rollout.engine.proof import Verdict
 from rollout.engine.serve import ensure_engine, find_servers, stop_engine
@@ -315,19 +314,6 @@ def test_a_key_that_is_not_its_own_is_told_at_once_with_a_command_that_sends_it(
         ensure_engine(run.folder, run.model, run.settings, policy[1], "run-v1", no_wait)
 
 
-def test_the_command_that_asks_a_server_reads_the_key_from_its_file(tmp_path: Path) -> None:
-    (tmp_path / "a key").write_text("secret")
-    settings = EngineSettings(urls=["http://box:1/"], keys_from=[str(tmp_path / "a key")])
-    (address,) = addresses(settings)
-    said = subprocess.run(
-        ["sh", "-c", f'curl() {{ echo "$@"; }}; {address.curl.strip("`")}'],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert said.stdout == "-H Authorization: Bearer secret http://box:1/v1/models\n"
-
-
 @pytest.mark.parametrize("data", ["[{}]", '["x"]', '[{"id": "a"}, null]', "5"])
 def test_a_server_that_lists_no_models_is_no_vllm(data: str) -> None:
     with answering([said("")], listed=f'{{"data": {data}}}') as endpoint:
@@ -399,55 +385,7 @@ def test_a_file_of_authorities_that_is_not_there_is_bad_input(
         look_at(EngineSettings(replicas=0, urls=["https://gpu-box"]))
 
 
-# -- keys ------------------------------------------------------------------------------------------
-
-
-def keys(monkeypatch: pytest.MonkeyPatch, n: int, sources: Sequence[str]) -> list[str]:
-    urls = [f"http://box-{i}" for i in range(n)]
-    return [a.key for a in addresses(EngineSettings(urls=urls, keys_from=list(sources)))]
-
-
-def test_keys_come_from_the_environment_and_from_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BOX_KEY", "of-the-environment\r")  # `$(cat FILE)` keeps it
-    file = tmp_path / "key"
-    file.write_bytes(b"of-a-file\r\n")
-    assert keys(monkeypatch, 2, ["BOX_KEY", str(file)]) == ["of-the-environment", "of-a-file"]
-    assert keys(monkeypatch, 2, ["BOX_KEY"]) == ["of-the-environment"] * 2
-    assert keys(monkeypatch, 2, ["BOX_KEY", ""]) == ["of-the-environment", ""]
-    assert keys(monkeypatch, 2, []) == ["", ""]
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("NO_SUCH_KEY", "the environment has no variable NO_SUCH_KEY"),
-        ("/no/such/key", "engine.keys_from: /no/such/key: No such file"),
-    ],
-)
-def test_a_key_that_is_nowhere_is_named(
-    monkeypatch: pytest.MonkeyPatch, source: str, says: str
-) -> None:
-    with pytest.raises(BadInput, match=says):
-        keys(monkeypatch, 1, [source])
-
-
-@pytest.mark.parametrize(
-    "value", [b"# my key\nsecret", b"two secret", b"\xffsecret", "gehe\u00edm-secret".encode()]
-)
-def test_what_cannot_be_a_key_is_refused_without_a_word_of_it(
-    value: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "key"
-    file.write_bytes(value)
-    monkeypatch.setenv("BOX_KEY", os.fsdecode(value))
-    for source in ("BOX_KEY", str(file)):
-        with pytest.raises(BadInput) as caught:
-            keys(monkeypatch, 1, [source])
-        assert f"what {source} holds is no key" in str(caught.value)
-        assert "secret" not in str(caught.value)
-        assert caught.value.__cause__ is None
+# -- before it begins ------------------------------------------------------------------------------
 
 
 def test_every_address_is_asked_before_anything_is_started(
@@ -475,7 +413,7 @@ def test_all_that_is_wrong_in_the_evening_is_told_at_once(
 def test_a_shared_path_that_the_server_would_read_as_another_is_refused(
     settings: EngineSettings, tmp_path: Path, key: str
 ) -> None:
-    paths = {"shared": str(tmp_path), key: "adapters"}
+    paths: dict[str, Any] = {"shared": str(tmp_path), key: "adapters"}
     with pytest.raises(BadInput, match=rf"engine\.{key}: adapters is no absolute path"):
         look_at(replace(settings, **paths))
 
