@@ -15,7 +15,7 @@ import hashlib
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,44 @@ def look_at(settings: EngineSettings) -> list[str]:
     return lines
 
 
+def take_back(run_dir: Path, settings: EngineSettings, on_progress: Progress) -> None:
+    """Have the servers in engine.urls unload what this run has given them, and remove its copies.
+    A server that cannot be asked keeps its adapters, with a line: the next phase asks again."""
+    if not settings.urls or not (run_dir / OWNER_FILE).exists():
+        return
+    owner = _owner(run_dir)
+    try:
+        there = addresses(settings)
+    except BadInput as e:
+        on_progress(f"engine: the servers in engine.urls keep the run's adapters: {e}")
+        return
+    for address in there:
+        try:
+            for card in _await_cards([address], 0.0, silent):
+                if _is_of(str(card["id"]), owner):
+                    on_progress(f"engine {address.url}: unloading adapter {card['id']}")
+                    with Admin(address.url, address.key, _LOOK_SECONDS) as admin:
+                        admin.unload(str(card["id"]))
+        except Unavailable as e:
+            on_progress(f"engine {address.url}: it keeps the run's adapters: {e}")
+    _remove_copies(settings, owner, keep=())
+
+
+def _is_of(name: str, owner: str) -> bool:
+    """Whether the run of this owner gave that name."""
+    return name.endswith(f"-{owner}")
+
+
+def _remove_copies(settings: EngineSettings, owner: str, keep: Collection[str]) -> None:
+    if not settings.shared:
+        return
+    with contextlib.suppress(OSError):  # the next adapter needs the folder, and says so
+        # Also what a kill left half written: nobody else writes under this owner's name.
+        for copy in _shared(settings).glob(f"*-{owner}*"):
+            if copy.name not in keep:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
 def _shared(settings: EngineSettings) -> Path:
     """engine.shared on this machine."""
     return Path(settings.shared).expanduser()
@@ -190,9 +228,9 @@ class OutsideServer:
                 self.say(f"loading adapter {name}")
                 self._load(admin, name, wanted[name])
             for name in listed - set(wanted):
-                if self._is_ours(name):
+                if _is_of(name, self._owner):
                     admin.unload(name)
-        self._remove_copies(wanted)
+        _remove_copies(self._settings, self._owner, keep=wanted)
 
     def _adapters(self) -> dict[str, AdapterInfo]:
         """The target's adapters by their names there."""
@@ -200,10 +238,6 @@ class OutsideServer:
 
     def _name(self, version: str, info: AdapterInfo) -> str:
         return f"{version}-{info.sha[:_SHA_SHOWN]}-{self._owner}"
-
-    def _is_ours(self, name: str) -> bool:
-        """Whether this run gave that name."""
-        return name.endswith(f"-{self._owner}")
 
     # -- the way of an adapter -------------------------------------------------------------------
 
@@ -218,15 +252,6 @@ class OutsideServer:
                 f"{e}. The server has to see {path}: engine.shared names a folder that both see, "
                 f"and its --max-lora-rank has to be {info.rank} or more"
             ) from e
-
-    def _remove_copies(self, wanted: dict[str, AdapterInfo]) -> None:
-        if not self._settings.shared:
-            return
-        with contextlib.suppress(OSError):  # the next adapter needs the folder, and says so
-            # Also what a kill left half written: nobody else writes under this owner's name.
-            for copy in _shared(self._settings).glob(f"*-{self._owner}*"):
-                if copy.name not in wanted:
-                    shutil.rmtree(copy, ignore_errors=True)
 
     # -- what it serves --------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from rollout.engine.admin import Admin
 from rollout.engine.client import NoAnswer
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
-from rollout.engine.outside import await_one, outside_servers
+from rollout.engine.outside import await_one, outside_servers, take_back
 from rollout.engine.replica import Replica, entries_of
 from rollout.engine.server import Progress, Server, api_key, silent, url
 from rollout.engine.target import Served, Target, check_target
@@ -178,7 +178,8 @@ def stop_engine(
 ) -> int:
     """End the run's own servers and everything they started, and wait until their memory is back.
 
-    What a killed server left is ended too. Returns the number of processes, 0 without a server.
+    What a killed server left is ended too, and those in engine.urls unload what the run gave them.
+    Returns the number of processes, 0 without a server.
     Raises `Shortage` if the memory does not come back, `Unavailable` if a process does not end; the
     other servers are ended all the same.
     """
@@ -192,6 +193,7 @@ def stop_engine(
                 ended += Server(run_dir, settings, on_progress, replica=replica).stop()
             except (FieldkitError, OSError) as e:
                 failures.append(e)
+        take_back(run_dir, settings, on_progress)
     if failures:
         raise failures[0]
     return ended
