@@ -190,7 +190,8 @@ def stop_engine(
         others = [r for e in entries_of(run_dir) if (r := Replica.named(e.name)).index]
         for replica in (Replica(), *others):
             try:
-                ended += Server(run_dir, settings, on_progress, replica=replica).stop()
+                server = Server(run_dir, settings, on_progress, replica=replica)
+                ended += server.stop(at_end=True)
             except (FieldkitError, OSError) as e:
                 failures.append(e)
         take_back(run_dir, settings, on_progress)

@@ -396,12 +396,13 @@ class Server:
 
     # -- its end -------------------------------------------------------------------------------
 
-    def stop(self) -> int:
+    def stop(self, *, at_end: bool = False) -> int:
         """End the server and its children, remove its leftovers, and wait for the memory.
 
-        What stays beside it ends first. Returns the number of the server's processes.
+        What stays beside it ends first; what works while it plays, only where no server follows
+        (at_end). Returns the number of the server's processes.
         """
-        end_beside(self.ledger, self.replica.name, self.settings.stop_seconds)
+        end_beside(self.ledger, self.replica.name, self.settings.stop_seconds, at_end=at_end)
         owned = self.ledger.get(self.replica.name)
         if owned is None:
             return 0

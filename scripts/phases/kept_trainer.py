@@ -30,7 +30,7 @@ from fieldkit.process.owned import (
     Owned,
     is_running,
 )
-from rollout.engine.leftovers import BESIDE, end_with_leftovers, new_scratch
+from rollout.engine.leftovers import BESIDE, OVERLAPS, end_with_leftovers, new_scratch
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
@@ -56,11 +56,13 @@ class Answer:
 
 
 class KeptTrainer:
-    """The kept trainer of one run. env: its whole environment but for the marks."""
+    """The kept trainer of one run. env: its whole environment but for the marks. overlaps: the
+    engine plays while it works, so that a server which is replaced meanwhile leaves it its step."""
 
-    def __init__(self, run_dir: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, run_dir: Path, env: Mapping[str, str], *, overlaps: bool = False) -> None:
         self._run_dir = run_dir
         self._env = env
+        self._overlaps = overlaps
         self._ledger = Ledger(run_dir / LEDGER_FILE)
 
     def ask(
@@ -117,6 +119,7 @@ class KeptTrainer:
                 log=self._run_dir / "log" / f"trainer-{time.strftime('%Y%m%d-%H%M%S')}.log",
                 info={
                     BESIDE: ENGINE,
+                    OVERLAPS: self._overlaps,
                     "scratch": str(scratch),
                     "socket": path,
                     "code": self._code(),

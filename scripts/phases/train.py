@@ -76,10 +76,11 @@ def train(ctx: Context) -> Done:
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
     engine = ctx.config.engine
-    kept = KeptTrainer(ctx.folder.path, _environment(ctx))
+    overlaps = ctx.config.run.overlap > 0
+    kept = KeptTrainer(ctx.folder.path, _environment(ctx), overlaps=overlaps)
     with ctx.watch.part("reclaim"):
         held = kept.held
-        if not ctx.config.run.overlap:  # else it plays meanwhile, and keeps its memory
+        if not overlaps:  # else it plays meanwhile, and keeps its memory
             ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
         stays = _stays(ctx)
         if not stays:

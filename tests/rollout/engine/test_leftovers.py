@@ -25,9 +25,17 @@ from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, family, terminate
 from fieldkit.process.shared_memory import PLACE, shared_files
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.leftovers import BESIDE, SCRATCH_VARIABLE, Leftovers, held_note, new_scratch
+from rollout.engine.leftovers import (
+    BESIDE,
+    OVERLAPS,
+    SCRATCH_VARIABLE,
+    Leftovers,
+    held_note,
+    new_scratch,
+)
 from rollout.engine.replica import ENGINE
 from rollout.engine.serve import stop_engine
+from rollout.engine.server import Server, silent
 
 # Has a block of shared memory whose name it says, and ends when it is asked to, removing nothing.
 SERVER = """
@@ -138,6 +146,21 @@ def test_a_full_disk_keeps_no_server_alive(
     monkeypatch.setattr(Ledger, "_write", full)
     assert stop_engine(run) == 2
     assert family(owned.marker) == []
+    assert beside.wait(timeout=5) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_trainer_that_works_while_the_engine_plays_outlives_a_server_that_is_replaced(
+    run: Path, scratch: Path, overlaps: bool
+) -> None:
+    start(run, scratch)
+    beside = subprocess.Popen(["sleep", "600"])
+    notes = {BESIDE: ENGINE, OVERLAPS: overlaps}
+    trainer = Ledger(run / LEDGER_FILE).announce("trainer", ["sleep"], run / "log", notes)
+    Ledger(run / LEDGER_FILE).started(trainer, beside.pid)
+    assert Server(run, EngineSettings(), silent).stop() == 2
+    assert (beside.poll() is None) == overlaps
+    stop_engine(run)
     assert beside.wait(timeout=5) == -signal.SIGTERM
 
 

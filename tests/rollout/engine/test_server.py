@@ -49,7 +49,7 @@ class Watched(Server):
     def _decide(self) -> Lifecycle:
         return self.used
 
-    def stop(self) -> int:
+    def stop(self, *, at_end: bool = False) -> int:
         self.done.append("stop")
         return 1
 
