@@ -23,8 +23,8 @@ from packaging.specifiers import SpecifierSet
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import locked, read_json, sha256_file, sha256_text, write_json
 from fieldkit.files.user_cache import cache_dir
-from scripts.base.checkout import ROOT
 
+_UV = Path(__file__).resolve().parents[1] / "setup" / "uv.sh"
 _READY = "ready.json"
 _SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<lines>(^#(| .*)$\s)+)^# ///\s*$")
 """The block of inline metadata, as PEP 723 defines it."""
@@ -226,8 +226,7 @@ def inline_metadata(path: Path) -> dict[str, Any]:
 
 def _uv(arguments: list[str]) -> str:
     """Run the installer of our own virtual environment; return its output."""
-    uv = str(ROOT / "scripts" / "setup" / "uv.sh")
-    done = subprocess.run([uv, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(_UV), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-12:])
         raise Unavailable(f"uv {arguments[0]} {arguments[1]} ended with {done.returncode}:\n{last}")

@@ -7,6 +7,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_disk_has_to_hold_spare_tasks_long_episodes_and_evaluations(data: Path) -> None:
     adapter = make_adapter(data / "adapter", make_tiny_model(data / "model"))
 
-    def needed(heldout: int = 0, **rollout: int) -> int:
+    def needed(heldout: int = 0, **rollout: Any) -> int:
         settings = replace(RunConfig().rollout, tasks_per_step=4, group_size=4, **rollout)
         run = replace(RunConfig().run, steps=10, eval_every=5)
         return disk_needed(replace(RunConfig(), run=run, rollout=settings), adapter, heldout)
