@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fieldkit.errors import BadInput, FieldkitError, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.vllm_server import is_cpu_build
@@ -84,6 +84,8 @@ def finding(name: str, check: Callable[[], str]) -> Finding:
     """A check's result, or its error, as a `Finding`."""
     try:
         return Finding(name, True, check())
+    except Interrupted:
+        raise
     except FieldkitError as e:
         return Finding(name, False, str(e), isinstance(e, BadInput))
 

@@ -6,7 +6,6 @@ Each process makes one. It finds files and reads tasks; the phases use them.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -15,16 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted
 from fieldkit.files.journal import Journal
-from fieldkit.files.json_text import parse_json
 from fieldkit.gate.memory import GIB
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
-from scripts.base.children import run_child
-from scripts.base.events import Tell, alarm, detail, note, progress
-from scripts.base.exit_codes import raise_code
+from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
-from scripts.prepare.hub import hub_copy, hub_model, is_whole
+from scripts.prepare.hub import download_beside, hub_copy, hub_model, is_whole
 from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -94,30 +90,8 @@ class Context:
     def _download(self, hub_id: str) -> Path:
         """Download a model, in sight. Raises `BadInput`, `Shortage` for a full disk, and
         `Interrupted` if the person asked to stop now."""
-        said: dict[str, Any] = {}
-
-        def hear(line: str) -> None:
-            try:
-                said.update(parse_json(line, "download"))
-            except BadInput:  # a library printed it
-                detail(self.tell, line)
-                return
-            if "total" in said:
-                here, total = said["here"] // 10**6, said["total"] // 10**6
-                progress(self.tell, "MB of the model", here, total)
-
-        log = self.folder.log / "download.log"
-        code = run_child(
-            [sys.executable, "-P", "-m", "scripts.prepare.hub", hub_id],
-            ledger=Ledger(self.folder.ledger),
-            name="download",
-            log=log,
-            on_line=hear,
-            stop_asked=lambda: self.wish.now,
-        )
-        self.check_stop()
-        raise_code(code, said.get("error", ""), "the download", log)
-        return Path(said["folder"])
+        ledger, log = Ledger(self.folder.ledger), self.folder.log / "download.log"
+        return download_beside(hub_id, ledger, log, self.tell, lambda: self.wish.now)
 
     def engine(self) -> EngineSettings:
         """[engine], with the memory that the trainer may need at most where run.toml does not set

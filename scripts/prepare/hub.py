@@ -1,8 +1,8 @@
 """A model of the hub: its copy on this machine, which is downloaded where there is none.
 
-`python -m scripts.prepare.hub ID` downloads one and tells of it in JSON lines. A phase does it so,
-because the hub's client can be ended at any moment only together with its process: it downloads in
-threads of its own.
+`python -m scripts.prepare.hub ID` downloads one and tells of it in JSON lines. Every command does
+it so, because the hub's client can be ended at any moment only together with its process: it
+downloads in threads of its own.
 """
 
 from __future__ import annotations
@@ -10,18 +10,41 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import BadInput, Shortage, foreseen
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, Shortage, foreseen
 from fieldkit.files.atomic import read_json
+from fieldkit.files.json_text import parse_json
+from fieldkit.files.user_cache import cache_dir
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
+from scripts.base.children import run_child
+from scripts.base.display import make_display
+from scripts.base.events import Tell, detail, progress
+from scripts.base.exit_codes import raise_code
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+_STOPPED = "stopped; the same command goes on from here"
 
 
 def hub_model(hub_id: str) -> Path:
-    """The folder of a model of the hub, which is downloaded if it is not here. As `download`."""
-    return hub_copy(hub_id) or download(hub_id)
+    """The folder of a model of the hub, which is downloaded if it is not here, in sight on stderr.
+
+    Raises as `download_beside`; Ctrl-C ends the download at once.
+    """
+    if (copy := hub_copy(hub_id)) is not None:
+        return copy
+    log, display = cache_dir() / "download.log", make_display(details=True, out=sys.stderr)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            ledger = Ledger(Path(scratch) / LEDGER_FILE)
+            return download_beside(hub_id, ledger, log, display.tell)
+    except Interrupted:
+        raise Interrupted(_STOPPED) from None
+    finally:
+        display.close()
 
 
 def hub_copy(hub_id: str) -> Path | None:
@@ -40,8 +63,43 @@ def hub_copy(hub_id: str) -> Path | None:
     return copy if is_whole(copy) else None
 
 
+def download_beside(
+    hub_id: str,
+    ledger: Ledger,
+    log: Path,
+    tell: Tell,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Path:
+    """`download` in a child, which a stop ends at once. Raises as it, and `Interrupted`."""
+    said: dict[str, Any] = {}
+
+    def hear(line: str) -> None:
+        try:
+            said.update(parse_json(line, "download"))
+        except BadInput:  # a library printed it
+            detail(tell, line)
+            return
+        if "total" in said:
+            here, total = said["here"] // 10**6, said["total"] // 10**6
+            progress(tell, "MB of the model", here, total)
+
+    code = run_child(
+        [sys.executable, "-P", "-m", "scripts.prepare.hub", hub_id],
+        ledger=ledger,
+        name="download",
+        log=log,
+        on_line=hear,
+        stop_asked=stop_asked,
+    )
+    if stop_asked():
+        raise Interrupted(_STOPPED)
+    raise_code(code, said.get("error", ""), "the download", log)
+    return Path(said["folder"])
+
+
 def download(hub_id: str, bar: type[Any] | None = None) -> Path:
-    """Download a model; its folder. Files that came whole are kept where it is interrupted.
+    """Download a model in this process; its folder. Files that came whole are kept where it is
+    interrupted.
 
     bar: a class like tqdm's; the client's own, which a terminal shows, without one. Raises
     `BadInput`, and `Shortage` for a full disk.
@@ -52,6 +110,8 @@ def download(hub_id: str, bar: type[Any] | None = None) -> Path:
         copy = Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, tqdm_class=bar))
         if missing := _missing(copy):
             raise FileNotFoundError(f"it has no {missing}")
+    except FieldkitError:  # a stop, as a signal's handler raises it
+        raise
     except Exception as e:  # the hub client raises a dozen unrelated classes
         if isinstance(known := foreseen(e), Shortage):
             raise known from e

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fieldkit.errors import Shortage
+from fieldkit.errors import Interrupted, Shortage
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.forecast import MemoryForecast
@@ -54,6 +54,14 @@ def test_everything_that_is_wrong_is_told_and_not_only_the_first(
     assert "tasks_per_step is 100" in bad["tasks"]
     assert "nowhere: no such folder" in bad["adapter"]
     assert "forecast" not in bad
+
+
+def test_a_stop_in_a_check_is_no_complaint_of_it() -> None:
+    def stopped() -> str:
+        raise Interrupted("stopped")
+
+    with pytest.raises(Interrupted):
+        checkup.finding("model", stopped)
 
 
 def test_a_full_disk_is_told_with_a_command_that_can_be_typed(

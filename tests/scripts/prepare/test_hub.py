@@ -5,21 +5,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.errors import LocalEntryNotFoundError
 
 from fieldkit.errors import BadInput, Interrupted, Shortage
 from scripts.base.events import Event, EventKind, Tell
 from scripts.base.signals import Wish
 from scripts.phases.context import Context
-from scripts.prepare.hub import download, hub_model
+from scripts.prepare.hub import download, hub_copy, hub_model
 from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
@@ -31,12 +33,22 @@ FILES = {
     "model.safetensors": bytes(40_000_000),
     "README.md": b"not asked for",
 }
+STALLS_BEYOND = 1_000_000
+
+
+@dataclass
+class _Stall:
+    """A file that stops coming in the middle: `begun` once it does, until `over`."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class _Hub(BaseHTTPRequestHandler):
     """The part of a hub's protocol by which the client lists and fetches a model's files."""
 
     protocol_version = "HTTP/1.1"
+    stalls: _Stall | None = None
 
     def do_GET(self) -> None:
         self._answer(send=True)
@@ -63,7 +75,11 @@ class _Hub(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if send:
+        if send and self.stalls is not None and len(body) > STALLS_BEYOND:
+            self.wfile.write(body[:STALLS_BEYOND])
+            self.stalls.begun.set()
+            self.stalls.over.wait()
+        elif send:
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
@@ -81,7 +97,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url, copies = f"http://127.0.0.1:{server.server_port}", tmp_path / "hub"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(copies))  # of this process
-    for name, value in {"HF_ENDPOINT": url, "HF_HUB_CACHE": str(copies)}.items():
+    places = {"HF_HUB_CACHE": str(copies), "GRPO_CACHE": str(tmp_path / "cache")}
+    for name, value in {"HF_ENDPOINT": url, **places}.items():
         monkeypatch.setenv(name, value)
     try:
         yield copies
@@ -159,33 +176,45 @@ def test_a_full_disk_is_no_trouble_of_the_network(monkeypatch: pytest.MonkeyPatc
         download("some/model")
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_model_of_the_hub_is_asked_for_only_where_it_is_not_cached(
-    cached: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_model_of_the_hub_is_asked_for_only_where_it_is_not_here(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newer copy in the middle of a night would be another model."""
-    asked: list[bool] = []
-    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
-        (tmp_path / name).touch()
+    with monkeypatch.context() as off:
+        off.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(BadInput, match="its download from the hub failed"):
+            hub_model("some/model")
+    folder = hub_model("some/model")
+    assert (folder / "model.safetensors").stat().st_size == 40_000_000
+    (folder / "tokenizer_config.json").unlink()  # another program left it so
+    assert (hub_model("some/model") / "tokenizer_config.json").is_file()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub_model("some/model") == folder
 
-    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
-        asked.append(local_files_only)
-        if cached:
-            return str(tmp_path)
-        raise LocalEntryNotFoundError("none") if local_files_only else ConnectionError("no route")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    if cached:
-        assert hub_model("some/model") == tmp_path
-        assert asked == [True]
-        return
-    with pytest.raises(BadInput, match=r"its download from the hub failed \(ConnectionError"):
-        hub_model("some/model")
-    assert asked == [True, False]
+def test_ctrl_c_ends_a_commands_download_at_once(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stall = _Stall()
+    monkeypatch.setattr(_Hub, "stalls", stall)
+    words = ["prove", str(tmp_path / "adapter"), "--model", "some/model"]
+    command = subprocess.Popen(
+        [sys.executable, "-P", "-m", "scripts.cli", *words], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert stall.begun.wait(60)
+        command.send_signal(signal.SIGINT)
+        told = command.communicate(timeout=10)[1]
+    finally:
+        stall.over.set()
+        command.kill()
+        command.wait()
+    assert command.returncode == Interrupted.exit_code
+    assert told.endswith("error: stopped; the same command goes on from here\n")
 
 
 @pytest.mark.parametrize("lacks", ["tokenizer_config.json", "model-2.safetensors"])
-def test_a_copy_that_another_program_left_without_weights_or_tokenizer_is_completed(
+def test_a_copy_without_weights_or_tokenizer_is_not_whole(
     lacks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     names = ("config.json", "tokenizer_config.json", "model-1.safetensors", "model-2.safetensors")
@@ -193,12 +222,7 @@ def test_a_copy_that_another_program_left_without_weights_or_tokenizer_is_comple
         (tmp_path / name).touch()
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    assert hub_copy("some/model") == tmp_path
     (tmp_path / lacks).unlink()
-
-    def download(hub_id: str, *, local_files_only: bool = False, **other: Any) -> str:
-        if not local_files_only:
-            (tmp_path / lacks).touch()
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert (hub_model("some/model") / lacks).is_file()
+    assert hub_copy("some/model") is None
