@@ -142,8 +142,9 @@ def author_tasks(
     """
     most = most or REPLIES_A_TASK * wanted
     journal = Journal(out.with_name(f"{out.stem}.replies.jsonl"))
+    tasks_apart = [task for file in apart for task in read_tasks(file)]
     found = _resumed(out, seed, {str(file): sha256_file(file) for file in apart}, journal)
-    judge = _Judge(found, [task for file in apart for task in read_tasks(file)], scratch, progress)
+    judge = _Judge(found, tasks_apart, scratch, progress)
     asking = _Asking(author, seed, say)
     left = (b for b in briefs(seed) if b.number not in found.judged)
     while (missing := wanted - len(found.kept)) > 0 and (budget := most - len(found.judged)) > 0:
@@ -165,10 +166,11 @@ def _resumed(out: Path, seed: int, apart: Mapping[str, str], journal: Journal) -
     """What an earlier start has left. apart: the hashes of the evaluation tasks' files."""
     found = Authored(out, seed)
     entries = journal.read()
-    if not entries:
-        if out.exists():
+    if all(entry.event == "begun" for entry in entries):  # no reply came yet
+        if out.exists() and out.stat().st_size:
             raise BadInput(f"{out}: it holds other tasks; name another file with --out")
         out.parent.mkdir(parents=True, exist_ok=True)
+        journal.path.unlink(missing_ok=True)
         journal.append("begun", seed=seed, apart=apart)
         return found
     if entries[0].data.get("seed") != seed:

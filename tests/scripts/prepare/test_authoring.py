@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fieldkit.codec import encode
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.files.journal import Journal
 from rollout.synth.written import _EXAMPLE, briefs
 from rollout.tasks import read_tasks
@@ -190,7 +190,6 @@ def test_what_is_kept_stays_apart_from_the_same_tasks(write: Written, tmp_path: 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"event": "begun", "seed": 7}, "it was begun with --seed 7"),
         ({"event": "reply", "number": "x"}, "not a journal of replies"),
         ({"event": "reply", "number": 0, "fate": "LOST"}, "not a journal of replies"),
     ],
@@ -199,11 +198,27 @@ def test_a_journal_that_does_not_fit_is_refused(
     write: Written, line: dict[str, Any], reason: str
 ) -> None:
     journal = Journal(write.folder / "tasks.replies.jsonl")
-    if line["event"] != "begun":
-        journal.append("begun", seed=0)
+    journal.append("begun", seed=0)
     journal.append(line["event"], **{k: v for k, v in line.items() if k != "event"})
     with pytest.raises(BadInput, match=reason):
         write([said(copy_task(0))], 1)
+
+
+def test_what_was_begun_with_another_seed_is_not_gone_on_with(write: Written) -> None:
+    write([said(copy_task(0))], 1, most=1, seed=7)
+    with pytest.raises(BadInput, match="it was begun with --seed 7; give that seed"):
+        write([said(copy_task(1))], 2)
+
+
+def test_a_start_that_got_no_reply_binds_nothing(write: Written, tmp_path: Path) -> None:
+    bad = tmp_path / "apart.jsonl"
+    bad.write_text("{}\n")
+    with pytest.raises(BadInput, match=f"{bad}:1"):
+        write([said(copy_task(0))], 1, most=1, apart=[bad])
+    with pytest.raises(FieldkitError, match="401"):
+        write([(401, "no such key")], 1, most=1)
+    found = write([said(copy_task(0))], 1, most=1, seed=7)
+    assert read_tasks(write.out) == tuple(found.kept)
 
 
 def test_a_file_that_was_changed_is_not_gone_on_with(write: Written) -> None:
