@@ -218,7 +218,7 @@ def refused(error: ChatHTTPError, model: str) -> BadInput | Unavailable:
             " holds it"
         )
     if error.status_code == 404:
-        return BadInput(f"{error}: no model {model!r} there, or --endpoint lacks its /v1")
+        return BadInput(f"{error}: no model {model!r} there, or the URL lacks its /v1")
     if 400 <= error.status_code < 500 and error.status_code not in BUSY:
         return BadInput(f"{error}: the endpoint refuses such a request")
     return Unavailable(str(error))

@@ -51,6 +51,10 @@ def synth(
         int | None,
         typer.Option(min=1, metavar="N", help="Judge at most so many replies; default: 5 a task."),
     ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Ask for so many replies at a time; default: 16."),
+    ] = None,
     apart: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Evaluation tasks that no written task may resemble."),
@@ -73,7 +77,7 @@ def synth(
 
     from scripts.base.display import progress_bar
     from scripts.phases.single_arm import find_endpoint
-    from scripts.prepare.authoring import Author, apart_files, author_tasks
+    from scripts.prepare.authoring import AT_ONCE, Author, apart_files, author_tasks
     from scripts.prepare.task_sets import write_splits
 
     if author is not None:
@@ -94,14 +98,17 @@ def synth(
                 seed=seed,
                 most=replies,
                 apart=files,
+                at_once=at_once or AT_ONCE,
             )
         given = {"--author": author, "--model": model, "--key-from": key_from, "--seed": seed}
+        given |= {"--at-once": at_once}
         typed = [word for flag, value in given.items() if value for word in (flag, str(value))]
         typed += [word for file in apart or () for word in ("--apart", str(file))]
         _tell(authored, shlex.join(typed), tasks, json_)
         return
     of_author = {"--model": model, "--tasks": tasks, "--replies": replies, "--apart": apart}
-    refuse(of_author | {"--key-from": key_from}, "goes only with --author, whose tasks it is about")
+    of_author |= {"--key-from": key_from, "--at-once": at_once}
+    refuse(of_author, "goes only with --author, whose tasks it is about")
     folder = out or Path("data")
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         sizes = write_splits(seed, folder, Path(scratch), progress, force)

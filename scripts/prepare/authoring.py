@@ -2,8 +2,8 @@
 
 A model's task may be impossible, pass by itself, or repeat another one. A task is kept if its own
 commands satisfy its assertions in the environment of every rollout, if doing nothing does not, and
-if its request is not much like that of a kept task or of an evaluation task. What became of every
-reply is in a journal beside the file, from which the same command goes on after a stop.
+if its request is not much like that of a kept task or of an evaluation task. Every reply, and what
+became of it, is in a journal beside the file, from which the same command goes on after a stop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.client import AsyncChatClient, ChatError, ChatHTTPError
+from fieldkit.client.chat import BUSY
 from fieldkit.codec import encode, from_plain, plain
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.files.atomic import sha256_file, write_text
 from fieldkit.files.journal import Journal
 from fieldkit.records import Task
 from rollout.envs.registry import environment_of
+from rollout.policies import refused
 from rollout.sandbox.command import SandboxSettings
 from rollout.seeds import author_seed
 from rollout.synth.written import (
@@ -50,9 +52,13 @@ MOST_TOKENS = 1024
 REPLY_SECONDS = 300.0
 """The time limit of one reply, its wait in the server's queue included."""
 AT_ONCE = 16
-"""Requests in flight: it is somebody else's server."""
-REFUSED = (400, 422)
+"""Requests in flight unless a person says how many: it is somebody else's server."""
+NO_SCHEMA = (400, 422)
 """Status codes of a server that does not take a JSON schema."""
+OF_NO_BRIEF = (401, 403, 404, *BUSY)
+"""Status codes that say nothing of the one brief that was asked for."""
+TOO_MANY = 429
+"""The status code of a server that is asked too often."""
 REPLIES_A_TASK = 5
 """So many replies are asked for at most for each wanted task."""
 
@@ -61,6 +67,7 @@ class Fate(StrEnum):
     """What became of a reply."""
 
     KEPT = "kept"
+    REFUSED = "the server gives none to its brief"
     UNREADABLE = "no task could be read from it"
     UNSOUND = "a task that cannot be played"
     IDLE = "doing nothing passes it"
@@ -98,10 +105,12 @@ class Author:
 
 @dataclass
 class Authored:
-    """The replies of one task file so far, by the number of their briefs, as they were judged."""
+    """The replies of one task file so far, by the number of their briefs: their texts, and how they
+    were judged."""
 
     file: Path
     seed: int
+    texts: dict[int, str] = field(default_factory=dict)
     judged: dict[int, Judged] = field(default_factory=dict)
 
     @property
@@ -133,31 +142,37 @@ def author_tasks(
     seed: int = 0,
     most: int | None = None,
     apart: Sequence[Path] = (),
+    at_once: int = AT_ONCE,
 ) -> Authored:
     """Have tasks written until `wanted` are kept in `out`, or `most` replies were judged.
 
-    apart: files of evaluation tasks. Raises `BadInput` if `out` holds tasks of another origin or
-    was begun with another seed or apart from other tasks, and `Unavailable` where the model does
-    not answer; what was judged until then is kept.
+    apart: files of evaluation tasks. at_once: requests in flight. Raises `BadInput` if `out` holds
+    tasks of another origin or was begun with another seed or apart from other tasks, or if the
+    server refuses every request, and `Unavailable` where it does not answer; what came until then
+    is kept.
     """
     most = most or REPLIES_A_TASK * wanted
     journal = Journal(out.with_name(f"{out.stem}.replies.jsonl"))
     tasks_apart = [task for file in apart for task in read_tasks(file)]
     found = _resumed(out, seed, {str(file): sha256_file(file) for file in apart}, journal)
     judge = _Judge(found, tasks_apart, scratch, progress)
-    asking = _Asking(author, seed, say)
+    asking = _Asking(author, seed, say, found, journal, progress)
     left = (b for b in briefs(seed) if b.number not in found.judged)
     while (missing := wanted - len(found.kept)) > 0 and (budget := most - len(found.judged)) > 0:
         progress("tasks written", len(found.kept), wanted)
-        replies = asyncio.run(asking.ask(list(itertools.islice(left, min(AT_ONCE, budget)))))
-        good = [(b, r) for b, r in replies if isinstance(r, str)]
-        for judged in judge.all(good, author.model, out.stem, missing):
+        batch = list(itertools.islice(left, min(at_once, budget)))
+        failed = asyncio.run(asking.ask([b for b in batch if b.number not in found.texts]))
+        good = [(b, found.texts[b.number]) for b in batch if b.number in found.texts]
+        unanswered = [Judged(b, Fate.REFUSED, str(e)) for b, e in failed if _is_of_brief(e)]
+        if not (found.texts or found.judged):
+            unanswered = []  # a server that has taken no request refuses more than these briefs
+        for judged in (*unanswered, *judge.all(good, author.model, out.stem, missing)):
             journal.append("reply", **_entry(judged))
             found.judged[judged.brief.number] = judged
         write_text(out, found.text)
-        for _, error in replies:
-            if isinstance(error, Exception):
-                raise error
+        for brief, error in failed:
+            if brief.number not in found.judged:
+                raise _for_a_person(error, author)
     progress("tasks written", len(found.kept), wanted)
     return found
 
@@ -184,6 +199,8 @@ def _resumed(out: Path, seed: int, apart: Mapping[str, str], journal: Journal) -
         last = max((data["number"] for data in replies), default=-1)
         asked = list(itertools.islice(briefs(seed), last + 1))
         found.judged = {d["number"]: _judged(d, asked[d["number"]]) for d in replies}
+        came = [entry.data for entry in entries if entry.event == "text"]
+        found.texts = {d["number"]: str(d["text"]) for d in came}
     except (KeyError, TypeError, IndexError) as e:
         raise BadInput(
             f"{journal.path}: not a journal of replies ({e!r}); name another file with --out"
@@ -228,39 +245,50 @@ def _judged(data: dict[str, Any], brief: Brief) -> Judged:
     return Judged(brief, Fate[data["fate"]], data["why"], task)
 
 
-Reply = str | Exception
-"""The text of a reply, or why there is none."""
-
-
 @dataclass
 class _Asking:
-    """Asks for the tasks of briefs, by a JSON schema where the server takes one."""
+    """Asks for the tasks of briefs, by a JSON schema where the server takes one. A text is in the
+    journal as soon as it is here."""
 
     author: Author
     seed: int
     say: Callable[[str], None]
+    found: Authored
+    journal: Journal
+    progress: Progress
     by_schema: bool = True
+    takes_schema: bool = False
 
-    async def ask(self, wanted: Sequence[Brief]) -> list[tuple[Brief, Reply]]:
-        """Each brief with its reply, all at once."""
+    async def ask(self, wanted: Sequence[Brief]) -> list[tuple[Brief, ChatError]]:
+        """Ask for all at once; those that got no text, and why."""
         client = AsyncChatClient(
             self.author.url, self.author.model, self.author.api_key, timeout=REPLY_SECONDS
         )
         async with client:
-            found = await self._all(client, wanted)
-            refused = [
-                r for r in found if isinstance(r, ChatHTTPError) and r.status_code in REFUSED
-            ]
-            if self.by_schema and len(refused) == len(found):
-                self.say(f"the server takes no JSON schema; the model is only told: {refused[0]}")
+            failed = await self._all(client, wanted)
+            no_schema = [e for _, e in failed if _status(e) in NO_SCHEMA]
+            if self.by_schema and not self.takes_schema and len(no_schema) == len(wanted) > 0:
+                self.say(f"the server takes no JSON schema; the model is only told: {no_schema[0]}")
                 self.by_schema = False
-                found = await self._all(client, wanted)
-        return list(zip(wanted, map(_told, found), strict=True))
+                failed = await self._all(client, wanted)
+        return failed
 
-    async def _all(self, client: AsyncChatClient, wanted: Sequence[Brief]) -> list[Reply]:
-        return list(await asyncio.gather(*(self._reply(client, brief) for brief in wanted)))
+    async def _all(
+        self, client: AsyncChatClient, wanted: Sequence[Brief]
+    ) -> list[tuple[Brief, ChatError]]:
+        n_here = 0
 
-    async def _reply(self, client: AsyncChatClient, brief: Brief) -> Reply:
+        async def one(brief: Brief) -> ChatError | None:
+            nonlocal n_here
+            failed = await self._text(client, brief)
+            n_here += 1
+            self.progress("replies of the author", n_here, len(wanted))
+            return failed
+
+        errors = await asyncio.gather(*map(one, wanted))
+        return [(b, e) for b, e in zip(wanted, errors, strict=True) if e is not None]
+
+    async def _text(self, client: AsyncChatClient, brief: Brief) -> ChatError | None:
         schema = {"name": "task", "schema": REPLY_SCHEMA, "strict": True}
         form = {"response_format": {"type": "json_schema", "json_schema": schema}}
         try:
@@ -271,18 +299,40 @@ class _Asking:
                 seed=author_seed(self.seed, brief.number),
                 **(form if self.by_schema else {}),
             )
+            text = str(answer["choices"][0]["message"]["content"] or "")
         except ChatError as e:
             return e
-        try:
-            return str(answer["choices"][0]["message"]["content"] or "")
         except (KeyError, IndexError, TypeError):
-            return Unavailable(f"{self.author.url}: the answer holds no message")
+            return _NoMessage(f"{self.author.url}: the answer holds no message")
+        self.journal.append("text", number=brief.number, text=text)
+        self.found.texts[brief.number] = text
+        self.takes_schema = self.by_schema
+        return None
 
 
-def _told(reply: Reply) -> Reply:
-    if isinstance(reply, ChatError):
-        return Unavailable(f"{reply}; what was judged is kept, and the same command goes on")
-    return reply
+class _NoMessage(ChatError):
+    """An answer without a message."""
+
+
+def _status(error: ChatError) -> int | None:
+    return error.status_code if isinstance(error, ChatHTTPError) else None
+
+
+def _is_of_brief(error: ChatError) -> bool:
+    """Whether the server answers, but not to this brief: a content filter refuses one, say."""
+    status = _status(error)
+    if status is None:
+        return isinstance(error, _NoMessage)
+    return 400 <= status < 500 and status not in OF_NO_BRIEF
+
+
+def _for_a_person(error: ChatError, author: Author) -> FieldkitError:
+    """A failure that ends the command, with what to do about it."""
+    known = refused(error, author.model) if isinstance(error, ChatHTTPError) else None
+    if isinstance(known, BadInput) and _status(error) not in BUSY:
+        return BadInput(f"{known}; what came until then is kept")
+    fewer = "; --at-once 1 asks for one reply at a time" if _status(error) == TOO_MANY else ""
+    return Unavailable(f"{error}; what came is kept, and the same command goes on{fewer}")
 
 
 @dataclass

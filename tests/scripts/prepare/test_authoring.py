@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from fieldkit.codec import encode
-from fieldkit.errors import BadInput, FieldkitError, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable
 from fieldkit.files.journal import Journal
 from rollout.synth.written import _EXAMPLE, briefs
 from rollout.tasks import read_tasks
 from scripts.base.checkout import from_checkout
+from scripts.base.display import Progress
 from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, author_tasks
 from tests.fieldkit.answering import Endpoint, answering, said
 from tests.scripts.typed import BAD_INPUT, grpo
@@ -50,6 +51,7 @@ class Written:
         self.out = folder / "tasks.jsonl"
         self.told: list[str] = []
         self.endpoint: Endpoint | None = None
+        self.progress: Progress = lambda what, done, total: None
 
     def __call__(self, answers: Sequence[tuple[int, str]], wanted: int, **more: Any) -> Authored:
         with answering(answers) as endpoint:
@@ -59,7 +61,7 @@ class Written:
                 wanted,
                 self.out,
                 self.folder / "scratch",
-                lambda what, done, total: None,
+                self.progress,
                 self.told.append,
                 **more,
             )
@@ -133,11 +135,58 @@ def test_the_same_command_goes_on_and_asks_nothing_twice(write: Written) -> None
 
 def test_a_server_that_fails_loses_nothing_that_was_judged(write: Written) -> None:
     answers = [said(copy_task(n)) for n in range(3)] + [(401, "no such key")]
-    with pytest.raises(Unavailable, match=r"401: no such key; what was judged is kept"):
+    with pytest.raises(BadInput, match=r"401: no such key: .* --key-from .*; what came .* is kept"):
         write(answers, 5)
     assert sorted(t.prompt for t in read_tasks(write.out)) == sorted(COPIES)
     assert write.endpoint is not None
     assert len(write.endpoint.asked) == AT_ONCE
+
+
+def test_a_brief_that_the_server_refuses_is_asked_once(write: Written) -> None:
+    """A content filter refuses one prompt for good, and one answer may hold no message."""
+    answers = [said(copy_task(0)), (400, "content_filter"), (200, "{}"), said(copy_task(1))]
+    found = write(answers, 2, at_once=1)
+    assert [t.prompt for t in found.kept] == [COPIES[0], COPIES[1]]
+    assert found.fates()[Fate.REFUSED][0] == 2
+    assert write.told == [], "a server that took a schema takes schemas"
+    write([(500, "")], 2)  # all are there, so nobody is asked
+
+
+def test_a_server_that_refuses_every_brief_is_not_asked_on(write: Written) -> None:
+    with pytest.raises(BadInput, match="422: max_tokens is unknown: the endpoint refuses"):
+        write([(422, "max_tokens is unknown")], 1, at_once=1)
+    assert write.endpoint is not None
+    assert len(write.endpoint.asked) == 2, "with a schema and without"
+    assert write.fates() == {}
+
+
+def test_a_server_that_is_asked_too_often_can_be_asked_less(
+    write: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldkit.client.chat.LONGEST_WAIT_S", 0.0)
+    with pytest.raises(Unavailable, match=r"429: slower; .*the same command goes on; --at-once 1 "):
+        write([(429, "slower")], 1, at_once=2)
+
+
+def test_a_stop_keeps_the_replies_that_came(write: Written) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def stopping(what: str, done: int, total: int) -> None:
+        told.append((what, done, total))
+        if what == "replies of the author":
+            raise Interrupted("interrupted")
+
+    write.progress = stopping
+    with pytest.raises(Interrupted):
+        write([said(copy_task(0))], 2, most=2, at_once=1)
+    assert told == [("tasks written", 0, 2), ("replies of the author", 1, 1)]
+    write.progress = lambda what, done, total: None
+    found = write([said(copy_task(1))], 2, most=2)
+    assert [t.prompt for t in found.kept] == [COPIES[0], COPIES[1]]
+    assert write.endpoint is not None
+    assert len(write.endpoint.asked) == 1
+    journal = Journal(write.folder / "tasks.replies.jsonl").read()
+    assert [e.data["text"] for e in journal if e.event == "text"] == [copy_task(0), copy_task(1)]
 
 
 def test_a_kill_before_the_file_is_written_does_not_lock_it(write: Written) -> None:
@@ -145,8 +194,8 @@ def test_a_kill_before_the_file_is_written_does_not_lock_it(write: Written) -> N
     the file does not have it yet."""
     found = write([said(copy_task(0)), said(copy_task(1))], 2, most=2)
     journal = write.folder / "tasks.replies.jsonl"
-    begun, first, second = journal.read_text().splitlines(keepends=True)
-    journal.write_text(begun + second + first)
+    *begun, first, second = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(begun) + second + first)
     write.out.write_text(encode(found.kept[1]) + "\n")
     again = write([(500, "")], 2)  # all are there, so nobody is asked
     assert again.kept == [found.kept[1], found.kept[0]] == list(read_tasks(write.out))
