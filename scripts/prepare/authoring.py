@@ -45,6 +45,7 @@ from scripts.base.display import Progress
 from scripts.prepare.presets import EVALUATED
 from scripts.prepare.task_sets import play_yardstick, why_unsolved
 from scripts.run.config import DataSettings
+from scripts.run.lock import only_here
 
 TEMPERATURE = 1.0
 MOST_TOKENS = 1024
@@ -148,31 +149,34 @@ def author_tasks(
 
     apart: files of evaluation tasks. at_once: requests in flight. Raises `BadInput` if `out` holds
     tasks of another origin or was begun with another seed or apart from other tasks, or if the
-    server refuses every request, and `Unavailable` where it does not answer; what came until then
-    is kept.
+    server refuses every request, `NotOwner` where another command writes `out`, and `Unavailable`
+    where it does not answer; what came until then is kept.
     """
     most = most or REPLIES_A_TASK * wanted
     journal = Journal(out.with_name(f"{out.stem}.replies.jsonl"))
     tasks_apart = [task for file in apart for task in read_tasks(file)]
-    found = _resumed(out, seed, {str(file): sha256_file(file) for file in apart}, journal)
-    judge = _Judge(found, tasks_apart, scratch, progress)
-    asking = _Asking(author, seed, say, found, journal, progress)
-    left = (b for b in briefs(seed) if b.number not in found.judged)
-    while (missing := wanted - len(found.kept)) > 0 and (budget := most - len(found.judged)) > 0:
-        progress("tasks written", len(found.kept), wanted)
-        batch = list(itertools.islice(left, min(at_once, budget)))
-        failed = asyncio.run(asking.ask([b for b in batch if b.number not in found.texts]))
-        good = [(b, found.texts[b.number]) for b in batch if b.number in found.texts]
-        unanswered = [Judged(b, Fate.REFUSED, str(e)) for b, e in failed if _is_of_brief(e)]
-        if not (found.texts or found.judged):
-            unanswered = []  # a server that has taken no request refuses more than these briefs
-        for judged in (*unanswered, *judge.all(good, author.model, out.stem, missing)):
-            journal.append("reply", **_entry(judged))
-            found.judged[judged.brief.number] = judged
-        write_text(out, found.text)
-        for brief, error in failed:
-            if brief.number not in found.judged:
-                raise _for_a_person(error, author)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lock = journal.path.with_suffix(".lock")
+    with only_here(lock, f"{out}: another `grpo synth --author` writes it"):
+        found = _resumed(out, seed, {str(file): sha256_file(file) for file in apart}, journal)
+        judge = _Judge(found, tasks_apart, scratch, progress)
+        asking = _Asking(author, seed, say, found, journal, progress)
+        left = (b for b in briefs(seed) if b.number not in found.judged)
+        while (missing := wanted - len(found.kept)) > 0 and (room := most - len(found.judged)) > 0:
+            progress("tasks written", len(found.kept), wanted)
+            batch = list(itertools.islice(left, min(at_once, room)))
+            failed = asyncio.run(asking.ask([b for b in batch if b.number not in found.texts]))
+            good = [(b, found.texts[b.number]) for b in batch if b.number in found.texts]
+            unanswered = [Judged(b, Fate.REFUSED, str(e)) for b, e in failed if _is_of_brief(e)]
+            if not (found.texts or found.judged):
+                unanswered = []  # a server that has taken no request refuses more than these briefs
+            for judged in (*unanswered, *judge.all(good, author.model, out.stem, missing)):
+                journal.append("reply", **_entry(judged))
+                found.judged[judged.brief.number] = judged
+            write_text(out, found.text)
+            for brief, error in failed:
+                if brief.number not in found.judged:
+                    raise _for_a_person(error, author)
     progress("tasks written", len(found.kept), wanted)
     return found
 
@@ -184,7 +188,6 @@ def _resumed(out: Path, seed: int, apart: Mapping[str, str], journal: Journal) -
     if all(entry.event == "begun" for entry in entries):  # no reply came yet
         if out.exists() and out.stat().st_size:
             raise BadInput(f"{out}: it holds other tasks; name another file with --out")
-        out.parent.mkdir(parents=True, exist_ok=True)
         journal.path.unlink(missing_ok=True)
         journal.append("begun", seed=seed, apart=apart)
         return found

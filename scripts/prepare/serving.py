@@ -10,13 +10,12 @@ import functools
 import json
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from fieldkit.errors import BadInput, NotOwner, Unavailable
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.process.owned import Owned, wait_ended
 from fieldkit.training.adapter import check_adapter
 from rollout.engine import vllm_server
@@ -30,7 +29,7 @@ from rollout.engine.vllm_server import LoraShape
 from scripts.base.checkout import ROOT, from_checkout
 from scripts.base.signals import Wish, listening
 from scripts.run.config import RunConfig
-from scripts.run.lock import holder, is_held, run_lock
+from scripts.run.lock import only_here
 
 OFFERED = "offered"
 """The name under which the adapter is served that it is started for."""
@@ -145,7 +144,7 @@ def serve(offer: Offer, on_progress: Progress, on_ready: Callable[[], None]) -> 
     folder, settings = offer.folder, offer.settings
     make = functools.partial(Server, host=offer.host, key=offer.key)
     folder.mkdir(parents=True, exist_ok=True)
-    with _owning(folder, settings.port):
+    with only_here(folder / "lock", f"another `grpo serve` has port {settings.port}"):
         stop_engine(folder, settings, on_progress)
         with ended_afterwards(folder, settings, on_progress):
             ensure_engine(
@@ -158,15 +157,6 @@ def serve(offer: Offer, on_progress: Progress, on_ready: Callable[[], None]) -> 
                     if server is None or wait_ended(server, _LOOK_SECONDS):
                         raise Unavailable(f"the server has ended. {_last_words(server)}")
         shutil.rmtree(folder)  # what failed leaves its log
-
-
-@contextmanager
-def _owning(folder: Path, port: int) -> Iterator[None]:
-    lock = folder / "lock"
-    if (pid := holder(lock)) is not None and is_held(lock):
-        raise NotOwner(f"another `grpo serve` has port {port}: `kill {pid}` ends it")
-    with run_lock(lock):
-        yield
 
 
 def _last_words(server: Owned | None) -> str:

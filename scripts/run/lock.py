@@ -65,6 +65,16 @@ def run_lock(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def only_here(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock of a command that is no loop. busy: what another such command does, for the
+    `NotOwner` that names it."""
+    if (pid := holder(path)) is not None and is_held(path):
+        raise NotOwner(f"{busy}: `kill {pid}` ends it")
+    with run_lock(path):
+        yield
+
+
 def holder(path: Path) -> int | None:
     """Pid of the live process on this host that took the lock, according to the file.
 

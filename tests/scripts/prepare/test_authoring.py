@@ -4,6 +4,7 @@ is known. The model is a server on this machine that answers as told; the sandbo
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from fieldkit.codec import encode
-from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, NotOwner, Unavailable
 from fieldkit.files.journal import Journal
 from rollout.synth.written import _EXAMPLE, briefs
 from rollout.tasks import read_tasks
 from scripts.base.checkout import from_checkout
 from scripts.base.display import Progress
 from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, author_tasks
+from scripts.run.lock import run_lock
 from tests.fieldkit.answering import Endpoint, answering, said
 from tests.scripts.typed import BAD_INPUT, grpo
 
@@ -187,6 +189,15 @@ def test_a_stop_keeps_the_replies_that_came(write: Written) -> None:
     assert len(write.endpoint.asked) == 1
     journal = Journal(write.folder / "tasks.replies.jsonl").read()
     assert [e.data["text"] for e in journal if e.event == "text"] == [copy_task(0), copy_task(1)]
+
+
+def test_two_commands_do_not_write_one_file(write: Written) -> None:
+    with run_lock(write.folder / "tasks.replies.lock"):
+        says = f"{write.out}: another `grpo synth --author` writes it: `kill {os.getpid()}` ends"
+        with pytest.raises(NotOwner, match=says):
+            write([said(copy_task(0))], 1, most=1)
+    assert not write.fates()
+    assert write([said(copy_task(0))], 1, most=1).kept
 
 
 def test_a_kill_before_the_file_is_written_does_not_lock_it(write: Written) -> None:
