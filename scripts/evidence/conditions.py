@@ -8,6 +8,7 @@ because no two nights have them equal.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -18,7 +19,7 @@ from rollout.settings import EpisodeSettings
 from scripts.base.machine import PROGRAM, version
 from scripts.evidence.played import BASE
 from scripts.evidence.stored_arm import StoredArm, replay
-from scripts.run.config import RunConfig
+from scripts.run.config import RunConfig, read_config
 from scripts.run.keys import all_keys
 from scripts.run.manifest import model_identity, program_version, typed_to_play
 
@@ -208,6 +209,14 @@ def _hints(
 
 def _how_again(reference: str, first: StoredArm, arm: StoredArm) -> str:
     same_model = model_identity(first.manifest) == model_identity(arm.manifest)
+    theirs = arm.manifest["config"]["model"]["path"]
+    model, new = None if same_model else theirs, f"{arm.folder.name}-{arm.arm}-again"
+    if arm.arm == BASE and read_config(first.folder.config).is_one_arm:
+        # `grpo eval` plays adapters; one that changes nothing is the base model.
+        blank = first.folder.path.parent / f"{new}.adapter"
+        makes = shlex.join(["grpo", "sft", str(blank), "--fresh", "--model", theirs])
+        how, name = replay(first.folder, blank, new, model)
+        return f"To make them match: `{makes}`, {how}; then compare with {name}"
     if arm is not first and arm.arm == BASE and same_model:
         return (
             f"To make them match: {first.word}@{BASE} is this base model as {reference} was played"
@@ -218,8 +227,7 @@ def _how_again(reference: str, first: StoredArm, arm: StoredArm) -> str:
             f"To make them match: this copy of the run has no weights to play {arm.label} with."
             f" {arm.folder.how_to_play_again}; what differs in its run.toml is set alike first"
         )
-    model = None if same_model else arm.manifest["config"]["model"]["path"]
-    how, name = replay(first.folder, adapter, f"{arm.folder.name}-{arm.arm}-again", model)
+    how, name = replay(first.folder, adapter, new, model)
     if arm.arm == BASE:
         name = name.rpartition("@")[0] + f"@{BASE}"
     return f"To make them match: {how}; then compare with {name}"

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from fieldkit.records import StepSummary
+from rollout.settings import EpisodeSettings
 from scripts.evidence.played import BASE, PlayedArm, read_played, taken_from
-from scripts.run.config import AUTO, play_flags, read_config
+from scripts.run.assignments import toml_value
+from scripts.run.config import AUTO, RunConfig, flat, play_flags, read_config
 from scripts.run.folder import RunFolder, open_run
 from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
 from scripts.run.reader import RunReader
@@ -152,17 +154,23 @@ def replay(
 ) -> tuple[str, str]:
     """The commands that evaluate `adapter` under the conditions of `like`, and the arm's new name.
 
-    They start a new run of no steps, because a run keeps the settings it was started with. model:
+    They start a new run of no steps, because a run keeps the settings it was started with. Where
+    `like` is one arm of `grpo eval`, no run can be made like it, and `grpo eval` plays. model:
     [model] path, if it differs from that of `like`. The new run lies in the same folder as `like`,
     so it takes over arms that `like` has played. more: a setting that the new run has besides, as
     `KEY=VALUE`.
     """
     path = like.path.parent / name
     word = RunFolder(path).typed
+    if (config := read_config(like.config)).is_one_arm:
+        flags = play_flags(sandbox_kind(read_manifest(like) or {}))
+        given = _eval_words(config, model or config.model.path, more)
+        typed = shlex.join(["grpo", "eval", "--adapter", str(adapter), *given, "--out", str(path)])
+        return f"`{typed}{flags}`", f"{word}@{WARM}"
     base = f" and path = {_toml(model)}" if model else ""
     manifest = read_manifest(like) or {}
     flags = play_flags(sandbox_kind(manifest))
-    if read_config(like.config).eval.tasks == AUTO:  # the new run would settle it anew
+    if config.eval.tasks == AUTO:  # the new run would settle it anew
         flags += f" --set eval.tasks={manifest['config']['eval']['tasks']}"
     if more:
         flags += f" --set {more}"
@@ -172,6 +180,32 @@ def replay(
         f" {_toml(str(adapter))}{base} in the copy, `grpo run {word} --steps 0"
         f" --skip-preflight{flags}`"
     ), f"{word}@{WARM}"
+
+
+def _eval_words(config: RunConfig, model: str, more: str) -> list[str]:
+    """What `grpo eval` is told to play tasks as these settings say; the default preset, which it
+    begins with, leaves the conditions of an arm at their defaults."""
+    words = ["--model", model, "--tasks", config.data.heldout]
+    if config.eval.tasks:
+        words += ["--limit", str(config.eval.tasks)]
+    found, usual = config.plain(), flat(RunConfig().plain())
+    conditions = {
+        "eval": ("temperature", "samples"),
+        "rollout": [f.name for f in fields(EpisodeSettings)],
+        "model": ("chat_template", "chat_template_kwargs", "tool_form"),
+        **{table: found.get(table, {}) for table in ("engine", "sandbox", "envs")},
+    }
+    own = ("engine.trainer_gib", "engine.lifecycle", "sandbox.kind")  # as `grpo eval` has them
+    given = [f"{t}.{k}" for t, keys in conditions.items() for k in keys if f"{t}.{k}" not in own]
+    for key in given:
+        table, _, name = key.partition(".")
+        value = found[table][name]
+        if value == usual.get(key):
+            continue
+        parts = value.items() if table == "envs" else [("", value)]
+        for part, one in parts:
+            words += ["--set", f"{key}{'.' * bool(part)}{part}={toml_value(one)}"]
+    return [*words, "--set", more] if more else words
 
 
 def _toml(text: str) -> str:

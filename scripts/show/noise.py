@@ -15,6 +15,7 @@ from fieldkit.eval.grade import Grade
 from fieldkit.eval.task_noise import Held, Noise, TaskNoise, task_noise
 from scripts.evidence.stored_arm import replay
 from scripts.evidence.tables import percents
+from scripts.run.config import read_config
 from scripts.run.reader import RunReader
 from scripts.show.attempts import Archive, Place
 from scripts.words import quantities
@@ -53,6 +54,11 @@ def _how_to_play_more(archive: Archive, place: Place) -> str:
         how, arm = replay(folder, adapter, f"{folder.name}-noise", more=more)
         then = f"grpo show {arm.rpartition('@')[0]} --noise --eval warm-start"
         evaluation = f"to play {SAMPLES} attempts: {how}, then `{then}`"
+    elif read_config(folder.config).is_one_arm:
+        evaluation = (
+            f"the `grpo eval` command that played it, with --set eval.samples={SAMPLES} and another"
+            f" --out, plays {SAMPLES}"
+        )
     else:
         evaluation = (
             f"a new run with eval.samples = {SAMPLES} in its run.toml plays {SAMPLES}:"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +23,9 @@ from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms
 from scripts.compare.forms import html, markdown, plain, rich_page, sentences, tables
 from scripts.evidence.conditions import NO_CONDITION, remarks
-from scripts.run.config import DEVELOPMENT, RunConfig
+from scripts.phases.single_arm import settings_of
+from scripts.prepare.presets import run_text
+from scripts.run.config import DEVELOPMENT, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from tests.scripts.evals import arm, write_eval
 from tests.scripts.made_night import HELD_OUT, make_night, tasks
@@ -187,6 +191,29 @@ def test_other_held_out_tasks_are_counted_and_their_files_named(runs: Path, tmp_
     assert f"cp {runs}/a/run.toml {runs}/night-2-again/" in said
     assert f'adapter = "{few}/step-002/adapter"' in said
     assert f"then compare with {runs}/night-2-again@warm" in said
+
+
+def made_by_eval(run: Path, *given: str) -> None:
+    """The run's folder as `grpo eval --out` would have made it, with these settings."""
+    tasks_file = Path(json.loads((run / "manifest.json").read_text())["data"]["heldout"]["path"])
+    own = settings_of(run / "elsewhere", "smol", tasks_file, 0, None)
+    (run / "run.toml").write_text(run_text("smol", assignments=[*own, *given]))
+
+
+def test_what_does_not_match_an_arm_of_grpo_eval_is_played_by_grpo_eval(runs: Path) -> None:
+    made_by_eval(runs / "a", "rollout.max_turns=6", "eval.samples=2")
+    change(runs / "a", "rollout", "max_turns", 6)
+    said = refusal(runs / "a", runs / "b")
+    (typed,) = re.findall(r"`(grpo eval [^`]+)`", said)
+    words = shlex.split(typed)
+    assert words[words.index("--adapter") + 1] == f"{runs}/b/step-002/adapter"
+    assert words[words.index("--out") + 1] == f"{runs}/b-2-again"
+    given = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    assert given == ["eval.samples=2", "rollout.max_turns=6"]
+    file = words[words.index("--tasks") + 1]
+    assert file == read_config(runs / "a" / "run.toml").data.heldout
+    assert f"then compare with {runs}/b-2-again@warm" in said
+    assert "`grpo sft " in refusal(runs / "a", f"{runs}/b@base")
 
 
 def test_tasks_of_the_same_ids_and_other_contents_are_other_tasks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from typer.testing import CliRunner
 
 from fieldkit.errors import BadInput
 from scripts.cli.app import app
+from scripts.phases.single_arm import settings_of
+from scripts.prepare.presets import run_text
+from scripts.run.folder import RunFolder
 from scripts.show.show import Request, show
 from tests.scripts.evals import trajectory, write_eval
 from tests.scripts.made_night import Night, make_night, tasks
@@ -92,6 +96,25 @@ def test_an_arm_of_single_attempts_says_what_to_type_for_more(night: Night, tmp_
     assert f"then `grpo show {path}-noise --noise --eval warm-start`" in said
     with pytest.raises(BadInput, match=r"a new run with eval\.samples = 4 in its run\.toml"):
         shown(night, arm="oracle")
+
+
+def test_an_arm_of_grpo_eval_is_played_more_often_by_grpo_eval(
+    night: Night, tmp_path: Path
+) -> None:
+    run = RunFolder(shutil.copytree(night.folder.path, tmp_path / "one"))
+    own = settings_of(tmp_path / "mine", "smol", tmp_path / "held.jsonl", 24, None)
+    run.config.write_text(run_text("smol", assignments=own))
+    without = "the `grpo eval` command that played it, with --set eval.samples=4 and another --out"
+    with pytest.raises(BadInput, match=without):
+        show(Request(str(run.path), noise=True, arm="step 8"), Console())
+    run.adapter(8).mkdir()
+    with pytest.raises(BadInput) as told:
+        show(Request(str(run.path), noise=True, arm="step 8"), Console())
+    assert (
+        f"`grpo eval --adapter {run.adapter(8)} --model smol --tasks {tmp_path}/held.jsonl"
+        f" --limit 24 --set eval.samples=4 --out {tmp_path}/one-noise`, then `grpo show"
+        f" {tmp_path}/one-noise --noise --eval warm-start`"
+    ) in str(told.value)
 
 
 def test_one_task_alone_has_no_noise_to_show(night: Night) -> None:
