@@ -6,12 +6,17 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fieldkit.errors import BadInput, FieldkitError, Interrupted
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, NotOwner
 from scripts.cli.arguments import Json, Sandbox, Set
+
+if TYPE_CHECKING:
+    from scripts.prepare.sweep_file import Sweep
 
 app = typer.Typer()
 sweep_app = typer.Typer(
@@ -133,13 +138,24 @@ def run_(
     except Interrupted:
         raise
     except FieldkitError:
-        try:
-            show(name)
-        except FieldkitError as e:
-            say(f"not compared: {e}")
+        _show_what_there_is(name)
         raise
     if whole:
         show(name)
+    else:
+        _show_what_there_is(name)
+
+
+def _show_what_there_is(name: str) -> None:
+    """The comparison of the nights that are over, of a sweep that is not."""
+    from scripts.base.invocation import say
+
+    try:
+        show(name)
+    except Interrupted:
+        raise
+    except FieldkitError as e:
+        say(f"not compared: {e}")
 
 
 @sweep_app.command("show")
@@ -165,12 +181,29 @@ def show(
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
     found = compare_over_seeds(
-        {arm: [night.path for night in nights] for arm, nights in sweep.by_arm.items()}
+        {arm: [night.path for night in nights] for arm, nights in sweep.by_arm.items()},
+        partial(_counts, sweep),
     )
     shown = seed_forms.shown(found, folder.name)
     print_form(shown, markdown, json_)
     write_text(folder.path / PAGE, shown.html())
     print(folder.path / PAGE, file=sys.stderr)
+
+
+def _counts(sweep: Sweep, path: Path) -> bool:
+    """Whether a night has come as far as its arm is to come: one that failed has not. One that
+    cannot be played here, as on another machine, has come as far as it can."""
+    from scripts.night.halving import is_at_rung
+    from scripts.night.several import is_over
+    from scripts.run.folder import RunFolder
+
+    night = RunFolder(path)
+    try:
+        if sweep.halve_after and is_at_rung(night, sweep.halve_after, sweep.steps):
+            return True
+        return is_over(night)
+    except (BadInput, NotOwner):
+        return True
 
 
 def _refuse_conditions(varied: set[str]) -> None:

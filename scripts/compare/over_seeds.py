@@ -10,7 +10,7 @@ evaluations.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,9 @@ class SeedsArm:
 
 @dataclass(frozen=True)
 class SeedsComparison:
-    """Arms over the same held-out tasks. unplayed: the nights whose newest adapter has no
-    evaluation yet, and that are left out. opened_before: as `collect.opened_before`. remarks: what
-    else a reader should know."""
+    """Arms over the same held-out tasks. unplayed: the nights that are not over, or whose newest
+    adapter has no evaluation yet, and that are left out. opened_before: as
+    `collect.opened_before`. remarks: what else a reader should know."""
 
     n_tasks: int
     played_on: TaskSet
@@ -131,18 +131,22 @@ class _Played:
     end: StoredArm
 
 
-def compare_over_seeds(arms: Mapping[str, Sequence[Path]]) -> SeedsComparison:
+def compare_over_seeds(
+    arms: Mapping[str, Sequence[Path]], is_over: Callable[[Path], bool] = lambda night: True
+) -> SeedsComparison:
     """Compare the arms of a sweep by name, each with its nights' run folders.
 
-    Nights that have not evaluated their newest adapter or cannot be read are left out, and so is an
-    arm that has no other, with a remark. Raises `BadInput` where no arm is left, and where
-    evaluations were not played alike.
+    is_over: whether a night has come to its end; the newest adapter of one that has not may be
+    evaluated all the same. Nights that are not over, have not evaluated their newest adapter or
+    cannot be read are left out, and so is an arm that has no other, with a remark. Raises
+    `BadInput` where no arm is left, and where evaluations were not played alike.
     """
     nights: dict[str, list[_Played]] = {name: [] for name in arms}
     unplayed = []
     for name, folders in arms.items():
         for folder in folders:
-            if (played := _played(folder)) is None:
+            played = _played(folder)
+            if played is None or not is_over(folder):
                 unplayed.append(folder.name)
             else:
                 nights[name].append(played)

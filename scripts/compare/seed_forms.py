@@ -162,7 +162,7 @@ def _steps(c: SeedsComparison) -> tuple[str, ...]:
 def _unplayed(c: SeedsComparison) -> tuple[str, ...]:
     if not c.unplayed:
         return ()
-    return (f"Not played to an evaluation yet, and left out: {', '.join(c.unplayed)}.",)
+    return (f"Not over and evaluated yet, and left out: {', '.join(c.unplayed)}.",)
 
 
 def rich_page(c: SeedsComparison) -> Group:

@@ -104,6 +104,14 @@ def _is_beyond(night: RunFolder, steps: int) -> bool:
         return False
 
 
+def is_at_rung(night: RunFolder, first: int, last: int) -> bool:
+    """Whether a night has come to a number of steps at which arms are compared."""
+    steps, done = first, night.finished_steps() - 1
+    while steps < min(done, last):
+        steps *= 2
+    return done == min(steps, last)
+
+
 def better_half(share: Mapping[str, float]) -> list[str]:
     """The half of the arms with the larger values, rounded up, in the order of the mapping.
 

@@ -74,6 +74,17 @@ def test_where_a_night_failed_the_others_are_compared_before_the_error(
     assert str(failure) in ended.error
 
 
+def test_where_the_time_did_not_suffice_what_is_over_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "sweep")
+    new_sweep(folder, "smol", [], "0,1", [], None)
+    monkeypatch.setattr("scripts.night.several.play_nights", lambda *whatever: False)
+    ended = grpo("sweep", "run", folder.path, "--hours", "1")
+    assert ended.code == 0, ended.error
+    assert "not compared: no night is finished and evaluated yet" in ended.out
+
+
 @pytest.mark.parametrize("command", ["table", "watch", "stop"])
 def test_a_sweep_is_no_run_and_its_nights_are_named(command: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "sweep")

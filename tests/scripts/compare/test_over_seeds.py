@@ -21,6 +21,7 @@ from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.compare.over_seeds import SeedsComparison, compare_nights, compare_over_seeds
 from scripts.compare.seed_forms import html, markdown, rich_page, sentences, tables
+from scripts.run.assignments import assigned, parse
 from scripts.run.config import DEVELOPMENT
 from scripts.run.folder import SWEEP_FILE
 from tests.scripts.made_night import HELD_OUT, make_night
@@ -103,6 +104,23 @@ def test_a_night_that_is_not_evaluated_yet_is_left_out_and_named(
     )
     with pytest.raises(BadInput, match=r"no night is .*yet; `grpo sweep run \S+` plays"):
         compare_over_seeds(hard)
+
+
+def test_a_night_that_ended_before_its_end_is_left_out_and_named(
+    nights: Path, tmp_path: Path
+) -> None:
+    """One that failed after a step that was evaluated has an evaluated newest adapter too."""
+    for seed, steps in ((0, STEPS), (1, STEPS + 1)):
+        night = shutil.copytree(nights / f"kind-seed{seed}", tmp_path / f"kind-seed{seed}")
+        data = json.loads((night / "manifest.json").read_text())["config"]["data"]
+        own = [f"data.{key}={data[key]}" for key in ("pool", "heldout", "final")]
+        own += [f"run.steps={steps}", "run.eval_every=0", "eval.base=never"]
+        (night / "run.toml").write_text(assigned("", parse(own), "run.toml"))
+    (tmp_path / SWEEP_FILE).write_text("seeds = [0, 1]\n[arms.kind]\n")
+    said = json.loads(CliRunner().invoke(app, ["sweep", "show", str(tmp_path), "--json"]).stdout)
+    assert said["unplayed"] == ["kind-seed1"]
+    (arm,) = said["arms"]
+    assert [night["run"] for night in arm["nights"]] == ["kind-seed0"]
 
 
 def test_a_night_whose_steps_cannot_be_read_is_left_out_as_one_that_failed(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput, Shortage
-from scripts.night.halving import ArmsFailed, better_half, passed, play_halving, up_to
+from scripts.night.halving import ArmsFailed, better_half, is_at_rung, passed, play_halving, up_to
 from scripts.night.several import NightsFailed
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
@@ -29,6 +29,17 @@ pytestmark = pytest.mark.timeout(1200)
 )
 def test_the_better_half_goes_on(share: Mapping[str, float], kept: Sequence[str]) -> None:
     assert better_half(share) == kept
+
+
+@pytest.mark.parametrize(("steps", "at"), [(2, True), (3, False), (4, True), (5, True), (6, False)])
+def test_a_night_is_compared_at_a_rung_and_at_the_last_step(
+    steps: int, at: bool, tmp_path: Path
+) -> None:
+    night = RunFolder(tmp_path)
+    for n in range(steps + 1):
+        night.step(n).mkdir()
+        night.summary(n).write_text("{}")
+    assert is_at_rung(night, 2, 5) is at
 
 
 class Played:
