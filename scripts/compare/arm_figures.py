@@ -19,8 +19,9 @@ from rollout.arm import EvalSummary
 from rollout.reply_faults import reply_faults
 from scripts.evidence.collect import about_tasks, arm_of, opened_before, played_on
 from scripts.evidence.played import read_played
+from scripts.evidence.tables import unprotected_note
 from scripts.run.folder import RunFolder
-from scripts.run.manifest import read_manifest
+from scripts.run.manifest import read_manifest, sandbox_kind
 from scripts.words import quantities
 from scripts.words.table import Table
 
@@ -43,6 +44,8 @@ def arm_figures(name: str, folder: Path, tasks: Sequence[Task]) -> ArmFigures:
     run = RunFolder(folder.parents[1])
     manifest, journal = read_manifest(run), Journal(run.journal).read()
     about = about_tasks(played_on(manifest, journal), opened_before(manifest, journal))
+    if sandbox_kind(manifest or {}) == "none":
+        about = (unprotected_note([name]), *about)
     return ArmFigures(name, played.summary, row, (*about, *reply_faults(played.trajectories)))
 
 

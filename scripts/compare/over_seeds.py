@@ -157,7 +157,8 @@ def compare_over_seeds(
         raise BadInput(f"no night {plays}")
     told = (f"Left out: no night of {', '.join(empty)} {plays}.",) if empty else ()
     found = _compared({name: own for name, own in nights.items() if own})
-    return replace(found, unplayed=tuple(unplayed), remarks=(*found.remarks, *told))
+    ends = {night.name: night.end for own in nights.values() for night in own}
+    return replace(found, unplayed=tuple(unplayed), remarks=(*remarks(ends), *told))
 
 
 def _played(folder: Path) -> _Played | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
-from scripts.compare.arm_figures import arm_figures, single_arm_table
+from rollout.sandbox.command import SandboxSettings
+from scripts.compare.arm_figures import arm_figures, plain_figures, single_arm_table
+from scripts.run.config import RunConfig
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import manifest_of
 from tests.scripts.evals import arm, tasks, write_eval
 
 
@@ -41,3 +46,19 @@ def test_an_adapter_whose_replies_are_cut_is_told_apart_from_one_that_goes_on(
     whole = write_eval(tmp_path / "whole" / "evals", played, on)
     notes = single_arm_table(arm_figures("mine", whole, on)).notes
     assert not any("replies" in note for note in notes)
+
+
+def test_an_arm_that_was_played_without_a_sandbox_says_so(tmp_path: Path) -> None:
+    on = tasks(4)
+    folder = write_eval(tmp_path / "evals", arm("sha", on, passes=2, turns=2, stops=4), on)
+    assert not any(
+        "sandbox" in note for note in single_arm_table(arm_figures("m", folder, on)).notes
+    )
+    config = RunConfig(sandbox=SandboxSettings(kind="none"))
+    model, adapter = {"dir": "m", "files": {}}, {"sha": "sha", "other_base": None}
+    identity = {"tasks_sha": "t", "settings_sha": "s"}
+    written = manifest_of(RunFolder(tmp_path), config, model, adapter, identity)
+    (tmp_path / "manifest.json").write_text(json.dumps(written))
+    found = arm_figures("mine", folder, on)
+    for notes in (single_arm_table(found).notes, plain_figures(found)["notes"]):
+        assert notes[0].startswith("Played without a sandbox (--sandbox none): mine. ")

@@ -155,6 +155,18 @@ def test_an_evaluation_that_lost_its_episodes_is_an_error_and_not_an_unplayed_ni
         compare_over_seeds({"kind": [tmp_path / "kind-seed0"]})
 
 
+def test_nights_that_were_played_without_a_sandbox_are_named(nights: Path, tmp_path: Path) -> None:
+    for seed in range(2):
+        night = shutil.copytree(nights / f"kind-seed{seed}", tmp_path / f"kind-seed{seed}")
+        manifest = json.loads((night / "manifest.json").read_text())
+        manifest["config"].setdefault("sandbox", {})["kind"] = "none"
+        (night / "manifest.json").write_text(json.dumps(manifest))
+    found = compare_over_seeds({"kind": [tmp_path / f"kind-seed{n}" for n in range(2)]})
+    told = "Played without a sandbox (--sandbox none): kind-seed0, kind-seed1."
+    assert told in found.remarks
+    assert told in markdown(found)
+
+
 def test_nights_on_the_development_set_say_that_they_prove_nothing(
     nights: Path, tmp_path: Path
 ) -> None:
