@@ -20,7 +20,14 @@ from typing import Any
 
 from fieldkit.codec import encode_trajectory, read_trajectories
 from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_json, sha256_file, whole_dir, write_json, write_text
+from fieldkit.files.atomic import (
+    read_json,
+    sha256_file,
+    sha256_text,
+    whole_dir,
+    write_json,
+    write_text,
+)
 from fieldkit.records import Task, Trajectory, segments
 from fieldkit.training.adapter import base_name, linear_shapes
 from rollout.envs.base import Site
@@ -34,6 +41,7 @@ from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.base.display import Progress
+from scripts.base.machine import version
 from scripts.prepare.best_episodes import Chosen
 from scripts.prepare.model import DEFAULT_MODEL
 
@@ -232,9 +240,9 @@ def warm_start(
     require_free(out)
     require_layers(settings, model_dir)
     work = _work_folder(out)
-    stops = settings.demo.stop_share
-    base = base_name(str(model_dir))
-    kept = work / f"demos-{base}-{settings.demos}-{stops:g}-seed{settings.seed}.jsonl"
+    what = f"{base_name(str(model_dir))}-{settings.demos}-{settings.demo.stop_share:g}"
+    origin = _origin(model_dir, avoid)
+    kept = work / f"demos-{what}-seed{settings.seed}-{origin}.jsonl"
     if kept.is_file():
         demos = list(read_trajectories(kept))
     else:
@@ -246,6 +254,18 @@ def warm_start(
     stopped = sum(d.turns[-1].text == STOP for d in demos)
     _record(out, made, settings, model_dir, kept, stopped, metrics)
     return metrics
+
+
+_WORDS = ("tokenizer.json", "tokenizer_config.json", "*.jinja")
+"""A model's files that make ids of text."""
+
+
+def _origin(model_dir: Path, avoid: Avoided) -> str:
+    """What demonstrations depend on besides their settings, in short: the tasks that they avoid,
+    the tokenizer with its template, and the program."""
+    words = sorted(path for pattern in _WORDS for path in model_dir.glob(pattern))
+    found = [sha256_file(file) for file in (*avoid.tasks, *avoid.contents, *words)]
+    return sha256_text("\n".join([*found, str(version())]))[:8]
 
 
 def warm_start_from(

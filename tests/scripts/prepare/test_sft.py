@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import pytest
 import typer
 
 from fieldkit.codec import encode, encode_trajectory, plain
-from fieldkit.errors import BadInput
-from fieldkit.files.atomic import read_json, sha256_text
+from fieldkit.errors import BadInput, Interrupted
+from fieldkit.files.atomic import read_json, sha256_file, sha256_text
 from fieldkit.records import Trajectory
 from fieldkit.training.adapter import check_adapter, other_base
 from fieldkit.training.canary_record import read_canary
@@ -108,10 +109,39 @@ def test_a_warm_start_leaves_an_adapter_its_settings_and_its_data(
     said = read_json(out / "sft.json")
     assert said["settings"] == plain(SETTINGS)
     assert said["command"] == f"grpo sft {out} --demos 16 --seed 1 && grpo prove {out}"
-    assert (tmp_path / "warm.work" / f"demos-{model.name}-16-0.06-seed1.jsonl").is_file()
+    (kept,) = (tmp_path / "warm.work").glob(f"demos-{model.name}-16-0.06-seed1-*.jsonl")
+    assert sha256_file(kept) == said["demos_sha256"]
 
     prove(out, model, avoid.tasks[0], "float32")
     assert read_canary(out / "canary.json").adapter_sha == info.sha
+
+
+def test_demonstrations_are_kept_only_for_the_tasks_and_the_tokenizer_that_they_were_made_for(
+    model: Path, avoid: Avoided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[Avoided] = []
+
+    def play(settings: object, model: object, avoid: Avoided, *_: object) -> list[Trajectory]:
+        played.append(avoid)
+        return []
+
+    def killed(*_: object) -> dict[str, float]:
+        raise Interrupted("interrupted")
+
+    def made(model: Path, avoid: Avoided) -> int:
+        with pytest.raises(Interrupted):
+            warm_start(SETTINGS, model, avoid, tmp_path / "warm", silent)
+        return len(played)
+
+    monkeypatch.setattr("scripts.prepare.sft.play_demonstrations", play)
+    monkeypatch.setattr("scripts.prepare.sft.fit", killed)
+    assert (made(model, avoid), made(model, avoid)) == (1, 1)
+    other = Avoided((write_tasks(tmp_path / "other.jsonl", 2, "other"),))
+    assert (made(model, other), made(model, avoid)) == (2, 2)
+    copy = shutil.copytree(model, tmp_path / "copy" / model.name)
+    config = read_json(copy / "tokenizer_config.json")
+    (copy / "tokenizer_config.json").write_text(json.dumps(config | {"padding_side": "odd"}))
+    assert made(copy, avoid) == 3
 
 
 def test_of_several_gpus_one_trains_with_the_batch_of_the_settings(
