@@ -31,7 +31,9 @@ def synth(
     seed: Annotated[int, typer.Option(help="Seed of the task generator.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write the files to; default: data. With --author: a file."),
+        typer.Option(
+            help="Folder to write the files to; default: the checkout's data. With --author: a file."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,
     author: Annotated[
@@ -75,6 +77,7 @@ def synth(
     """
     import tempfile
 
+    from scripts.base.checkout import from_checkout
     from scripts.base.display import progress_bar
     from scripts.phases.single_arm import find_endpoint
     from scripts.prepare.authoring import AT_ONCE, Author, apart_files, author_tasks
@@ -109,7 +112,7 @@ def synth(
     of_author = {"--model": model, "--tasks": tasks, "--replies": replies, "--apart": apart}
     of_author |= {"--key-from": key_from, "--at-once": at_once}
     refuse(of_author, "goes only with --author, whose tasks it is about")
-    folder = out or Path("data")
+    folder = out or from_checkout("data")
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         sizes = write_splits(seed, folder, Path(scratch), progress, force)
     if json_:
