@@ -277,6 +277,9 @@ def _body(
         raise BadInput(f"--seeds {seeds}: write whole numbers with commas, as in 0,1,2") from None
     axes = [_axis(word) for word in vary]
     common = parse(assignments)
+    for key, _ in axes:
+        if key in common:
+            raise BadInput(f"--set {key}: --vary gives it to every arm; leave one of the two out")
     if preset_config(preset, assignments).eval.tasks == AUTO:  # all nights play the same tasks
         common["eval.tasks"] = MOST_TASKS
     lines = [f"preset = {json.dumps(preset)}", f"seeds = {numbers}"]
@@ -308,7 +311,14 @@ def _arms(axes: Sequence[tuple[str, list[Any]]]) -> dict[str, dict[str, Any]]:
 def _axis(word: str) -> tuple[str, list[Any]]:
     """The key and the values of `--vary KEY=A,B`."""
     key, _, values = word.partition("=")
-    found = [parse([f"{key.strip()}={value}"])[key.strip()] for value in values.split(",")]
+    parts = values.split(",")
+    if any(part.count(a) != part.count(b) for part in parts for a, b in ("[]", "{}")):
+        raise BadInput(
+            f"--vary {word}: a comma ends a value here, so a list or a table with commas goes into"
+            f" {SWEEP_FILE}: `grpo sweep new NAME` writes it; then give each value a table"
+            " [arms.NAME] there"
+        )
+    found = [parse([f"{key.strip()}={part}"])[key.strip()] for part in parts]
     if len(found) < 2:
         raise BadInput(f"--vary {word}: name at least two values, as in {key}=0.2,0.5")
     return key.strip(), found

@@ -79,6 +79,18 @@ def test_all_nights_play_the_same_number_of_tasks(folder: RunFolder) -> None:
         make_nights(read_sweep(folder.path))
 
 
+def test_a_setting_is_either_varied_or_set(folder: RunFolder) -> None:
+    with pytest.raises(BadInput, match=r"--set reward\.turn_penalty: --vary gives it to every arm"):
+        new_sweep(folder, "smol", VARY, "0", ["reward.turn_penalty=0.5"])
+    assert not folder.path.exists()
+
+
+def test_values_with_commas_go_into_the_file(folder: RunFolder) -> None:
+    with pytest.raises(BadInput, match=r"a comma ends a value here.* goes into sweep\.toml: `grpo"):
+        new_sweep(folder, "smol", ["rollout.stop=[1,2],[3,4]"], "0", [])
+    assert not folder.path.exists()
+
+
 def test_an_arm_and_a_seed_that_are_added_later_get_their_nights(folder: RunFolder) -> None:
     before = new_sweep(folder, "smol", VARY, "0", [])
     first = before.nights[0].folder.config.read_bytes()
