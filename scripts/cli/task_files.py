@@ -32,7 +32,7 @@ def synth(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write the files to; default: the checkout's data. With --author: a file."
+            help="Folder to write to; default: the checkout's data. With --author: a file."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files with other tasks.")] = False,

@@ -3,8 +3,8 @@
 The arm lies in a run folder of no steps, whose step-000 is the policy: so the loop's own code plays
 and proves it, what was finished survives a kill, and every command that reads runs can read it. Its
 pool is the task file itself, which no rollout accepts beside the same held-out tasks: nothing can
-be trained in such a folder. What an earlier start has played counts only while adapter, tasks and
-environments are still the same. No engine is left, however the command ends.
+be trained in such a folder. What an earlier start has played counts only while adapter, model,
+tasks and environments are still the same. No engine is left, however the command ends.
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ from scripts.phases.final_set import open_final_set
 from scripts.phases.make_player import reward, show, worlds
 from scripts.phases.registry import STEP
 from scripts.phases.start import evaluation_identity, start_summary, write_step_zero
+from scripts.prepare.best_episodes import ENDPOINT
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
-from scripts.run.manifest import manifest_of, new_manifest, program_version, read_manifest
+from scripts.run.manifest import (
+    manifest_of,
+    model_hashes,
+    new_manifest,
+    program_version,
+    read_manifest,
+)
 from scripts.run.template import template_hash
 from scripts.run.timings import Stopwatch, process_began
 from scripts.run.verify import put_aside_changes
@@ -193,11 +200,14 @@ def _changed(ctx: Context, identity: str) -> str:
     config, files = ctx.config, manifest["model"]["files"]
     heldout, version = manifest["data"]["heldout"]["sha256"], machine.version()
     envs, envs_now = manifest.get("environments", {}), environment_hashes(config.envs, ROOT)
+    base = None if ENDPOINT in files else ctx.model_dir()  # an endpoint's nobody here can see
+    model = model_hashes(base) if base else {}
     facts = [
         (str(ctx.start_adapter), manifest["adapter"]["sha"], identity),
         (str(ctx.heldout_file), heldout, sha256_file(ctx.heldout_file)),
         *((config.envs[name].code, envs.get(name), sha) for name, sha in envs_now.items()),
         *((file, files.get(file), sha) for file, sha in template_hash(config.model).items()),
+        *((f"{base}/{name}", files.get(name), sha) for name, sha in model.items()),
         (machine.PROGRAM, program_version(manifest) or version, version),
     ]
     return next((what for what, then, now in facts if then != now), "")
@@ -289,7 +299,7 @@ def play_endpoint(
 def _manifest(ctx: Context, endpoint: Endpoint) -> Mapping[str, Any]:
     model = {
         "dir": f"{endpoint.model} at {endpoint.url}",
-        "files": {"endpoint": endpoint.identity} | template_hash(ctx.config.model),
+        "files": {ENDPOINT: endpoint.identity} | template_hash(ctx.config.model),
     }
     adapter = {"sha": endpoint.identity, "other_base": None}
     identity = evaluation_identity(ctx, ctx.heldout())

@@ -284,6 +284,26 @@ def test_nothing_of_a_kept_evaluation_is_dropped(
     assert files(out) == before
 
 
+def test_an_evaluation_does_not_go_on_with_another_base_model(
+    policy: tuple[Path, Path],
+    adapter: Path,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it has played, or finished, is of the weights that were in the folder then."""
+    model = Path(shutil.copytree(policy[0], tmp_path / policy[0].name))
+    words: list[str | Path] = ["--adapter", adapter, "--model", model, "--tasks", tasks, *TINY]
+    words += ["--out", tmp_path / "kept"]
+    monkeypatch.setattr("scripts.phases.single_arm.evaluate", stopped)
+    assert grpo("eval", *words).code == Interrupted.exit_code
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    ended = grpo("eval", *words)
+    assert ended.code == 2
+    assert f"{weights} has changed since the evaluation there began" in ended.error
+
+
 def test_a_folder_that_holds_no_adapter_and_one_of_another_base(
     policy: tuple[Path, Path], tasks: Path, tmp_path: Path
 ) -> None:
