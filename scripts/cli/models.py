@@ -83,14 +83,22 @@ def use(
     """
     from dataclasses import asdict
 
-    from scripts.phases.context import find_model
+    from scripts.phases.context import run_model
     from scripts.prepare.use import uses_text, ways_to_use
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
     config = read_config(folder.config)
-    model_dir, context = find_model(config.model.path), config.engine.max_model_len
+
+    def not_here(hub_id: str) -> Path:
+        raise BadInput(
+            f"{hub_id}: no copy of the run's model is here; `grpo doctor {folder.typed}` downloads"
+            " it"
+        )
+
+    model_dir = run_model(folder, config.model.path, not_here)
+    context = config.engine.max_model_len
     ways = ways_to_use(folder, model_dir, context, config.model, step)
     if json_:
         print_json([asdict(way) for way in ways])

@@ -13,6 +13,7 @@ from scripts.cli.arguments import Json, print_json
 
 if TYPE_CHECKING:
     from scripts.run.config import RunConfig
+    from scripts.run.folder import RunFolder
     from scripts.words.table import Table
 
 app = typer.Typer()
@@ -65,10 +66,11 @@ def reward_explain(
     from scripts.run.config import RunConfig, read_config
     from scripts.run.folder import open_run
 
-    config = read_config(open_run(run).config) if run else RunConfig()
+    folder = open_run(run) if run else None
+    config = read_config(folder.config) if folder else RunConfig()
     if step is not None:
         config = replace(config, reward=config.reward.at_step(step))
-    tables = _worth(config) if config.envs else [explain_table(config)]
+    tables = _worth(folder, config) if config.envs else [explain_table(config)]
     if run is None:
         tables = [_of_defaults(table) for table in tables]
     if json_:
@@ -87,7 +89,7 @@ def _of_defaults(table: Table) -> Table:
     return replace(table, title=f"{table.title} (defaults)", notes=(*table.notes, note))
 
 
-def _worth(config: RunConfig) -> list[Table]:
+def _worth(folder: RunFolder | None, config: RunConfig) -> list[Table]:
     """What the run's own environments pay, and what the shell pays if the pool has both."""
     import tempfile
 
@@ -95,12 +97,12 @@ def _worth(config: RunConfig) -> list[Table]:
     from scripts.base.checkout import from_checkout
     from scripts.base.display import progress_bar
     from scripts.evidence.replay import explain_table, worth_table
-    from scripts.phases.context import find_model
+    from scripts.phases.context import run_model
     from scripts.prepare.worth import play_worth
     from scripts.run.template import chat_renderer
 
     tasks = read_tasks(from_checkout(config.data.pool))
-    model_dir = find_model(config.model.path)
+    model_dir = run_model(folder, config.model.path)
     with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
         found = play_worth(
             config, tasks, lambda: chat_renderer(config.model, model_dir), Path(scratch), progress

@@ -179,7 +179,7 @@ def _sft_from(
     """The [model] that the adapter was trained under, and TRL's metrics."""
     from rollout.envs.tool_yardsticks import YARDSTICK_FORM
     from scripts.base.invocation import say
-    from scripts.phases.context import find_model
+    from scripts.phases.context import run_model
     from scripts.prepare.best_episodes import check_same_model, choose, find_source
     from scripts.prepare.sft import require_free, require_layers, warm_start_from
     from scripts.run.config import ModelSettings
@@ -191,7 +191,7 @@ def _sft_from(
     source = find_source(folder)
     base = source.config.model if source.has_ids else ModelSettings()
     base = replace(base, path=model or base.path)
-    model_dir = find_model(base.path)
+    model_dir = run_model(folder, base.path)
     check_same_model(source, model_dir, other_weights=model is not None)
     require_layers(settings, model_dir)
     chosen = choose(source, model_dir, per_task)
@@ -250,7 +250,7 @@ def _sft_oracle(
     import tempfile
 
     from scripts.base.checkout import in_checkout
-    from scripts.phases.context import find_model
+    from scripts.phases.context import run_model
     from scripts.prepare.oracle_episodes import oracle_episodes
     from scripts.prepare.presets import preset_config
     from scripts.prepare.sft import require_free, require_layers, warm_start_from
@@ -260,7 +260,7 @@ def _sft_oracle(
     require_free(out)
     folder = open_run(run) if run else None
     config = read_config(folder.config) if folder else preset_config(preset, given)
-    model_dir = find_model(config.model.path)
+    model_dir = run_model(folder, config.model.path)
     require_layers(settings, model_dir)
     with tempfile.TemporaryDirectory() as scratch:
         chosen = oracle_episodes(config, tasks, model_dir, Path(scratch), progress)

@@ -28,8 +28,9 @@ from rollout.sandbox.command import SandboxSettings
 from scripts.base.checkout import ROOT
 from scripts.doctor.ownership import Family, Use, families, told
 from scripts.phases.checks import DISK_MARGIN_BYTES
-from scripts.phases.context import find_model
+from scripts.phases.context import run_model
 from scripts.run.config import RunConfig
+from scripts.run.folder import RunFolder
 
 MEMORY_BYTES = 8 * GIB
 """Memory for a night on the default model: engine 3, trainer 3 and the loop, plus a margin."""
@@ -75,7 +76,7 @@ def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Fi
         "memory": _memory,
         "disk": _disk,
         "gpu": _gpu,
-        "model": lambda: str(find_model(config.model.path)),
+        "model": lambda: str(run_model(RunFolder(run) if run else None, config.model.path)),
     }
     return [finding(name, check) for name, check in checks.items()] + _processes(run)
 

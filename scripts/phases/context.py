@@ -75,17 +75,7 @@ class Context:
 
     def model_dir(self) -> Path:
         """The model's folder. Raises `BadInput` if it does not exist, and as `_download`."""
-        return find_model(self.config.model.path, self._from_hub)
-
-    def _from_hub(self, hub_id: str) -> Path:
-        """The copy of a hub's model that the run began with, whatever is newer there since; else
-        the one that is here."""
-        manifest = read_manifest(self.folder) or {}
-        if manifest.get("config", {}).get("model", {}).get("path") == hub_id:
-            began = Path(manifest["model"]["dir"])
-            if is_whole(began):
-                return began
-        return hub_copy(hub_id) or self._download(hub_id)
+        return run_model(self.folder, self.config.model.path, self._download)
 
     def _download(self, hub_id: str) -> Path:
         """Download a model, in sight. Raises `BadInput`, `Shortage` for a full disk, and
@@ -274,3 +264,20 @@ def find_model(path: str, from_hub: Callable[[str], Path] = hub_model) -> Path:
             f'id such as "Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'
         )
     return from_hub(path)
+
+
+def run_model(
+    folder: RunFolder | None, path: str, download: Callable[[str], Path] = hub_model
+) -> Path:
+    """`find_model` for a run, if there is one: of a hub's model the copy that the run began with,
+    whatever is newer there since; else the one that is here, or `download`'s."""
+
+    def from_hub(hub_id: str) -> Path:
+        manifest = (read_manifest(folder) if folder else None) or {}
+        if manifest.get("config", {}).get("model", {}).get("path") == hub_id:
+            began = Path(manifest["model"]["dir"])
+            if is_whole(began):
+                return began
+        return hub_copy(hub_id) or download(hub_id)
+
+    return find_model(path, from_hub)

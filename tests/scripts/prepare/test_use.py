@@ -54,6 +54,28 @@ def typed(line: str, cwd: Path) -> str:
     return done.stdout
 
 
+def test_of_a_hubs_model_the_copy_that_the_run_began_with_is_named(
+    night: RunFolder, policy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's `main` may have moved since, and another revision is another model."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    night.config.write_text('[model]\npath = "some/model"\n')
+    began = {"config": {"model": {"path": "some/model"}}, "model": {"dir": str(policy[0])}}
+    write_json(night.manifest, {"schema": 1, **began})
+    assert str(policy[0]) in commands(night)["load"][0]
+
+
+def test_nothing_is_downloaded_to_say_how_an_adapter_is_used(
+    night: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    night.config.write_text('[model]\npath = "some/model"\n')
+    done = grpo("use", night.path)
+    assert done.returncode == BAD_INPUT
+    assert "some/model: no copy of the run's model is here; `" in done.stderr
+    assert f"grpo doctor {night.path}` downloads it" in done.stderr
+
+
 def test_the_adapter_is_loaded_and_answers(night: RunFolder, tmp_path: Path) -> None:
     [line] = commands(night)["load"]
     assert str(night.adapter(1)) in line
