@@ -13,7 +13,8 @@ import math
 import random
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from scripts.base.display import Progress
 from scripts.base.machine import version
 from scripts.prepare.best_episodes import Chosen
 from scripts.prepare.model import DEFAULT_MODEL
+from scripts.run.lock import only_here
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,17 @@ def as_examples(demo: Trajectory) -> list[dict[str, list[int]]]:
 
 
 def fit(
-    demos: list[Trajectory], settings: SftSettings, model_dir: Path, out: Path, progress: Progress
+    demos: list[Trajectory],
+    settings: SftSettings,
+    model_dir: Path,
+    out: Path,
+    progress: Progress,
+    record: Callable[[Path, dict[str, float]], None] = lambda folder, metrics: None,
 ) -> dict[str, float]:
-    """Fit the LoRA with TRL and leave a peft adapter folder at `out`; return TRL's metrics."""
+    """Fit the LoRA with TRL and leave a peft adapter folder at `out`; return TRL's metrics.
+
+    record: writes what else belongs to the adapter into its folder, which is not at `out` yet.
+    """
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -193,7 +203,9 @@ def fit(
             if "loss" in e
         ]
         write_json(folder / "sft_loss.json", curve)
-    return {k: float(v) for k, v in result.metrics.items()}
+        metrics = {k: float(v) for k, v in result.metrics.items()}
+        record(folder, metrics)
+    return metrics
 
 
 def lora_config(settings: SftSettings) -> Any:
@@ -239,21 +251,19 @@ def warm_start(
     """
     require_free(out)
     require_layers(settings, model_dir)
-    work = _work_folder(out)
     what = f"{base_name(str(model_dir))}-{settings.demos}-{settings.demo.stop_share:g}"
-    origin = _origin(model_dir, avoid)
-    kept = work / f"demos-{what}-seed{settings.seed}-{origin}.jsonl"
-    if kept.is_file():
-        demos = list(read_trajectories(kept))
-    else:
-        demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
-        _keep(kept, demos)
-    metrics = fit(demos, settings, model_dir, out, progress)
-    flags = f"--demos {settings.demos}"
-    made = command(settings, out, flags, model, model or DEFAULT_MODEL)
-    stopped = sum(d.turns[-1].text == STOP for d in demos)
-    _record(out, made, settings, model_dir, kept, stopped, metrics)
-    return metrics
+    name = f"demos-{what}-seed{settings.seed}-{_origin(model_dir, avoid)}.jsonl"
+    with _making(out) as work:
+        kept = work / name
+        if kept.is_file():
+            demos = list(read_trajectories(kept))
+        else:
+            demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
+            _keep(kept, demos)
+        made = command(settings, out, f"--demos {settings.demos}", model, model or DEFAULT_MODEL)
+        stopped = sum(d.turns[-1].text == STOP for d in demos)
+        record = _recording(out, made, settings, model_dir, kept, stopped)
+        return fit(demos, settings, model_dir, out, progress, record)
 
 
 _WORDS = ("tokenizer.json", "tokenizer_config.json", "*.jinja")
@@ -287,38 +297,44 @@ def warm_start_from(
     require_free(out)
     demos = list(chosen.demos)
     settings = replace(settings, demos=len(demos))
-    kept = _work_folder(out) / "demos-chosen.jsonl"
-    _keep(kept, demos)
-    metrics = fit(demos, settings, model_dir, out, progress)
-    stops = sum(d.stop_reason.by_itself for d in demos)
-    made = command(settings, out, flags, model, base)
-    _record(out, made, settings, model_dir, kept, stops, metrics, chosen.origin)
-    return metrics
+    with _making(out) as work:
+        kept = work / "demos-chosen.jsonl"
+        _keep(kept, demos)
+        stops = sum(d.stop_reason.by_itself for d in demos)
+        made = command(settings, out, flags, model, base)
+        record = _recording(out, made, settings, model_dir, kept, stops, chosen.origin)
+        return fit(demos, settings, model_dir, out, progress, record)
 
 
-def _record(
+def _recording(
     out: Path,
     made_by: str,
     settings: SftSettings,
     model_dir: Path,
     kept: Path,
     stops: int,
-    metrics: dict[str, float],
     origin: Mapping[str, Any] | None = None,
-) -> None:
-    """Write sft.json: what the adapter at `out` was fitted to, and the command that does it again.
+) -> Callable[[Path, dict[str, float]], None]:
+    """What writes sft.json into the folder that becomes `out`: what the adapter was fitted to, and
+    the command that does it again.
 
-    kept: the demonstrations. stops: how many of them end themselves.
+    kept: the demonstrations. stops: how many of them end themselves. Raises `BadInput` where
+    something has come to `out` meanwhile.
     """
-    found = {
-        "command": made_by,
-        "settings": asdict(settings),
-        "model": base_name(str(model_dir)),
-        "demos_sha256": sha256_file(kept),
-        "demos_that_stop": stops,
-        "metrics": metrics,
-    }
-    write_json(out / "sft.json", found if origin is None else found | {"from": origin})
+
+    def record(folder: Path, metrics: dict[str, float]) -> None:
+        found = {
+            "command": made_by,
+            "settings": asdict(settings),
+            "model": base_name(str(model_dir)),
+            "demos_sha256": sha256_file(kept),
+            "demos_that_stop": stops,
+            "metrics": metrics,
+        }
+        write_json(folder / "sft.json", found if origin is None else found | {"from": origin})
+        require_free(out)
+
+    return record
 
 
 def require_free(out: Path) -> None:
@@ -343,10 +359,15 @@ def require_layers(settings: SftSettings, model_dir: Path) -> None:
         )
 
 
-def _work_folder(out: Path) -> Path:
+@contextmanager
+def _making(out: Path) -> Iterator[Path]:
+    """The folder for what is kept on the way to the adapter at `out`. Raises `NotOwner` where
+    another command makes it, and `BadInput` where one just has."""
     work = out.with_name(f"{out.name}.work")
     work.mkdir(parents=True, exist_ok=True)
-    return work
+    with only_here(work / "lock", f"{out}: another `grpo sft` makes it"):
+        require_free(out)
+        yield work
 
 
 def _keep(file: Path, demos: list[Trajectory]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from fieldkit.codec import encode, encode_trajectory, plain
-from fieldkit.errors import BadInput, Interrupted
+from fieldkit.errors import BadInput, Interrupted, NotOwner
 from fieldkit.files.atomic import read_json, sha256_file, sha256_text
 from fieldkit.records import Trajectory
 from fieldkit.training.adapter import check_adapter, other_base
@@ -189,6 +189,36 @@ def test_an_adapter_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"would be lost; `grpo sft '.*my warm-again'` writes"):
         warm_start(SETTINGS, tmp_path / "model", Avoided(()), out, silent)
     assert [p.name for p in tmp_path.rglob("*")] == ["my warm", "adapter_model.safetensors"]
+
+
+def test_two_commands_do_not_make_one_adapter(
+    model: Path, avoid: Avoided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "warm"
+
+    def meanwhile(*_: object) -> list[Trajectory]:
+        with pytest.raises(NotOwner, match=r"another `grpo sft` makes it: `kill \d+` ends it"):
+            warm_start(SETTINGS, model, avoid, out, silent)
+        return []
+
+    monkeypatch.setattr("scripts.prepare.sft.play_demonstrations", meanwhile)
+    monkeypatch.setattr("scripts.prepare.sft.fit", lambda *_: {})
+    warm_start(SETTINGS, model, avoid, out, silent)
+
+
+def test_what_came_to_the_adapters_place_while_it_was_trained_is_not_replaced(
+    demos: list[Trajectory], model: Path, avoid: Avoided, tmp_path: Path
+) -> None:
+    out = tmp_path / "warm"
+
+    def another(what: str, done: int, total: int) -> None:
+        if what == "SFT batches":
+            out.mkdir(exist_ok=True)
+            (out / "mine").touch()
+
+    with pytest.raises(BadInput, match="it exists already and would be lost"):
+        warm_start(SETTINGS, model, avoid, out, another)
+    assert [path.name for path in out.iterdir()] == ["mine"]
 
 
 def test_the_committed_adapter_was_made_with_the_defaults_by_the_command_it_names() -> None:
