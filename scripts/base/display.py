@@ -22,6 +22,12 @@ from scripts.base.invocation import typeable
 from scripts.base.unblocked import Unblocked, unblocked
 
 Progress = Callable[[str, int, int], None]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The `Progress` that shows nothing."""
+
+
 """Called with (what, done, total)."""
 
 _REFRESH_SECONDS = 0.25

@@ -75,11 +75,11 @@ def plan(
         raise BadInput(f"--attempts {attempts}: fewer than one group has (K)")
     predictions = {name: found.on(one, attempts) for name, one in boxes.items()}
     _, errors = stored_fit()
+    changed = model is not None
     if json_:
-        plain = plain_plan(found, boxes, predictions, errors)
-        print_json(plain)
+        print_json(plain_plan(found, boxes, predictions, errors, attempts, changed=changed))
         return
-    print_table(steps_table(found, boxes, predictions, errors, attempts, changed=model is not None))
+    print_table(steps_table(found, boxes, predictions, errors, attempts, changed=changed))
     if box:
         for name, one in boxes.items():
             for shown in box_tables(found, one, predictions[name], attempts):
@@ -103,7 +103,7 @@ def steps_table(
 
     columns = ("box", "work", "a step, s", "rollout", "training", "start and load", "the rest")
     rows = []
-    for work, taken in ({} if attempts or changed else found.measured).items():
+    for work, taken in _measured(found, attempts, changed=changed).items():
         cells = [seconds(taken[part]) for part in ("rollout", "training", "load", "rest")]
         rows.append((f"measured: {found.machine}", work, seconds(sum(taken.values())), *cells))
     for name in boxes:
@@ -126,6 +126,14 @@ def steps_table(
     )
     title = f"{found.name} elsewhere, with {found.shape.name}{of}: predicted"
     return Table(title, columns, tuple(rows), notes)
+
+
+def _measured(
+    found: Elsewhere, attempts: int | None, *, changed: bool
+) -> Mapping[str, Mapping[str, float]]:
+    """The measured seconds of the steps that are predicted, by work and part; none where other
+    steps are."""
+    return {} if attempts or changed else found.measured
 
 
 def _doubts(found: Elsewhere) -> tuple[str, ...]:
@@ -234,9 +242,14 @@ def plain_plan(
     boxes: Mapping[str, Box],
     predictions: Mapping[str, Mapping[str, Prediction]],
     errors: Mapping[str, Error],
+    attempts: int | None = None,
+    *,
+    changed: bool = False,
 ) -> dict[str, Any]:
     """The same, JSON-ready. Seconds; every number below "predicted" is a prediction."""
     from dataclasses import asdict
+
+    measured = _measured(found, attempts, changed=changed)
 
     return {
         "run": found.name,
@@ -244,13 +257,27 @@ def plain_plan(
         "work": {name: asdict(work) for name, work in found.works.items()},
         "fit": asdict(found.fit),
         "error": {part: asdict(error) for part, error in errors.items()},
+        "measured": {work: dict(taken) for work, taken in measured.items()},
         "predicted": {
             name: {
                 "box": asdict(boxes[name]),
+                **_plain_case(found, boxes[name], attempts),
                 **{work: plain_prediction(p) for work, p in by_work.items()},
             }
             for name, by_work in predictions.items()
         },
+    }
+
+
+def _plain_case(found: Elsewhere, box: Box, attempts: int | None) -> dict[str, Any]:
+    """The first work on a box by attempts and by machines, as `box_tables` has it."""
+    case = next(iter(found.cases(box, attempts).values()))
+    return {
+        "by_attempts": [
+            {"attempts": n, "seconds": t.total, "rollout": t.rollout, "training": t.training}
+            for n, t in case.by_attempts()
+        ],
+        "by_machines": [{"machines": n, "seconds": total} for n, total in case.by_machines()],
     }
 
 

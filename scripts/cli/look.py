@@ -93,10 +93,10 @@ def table(run: Run, json_: Json = False) -> None:
     findings.require_evidence()
     if json_:
         print_json(plain_page(findings))
-        return
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(rich_page(findings))
+    else:
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(rich_page(findings))
     for path in write_files(findings, tell):
-        print(path)
+        print(path, file=sys.stderr if json_ else sys.stdout)
 
 
 @app.command()
@@ -215,11 +215,13 @@ def pack(run: Run) -> None:
     """
     import shlex
 
+    from scripts.base.display import progress_bar
     from scripts.evidence.pack import pack as write
     from scripts.run.folder import open_run
 
     folder = open_run(run)
-    done = write(folder)
+    with progress_bar() as progress:
+        done = write(folder, progress)
     print(f"{done.n_arms} arms packed, {done.n_bytes / 1000:.0f} kB; to commit the run:")
     print("git -C", *map(shlex.quote, [str(folder.path), "add", "-f", "--", *done.patterns]))
 
@@ -332,13 +334,15 @@ def replay(
 
     Example: grpo replay tonight --reward binary
     """
+    from scripts.base.display import progress_bar
     from scripts.evidence.replay import replay_run
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
     config = read_config(folder.config)
-    tables, remarks = replay_run(folder, config, reward, turn_penalty, protocol)
+    with progress_bar() as progress:
+        tables, remarks = replay_run(folder, config, reward, turn_penalty, protocol, progress)
     if json_:
         print_json({"tables": [shown.plain() for shown in tables], "remarks": list(remarks)})
         return

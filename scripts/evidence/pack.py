@@ -13,6 +13,7 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import write_packed
 from fieldkit.files.sharded import read_records, stored
 from rollout.arm import PACKED_TRAJECTORIES, TRAJECTORIES
+from scripts.base.display import Progress, silent
 from scripts.evidence.played import finished, read_played
 from scripts.run.folder import RunFolder
 
@@ -44,7 +45,7 @@ class Packed:
     n_bytes: int
 
 
-def pack(folder: RunFolder) -> Packed:
+def pack(folder: RunFolder, progress: Progress = silent) -> Packed:
     """Compress the episodes of every finished evaluation, and list what to commit.
 
     An arm that has only packed episodes is left as it is. Raises `BadInput` if no evaluation is
@@ -58,11 +59,12 @@ def pack(folder: RunFolder) -> Packed:
     arms += finished(folder.training_evals)
     for arm in arms:
         read_played(arm)
-    for arm in arms:
+    for done, arm in enumerate(arms, start=1):
         played = arm / TRAJECTORIES
         if stored(played) is not None:
             lines = (line.encode() + b"\n" for _, line in read_records(played))
             write_packed(arm / PACKED_TRAJECTORIES, lines)
+        progress("arms packed", done, len(arms))
     n_bytes = sum((arm / PACKED_TRAJECTORIES).stat().st_size for arm in arms)
     patterns = tuple(p for p in COMMITTED if any(folder.path.glob(p)))
     return Packed(patterns, len(arms), n_bytes)

@@ -30,6 +30,7 @@ from reward.shaping import REWARDS, RewardSettings, explain
 from rollout.arm import EvalSummary
 from rollout.envs.shell_protocol import PROTOCOLS
 from rollout.yardsticks import DO_NOTHING, ORACLE, RANDOM, YARDSTICKS
+from scripts.base.display import Progress, silent
 from scripts.evidence.played import PlayedArm, read_played, read_summaries
 from scripts.evidence.stored import absent_episodes, has_episodes
 from scripts.run.config import RunConfig
@@ -49,6 +50,7 @@ def replay_run(
     kind: str,
     turn_penalty: float | None,
     protocol: str | None,
+    progress: Progress = silent,
 ) -> tuple[list[Table], tuple[str, ...]]:
     """Make one table of the run's bundles, one of each policy's evaluation, and one of the rewards'
     differences between these; also return what to say about episodes that are not here.
@@ -71,7 +73,7 @@ def replay_run(
             )
         what = "the environment's own reward"
     tables = []
-    _, summary = replay_groups(_groups(folder), reward, parse)
+    _, summary = replay_groups(_groups(folder, progress), reward, parse)
     if summary.n_groups:
         changes = "turn_penalty" in settings.schedule and not own
         trained = f"reward {settings.kind}, λ of its schedule{under}" if changes else what
@@ -106,11 +108,12 @@ def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> Rewar
     return replace(settings, turn_penalty=turn_penalty, schedule=schedule)
 
 
-def _groups(folder: RunFolder) -> Iterator[RolloutGroup]:
+def _groups(folder: RunFolder, progress: Progress) -> Iterator[RolloutGroup]:
     """Every group of every bundle, one after another: all together may fill the memory."""
-    for n in folder.steps_there():
-        if folder.has_bundle(n):
-            yield from bundle_groups(folder.bundle(n))
+    played = [n for n in folder.steps_there() if folder.has_bundle(n)]
+    for done, n in enumerate(played, start=1):
+        yield from bundle_groups(folder.bundle(n))
+        progress("steps scored again", done, len(played))
 
 
 @dataclass(frozen=True)

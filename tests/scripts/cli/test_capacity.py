@@ -82,6 +82,12 @@ def test_json_has_the_same_and_can_be_read() -> None:
         sum(v for part, v in first["time"].items() if part != "processes")
     )
     assert "next" in first
+    assert set(found["measured"]) >= {"step 1"}
+    assert steps["by_machines"][0]["machines"] == 1
+    assert steps["by_machines"][0]["seconds"] == pytest.approx(first["seconds"])
+    assert len(steps["by_attempts"]) > 1
+    other = json.loads(typed("sql-0", "--box", "h100", "--attempts", "64", "--json").stdout)
+    assert other["measured"] == {}, "other steps were measured"
 
 
 def test_a_model_that_does_not_fit_is_said_not_to(tmp_path: Path) -> None:

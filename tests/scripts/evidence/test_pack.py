@@ -54,7 +54,9 @@ def cloned(night: Night, to: Path) -> Night:
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Night:
     night = written(tmp_path_factory.mktemp("original"))
-    pack(night.folder)
+    told: list[tuple[str, int, int]] = []
+    packed = pack(night.folder, lambda *far: told.append(far))
+    assert told == [("arms packed", n, packed.n_arms) for n in range(1, packed.n_arms + 1)]
     return night
 
 

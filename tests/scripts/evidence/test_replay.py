@@ -140,7 +140,11 @@ def test_training_is_paid_by_its_schedule_and_an_evaluation_and_what_is_typed_ar
     made = make_night(tmp_path, n_steps=STEPS)
     schedule = {"turn_penalty": [[1, 0.0], [3, 1.2]]}
     config = replace(made.config, reward=RewardSettings(schedule=schedule))
-    tables, _ = replay_run(made.folder, config, "shaped", turn_penalty, None)
+    told: list[tuple[str, int, int]] = []
+    tables, _ = replay_run(
+        made.folder, config, "shaped", turn_penalty, None, lambda *far: told.append(far)
+    )
+    assert told == [("steps scored again", n, STEPS) for n in range(1, STEPS + 1)]
     means = {t.title: {row[0]: row[2] for row in t.rows} for t in tables if len(t.rows) > 5}
     assert means[f"Training rollouts under reward shaped, {title}"]["mean reward"] == f"{mean:.3f}"
     held = 0.2 if turn_penalty is None else turn_penalty
