@@ -194,7 +194,7 @@ def _sft_from(
     model_dir = run_model(folder, base.path)
     check_same_model(source, model_dir, other_weights=model is not None)
     require_layers(settings, model_dir)
-    chosen = choose(source, model_dir, per_task)
+    chosen = choose(source, model_dir, per_task, progress)
     print(chosen.told)
     if (
         source.config.envs

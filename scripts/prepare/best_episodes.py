@@ -23,6 +23,7 @@ from rollout.envs.registry import ENVIRONMENTS
 from rollout.tasks import decode_tasks, read_tasks, shared_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import from_checkout
+from scripts.base.display import Progress, silent
 from scripts.prepare.endpoint_ids import with_ids
 from scripts.prepare.presets import held_out_files
 from scripts.run.config import DataSettings, RunConfig, read_config
@@ -109,14 +110,14 @@ def check_same_model(source: Source, model_dir: Path, other_weights: bool) -> No
         )
 
 
-def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
+def choose(source: Source, model_dir: Path, per_task: int, progress: Progress = silent) -> Chosen:
     """At most `per_task` passed episodes of every task: by reward, then by fewer turns.
 
     The reward is that of the keys of the source's [reward]: one that `reward.schedule` made says
     how early the episode was played. Raises `BadInput` where nothing is left, and for a file that
     cannot be read or was changed.
     """
-    stored = _Stored(source)
+    stored = _Stored(source, progress)
     left_out: Counter[str] = stored.left_out
     forbidden = _held_out(source)
     tasks = {} if source.has_ids else _tasks_as_played(source)
@@ -136,7 +137,7 @@ def choose(source: Source, model_dir: Path, per_task: int) -> Chosen:
         left_out[BEYOND] += len(ranked[per_task:])
         demos += ranked[:per_task]
     if tasks and demos:
-        kept = with_ids(source.config, tasks, demos, ChatRenderer(model_dir))
+        kept = with_ids(source.config, tasks, demos, ChatRenderer(model_dir), progress)
         left_out[OTHERWISE] += len(demos) - len(kept)
         demos = kept
     left = {why: n for why, n in left_out.items() if n}
@@ -180,8 +181,8 @@ def _distinct(ranked: Sequence[Trajectory]) -> list[Trajectory]:
 class _Stored:
     """The episodes of a source, and the files that they were read from."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, progress: Progress) -> None:
+        self._source, self._progress = source, progress
         self.steps: list[int] = []
         self.files: dict[str, str] = {}
         """SHA-256 by path in the run."""
@@ -197,6 +198,7 @@ class _Stored:
             self.left_out[HELD_OUT] += read_eval(arm.parent).n_trajectories
         trained = RunReader(folder).steps[1:]
         for step in trained:
+            self._progress("steps read", step.step, len(trained))
             file = folder.bundle(step.step)
             if stored(file) is None:
                 continue

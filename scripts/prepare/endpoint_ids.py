@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from rollout.player import Player
 from rollout.policies import SampledPolicy, WrittenSampler
 from rollout.synth.demonstrate import WRITTEN
 from rollout.transcript import ChatRenderer
+from scripts.base.display import Progress, silent
 from scripts.run.config import RunConfig
 
 IN_FLIGHT = 8
@@ -35,6 +37,7 @@ def with_ids(
     tasks: Mapping[str, Task],
     demos: Sequence[Trajectory],
     renderer: ChatRenderer,
+    progress: Progress = silent,
 ) -> list[Trajectory]:
     """The episodes of `demos` that can be given ids, in order, with the ids that the renderer's
     model would read and write.
@@ -42,7 +45,7 @@ def with_ids(
     config: how the endpoint's episodes were played. tasks: as they were played, by id. Raises as
     playing does if a world cannot be made.
     """
-    found = asyncio.run(_with_ids(config, tasks, demos, renderer))
+    found = asyncio.run(_with_ids(config, tasks, demos, renderer, progress))
     return [demo for demo in found if demo is not None]
 
 
@@ -51,8 +54,9 @@ async def _with_ids(
     tasks: Mapping[str, Task],
     demos: Sequence[Trajectory],
     renderer: ChatRenderer,
+    progress: Progress,
 ) -> list[Trajectory | None]:
-    gate = asyncio.Semaphore(IN_FLIGHT)
+    gate, done = asyncio.Semaphore(IN_FLIGHT), itertools.count(1)
     with tempfile.TemporaryDirectory() as scratch:
 
         async def one(demo: Trajectory) -> Trajectory | None:
@@ -60,7 +64,9 @@ async def _with_ids(
             if environment_of(task).opening is not None:
                 return _rendered(demo, task, renderer)
             async with gate:
-                return await _said_again(config, demo, task, renderer, Path(scratch))
+                found = await _said_again(config, demo, task, renderer, Path(scratch))
+            progress("episodes replayed", next(done), len(demos))
+            return found
 
         return list(await asyncio.gather(*map(one, demos)))
 

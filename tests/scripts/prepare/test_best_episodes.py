@@ -127,6 +127,12 @@ def test_only_passed_episodes_are_taken_the_best_of_each_task_first(
     assert chosen.origin["left_out"][REPEATED] == 2
 
 
+def test_it_says_how_far_it_has_read(run: RunFolder, tiny: TinyModel) -> None:
+    told: list[tuple[str, int, int]] = []
+    choose(find_source(run), tiny.folder, 4, lambda *far: told.append(far))
+    assert told == [("steps read", 1, 2), ("steps read", 2, 2)]
+
+
 def test_equal_rewards_are_ordered_by_fewer_turns_and_a_task_is_bounded(
     tmp_path: Path, tiny: TinyModel, chat: ChatRenderer
 ) -> None:

@@ -99,8 +99,10 @@ def test_an_episode_that_its_world_answers_otherwise_is_not_learned(
         changed.execute("INSERT INTO authors VALUES ('Dan', 'Crete')")
         changed.execute("INSERT INTO books VALUES ('Haw', 'Dan', 'poem', 1996, '2008-01-01', 9)")
     changed.close()
+    told: list[tuple[str, int, int]] = []
     with pytest.raises(BadInput, match=rf"no episode to learn from \({N} {OTHERWISE}"):
-        choose(source, default_model_dir(), 4)
+        choose(source, default_model_dir(), 4, lambda *far: told.append(far))
+    assert told == [("episodes replayed", n, N) for n in range(1, N + 1)]
 
 
 def test_a_question_of_the_presets_held_out_file_is_never_learned(
