@@ -8,6 +8,7 @@ adapter learns exactly the ids of a rollout.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import math
 import random
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.codec import encode_trajectory, read_trajectories
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Interrupted, Shortage
 from fieldkit.files.atomic import (
     read_json,
     sha256_file,
@@ -263,7 +264,8 @@ def warm_start(
         made = command(settings, out, f"--demos {settings.demos}", model, model or DEFAULT_MODEL)
         stopped = sum(d.turns[-1].text == STOP for d in demos)
         record = _recording(out, made, settings, model_dir, kept, stopped)
-        return fit(demos, settings, model_dir, out, progress, record)
+        with _saying_what_is_kept(kept):
+            return fit(demos, settings, model_dir, out, progress, record)
 
 
 _WORDS = ("tokenizer.json", "tokenizer_config.json", "*.jinja")
@@ -303,7 +305,8 @@ def warm_start_from(
         stops = sum(d.stop_reason.by_itself for d in demos)
         made = command(settings, out, flags, model, base)
         record = _recording(out, made, settings, model_dir, kept, stops, chosen.origin)
-        return fit(demos, settings, model_dir, out, progress, record)
+        with _saying_what_is_kept(kept):
+            return fit(demos, settings, model_dir, out, progress, record)
 
 
 def _recording(
@@ -368,6 +371,21 @@ def _making(out: Path) -> Iterator[Path]:
     with only_here(work / "lock", f"{out}: another `grpo sft` makes it"):
         require_free(out)
         yield work
+
+
+@contextmanager
+def _saying_what_is_kept(demos: Path) -> Iterator[None]:
+    """What ends the training here loses it, and no demonstration."""
+    anew = f"{demos} is kept, and the same command begins the training anew"
+    try:
+        yield
+    except Interrupted:
+        raise Interrupted(f"stopped; {anew}") from None
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f"{e.filename}: " if e.filename else ""
+        raise Shortage(f"{where}no space left on this disk. {anew}; free some first") from e
 
 
 def _keep(file: Path, demos: list[Trajectory]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import shutil
@@ -15,7 +16,7 @@ import pytest
 import typer
 
 from fieldkit.codec import encode, encode_trajectory, plain
-from fieldkit.errors import BadInput, Interrupted, NotOwner
+from fieldkit.errors import BadInput, Interrupted, NotOwner, Shortage
 from fieldkit.files.atomic import read_json, sha256_file, sha256_text
 from fieldkit.records import Trajectory
 from fieldkit.training.adapter import check_adapter, other_base
@@ -189,6 +190,33 @@ def test_an_adapter_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"would be lost; `grpo sft '.*my warm-again'` writes"):
         warm_start(SETTINGS, tmp_path / "model", Avoided(()), out, silent)
     assert [p.name for p in tmp_path.rglob("*")] == ["my warm", "adapter_model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (
+            Interrupted("interrupted"),
+            r"^stopped; .*\.jsonl is kept, .* begins the training anew",
+        ),
+        (OSError(errno.ENOSPC, "No space"), r"^no space left .*\.jsonl is kept, .* training anew"),
+    ],
+)
+def test_what_ends_the_training_is_said_to_lose_it_and_no_demonstration(
+    why: Exception,
+    said: str,
+    model: Path,
+    avoid: Avoided,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ended(*_: object) -> dict[str, float]:
+        raise why
+
+    monkeypatch.setattr("scripts.prepare.sft.play_demonstrations", lambda *_: [])
+    monkeypatch.setattr("scripts.prepare.sft.fit", ended)
+    with pytest.raises((Interrupted, Shortage), match=said):
+        warm_start(SETTINGS, model, avoid, tmp_path / "warm", silent)
 
 
 def test_two_commands_do_not_make_one_adapter(
