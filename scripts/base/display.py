@@ -22,12 +22,6 @@ from scripts.base.invocation import typeable
 from scripts.base.unblocked import Unblocked, unblocked
 
 Progress = Callable[[str, int, int], None]
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """The `Progress` that shows nothing."""
-
-
 """Called with (what, done, total)."""
 
 _REFRESH_SECONDS = 0.25
@@ -42,6 +36,10 @@ _STYLES = {
     EventKind.DETAIL: "dim",
 }
 """Of the events that are a line, as a terminal draws them."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The `Progress` that shows nothing."""
 
 
 class Display(Protocol):
