@@ -331,7 +331,7 @@ def environment(
         else:
             env["VLLM_CPU_OMP_THREADS_BIND"] = _threads_bind(settings, replica)
         env[vllm_plugin.FLAG] = str(int(settings.cpu_patches))
-        # Eager as it is, vLLM compiles one function, the count of a logprob's rank. That saves up to
+        # Eager as it is, vLLM compiles one function, the count of a logprob's rank. That saves
         # 0.4 ms of a decoding step, takes the first request 15 s, and ends a server without g++.
         env["TORCH_COMPILE_DISABLE"] = "1"
         env = computing(env, settings)

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from fieldkit.process.owned import (
     is_running,
 )
 from rollout.engine.leftovers import BESIDE, OVERLAPS, end_with_leftovers, new_scratch
+from rollout.engine.preload import SPINS, WAIT_POLICY, cores_are_free, sleeps_for_now
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
@@ -39,6 +40,10 @@ from scripts.run.timings import LOOP_VARIABLE
 
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
+
+FREE_LOOKS = 3
+_WAITS, _FOUND_FREE = "waits", "found_free"
+"""Notes on it: how its threads wait, and at how many steps in turn the cores were free since."""
 
 _SOURCES = ("trainer", "fieldkit")
 """The packages that its process has imported."""
@@ -120,6 +125,7 @@ class KeptTrainer:
                 info={
                     BESIDE: ENGINE,
                     OVERLAPS: self._overlaps,
+                    _WAITS: {n: self._env[n] for n in (WAIT_POLICY, SPINS) if n in self._env},
                     "scratch": str(scratch),
                     "socket": path,
                     "code": self._code(),
@@ -152,6 +158,29 @@ class KeptTrainer:
             return 0
         on_gpu = memory.gpu_held_by([owned.pid])
         return on_gpu if memory.gpu_total() is not None else memory.held_by(owned.pid) + on_gpu
+
+
+def as_it_waits(
+    run_dir: Path, environment: Mapping[str, str], free: Callable[[], bool] = cores_are_free
+) -> dict[str, str]:
+    """`environment`, in which threads wait as those of the kept trainer do where there is one: a
+    start costs what many steps gain.
+
+    It says nothing of that where they sleep because the cores were in use, and the cores were free
+    at each of the last `FREE_LOOKS` steps, nor where a person says how they wait. free: as
+    `cores_are_free`.
+    """
+    ledger = Ledger(run_dir / LEDGER_FILE)
+    owned = ledger.get(TRAINER)
+    if owned is None or not is_running(owned) or {WAIT_POLICY, SPINS} & environment.keys():
+        return dict(environment)
+    waits: dict[str, str] = owned.info.get(_WAITS, {})
+    if sleeps_for_now(environment, waits):
+        found = owned.info.get(_FOUND_FREE, 0) + 1 if free() else 0
+        ledger.record(replace(owned, info={**owned.info, _FOUND_FREE: found}))
+        if found >= FREE_LOOKS:
+            return dict(environment)
+    return {**environment, **waits}
 
 
 def stop_trainer(run_dir: Path) -> int:

@@ -36,7 +36,7 @@ from scripts.base.exit_codes import KILLED, killed, raise_code
 from scripts.base.quiet import Quiet
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
-from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside
+from scripts.phases.kept_trainer import TRAINER, KeptTrainer, as_it_waits, stands_beside
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import several_envs, step_summary
 from scripts.run.next_phase import sampled_from
@@ -121,7 +121,7 @@ def _environment(ctx: Context) -> dict[str, str]:
     """The trainer's, however it is run on this machine; a node has one of its own."""
     if ctx.config.cluster.used:
         return dict(os.environ)
-    return computing(os.environ, ctx.config.engine)
+    return computing(as_it_waits(ctx.folder.path, os.environ), ctx.config.engine)
 
 
 def _inputs(ctx: Context, n: int) -> StepInputs:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldkit.gate.memory import GIB
 from fieldkit.process.ledger import Ledger
-from fieldkit.process.owned import Owned, is_running, wait_ended
+from fieldkit.process.owned import Owned, is_running, start_time, wait_ended
+from rollout.engine.preload import SPINS, WAIT_POLICY, waiting
 from scripts.base.quiet import Quiet
 from scripts.phases import kept_trainer
-from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stands_beside, stop_trainer
+from scripts.phases.kept_trainer import (
+    TRAINER,
+    KeptTrainer,
+    as_it_waits,
+    stands_beside,
+    stop_trainer,
+)
 from scripts.run.folder import RunFolder
 from tests.trainer.conftest import *  # noqa: F403  # the tiny model, its adapters and bundles
 from tests.trainer.test_step import SETTINGS, follow
@@ -115,6 +124,34 @@ def test_a_process_of_other_code_is_replaced(
     kept(folder).ask(request_line, ignore, never)
     assert not is_running(first)
     assert owned(folder).pid != first.pid
+
+
+def test_a_trainer_stays_however_busy_the_cores_have_become(
+    folder: RunFolder, request_line: str, tmp_path: Path
+) -> None:
+    nobody_said = {n: v for n, v in os.environ.items() if n not in (WAIT_POLICY, SPINS)}
+
+    def env(free: bool) -> dict[str, str]:
+        asked = as_it_waits(folder.path, nobody_said, lambda: free)
+        return waiting(asked, lambda: free)
+
+    begun = env(free=True)
+    assert SPINS in begun
+    assert KeptTrainer(folder.path, begun).ask(request_line, ignore, never) is not None
+    assert env(free=False) == begun
+    said = {**nobody_said, WAIT_POLICY: "active"}
+    assert as_it_waits(folder.path, said) == said
+
+
+def test_one_whose_threads_sleep_is_replaced_where_the_cores_stay_free(folder: RunFolder) -> None:
+    asleep = waiting({}, lambda: False)
+    with subprocess.Popen(["sleep", "60"]) as trainer:
+        entry = Owned(TRAINER, "its mark", trainer.pid, start_time(trainer.pid))
+        Ledger(folder.ledger).record(replace(entry, info={"waits": asleep}))
+        looks = iter([True, True, False, True, True, True])
+        says = [as_it_waits(folder.path, {}, lambda: next(looks)) for _ in range(6)]
+        assert says == [asleep] * 5 + [{}]
+        trainer.kill()
 
 
 def test_another_environment_is_another_process_whoever_starts_it(folder: RunFolder) -> None:
