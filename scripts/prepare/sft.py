@@ -141,10 +141,13 @@ def fit(
     out: Path,
     progress: Progress,
     record: Callable[[Path, dict[str, float]], None] = lambda folder, metrics: None,
+    keep: Path | None = None,
 ) -> dict[str, float]:
     """Fit the LoRA with TRL and leave a peft adapter folder at `out`; return TRL's metrics.
 
     record: writes what else belongs to the adapter into its folder, which is not at `out` yet.
+    keep: a folder for these demonstrations and settings alone, where the training is kept at every
+    twentieth of its batches; what an interrupted call left there is gone on from. None: nowhere.
     """
     import torch
     from datasets import Dataset
@@ -163,7 +166,7 @@ def fit(
     n_batches = math.ceil(len(examples) / settings.batch_size * settings.epochs)
     with whole_dir(out) as folder:
         args: Any = SFTConfig(
-            output_dir=str(folder / "trl"),
+            output_dir=str(keep or folder / "trl"),
             per_device_train_batch_size=settings.batch_size,
             num_train_epochs=settings.epochs,
             learning_rate=settings.lr,
@@ -172,7 +175,9 @@ def fit(
             weight_decay=0.0,
             max_grad_norm=1.0,
             logging_steps=10,
-            save_strategy="no",
+            save_strategy="steps" if keep else "no",
+            save_steps=max(1, n_batches // 20),
+            save_total_limit=2,  # the newest may be half written
             report_to="none",
             disable_tqdm=True,
             use_cpu=not cuda,
@@ -194,7 +199,7 @@ def fit(
             peft_config=lora_config(settings),
             callbacks=[Report()],
         )
-        result = trainer.train()
+        result = trainer.train(resume_from_checkpoint=_newest_in(keep) if keep else None)
         trainer.model.save_pretrained(str(folder))
         shutil.rmtree(folder / "trl", ignore_errors=True)
         tidy(folder, model_dir)
@@ -206,7 +211,21 @@ def fit(
         write_json(folder / "sft_loss.json", curve)
         metrics = {k: float(v) for k, v in result.metrics.items()}
         record(folder, metrics)
+    if keep:
+        shutil.rmtree(keep, ignore_errors=True)
     return metrics
+
+
+def _newest_in(keep: Path) -> str | None:
+    """The newest whole checkpoint; None where there is none. What it is whole with comes last."""
+    there = sorted(keep.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    for checkpoint in reversed(there):
+        try:
+            read_json(checkpoint / "trainer_state.json")
+        except BadInput:
+            continue
+        return str(checkpoint)
+    return None
 
 
 def lora_config(settings: SftSettings) -> Any:
@@ -264,8 +283,8 @@ def warm_start(
         made = command(settings, out, f"--demos {settings.demos}", model, model or DEFAULT_MODEL)
         stopped = sum(d.turns[-1].text == STOP for d in demos)
         record = _recording(out, made, settings, model_dir, kept, stopped)
-        with _saying_what_is_kept(kept):
-            return fit(demos, settings, model_dir, out, progress, record)
+        with _going_on(work, kept, settings) as training:
+            return fit(demos, settings, model_dir, out, progress, record, training)
 
 
 _WORDS = ("tokenizer.json", "tokenizer_config.json", "*.jinja")
@@ -305,8 +324,8 @@ def warm_start_from(
         stops = sum(d.stop_reason.by_itself for d in demos)
         made = command(settings, out, flags, model, base)
         record = _recording(out, made, settings, model_dir, kept, stops, chosen.origin)
-        with _saying_what_is_kept(kept):
-            return fit(demos, settings, model_dir, out, progress, record)
+        with _going_on(work, kept, settings) as training:
+            return fit(demos, settings, model_dir, out, progress, record, training)
 
 
 def _recording(
@@ -374,18 +393,20 @@ def _making(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _saying_what_is_kept(demos: Path) -> Iterator[None]:
-    """What ends the training here loses it, and no demonstration."""
-    anew = f"{demos} is kept, and the same command begins the training anew"
+def _going_on(work: Path, demos: Path, settings: SftSettings) -> Iterator[Path]:
+    """The folder in which the training on these demonstrations is kept. What ends it is said to
+    lose nothing."""
+    key = sha256_text("\n".join([sha256_file(demos), str(asdict(settings))]))[:8]
+    kept = f"{work} keeps the demonstrations and most of the training, and the same command goes on"
     try:
-        yield
+        yield work / f"training-{key}"
     except Interrupted:
-        raise Interrupted(f"stopped; {anew}") from None
+        raise Interrupted(f"stopped; {kept}") from None
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f"{e.filename}: " if e.filename else ""
-        raise Shortage(f"{where}no space left on this disk. {anew}; free some first") from e
+        raise Shortage(f"{where}no space left on this disk. {kept}; free some first") from e
 
 
 def _keep(file: Path, demos: list[Trajectory]) -> None:

@@ -145,6 +145,30 @@ def test_demonstrations_are_kept_only_for_the_tasks_and_the_tokenizer_that_they_
     assert made(copy, avoid) == 3
 
 
+def test_a_training_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
+    demos: list[Trajectory], model: Path, tmp_path: Path
+) -> None:
+    def nothing(folder: Path, metrics: dict[str, float]) -> None:
+        pass
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done == total - 1:
+            raise Interrupted("stopped")
+
+    batches: list[int] = []
+    kept = tmp_path / "training"
+    fit(demos, SETTINGS, model, tmp_path / "whole", silent)
+    with pytest.raises(Interrupted):
+        fit(demos, SETTINGS, model, tmp_path / "cut", stop, nothing, kept)
+    assert not (tmp_path / "cut").exists()
+    (kept / "checkpoint-9999").mkdir()  # of which a kill left half
+    fit(demos, SETTINGS, model, tmp_path / "cut", lambda _, n, __: batches.append(n), nothing, kept)
+    assert len(batches) in (1, 2)
+    for name in ("adapter_model.safetensors", "sft_loss.json"):
+        assert sha256_file(tmp_path / "cut" / name) == sha256_file(tmp_path / "whole" / name)
+    assert not kept.exists()
+
+
 def test_of_several_gpus_one_trains_with_the_batch_of_the_settings(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,12 +221,12 @@ def test_an_adapter_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     [
         (
             Interrupted("interrupted"),
-            r"^stopped; .*\.jsonl is kept, .* begins the training anew",
+            r"^stopped; .*warm\.work keeps .* training, and the same command goes on",
         ),
-        (OSError(errno.ENOSPC, "No space"), r"^no space left .*\.jsonl is kept, .* training anew"),
+        (OSError(errno.ENOSPC, "No space"), r"^no space left .*warm\.work keeps .* goes on; free"),
     ],
 )
-def test_what_ends_the_training_is_said_to_lose_it_and_no_demonstration(
+def test_what_ends_the_training_is_said_to_lose_nothing(
     why: Exception,
     said: str,
     model: Path,
