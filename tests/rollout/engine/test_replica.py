@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from fieldkit.errors import BadInput, Unavailable
+from fieldkit.errors import BadInput, FieldkitError, Shortage, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import forecast
 from rollout.engine.replica import ENGINE, Replica, is_engine
-from rollout.engine.serve import _serve_all
+from rollout.engine.serve import _serve_all, _together
 from rollout.engine.vllm_server import command, environment, memory_needed
 from tests.conftest import TinyModel
 
@@ -78,8 +78,14 @@ def test_servers_get_gpus_of_their_own_where_there_are_enough(
 class Started:
     """A server that notes what is asked of it."""
 
-    def __init__(self, name: str, asked: list[str], fails: str = "") -> None:
-        self.name, self.asked, self.fails = name, asked, fails
+    def __init__(
+        self,
+        name: str,
+        asked: list[str],
+        fails: str = "",
+        kind: type[FieldkitError] = Unavailable,
+    ) -> None:
+        self.name, self.asked, self.fails, self.kind = name, asked, fails, kind
 
     def begin(self) -> None:
         self._note("begin")
@@ -94,7 +100,7 @@ class Started:
     def _note(self, what: str) -> None:
         self.asked.append(f"{what} {self.name}")
         if self.fails == what:
-            raise Unavailable(f"{self.name}: cannot {what}")
+            raise self.kind(f"{self.name}: cannot {what}")
 
 
 @pytest.mark.parametrize(
@@ -110,19 +116,30 @@ def test_servers_load_side_by_side_unless_they_share_a_gpu(
     found: list[str] = []
     servers = [Started(name, found) for name in "ab"]
     served: Any = _serve_all(servers, found.append, one_by_one=one_by_one)
-    assert served == ["a", "b"]
+    assert served == (["a", "b"], {})
     assert found == asked
 
 
+@pytest.mark.parametrize("kind", [Unavailable, Shortage])
 @pytest.mark.parametrize("step", ["begin", "finish", "prove"])
-def test_a_server_that_cannot_serve_is_left_out_and_the_last_one_is_the_error(step: str) -> None:
+def test_a_server_that_cannot_serve_or_lacks_memory_is_left_out_and_the_others_are_waited_for(
+    step: str, kind: type[FieldkitError]
+) -> None:
     said: list[str] = []
-    servers = [Started(name, [], step if name != "c" else "") for name in "abc"]
-    served: Any = _serve_all(servers, said.append, one_by_one=False)
+    servers = [Started(name, [], step if name != "c" else "", kind) for name in "abc"]
+    both: Any = _serve_all(servers, said.append, one_by_one=False)
+    served, failed = both
     assert served == ["c"]
+    assert [str(failed[server]) for server in servers[:2]] == [f"{n}: cannot {step}" for n in "ab"]
     assert said == [f"engine: one server less, because {name}: cannot {step}" for name in "ab"]
-    with pytest.raises(Unavailable, match=f"a: cannot {step}"):
-        _serve_all(servers[:2], said.append, one_by_one=False)
+
+
+def test_where_none_is_left_the_error_has_every_reason_and_is_a_shortage_if_one_is() -> None:
+    one, other = Unavailable("a: ended"), Shortage("b: too little memory")
+    assert _together([one]) is one
+    both = _together([one, other])
+    assert isinstance(both, Shortage)
+    assert str(both) == "a: ended; b: too little memory"
 
 
 def test_a_gpu_server_of_several_sees_its_own_gpus(

@@ -21,19 +21,13 @@ from typing import Any
 import pytest
 
 from fieldkit.codec import read_bundle
-from fieldkit.errors import Shortage, Unavailable
+from fieldkit.errors import Unavailable
 from fieldkit.process.ledger import Ledger
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.port import HOST, free_port
 from rollout.engine.replica import ENGINE
 from rollout.engine.router import samplers
-from rollout.engine.serve import (
-    _serve_all,
-    ensure_engine,
-    find_servers,
-    release_memory,
-    stop_engine,
-)
+from rollout.engine.serve import ensure_engine, find_servers, release_memory, stop_engine
 from rollout.engine.target import Served
 from rollout.flight import OnProgress, ignore_progress
 from rollout.player import Player
@@ -308,35 +302,3 @@ def test_fewer_replicas_end_the_others(fleet: Fleet) -> None:
     assert left.pid != two.pid
     assert [e.name for e in find_servers(fleet.folder)] == [ENGINE]
     assert left.pid != one.pid, "it was started for half of the machine"
-
-
-@dataclass(eq=False)
-class Short:
-    """A server that serves at once, or for which there is too little memory."""
-
-    short: bool
-    served: list[str] = field(default_factory=list)
-
-    def begin(self) -> None:
-        if self.short:
-            raise Shortage("too little memory for the engine")
-        self.served.append("begun")
-
-    def finish(self) -> None:
-        self.served.append("finished")
-
-    def prove(self) -> Served:
-        return Served("http://box", "", "run-v0", "run-v0", None, None, "hotswap", "", None)
-
-
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_a_server_for_which_memory_is_short_is_left_out_and_the_other_is_waited_for(
-    one_by_one: bool,
-) -> None:
-    said: list[str] = []
-    one, two = Short(False), Short(True)
-    served, failed = _serve_all([one, two], said.append, one_by_one=one_by_one)
-    assert len(served) == 1
-    assert one.served == ["begun", "finished"]
-    assert isinstance(failed[two], Shortage)
-    assert said == ["engine: one server less, because too little memory for the engine"]
