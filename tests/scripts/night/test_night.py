@@ -181,12 +181,6 @@ def test_no_step_is_trained_twice(night: Night) -> None:
     assert trained_twice(night.folder) == []
 
 
-def test_what_a_server_compiled_is_kept_for_the_next_one(restarted: Night) -> None:
-    kept = restarted.folder.parent / "cache" / "kernels"
-    assert any(file.stat().st_size for file in kept.rglob("*.so"))
-    assert "not kept" not in restarted.said
-
-
 def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted: Night) -> None:
     served = restarted.journal("adapter_served")
     assert {e["lifecycle"] for e in served} == {"restart"}
