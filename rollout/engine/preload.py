@@ -34,6 +34,10 @@ program."""
 _LOOK_SECONDS, _FREE = 0.3, 50.0
 """For how long cores are looked at, and the per cent in use below which one is free."""
 
+FREE_LOOKS = 3
+"""How often in turn the cores have to be found free before a process whose threads sleep is
+replaced: a start costs what some steps gain."""
+
 ABSENT = (
     "tcmalloc is not installed: engine and trainer run without it, somewhat slower; `make system` "
     "installs it"

@@ -50,8 +50,6 @@ _SLEEPS, _FOUND_FREE = "sleeps_for_now", "found_free"
 """Notes on a server: `preload.sleeps_for_now`, and for which adapters in turn the cores were free
 since."""
 
-_FREE_LOOKS = 3
-
 _ONLY = Replica()
 
 Progress = Callable[[str], None]
@@ -156,7 +154,7 @@ class Server:
             return False
         found = [*found, self.target.name] if preload.cores_are_free() else []
         self.note(**{_FOUND_FREE: found})
-        self._started_anew = len(found) >= _FREE_LOOKS
+        self._started_anew = len(found) >= preload.FREE_LOOKS
         return self._started_anew
 
     def _fingerprint(self) -> str:

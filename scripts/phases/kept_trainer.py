@@ -31,7 +31,7 @@ from fieldkit.process.owned import (
     is_running,
 )
 from rollout.engine.leftovers import BESIDE, OVERLAPS, end_with_leftovers, new_scratch
-from rollout.engine.preload import SPINS, WAIT_POLICY, cores_are_free, sleeps_for_now
+from rollout.engine.preload import FREE_LOOKS, SPINS, WAIT_POLICY, cores_are_free, sleeps_for_now
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
@@ -41,7 +41,6 @@ from scripts.run.timings import LOOP_VARIABLE
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
 
-FREE_LOOKS = 3
 _WAITS, _FOUND_FREE = "waits", "found_free"
 """Notes on it: how its threads wait, and at how many steps in turn the cores were free since."""
 

@@ -68,7 +68,7 @@ install() {
         refuse "This is neither Debian nor Ubuntu. Install what your system calls: $packages"
     if [ "$(id -u)" != 0 ]; then
         if command -v sudo > /dev/null && { sudo -n true 2> /dev/null || [ -t 0 ]; }; then
-            sudo=(sudo env DEBIAN_FRONTEND=noninteractive)
+            sudo=(sudo)
         elif command -v sudo > /dev/null; then
             refuse "Type \`make system\` in a terminal: sudo asks for your password there."
         else
@@ -76,11 +76,11 @@ install() {
         fi
     fi
     echo "installing system packages: $packages"
-    export DEBIAN_FRONTEND=noninteractive # which sudo would not hand on
+    local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get) # sudo hands no export on
     local patience=(-o Acquire::http::Timeout=20 -o Acquire::Retries=1) # apt waits minutes else
     # shellcheck disable=SC2086  # a list of words
-    "${sudo[@]}" apt-get update -qq "${patience[@]}" &&
-        "${sudo[@]}" apt-get install -y -qq --no-install-recommends $packages "${patience[@]}" > /dev/null ||
+    "${apt[@]}" update -qq "${patience[@]}" &&
+        "${apt[@]}" install -y -qq --no-install-recommends $packages "${patience[@]}" > /dev/null ||
         refuse "apt-get could not install it; see above. Once it can: apt-get install $packages"
 }
 
