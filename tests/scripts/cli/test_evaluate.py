@@ -261,6 +261,17 @@ def test_what_changed_since_an_earlier_start_is_played_as_it_is_now(
     assert [*cache.iterdir()] == []
 
 
+def words_of_one_that_stopped(
+    adapter: Path, model: Path, tasks: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str | Path]:
+    """What an evaluation into `out` was typed with, which Ctrl-C ended."""
+    words: list[str | Path] = ["--adapter", adapter, "--model", model, "--tasks", tasks, *TINY]
+    words += ["--out", out]
+    monkeypatch.setattr("scripts.phases.single_arm.evaluate", stopped)
+    assert grpo("eval", *words).code == Interrupted.exit_code
+    return words
+
+
 @pytest.mark.parametrize("changed", ["adapter", "tasks.jsonl"])
 def test_nothing_of_a_kept_evaluation_is_dropped(
     changed: str,
@@ -271,10 +282,7 @@ def test_nothing_of_a_kept_evaluation_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "kept"
-    words: list[str | Path] = ["--adapter", adapter, "--model", policy[0], "--tasks", tasks, *TINY]
-    words += ["--out", out]
-    monkeypatch.setattr("scripts.phases.single_arm.evaluate", stopped)
-    assert grpo("eval", *words).code == Interrupted.exit_code
+    words = words_of_one_that_stopped(adapter, policy[0], tasks, out, monkeypatch)
     before = files(out)
     change(tmp_path / changed, policy[0])
     ended = grpo("eval", *words)
@@ -293,10 +301,7 @@ def test_an_evaluation_does_not_go_on_with_another_base_model(
 ) -> None:
     """What it has played, or finished, is of the weights that were in the folder then."""
     model = Path(shutil.copytree(policy[0], tmp_path / policy[0].name))
-    words: list[str | Path] = ["--adapter", adapter, "--model", model, "--tasks", tasks, *TINY]
-    words += ["--out", tmp_path / "kept"]
-    monkeypatch.setattr("scripts.phases.single_arm.evaluate", stopped)
-    assert grpo("eval", *words).code == Interrupted.exit_code
+    words = words_of_one_that_stopped(adapter, model, tasks, tmp_path / "kept", monkeypatch)
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     ended = grpo("eval", *words)
