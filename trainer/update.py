@@ -74,7 +74,7 @@ def update_adapter(
     step = checked.groups[0].step
     settings = settings.at_step(step)
     shared = can_share(inputs.model_dir)
-    segments = parts(checked.batch.segments, rank.size, settings, shared=shared)[rank.number]
+    segments = parts(checked.batch.segments, rank.size, shared=shared)[rank.number]
     batches = micro_batches(segments, settings, shared=shared)
     with watch.phase("load"):
         served = serving_dtype(settings.serving_dtype, inputs.model_dir)

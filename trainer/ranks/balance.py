@@ -8,33 +8,28 @@ computes anew, so they stay together where that leaves the ranks balanced.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from trainer.batch import Segment
-from trainer.scoring.micro_batch import micro_batches, tokens
-from trainer.settings import TrainerSettings
+from trainer.scoring.micro_batch import pieces, tokens
 
 _PIECES = 3
-"""A rank's fair share has at least so many pieces, where segments are short enough. Of 1 to 12,
-this left the fullest rank the least: on the first and the last bundle of a night it had 1.10 and
-1.02 times the fair share of one process's tokens for 2 ranks, 1.10 and 1.08 for 4, 1.25 and 1.26
+"""A rank's fair share has at least so many pieces, where segments are short enough. Of 1 to 12, 2
+to 4 left the fullest rank the least: with 3 it had, on the first and the last bundle of a night,
+1.00 times the fair share of one process's tokens for 2 ranks, 1.05 and 1.08 for 4, 1.11 and 1.17
 for 8, what ranks compute twice included."""
 
 
-def parts(
-    found: Sequence[Segment], of: int, settings: TrainerSettings, *, shared: bool
-) -> list[list[Segment]]:
+def parts(found: Sequence[Segment], of: int, *, shared: bool) -> list[list[Segment]]:
     """The segments of each of `of` ranks: every segment once, the same parts on every rank.
 
     shared: rows are shared. The largest piece goes first, each to the rank with the fewest tokens
     (Graham's LPT rule). A rank has none where there are fewer segments than ranks.
     """
     whole = sum(s.n_inputs for s in found)
-    piece = max(1, whole // (of * _PIECES))
-    pieces = micro_batches(found, replace(settings, tokens_per_microbatch=piece), shared=shared)
+    cut = pieces(found, max(1, whole // (of * _PIECES)), shared=shared)
     given: list[list[Segment]] = [[] for _ in range(of)]
     taken = [0] * of
-    for segments in sorted(pieces, key=lambda p: -tokens(p, shared)):  # stable
+    for segments in sorted(cut, key=lambda p: -tokens(p, shared)):  # stable
         rank = min(range(of), key=lambda r: taken[r])
         given[rank] += segments
         taken[rank] += tokens(segments, shared)

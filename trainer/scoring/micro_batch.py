@@ -51,34 +51,42 @@ def micro_batches(
 ) -> tuple[Micro, ...]:
     """Group segments so that the inputs of a forward pass stay within the token budget.
 
-    shared: rows are shared. The longest segments come first, so that memory that does not suffice
-    is noticed at once. A segment longer than the budget is a micro-batch of its own: its length is
-    the context's at most, and `trainer.budget` says whether it fits.
+    shared: rows are shared, and pieces of several tasks fill what one leaves free. The fullest
+    comes first, so that memory that does not suffice is noticed at once. A segment longer than the
+    budget is a micro-batch of its own: its length is the context's at most, and `trainer.budget`
+    says whether it fits.
     """
     most = settings.microbatch_tokens  # which may ask for the machine's devices
-    out: list[list[Segment]] = []
-    for task in _tasks(found, shared):
-        if out and tokens([*out[-1], *task], shared) <= most:
-            out[-1] += task
-            continue
-        out.append([])  # a task is split only where it does not fit by itself
-        for segment in task:
-            if out[-1] and tokens([*out[-1], segment], shared) > most:
-                out.append([])
-            out[-1].append(segment)
-    return tuple(tuple(batch) for batch in out)
+    cut = _fullest_first(pieces(found, most, shared=shared), shared)
+    batches = _fullest_first(_first_fit(cut, most, shared), shared)
+    return tuple(tuple(batch) for batch in batches)
 
 
-def _tasks(found: Iterable[Segment], shared: bool) -> list[list[Segment]]:
-    """Segments that should stay together, the longest first: those of a task where rows are shared,
-    each by itself where they are padded."""
-    ordered = sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn))
-    if not shared:
-        return [[s] for s in ordered]
-    tasks: dict[str, list[Segment]] = {}
-    for segment in ordered:
-        tasks.setdefault(segment.task_id, []).append(segment)
-    return list(tasks.values())
+def pieces(found: Iterable[Segment], most: int, *, shared: bool) -> list[list[Segment]]:
+    """Segments that fit into `most` tokens together, the longest first: of one task where rows are
+    shared, of about one length where they are padded."""
+    tasks: dict[str, list[list[Segment]]] = {}
+    for s in sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn)):
+        tasks.setdefault(s.task_id if shared else "", []).append([s])
+    return [piece for alone in tasks.values() for piece in _first_fit(alone, most, shared)]
+
+
+def _fullest_first(cut: Iterable[list[Segment]], shared: bool) -> list[list[Segment]]:
+    return sorted(cut, key=lambda segments: -tokens(segments, shared))
+
+
+def _first_fit(parts: Iterable[list[Segment]], most: int, shared: bool) -> list[list[Segment]]:
+    """Parts side by side, each in the first place that has room (first-fit decreasing where the
+    largest part comes first)."""
+    places: list[list[Segment]] = []
+    for part in parts:
+        for place in places:
+            if tokens([*place, *part], shared) <= most:
+                place += part
+                break
+        else:
+            places.append(list(part))
+    return places
 
 
 def tokens(segments: Micro, shared: bool) -> int:

@@ -34,18 +34,18 @@ def load(of_rank: Sequence[Segment], shared: bool) -> int:
 def test_every_segment_goes_to_one_rank_and_the_same_on_every_rank(
     of: int, shared: bool, segments: tuple[Segment, ...]
 ) -> None:
-    given = parts(segments, of, SETTINGS, shared=shared)
+    given = parts(segments, of, shared=shared)
     assert len(given) == of
     assert sorted(map(id, (s for part in given for s in part))) == sorted(map(id, segments))
     shuffled = random.Random(1).sample(segments, len(segments))
-    assert parts(shuffled, of, SETTINGS, shared=shared) == given
+    assert parts(shuffled, of, shared=shared) == given
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_one_rank_scores_the_micro_batches_of_a_process_by_itself(
     shared: bool, segments: tuple[Segment, ...]
 ) -> None:
-    (part,) = parts(segments, 1, SETTINGS, shared=shared)
+    (part,) = parts(segments, 1, shared=shared)
     alone = micro_batches(segments, SETTINGS, shared=shared)
     assert micro_batches(part, SETTINGS, shared=shared) == alone
 
@@ -55,7 +55,7 @@ def test_one_rank_scores_the_micro_batches_of_a_process_by_itself(
 def test_the_fullest_rank_has_hardly_more_than_its_fair_share(
     of: int, most: float, shared: bool, segments: tuple[Segment, ...]
 ) -> None:
-    loads = [load(part, shared) for part in parts(segments, of, SETTINGS, shared=shared)]
+    loads = [load(part, shared) for part in parts(segments, of, shared=shared)]
     assert max(loads) <= most * load(segments, shared) / of
 
 
@@ -66,14 +66,14 @@ def test_the_largest_piece_goes_first(segments: tuple[Segment, ...]) -> None:
         replace(one, task_id=f"t{i}", ids=one.ids[: n + 1], spans=(Span(0, 1, n),))
         for i, n in enumerate((2, 4, 2))
     ]
-    given = parts(pieces, 2, SETTINGS, shared=False)
+    given = parts(pieces, 2, shared=False)
     assert [[s.n_inputs for s in part] for part in given] == [[4], [2, 2]]
 
 
 def test_the_episodes_of_a_task_stay_together_where_that_leaves_the_ranks_balanced(
     segments: tuple[Segment, ...],
 ) -> None:
-    given = parts(segments, 2, SETTINGS, shared=True)
+    given = parts(segments, 2, shared=True)
     tasks = [{s.task_id for s in part} for part in given]
     assert not tasks[0] & tasks[1]
 
@@ -81,11 +81,11 @@ def test_the_episodes_of_a_task_stay_together_where_that_leaves_the_ranks_balanc
 def test_a_rank_has_none_where_there_are_fewer_segments_than_ranks(
     segments: tuple[Segment, ...],
 ) -> None:
-    given = parts(segments[:2], 3, SETTINGS, shared=True)
+    given = parts(segments[:2], 3, shared=True)
     assert sorted(map(len, given)) == [0, 1, 1]
 
 
 def test_episodes_of_one_task_are_shared_out_too(segments: tuple[Segment, ...]) -> None:
     one_task = [s for s in segments if s.task_id == "t0"]
-    given = parts(one_task, 2, SETTINGS, shared=True)
+    given = parts(one_task, 2, shared=True)
     assert all(given)

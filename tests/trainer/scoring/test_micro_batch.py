@@ -4,6 +4,8 @@ once, and nothing of the result changes by it."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from tests.fieldkit.peft_models import VOCABULARY, peft_model
 from tests.trainer.conftest import make_group
 from trainer.batch import Segment, Span, collect
-from trainer.scoring.micro_batch import micro_batches, tensors, tokens
+from trainer.scoring.micro_batch import Micro, micro_batches, tensors, tokens
 from trainer.scoring.policy import Policy
 from trainer.scoring.shared_prefix import Family, can_share, register
 from trainer.settings import TrainerSettings
@@ -73,12 +75,45 @@ def test_a_segment_longer_than_the_budget_is_a_micro_batch_of_one() -> None:
     assert [len(b) for b in batches] == [1, 1]
 
 
+def names(batches: Iterable[Micro]) -> list[tuple[str, ...]]:
+    return [tuple(f"{s.task_id}{s.k}" for s in batch) for batch in batches]
+
+
 def test_a_task_is_split_only_where_it_does_not_fit_by_itself() -> None:
     segments = task("a", 10, (5, 5)) + task("b", 10, (5, 5)) + task("c", 10, (4, 4, 4, 4))
     settings = TrainerSettings(tokens_per_microbatch=19)
     batches = micro_batches(segments, settings, shared=True)
-    names = [tuple(f"{s.task_id}{s.k}" for s in batch) for batch in batches]
-    assert names == [("a0", "a1"), ("b0", "b1"), ("c0", "c1", "c2"), ("c3",)]
+    assert names(batches) == [("c0", "c1", "c2"), ("a0", "a1"), ("b0", "b1"), ("c3",)]
+
+
+def test_what_a_task_leaves_free_goes_to_others() -> None:
+    segments = task("a", 10, (5, 5, 5, 5)) + task("b", 3, (4, 4)) + task("c", 2, (1,))
+    settings = TrainerSettings(tokens_per_microbatch=24)
+    batches = micro_batches(segments, settings, shared=True)
+    assert names(batches) == [("a0", "a1", "a2", "c0"), ("a3", "b0", "b1")]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.lists(st.integers(1, 9), min_size=1, max_size=6)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 40),
+)
+def test_no_two_micro_batches_would_fit_into_one(
+    shapes: list[tuple[int, list[int]]], budget: int
+) -> None:
+    found = [
+        s
+        for i, (prompt, replies) in enumerate(shapes)
+        for s in task(f"t{i}", prompt + 1, (*replies,))
+    ]
+    settings = TrainerSettings(tokens_per_microbatch=budget)
+    for shared in (True, False):
+        batches = micro_batches(found, settings, shared=shared)
+        together = [tokens([*a, *b], shared) for a, b in combinations(batches, 2)]
+        assert all(n > budget for n in together)
 
 
 def test_a_segment_may_be_as_long_as_the_context_of_a_large_model() -> None:
