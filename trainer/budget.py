@@ -18,7 +18,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
 from trainer.scoring.micro_batch import copies, tokens
-from trainer.scoring.shared_prefix import can_share, has_lean_layers
+from trainer.scoring.shared_prefix import can_share, has_lean_layers, writes_out
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings, cuda_devices
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def require_memory(
         item_bytes,
         adapter,
         _allocator(on_gpu=on_gpu, tcmalloc=_has_tcmalloc()),
+        on_gpu=on_gpu,
         shards=1 if gpu is None else shards,
     )
     if loaded:
@@ -218,7 +219,7 @@ def forecast(
     allocator = _allocator(on_gpu=on_gpu, tcmalloc=tcmalloc)
     shards = settings.shards if on_gpu else 1
     fixed, per_token, per_copy = _needs(
-        model_dir, settings, item_bytes, adapter, allocator, shards=shards
+        model_dir, settings, item_bytes, adapter, allocator, on_gpu=on_gpu, shards=shards
     )
     # Keys and values are kept once more, of about as many tokens, where 4 attempts share a prompt.
     of_tokens = max(settings.microbatch_tokens, longest_segment) * (per_token + per_copy)
@@ -254,6 +255,7 @@ def _needs(
     adapter: AdapterInfo | None,
     allocator: float = _ALLOCATOR,
     *,
+    on_gpu: bool = False,
     shards: int = 1,
 ) -> tuple[int, int, int]:
     """Bytes of a step without a micro-batch, for each of a micro-batch's tokens, and for each
@@ -261,11 +263,17 @@ def _needs(
     base = _base_bytes(model_dir, item_bytes, shards)
     lora = weight_bytes(adapter.path, _LORA_BYTES) if adapter else 0
     targets = adapter.target_modules if adapter else _DEFAULT_TARGETS
+    written_out = writes_out(model_dir, item_bytes, on_gpu=on_gpu)
     saved = activation_bytes(
-        model_dir, item_bytes, settings.gradient_checkpointing, targets=targets
+        model_dir,
+        item_bytes,
+        settings.gradient_checkpointing,
+        targets=targets,
+        written_out=written_out,
     )
     layers = 1 if settings.gradient_checkpointing else _layers(model_dir)
-    copied = layers * 2 * _width_of_heads(model_dir) * item_bytes if can_share(model_dir) else 0
+    heads = _width_of_key_heads(model_dir) if written_out else _width_of_heads(model_dir)
+    copied = layers * 2 * heads * item_bytes if can_share(model_dir) else 0
     fixed = base + lora + _PROCESS_BYTES + _LOGIT_BUFFERS
     return fixed, int(allocator * saved), int(allocator * copied)
 
@@ -282,6 +290,14 @@ def _width_of_heads(model_dir: Path) -> int:
         _width(config, key, model_dir) for key in ("hidden_size", "num_attention_heads")
     )
     return heads * int(config.get("head_dim") or hidden // heads)
+
+
+def _width_of_key_heads(model_dir: Path) -> int:
+    """Of all keys' heads together, of which several queries' heads may share one."""
+    config = read_json(model_dir / "config.json")
+    heads = _width(config, "num_attention_heads", model_dir)
+    of_keys = int(config.get("num_key_value_heads") or heads)
+    return of_keys * _width_of_heads(model_dir) // heads
 
 
 def _base_bytes(model_dir: Path, item_bytes: int, shards: int) -> int:
@@ -306,14 +322,16 @@ def activation_bytes(
     checkpointing: bool,
     *,
     targets: Sequence[str] = _DEFAULT_TARGETS,
+    written_out: bool = False,
 ) -> int:
     """What one token of a micro-batch keeps until its backward pass.
 
     In a layer of a Llama-like model of which only LoRA is trained: the float32 copies that two
     norms make of their inputs (liger-kernel's on a GPU make none); queries, keys and values (of
     each query's head, as they are repeated for it) and attention's output, and its sums per head in
-    float32; two products of the MLP's width (gate and up); and the inputs of the LoRA targets, one
-    for those that read the same.
+    float32, or, where attention is written out, queries, keys and values as they are; two products
+    of the MLP's width (gate and up); and the inputs of the LoRA targets, one for those that read
+    the same.
     Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and a float32 copy
     of its input for each target. LoRA's own r numbers are left out. With checkpointing: one hidden
     state for each layer, and one layer's activations.
@@ -326,6 +344,8 @@ def activation_bytes(
     lean, width = has_lean_layers(model_dir), _width_of_heads(model_dir)
     norms = 2 * hidden * _FLOAT32
     attention = 4 * width * item_bytes + heads * _FLOAT32
+    if written_out:
+        attention = (width + 2 * _width_of_key_heads(model_dir)) * item_bytes
     inputs = {target: _READS.get(target, target) for target in targets}
     widths = {"o_proj": width, "down_proj": mlp}
     read = set(inputs.values()) if lean else inputs.values()

@@ -26,8 +26,10 @@ from trainer.budget import (
     require_memory,
     smaller_budget,
 )
+from trainer.scoring import shared_prefix
 from trainer.scoring.micro_batch import Micro, copies, micro_batches, tensors, tokens
 from trainer.scoring.policy import Policy, load_policy
+from trainer.scoring.shared_prefix import Family
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings(serving_dtype="float32")
@@ -330,26 +332,52 @@ def test_a_copy_that_does_not_fit_is_a_shortage_that_no_micro_batch_mends(
     require_memory(tiny_model, (), SETTINGS, 4, shared=True, on_gpu=False)
 
 
-@pytest.mark.parametrize("item_bytes", [2, 4])
+KINDS = [(4, False), (2, False), (2, True)]
+"""Bytes of a number, and whether attention is written out."""
+
+
+def with_attention(monkeypatch: pytest.MonkeyPatch, *, written_out: bool) -> None:
+    """On a processor that multiplies bfloat16, or one that does not."""
+    monkeypatch.setattr(shared_prefix, "_multiplies_bf16", lambda: written_out)
+
+
+@pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj"), LINEAR])
 def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
-    tiny_model: Path, tmp_path: Path, targets: tuple[str, ...], item_bytes: int
+    tiny_model: Path,
+    tmp_path: Path,
+    targets: tuple[str, ...],
+    item_bytes: int,
+    written_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    with_attention(monkeypatch, written_out=written_out)
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
     info = read_adapter(make_adapter(tiny_model, tmp_path / "lora", seed=1, targets=targets))
     policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
-    ids = torch.zeros(2, 128, dtype=torch.long)
-    a_token = saved_bytes(policy, lambda: policy.model(input_ids=ids, logits_to_keep=1)) / (2 * 128)
+    ids, alone = torch.zeros(1, 256, dtype=torch.long), [Family(0, 0, (128, 128))]
+    a_token = saved_bytes(
+        policy, lambda: policy.model(input_ids=ids, logits_to_keep=1, families=alone)
+    ) / (2 * 128)
     forecast = activation_bytes(
-        tiny_model, item_bytes, checkpointing=False, targets=info.target_modules
+        tiny_model,
+        item_bytes,
+        checkpointing=False,
+        targets=info.target_modules,
+        written_out=written_out,
     )
     assert forecast == pytest.approx(a_token, rel=0.15)
 
 
-@pytest.mark.parametrize("item_bytes", [2, 4])
+@pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
 def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
-    tiny_model: Path, adapter: Path, item_bytes: int
+    tiny_model: Path,
+    adapter: Path,
+    item_bytes: int,
+    written_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    with_attention(monkeypatch, written_out=written_out)
     info = read_adapter(adapter)
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
     policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)

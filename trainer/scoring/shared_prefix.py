@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.files.atomic import read_json
+from fieldkit.gate.processor import cpu_features
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -67,6 +68,21 @@ def has_lean_layers(model_dir: Path) -> bool:
     config = read_json(model_dir / "config.json")
     dense = not {"num_experts", "num_local_experts"} & config.keys()
     return can_share(model_dir) and dense and config.get("hidden_act", "silu") == "silu"
+
+
+def writes_out(model_dir: Path, item_bytes: int, *, on_gpu: bool) -> bool:
+    """Whether a model's attention is `cpu_attention`'s where its numbers have so many bytes."""
+    return can_share(model_dir) and _written_out(item_bytes, on_gpu=on_gpu)
+
+
+def _written_out(item_bytes: int, *, on_gpu: bool) -> bool:
+    """In bfloat16, on a processor that multiplies it."""
+    return item_bytes == 2 and not on_gpu and _multiplies_bf16()
+
+
+@cache
+def _multiplies_bf16() -> bool:
+    return "avx512_bf16" in cpu_features()
 
 
 def register() -> None:
@@ -135,6 +151,10 @@ def _causal(
     from torch.nn.functional import scaled_dot_product_attention
 
     n, of = query.shape[2], key.shape[2]
+    if _written_out(query.dtype.itemsize, on_gpu=query.is_cuda):
+        from trainer.scoring.cpu_attention import attention
+
+        return attention(query, key, value, query.shape[3] ** -0.5 if scaling is None else scaling)
     if (repeats := query.shape[1] // key.shape[1]) > 1:
         # As late as this: a view of repeated keys would keep all of a row's for the backward pass.
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))

@@ -1,0 +1,148 @@
+"""Attention written out for a CPU is PyTorch's, and as exact; the trainer takes it for bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from trainer.scoring import shared_prefix
+from trainer.scoring.cpu_attention import attention
+from trainer.scoring.shared_prefix import Family, attend, writes_out
+
+HEADS, KEY_HEADS, WIDTH = 6, 2, 16
+SCALING = WIDTH**-0.5
+LENGTHS = ((5, 5), (40, 71), (128, 128), (129, 300), (300, 301), (1, 200))
+"""Queries, and the positions of which they are the last: in one block, at its bound, in several."""
+
+Four = tuple[Tensor, Tensor, Tensor, Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+def drawn(
+    queries: int,
+    positions: int,
+    spread: float = 1.0,
+    *,
+    heads: int = HEADS,
+    key_heads: int = KEY_HEADS,
+    width: int = WIDTH,
+) -> Four:
+    """Query, key, value and the gradient of what comes out, in values that bfloat16 has."""
+    torch.manual_seed(queries)
+    shapes = ((heads, queries), (key_heads, positions), (key_heads, positions), (heads, queries))
+    query, key, value, of_out = (torch.randn(1, *shape, width).bfloat16() for shape in shapes)
+    return query * spread, key * spread, value, of_out
+
+
+def by_pytorch(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """What is replaced: its kernel, with the heads of keys and values repeated."""
+    n, of = query.shape[2], key.shape[2]
+    seen = torch.ones(n, of, dtype=torch.bool).tril_(of - n)
+    key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+    return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scaling)
+
+
+def with_gradients(of: Attention, four: Four, kind: torch.dtype) -> Four:
+    """The output, and the gradients of query, key and value, in float64."""
+    query, key, value = inputs = [x.to(kind, copy=True).requires_grad_() for x in four[:3]]
+    out = of(query, key, value, query.shape[3] ** -0.5)
+    of_query, of_key, of_value = torch.autograd.grad(out, inputs, four[3].to(kind))
+    return out.detach().double(), of_query.double(), of_key.double(), of_value.double()
+
+
+def apart(found: Four, exact: Four) -> list[float]:
+    return [((a - b).norm() / b.norm()).item() for a, b in zip(found, exact, strict=True)]
+
+
+@pytest.mark.parametrize(("queries", "positions"), LENGTHS)
+def test_in_float32_it_is_pytorchs_to_six_digits(queries: int, positions: int) -> None:
+    four = drawn(queries, positions)
+    exact = with_gradients(by_pytorch, four, torch.float64)
+    assert max(apart(with_gradients(attention, four, torch.float32), exact)) < 2e-6
+
+
+@pytest.mark.parametrize(("queries", "positions"), LENGTHS)
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+def test_in_bfloat16_it_is_about_as_exact_as_pytorchs(
+    queries: int, positions: int, spread: float
+) -> None:
+    """With scores of up to some 60, too, which bfloat16 would round to quarters."""
+    four = drawn(queries, positions, spread)
+    exact = with_gradients(by_pytorch, four, torch.float64)
+    ours = apart(with_gradients(attention, four, torch.bfloat16), exact)
+    theirs = apart(with_gradients(by_pytorch, four, torch.bfloat16), exact)
+    assert all(a < 1.6 * b + 1e-3 for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("last", [3, 127, 128, 250])
+def test_a_position_sees_nothing_of_later_ones(last: int) -> None:
+    query, key, value, _ = drawn(300, 300)
+    before = attention(query, key, value, SCALING)
+    for x in (key, value):
+        x[:, :, last:] += 1
+    after = attention(query, key, value, SCALING)
+    assert torch.equal(before[:, :, :last], after[:, :, :last])
+    assert not torch.equal(before[:, :, last:], after[:, :, last:])
+
+
+def test_nothing_of_the_size_of_the_scores_is_kept_for_the_backward_pass() -> None:
+    query, key, value = (x.requires_grad_() for x in drawn(300, 301)[:3])
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        attention(query, key, value, SCALING)
+    assert sorted(kept) == sorted(x.numel() for x in (query, key, value))
+
+
+def test_float32_is_multiplied_as_before_afterwards() -> None:
+    of_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = of_products.fp32_precision
+    with_gradients(attention, drawn(40, 71), torch.bfloat16)
+    assert of_products.fp32_precision == before
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(
+    ("item_bytes", "features", "on_gpu", "written_out"),
+    [
+        (2, {"avx512_bf16"}, False, True),
+        (2, {"avx2"}, False, False),
+        (4, {"avx512_bf16"}, False, False),
+        (2, {"avx512_bf16"}, True, False),
+    ],
+)
+def test_the_trainer_takes_it_for_bfloat16_where_the_processor_multiplies_that(
+    item_bytes: int,
+    features: set[str],
+    on_gpu: bool,
+    written_out: bool,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_prefix, "cpu_features", lambda: frozenset(features))
+    monkeypatch.setattr(
+        shared_prefix, "_multiplies_bf16", shared_prefix._multiplies_bf16.__wrapped__
+    )
+    assert writes_out(tiny_model, item_bytes, on_gpu=on_gpu) is written_out
+
+
+def test_a_row_of_families_is_each_sequence_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the door that the model's layers use."""
+    monkeypatch.setattr(shared_prefix, "_multiplies_bf16", lambda: True)
+    families = (Family(0, 9, (5, 140, 0)), Family(154, 0, (7,)))
+    query, key, value, _ = drawn(161, 161)
+    out, _ = attend(torch.nn.Module(), query, key, value, None, SCALING, families)
+    for positions in ([*range(9), *range(9, 14)], [*range(9), *range(14, 154)], [*range(154, 161)]):
+        q, k, v = (x[:, :, positions] for x in (query, key, value))
+        alone = by_pytorch(q, k, v, SCALING)
+        assert torch.allclose(out[:, positions], alone.transpose(1, 2), atol=2e-2)

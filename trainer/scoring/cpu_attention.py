@@ -1,0 +1,118 @@
+"""Causal attention in bfloat16 on a CPU, written out as products of matrices.
+
+PyTorch's own kernel took four tenths of a gradient on an EPYC, since its products come from a
+library that is slow there; written out, attention takes less than half of that, and its errors are
+no larger (`tests/trainer/attention_price.py`). Scores and their softmax are float32. Nothing of
+their size is kept for the backward pass, which makes them again (as in FlashAttention, arXiv
+2205.14135). Nothing here knows which sequences there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_BLOCK = 128
+"""Queries at a time: what the scores hold is bounded, and a block skips the keys after it."""
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """softmax(query · keyᵀ · scaling) · value, where the queries are the last n of S positions.
+
+    query (1, heads, n, d), key and value (1, key heads, S, d) → (1, heads, n, d).
+    """
+    of_each_key_head = query[0].view(key.shape[1], -1, *query.shape[2:])
+    apply: Any = _Attention.apply
+    out: Tensor = apply(of_each_key_head, key[0], value[0], scaling)
+    return out.flatten(0, 1)[None]
+
+
+class _Attention(torch.autograd.Function):
+    """K key heads, R queries' heads for each of them, n queries, S keys, d numbers a head.
+
+    With P = softmax(A) by rows and O = P·V: dV = Pᵀ·dO, dP = dO·Vᵀ,
+    dA = P ∘ (dP − the rows' sums of P ∘ dP), dQ = dA·K, dK = dAᵀ·Q.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_KRnd: Tensor, key_KSd: Tensor, value_KSd: Tensor, scaling: float
+    ) -> Tensor:
+        out = torch.empty_like(query_KRnd)
+        for rows, seen in _blocks(query_KRnd, key_KSd):
+            query, key, value = query_KRnd[:, :, rows], key_KSd[:, :seen], value_KSd[:, :seen]
+            weights = _weights(query, key, scaling).to(value.dtype)
+            out[:, :, rows] = (weights @ value).view(query.shape)
+        ctx.save_for_backward(query_KRnd, key_KSd, value_KSd)
+        ctx.scaling = scaling
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        query_KRnd, key_KSd, value_KSd = ctx.saved_tensors
+        of_query = torch.empty_like(query_KRnd)
+        of_key, of_value = (torch.zeros(x.shape) for x in (key_KSd, value_KSd))
+        for rows, seen in _blocks(query_KRnd, key_KSd):
+            query, key, value = query_KRnd[:, :, rows], key_KSd[:, :seen], value_KSd[:, :seen]
+            weights = _weights(query, key, ctx.scaling)
+            of_out = _folded(gradients[0][:, :, rows])
+            of_weights = _exact(of_out, value)
+            of_scores: Tensor = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+            of_scores = of_scores.to(key.dtype)
+            of_query[:, :, rows] = (of_scores @ key).view(query.shape)
+            of_key[:, :seen] += of_scores.mT @ _folded(query)
+            of_value[:, :seen] += weights.to(value.dtype).mT @ of_out
+        of_query, of_key = of_query.mul_(ctx.scaling), of_key.mul_(ctx.scaling)
+        return of_query, of_key.to(key_KSd.dtype), of_value.to(value_KSd.dtype), None
+
+
+def _blocks(query_KRnd: Tensor, key_KSd: Tensor) -> Iterator[tuple[slice, int]]:
+    """The rows of each block, and how many keys the last of them sees."""
+    n = query_KRnd.shape[2]
+    before = key_KSd.shape[1] - n
+    for start in range(0, n, _BLOCK):
+        end = min(start + _BLOCK, n)
+        yield slice(start, end), before + end
+
+
+def _weights(query_KRnd: Tensor, key_KSd: Tensor, scaling: float) -> Tensor:
+    """P of a block, whose queries are the last positions of the keys: (K, R·n, S), float32."""
+    n = query_KRnd.shape[2]
+    scores = _exact(_folded(query_KRnd), key_KSd).mul_(scaling)
+    scores.view(len(scores), -1, n, key_KSd.shape[1])[..., -n:].add_(_later()[:n, :n])
+    return torch.softmax(scores, dim=-1)
+
+
+def _folded(x_KRnd: Tensor) -> Tensor:
+    """(K, R·n, d): the heads of one key head under each other."""
+    return x_KRnd.flatten(1, 2)
+
+
+def _exact(a_Knd: Tensor, b_KSd: Tensor) -> Tensor:
+    """a·bᵀ in float32, which bfloat16 would round to three digits."""
+    with _by_onednn():
+        return a_Knd.float() @ b_KSd.float().mT
+
+
+@contextmanager
+def _by_onednn() -> Iterator[None]:
+    """Have oneDNN multiply float32 inside the block. It may round the inputs to bfloat16, which
+    they came from."""
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
+@cache
+def _later() -> Tensor:
+    """What is added to a block's scores so that a position sees no later one."""
+    return torch.full((_BLOCK, _BLOCK), float("-inf")).triu_(1)
