@@ -117,6 +117,11 @@ def test_a_benchs_rollouts_and_passes_are_read() -> None:
 def test_a_short_bench_another_machines_and_one_without_longest_attempts_say_nothing() -> None:
     assert bench_runs(bench(smaller=["rollout.max_turns=2"]), "performance.json") == []
     assert bench_runs(bench(machine="2 cores of a Xeon"), "performance.json") == []
+    faster = [
+        {**row, "flops": 3 * row["flops"]} if "flops" in row else row
+        for row in bench()["measurements"]
+    ]
+    assert bench_runs(bench(measurements=faster), "performance.json") == []
     rows = [{k: v for k, v in row.items() if k != "longest"} for row in bench()["measurements"]]
     (passes,) = bench_runs(bench(measurements=rows), "performance.json")
     assert [step.rollout for step in passes.steps] == [None]
