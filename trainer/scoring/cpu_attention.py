@@ -3,9 +3,11 @@
 PyTorch's own kernel took four tenths of a gradient on an EPYC, since its products come from a
 library that is slow there; written out, attention takes half of its processor time, and its errors
 are no larger (`tests/trainer/attention_price.py`). Its operations are many and short, so it gains
-least where threads sleep while they wait for each other (docs/LOG.md, 2026-11-28). Scores and their softmax are float32. Nothing of
-their size is kept for the backward pass, which makes them again (as in FlashAttention, arXiv
-2205.14135). Nothing here knows which sequences there are.
+least where threads sleep while they wait for each other (docs/LOG.md, 2026-11-28).
+
+Scores and their softmax are float32. Nothing of their size is kept for the backward pass, which
+makes them again (as in FlashAttention, arXiv 2205.14135). Nothing here knows which sequences there
+are.
 """
 
 from __future__ import annotations
