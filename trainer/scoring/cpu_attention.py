@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BLOCK = 128
+_BLOCK = 256
 """Queries at a time: what the scores hold is bounded, and a block skips the keys after it."""
 
 
