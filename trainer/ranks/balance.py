@@ -26,10 +26,9 @@ def parts(found: Sequence[Segment], of: int, *, shared: bool) -> list[list[Segme
     (Graham's LPT rule). A rank has none where there are fewer segments than ranks.
     """
     whole = sum(s.n_inputs for s in found)
-    cut = pieces(found, max(1, whole // (of * _PIECES)), shared=shared)
     given: list[list[Segment]] = [[] for _ in range(of)]
     taken = [0] * of
-    for segments in sorted(cut, key=lambda p: -tokens(p, shared)):  # stable
+    for segments in pieces(found, max(1, whole // (of * _PIECES)), shared=shared):
         rank = min(range(of), key=lambda r: taken[r])
         given[rank] += segments
         taken[rank] += tokens(segments, shared)

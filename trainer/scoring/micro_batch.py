@@ -57,18 +57,18 @@ def micro_batches(
     says whether it fits.
     """
     most = settings.microbatch_tokens  # which may ask for the machine's devices
-    cut = _fullest_first(pieces(found, most, shared=shared), shared)
-    batches = _fullest_first(_first_fit(cut, most, shared), shared)
-    return tuple(tuple(batch) for batch in batches)
+    batches = _first_fit(pieces(found, most, shared=shared), most, shared)
+    return tuple(tuple(batch) for batch in _fullest_first(batches, shared))
 
 
 def pieces(found: Iterable[Segment], most: int, *, shared: bool) -> list[list[Segment]]:
-    """Segments that fit into `most` tokens together, the longest first: of one task where rows are
-    shared, of about one length where they are padded."""
+    """Segments that fit into `most` tokens together, the fullest piece first: of one task where
+    rows are shared, of about one length where they are padded."""
     tasks: dict[str, list[list[Segment]]] = {}
     for s in sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn)):
         tasks.setdefault(s.task_id if shared else "", []).append([s])
-    return [piece for alone in tasks.values() for piece in _first_fit(alone, most, shared)]
+    cut = (piece for alone in tasks.values() for piece in _first_fit(alone, most, shared))
+    return _fullest_first(cut, shared)
 
 
 def _fullest_first(cut: Iterable[list[Segment]], shared: bool) -> list[list[Segment]]:
