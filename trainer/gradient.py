@@ -1,7 +1,8 @@
 """One pass over a bundle: reference logprobs, then losses and gradients by micro-batch.
 
 The sums are over the whole bundle (as are shares and total), so the cut into micro-batches changes
-only the memory. Nothing here knows an optimizer or a file.
+only the memory. On a CPU several are computed in parallel, and added in their order. Nothing here
+knows an optimizer or a file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from fieldkit.training.objectives import kl_in_reward, normalised
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, TrainingBatch
 from trainer.objective import OBJECTIVES, Tokens
+from trainer.parallel import in_order
 from trainer.progress import Progress
 from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro, MicroBatch, tensors, tokens
@@ -42,15 +45,19 @@ def reference_logprobs(
     """
     out = []
     missing = _missing(policy, batches, rank)
-    with reference, torch.no_grad():
-        for done, segments in enumerate(batches, start=1):
-            began = time.perf_counter()
-            with _naming_the_budget(policy, segments):
-                micro = tensors(segments, policy.device, shared=policy.shares_prompts)
-                logprobs_n, _ = policy.logprobs(micro, temperature)
-            _require_finite(logprobs_n, segments, "the reference adapter")
+
+    def scored(segments: Micro) -> tuple[Tensor, float]:
+        began = time.perf_counter()
+        with torch.no_grad(), _naming_the_budget(policy, segments):
+            micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+            logprobs_n, _ = policy.logprobs(micro, temperature)
+        _require_finite(logprobs_n, segments, "the reference adapter")
+        return logprobs_n, time.perf_counter() - began
+
+    with reference, policy.in_passes(), torch.no_grad():
+        found = zip(batches, in_order(scored, batches, policy.at_once), strict=True)
+        for done, (segments, (logprobs_n, seconds)) in enumerate(found, start=1):
             out.append(logprobs_n)
-            seconds = time.perf_counter() - began
             progress.micro_batch("reference", done, len(batches), _inputs(segments), seconds)
         _make_up(policy, missing, bundle)
     return out
@@ -77,24 +84,40 @@ def accumulate_gradient(
     sums, tasks = _Sums(), TaskFigures(batch, progress)
     scored = []
     missing = _missing(policy, batches, rank)
-    for done, segments in enumerate(batches, start=1):
+    parameters = list(policy.lora().values())
+
+    def differentiated(i: int) -> _Pass:
         began = time.perf_counter()
-        with _naming_the_budget(policy, segments):
-            micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+        own = _Sums()
+        with _naming_the_budget(policy, batches[i]):
+            micro = tensors(batches[i], policy.device, shared=policy.shares_prompts)
             logprobs_n, entropy_n = policy.logprobs(micro, settings.temperature)
-            _require_finite(logprobs_n, segments, "the policy")
-            scored.append(logprobs_n.detach())
-            old_n = scored[-1] if old is None else old[done - 1]
-            reference_n = references[done - 1] if references is not None else None
-            loss, parts_n, k3_n = sums.add(
+            _require_finite(logprobs_n, batches[i], "the policy")
+            now_n = logprobs_n.detach()
+            old_n = now_n if old is None else old[i]
+            reference_n = references[i] if references is not None else None
+            loss, parts_n, k3_n = own.add(
                 micro, logprobs_n, old_n, entropy_n, reference_n, batch.total, settings
             )
-            loss.backward()  # type: ignore[no-untyped-call]
-        if old is None:
-            tasks.add(segments, parts_n.tolist(), None if k3_n is None else k3_n.tolist())
+            gradient: tuple[Tensor | None, ...] = ()
+            if policy.at_once == 1:
+                loss.backward()  # type: ignore[no-untyped-call]
+            else:  # .grad is for one thread at a time
+                gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
         seconds = time.perf_counter() - began
-        phase = "policy" if old is None else "policy again"
-        progress.micro_batch(phase, done, len(batches), _inputs(segments), seconds)
+        return _Pass(now_n, own, parts_n, k3_n, gradient, seconds)
+
+    phase = "policy" if old is None else "policy again"
+    with policy.in_passes():
+        made = in_order(differentiated, range(len(batches)), policy.at_once)
+        for done, (segments, one) in enumerate(zip(batches, made, strict=True), start=1):
+            scored.append(one.logprobs_n)
+            sums = _Sums.of_all([sums, one.sums])
+            _add(parameters, one.gradient)
+            if old is None:
+                of_kl = None if one.k3_n is None else one.k3_n.tolist()
+                tasks.add(segments, one.parts_n.tolist(), of_kl)
+            progress.micro_batch(phase, done, len(batches), _inputs(segments), one.seconds)
     _make_up(policy, missing, batch.segments)
     rank.add_gradients(policy.lora().values())
     if old is None:
@@ -102,6 +125,26 @@ def accumulate_gradient(
     whole = _Sums.of_all(rank.gather(sums))
     figures = whole.figures(batch.n_scored, settings, has_reference=references is not None)
     return figures, scored
+
+
+def _add(parameters: Sequence[Tensor], gradient: Sequence[Tensor | None]) -> None:
+    """Add a micro-batch's gradient to theirs; an empty one is there already."""
+    for parameter, part in zip(parameters, gradient, strict=False):
+        if part is not None:
+            parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one micro-batch gives, n trained tokens of it. gradient: of each parameter; empty where
+    the backward pass has added it to them."""
+
+    logprobs_n: Tensor
+    sums: _Sums
+    parts_n: Tensor
+    k3_n: Tensor | None
+    gradient: tuple[Tensor | None, ...]
+    seconds: float
 
 
 class _Sums:

@@ -32,10 +32,11 @@ CHUNK_ELEMENTS = 16_000_000
 """Logits held at a time: 64 MB in float32, several buffers of which are alive at once."""
 
 
-CPU_TOKENS, AMX_TOKENS, GPU_TOKENS = 1024, 2048, 4096
-"""Default micro-batches. The gradient of 32 attempts took 33 s at 1,024 and 42 s at 4,096 on two
-cores of an EPYC; on a Xeon with AMX 2,048 took 0.86 of the time of 1,024 in `make bench`, and
-0.1 GiB more. `tests/trainer/microbatch_price.py` measures all."""
+CPU_TOKENS, AMX_TOKENS, GPU_TOKENS = 768, 1024, 4096
+"""Default micro-batches; on a CPU there is one on each core. On two cores of an EPYC 768 are as
+fast as 1,024, with 0.3 GB less; one after the other on both, the gradient of 32 attempts took 33 s
+at 1,024 and 42 s at 4,096. With AMX products of more rows pay: one after the other 2,048 took 0.86
+of the time of 1,024. `tests/trainer/microbatch_price.py` measures it."""
 
 
 @settings(
@@ -89,9 +90,9 @@ class TrainerSettings:
     "masked" uses its band instead."""
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
     """Input tokens of one forward pass, with padding; tokens that episodes share count once. A
-    longer episode is a pass of its own. Memory grows with it. Left out: 1,024 on a CPU, 2,048 on
-    one with AMX, 4,096 on a GPU; a run keeps its first value, because another one changes the last
-    bits of sums."""
+    longer episode is a pass of its own. Memory grows with it; on a CPU each core, up to four, has a
+    pass of its own. Left out: 768 on a CPU, 1,024 on one with AMX, 4,096 on a GPU; a run keeps its
+    first value, because another one changes the last bits of sums."""
     dtype: TrainingDtype = "auto"
     """Dtype of the base's weights: bf16, fp32, or auto (bf16 on a GPU; on a CPU the faster one)."""
     serving_dtype: Annotated[ServingDtype, Follows("engine.dtype")] = "auto"

@@ -39,6 +39,12 @@ COPIED = TrainerSettings(serving_dtype="bfloat16", tokens_per_microbatch=1)
 """A base in float32 is copied for the canary."""
 
 
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches are computed one at a time, whatever this machine has."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture
 def batches() -> tuple[Micro, ...]:
     groups = [make_group(random.Random(i), "a", f"t{i}") for i in range(4)]
@@ -113,6 +119,42 @@ def test_a_shortage_names_a_budget_that_then_fits(
     segments = [s for batch in batches for s in batch]
     again = micro_batches(segments, smaller, shared=True)
     require_memory(tiny_model, again, smaller, 4, shared=True, on_gpu=False)
+
+
+def test_micro_batches_that_are_computed_in_parallel_have_to_fit_together(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = [s for batch in batches for s in batch]
+    small = replace(SETTINGS, tokens_per_microbatch=40)
+    several = micro_batches(segments, small, shared=True)
+
+    def check(room: int) -> None:
+        with_room(monkeypatch, room)
+        require_memory(tiny_model, several, small, 4, shared=True, on_gpu=False)
+
+    largest = max(
+        tokens(b, True) * a_token(tiny_model) + copies(b, True) * a_copy(tiny_model)
+        for b in several
+    )
+    alone = needed(tiny_model) + largest
+    check(alone)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    two = alone + largest
+    check(two)
+    with pytest.raises(Shortage, match=r"of \d+ tokens, 2 at a time, needs about"):
+        check(two - 1)
+
+
+def test_the_forecast_counts_what_is_computed_in_parallel(
+    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = read_adapter(adapter)
+    alone = forecast(tiny_model, SETTINGS, 4, info, tcmalloc=True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    three = forecast(tiny_model, SETTINGS, 4, info, tcmalloc=True)
+    gradients = 4 * weight_bytes(adapter, 4)
+    tokens_of = SETTINGS.microbatch_tokens * (a_token(tiny_model, 1.0) + 2 * 2 * 32 * 4)
+    assert three - alone == gradients + 2 * tokens_of
 
 
 def test_a_segment_that_fits_no_budget_is_told_what_helps(

@@ -59,6 +59,24 @@ def run(
     return gradient, figures
 
 
+def test_micro_batches_in_parallel_add_up_to_the_same_bits(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    settings = TrainerSettings(temperature=0.8, kl_coef=0.3, tokens_per_microbatch=1)
+    policy = load(tiny_model, adapter)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as each of them has
+    try:
+        policy.at_once = 1
+        alone, figures = run(policy, reference, groups, settings)
+        for policy.at_once in (2, 4):
+            together, same = run(policy, reference, groups, settings)
+            assert same == figures
+            assert all(torch.equal(alone[name], together[name]) for name in alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def naive(
     policy: Policy, reference: Path, groups: Sequence[RolloutGroup], settings: TrainerSettings
 ) -> tuple[Gradient, float]:

@@ -93,11 +93,11 @@ def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
 @pytest.mark.parametrize(
     ("gpus", "visible", "features", "tokens"),
     [
-        ([], None, {"avx2"}, 1024),
-        ([], None, {"avx2", "amx_bf16"}, 2048),
+        ([], None, {"avx2"}, 768),
+        ([], None, {"avx2", "amx_bf16"}, 1024),
         (["GB10"], None, {"amx_bf16"}, 4096),
-        (["GB10"], "", {"avx2"}, 1024),
-        ([], "0", {"avx2"}, 1024),
+        (["GB10"], "", {"avx2"}, 768),
+        ([], "0", {"avx2"}, 768),
     ],
 )
 def test_the_default_micro_batch_follows_the_processor_and_the_device_that_cuda_finds(
@@ -113,8 +113,8 @@ def test_the_default_micro_batch_follows_the_processor_and_the_device_that_cuda_
     assert TrainerSettings().microbatch_tokens == tokens
     assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
     if not gpus:  # AMX has no products of float32
-        assert TrainerSettings(dtype="fp32").microbatch_tokens == 1024
-        assert TrainerSettings(serving_dtype="float16").microbatch_tokens == 1024
+        assert TrainerSettings(dtype="fp32").microbatch_tokens == 768
+        assert TrainerSettings(serving_dtype="float16").microbatch_tokens == 768
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 PyTorch's own kernel took four tenths of a gradient on an EPYC, since its products come from a
 library that is slow there; written out, attention takes half of its processor time, and its errors
-are no larger (`tests/trainer/attention_price.py`). Its operations are many and short, so it gains
-least where threads sleep while they wait for each other (docs/LOG.md, 2026-11-28).
+are no larger (`tests/trainer/attention_price.py`). Its operations are many and short, so threads
+that share them mostly wait for each other: it is for a thread with a micro-batch of its own
+(`trainer.parallel`), inside `by_onednn`.
 
 Scores and their softmax are float32. Nothing of their size is kept for the backward pass, which
 makes them again (as in FlashAttention, arXiv 2205.14135). Nothing here knows which sequences there
@@ -98,14 +99,14 @@ def _folded(x_KRnd: Tensor) -> Tensor:
 
 def _exact(a_Knd: Tensor, b_KSd: Tensor) -> Tensor:
     """a·bᵀ in float32, which bfloat16 would round to three digits."""
-    with _by_onednn():
-        return a_Knd.float() @ b_KSd.float().mT
+    return a_Knd.float() @ b_KSd.float().mT
 
 
 @contextmanager
-def _by_onednn() -> Iterator[None]:
-    """Have oneDNN multiply float32 inside the block. It may round the inputs to bfloat16, which
-    they came from."""
+def by_onednn() -> Iterator[None]:
+    """Have oneDNN multiply float32 inside the block, in all threads, which is twice as fast on an
+    EPYC. It may round the inputs to bfloat16: attention's came from there, and the server rounds
+    LoRA's too. It does on AMX, and did not on an EPYC (4e-7)."""
     products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = products.fp32_precision
     products.fp32_precision = "bf16"

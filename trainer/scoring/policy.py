@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,20 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
 from fieldkit.training.live import is_sharded, live_lora, local_part
+from trainer.parallel import at_once
+from trainer.scoring.cpu_attention import by_onednn
 from trainer.scoring.fused_layers import fuse
 from trainer.scoring.lean_layers import keep_less
 from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
 from trainer.scoring.sharded_base import shard_base
-from trainer.scoring.shared_prefix import ATTENTION, can_share, has_lean_layers, register
+from trainer.scoring.shared_prefix import (
+    ATTENTION,
+    can_share,
+    has_lean_layers,
+    is_written_out,
+    register,
+)
 from trainer.scoring.trainable import check_dtype, check_logits
 
 # On a CPU with AMX oneDNN writes machine code for each shape of a product (4 ms, 0.8 MB) and keeps
@@ -48,7 +56,8 @@ _PROBE_REPEATS = 8
 class Policy:
     """A loaded base + adapter on one device. shares_prompts: it takes micro-batches of one shared
     row (`trainer.scoring.shared_prefix`). is_sharded: this rank has a part of the base's layers, so
-    all ranks score at the same time (`trainer.scoring.sharded_base`)."""
+    all ranks score at the same time (`trainer.scoring.sharded_base`). at_once: micro-batches that
+    are computed in parallel (`trainer.parallel`)."""
 
     def __init__(
         self,
@@ -62,6 +71,9 @@ class Policy:
         self.device = device
         self.shares_prompts = shares_prompts
         self.is_sharded = is_sharded
+        # Layers of models that share prompts are known to change nothing of their own in a pass.
+        alone = is_sharded or not shares_prompts or _changes_positions(peft_model)
+        self.at_once = 1 if alone else at_once(on_gpu=device.type == "cuda")
         self._kernel = ATTENTION if shares_prompts else _SDPA
         self._causal = peft_model.get_base_model()
         self._backbone = getattr(self._causal, self._causal.base_model_prefix)
@@ -104,6 +116,14 @@ class Policy:
         ).last_hidden_state
         hidden_nh = hidden_BSH[batch.rows_n, batch.columns_n]
         return token_logprobs(hidden_nh, self._output.weight, batch.targets_n, temperature)
+
+    @contextmanager
+    def in_passes(self) -> Iterator[None]:
+        """Passes over micro-batches are made inside the block, perhaps in several threads."""
+        on_gpu = self.device.type == "cuda"
+        written = self.shares_prompts and is_written_out(self.dtype.itemsize, on_gpu=on_gpu)
+        with by_onednn() if written else nullcontext():
+            yield
 
     def without_adapter(self) -> AbstractContextManager[None]:
         """Score the bare base inside the block."""
@@ -159,6 +179,13 @@ class Policy:
             yield
         finally:
             self._causal.set_attn_implementation(self._kernel)
+
+
+def _changes_positions(model: nn.Module) -> bool:
+    """Whether its rotary frequencies follow the length of what is scored, in transformers' module
+    that all passes share."""
+    kinds = {getattr(module, "rope_type", None) for module in model.modules()}
+    return bool(kinds & {"dynamic", "longrope"})
 
 
 @contextmanager

@@ -71,12 +71,13 @@ def has_lean_layers(model_dir: Path) -> bool:
 
 
 def writes_out(model_dir: Path, item_bytes: int, *, on_gpu: bool) -> bool:
-    """Whether a model's attention is `cpu_attention`'s where its numbers have so many bytes."""
-    return can_share(model_dir) and _written_out(item_bytes, on_gpu=on_gpu)
+    """`is_written_out` of a model by its folder."""
+    return can_share(model_dir) and is_written_out(item_bytes, on_gpu=on_gpu)
 
 
-def _written_out(item_bytes: int, *, on_gpu: bool) -> bool:
-    """In bfloat16, on a processor that multiplies it."""
+def is_written_out(item_bytes: int, *, on_gpu: bool) -> bool:
+    """Whether attention between numbers of so many bytes is `cpu_attention`'s: in bfloat16, on a
+    processor that multiplies it."""
     return item_bytes == 2 and not on_gpu and _multiplies_bf16()
 
 
@@ -151,7 +152,7 @@ def _causal(
     from torch.nn.functional import scaled_dot_product_attention
 
     n, of = query.shape[2], key.shape[2]
-    if _written_out(query.dtype.itemsize, on_gpu=query.is_cuda):
+    if is_written_out(query.dtype.itemsize, on_gpu=query.is_cuda):
         from trainer.scoring.cpu_attention import attention
 
         return attention(query, key, value, query.shape[3] ** -0.5 if scaling is None else scaling)

@@ -13,7 +13,7 @@ from scripts.prepare.capacity.box import GIGA, Box
 from scripts.prepare.capacity.model_shape import DEFAULT_TARGETS, ITEM_BYTES, ModelShape
 from scripts.prepare.capacity.step_work import StepWork
 from trainer.budget import activation_bytes
-from trainer.settings import CPU_TOKENS, GPU_TOKENS
+from trainer.settings import GPU_TOKENS
 
 PROCESS_BYTES = 3 * 2**30
 """Of vLLM's processes: `rollout.engine.vllm_server`."""
@@ -24,7 +24,7 @@ TRAINER_BYTES = 2**30
 LORA_BYTES = 24
 """For each trained parameter: weight, gradient, AdamW's moments, reference and previous value."""
 
-MICRO_BATCHES = (GPU_TOKENS, GPU_TOKENS // 2, CPU_TOKENS)
+MICRO_BATCHES = (GPU_TOKENS, GPU_TOKENS // 2, GPU_TOKENS // 4)
 """Tokens of a micro-batch that are tried, most first (`trainer.tokens_per_microbatch`)."""
 
 

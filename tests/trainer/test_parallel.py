@@ -1,0 +1,106 @@
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from trainer.parallel import at_once, in_order
+
+
+def test_results_come_in_the_order_of_the_items_whichever_is_ready_first() -> None:
+    second_is_done = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert second_is_done.wait(30)
+        if item == 1:
+            second_is_done.set()
+        return item * 10
+
+    assert list(in_order(work, range(7), 2)) == [0, 10, 20, 30, 40, 50, 60]
+
+
+@pytest.mark.parametrize("several", [2, 3])
+def test_so_many_are_computed_at_a_time_and_no_more(several: int) -> None:
+    all_are_here = threading.Barrier(several, timeout=30)
+    lock, now, most = threading.Lock(), 0, 0
+
+    def work(_: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        all_are_here.wait()
+        with lock:
+            now -= 1
+
+    list(in_order(work, range(4 * several), several))
+    assert most == several
+
+
+def test_threads_are_shared_out_and_given_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        assert set(in_order(lambda _: torch.get_num_threads(), range(6), 2)) == {2}
+        assert torch.get_num_threads() == 5
+        assert set(in_order(lambda _: torch.get_num_threads(), range(6), 1)) == {5}
+        assert set(in_order(lambda _: torch.get_num_threads(), range(9), 8)) == {1}
+        seen: list[int] = []
+        other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        assert seen == [5]  # threads to come are not left with fewer
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_an_error_is_raised_in_its_item_s_place_and_the_rest_is_not_begun(several: int) -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item == 3:
+            raise ValueError("item 3")
+        return item
+
+    results: Iterator[int] = in_order(work, range(100), several)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="item 3"):
+        next(results)
+    assert max(begun) < 10
+
+
+def test_results_that_nobody_has_taken_yet_are_few() -> None:
+    begun: list[int] = []
+    next(in_order(begun.append, range(100), 2))
+    assert len(begun) <= 5
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "processes", "expected"),
+    [
+        (None, 2, 1, 2),
+        (None, 1, 1, 1),
+        (None, 64, 1, 4),
+        (None, 4, 2, 2),
+        (None, 2, 3, 1),
+        ("1", 8, 1, 1),
+        ("3", 8, 2, 3),  # of this process, as torchrun says it
+        ("3,2", 2, 1, 2),  # a list is OpenMP's for nested regions
+    ],
+)
+def test_a_core_has_a_micro_batch_of_its_own(
+    threads: str | None,
+    cores: int,
+    processes: int,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert at_once(processes, on_gpu=False) == expected
+    assert at_once(processes, on_gpu=True) == 1

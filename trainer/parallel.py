@@ -1,0 +1,60 @@
+"""Micro-batches in parallel on a CPU, each by a thread of its own.
+
+Several threads that share each operation wait for each other at its end, a thousand times in a
+micro-batch, and wake slowly where they sleep meanwhile (docs/LOG.md, 2026-11-28). Threads with a
+micro-batch each never wait. Results come in the order of the items, so sums over them have the same
+bits whichever is ready first. Nothing here knows what is computed, and nothing imports torch before
+it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MOST = 4  # each holds the activations of a micro-batch
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+
+def at_once(processes: int = 1, *, on_gpu: bool) -> int:
+    """How many micro-batches each of so many processes on this machine computes at a time."""
+    if on_gpu:
+        return 1
+    said = os.environ.get(_THREADS_VARIABLE, "")
+    threads = int(said) if said.isdigit() else len(os.sched_getaffinity(0)) // processes
+    return min(_MOST, max(1, threads))
+
+
+def in_order(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Iterator[R]:
+    """work(item) of each item, in their order, so many at a time. The threads of this process are
+    shared out among them; one at a time has all of them and is computed in this thread.
+
+    Threads have none of torch's modes of this thread (`torch.no_grad`). An error is raised in its
+    item's place, after those that are being computed have ended; the others are not begun.
+    """
+    if at_once == 1:
+        yield from map(work, items)
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    each = max(1, threads // at_once)
+    ahead: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(each,)) as pool:
+        try:
+            for item in items:
+                ahead.append(pool.submit(work, item))
+                if len(ahead) > at_once + 1:  # so many results are held at most
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+            torch.set_num_threads(threads)  # which a thread has set for those to come
