@@ -4,7 +4,7 @@ PyTorch's own kernel took four tenths of a gradient on an EPYC, since its produc
 library that is slow there; written out, attention takes half of its processor time, and its errors
 are no larger (`tests/trainer/attention_price.py`). Its operations are many and short, so threads
 that share them mostly wait for each other: it is for a thread with a micro-batch of its own
-(`trainer.parallel`), inside `by_onednn`.
+(`trainer.parallel`), with oneDNN's products of float32 (`trainer.scoring.onednn`).
 
 Scores and their softmax are float32. Nothing of their size is kept for the backward pass, which
 makes them again (as in FlashAttention, arXiv 2205.14135). Nothing here knows which sequences there
@@ -14,7 +14,6 @@ are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -100,20 +99,6 @@ def _folded(x_KRnd: Tensor) -> Tensor:
 def _exact(a_Knd: Tensor, b_KSd: Tensor) -> Tensor:
     """a·bᵀ in float32, which bfloat16 would round to three digits."""
     return a_Knd.float() @ b_KSd.float().mT
-
-
-@contextmanager
-def by_onednn() -> Iterator[None]:
-    """Have oneDNN multiply float32 inside the block, in all threads, which is twice as fast on an
-    EPYC. It may round the inputs to bfloat16: attention's came from there, and the server rounds
-    LoRA's too. It does on AMX, and did not on an EPYC (4e-7)."""
-    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = products.fp32_precision
-    products.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
 
 
 @cache

@@ -24,11 +24,11 @@ from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
 from fieldkit.training.live import is_sharded, live_lora, local_part
 from trainer.parallel import at_once
-from trainer.scoring.cpu_attention import by_onednn
 from trainer.scoring.fused_layers import fuse
 from trainer.scoring.lean_layers import keep_less
 from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
+from trainer.scoring.onednn import by_onednn, is_exact
 from trainer.scoring.sharded_base import shard_base
 from trainer.scoring.shared_prefix import (
     ATTENTION,
@@ -119,7 +119,9 @@ class Policy:
 
     @contextmanager
     def in_passes(self) -> Iterator[None]:
-        """Passes over micro-batches are made inside the block, perhaps in several threads."""
+        """Passes over micro-batches are made inside the block, perhaps in several threads. Where
+        attention is written out oneDNN multiplies float32: attention's came from bfloat16, and the
+        server rounds LoRA's too."""
         on_gpu = self.device.type == "cuda"
         written = self.shares_prompts and is_written_out(self.dtype.itemsize, on_gpu=on_gpu)
         with by_onednn() if written else nullcontext():
@@ -148,7 +150,8 @@ class Policy:
         layers = self._layers()
         hooks = [hook for layer in layers for hook in _float32_hooks(layer)]
         try:
-            with _in_dtype(self._outside(layers), torch.float32):
+            products = by_onednn() if is_exact() else nullcontext()
+            with products, _in_dtype(self._outside(layers), torch.float32):
                 yield
         finally:
             for hook in hooks:

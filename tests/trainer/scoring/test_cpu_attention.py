@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from trainer.scoring import shared_prefix
 from trainer.scoring.cpu_attention import attention
+from trainer.scoring.onednn import by_onednn
 from trainer.scoring.shared_prefix import Family, attend, writes_out
 
 HEADS, KEY_HEADS, WIDTH = 6, 2, 16
@@ -75,7 +75,8 @@ def test_in_bfloat16_it_is_about_as_exact_as_pytorchs(
     """With scores of up to some 60, too, which bfloat16 would round to quarters."""
     four = drawn(queries, positions, spread)
     exact = with_gradients(by_pytorch, four, torch.float64)
-    ours = apart(with_gradients(attention, four, torch.bfloat16), exact)
+    with by_onednn():  # as in a pass
+        ours = apart(with_gradients(attention, four, torch.bfloat16), exact)
     theirs = apart(with_gradients(by_pytorch, four, torch.bfloat16), exact)
     assert all(a < 1.6 * b + 1e-3 for a, b in zip(ours, theirs, strict=True))
 
@@ -102,14 +103,6 @@ def test_nothing_of_the_size_of_the_scores_is_kept_for_the_backward_pass() -> No
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         attention(query, key, value, SCALING)
     assert sorted(kept) == sorted(x.numel() for x in (query, key, value))
-
-
-def test_float32_is_multiplied_as_before_afterwards() -> None:
-    of_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = of_products.fp32_precision
-    with_gradients(attention, drawn(40, 71), torch.bfloat16)
-    assert of_products.fp32_precision == before
-    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize(
