@@ -104,9 +104,10 @@ def require_memory(
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
     at_a_time = min(_in_parallel(model_dir, beside, on_gpu=on_gpu), max(1, len(batches)))
-    largest, whole_batch = _largest(batches, per_token, per_copy, shared)
+    needs = _needs_of(batches, per_token, per_copy, shared)
+    largest, whole_batch = needs[0]
     copy = _copy_bytes(model_dir, settings, item_bytes)
-    needed = fixed + max(at_a_time * whole_batch, copy)
+    needed = fixed + max(sum(size for _, size in needs[:at_a_time]), copy)
     if needed <= room:
         return
     fits = _fitting((room - fixed) // at_a_time, largest, whole_batch, per_token)
@@ -177,7 +178,7 @@ def smaller_budget(
     fixed, per_token, per_copy = _needs(model_dir, settings, item_bytes, adapter)
     spare = available().host // settings.world_size - fixed
     too_little = spare < _copy_bytes(model_dir, settings, item_bytes)
-    largest, whole_batch = _largest(batches, per_token, per_copy, shared)
+    largest, whole_batch = _needs_of(batches, per_token, per_copy, shared)[0]
     each = spare // _in_parallel(model_dir, settings.world_size, on_gpu=False)
     return Budget(
         largest=largest,
@@ -186,13 +187,14 @@ def smaller_budget(
     )
 
 
-def _largest(
+def _needs_of(
     batches: Sequence[Micro], per_token: int, per_copy: int, shared: bool
-) -> tuple[int, int]:
-    """Tokens and bytes of the micro-batch that needs most bytes."""
+) -> list[tuple[int, int]]:
+    """Tokens and bytes of each micro-batch, of the one that needs most bytes first; of an empty one
+    where there is none."""
     sizes = [(tokens(batch, shared), copies(batch, shared)) for batch in batches]
     needs = [(n, n * per_token + copied * per_copy) for n, copied in sizes]
-    return max(needs, key=lambda need: need[1], default=(0, 0))
+    return sorted(needs, key=lambda need: -need[1]) or [(0, 0)]
 
 
 def _fitting(spare: int, tokens: int, whole: int, per_token: int) -> int:
