@@ -13,10 +13,10 @@ from torch import nn
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import read_adapter
 from trainer.canary import _score
-from trainer.scoring import policy
+from trainer.scoring import policy, shared_prefix
 from trainer.scoring.fused_layers import fuse
 from trainer.scoring.lean_layers import keep_less
-from trainer.scoring.policy import load_policy, training_dtype
+from trainer.scoring.policy import Policy, load_policy, training_dtype
 
 IDS = [[3, 14, 15, 92, 65, 35]]
 
@@ -57,9 +57,7 @@ def test_a_gpu_has_layers_of_its_own_where_the_base_is_narrow() -> None:
 def test_in_float32_a_policy_scores_as_a_float32_copy_of_it_and_holds_one_layer_at_a_time(
     tiny_model: Path, adapter: Path
 ) -> None:
-    narrow = load_policy(
-        tiny_model, read_adapter(adapter), torch.bfloat16, gradient_checkpointing=False
-    )
+    narrow = load(tiny_model, adapter)
     causal: Any = narrow.model.get_base_model()  # type: ignore[operator]
     layers = causal.model.layers
     during = []
@@ -89,3 +87,37 @@ def test_in_float32_a_policy_scores_as_a_float32_copy_of_it_and_holds_one_layer_
 
 def dtypes(module: nn.Module) -> set[torch.dtype]:
     return {p.dtype for p in module.parameters()}
+
+
+def test_a_core_each_has_a_micro_batch_where_the_layers_keep_nothing_of_a_pass(
+    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    known = load(tiny_model, adapter)
+    assert known.shares_prompts
+    assert known.at_once == 3
+    cpu = torch.device("cpu")
+    assert Policy(known.model, cpu, shares_prompts=False).at_once == 1  # layers nobody has read
+    assert Policy(known.model, cpu, shares_prompts=True, is_sharded=True).at_once == 1
+    assert Policy(known.model, torch.device("cuda:0"), shares_prompts=True).at_once == 1
+    rotary: Any = known.model.get_base_model().model.rotary_emb  # type: ignore[operator]
+    rotary.rope_type = "longrope"  # whose frequencies follow the length of what is scored
+    assert Policy(known.model, cpu, shares_prompts=True).at_once == 1
+
+
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_in_passes_onednn_multiplies_float32_where_attention_is_written_out(
+    multiplies: bool, tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_prefix, "_multiplies_bf16", lambda: multiplies)
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    as_ever = products.fp32_precision
+    with load(tiny_model, adapter).in_passes():
+        assert products.fp32_precision == ("bf16" if multiplies else as_ever)
+    with load(tiny_model, adapter, torch.float32).in_passes():
+        assert products.fp32_precision == as_ever
+    assert products.fp32_precision == as_ever
+
+
+def load(model: Path, adapter: Path, dtype: torch.dtype = torch.bfloat16) -> Policy:
+    return load_policy(model, read_adapter(adapter), dtype, gradient_checkpointing=False)
