@@ -159,9 +159,12 @@ def serve(
     known = "/" in key_from or key_from in os.environ
     key = read_key(key_from, _KEY_FROM) if known else ""
     if not key:
+        makes = f"export {key_from}=$(openssl rand -hex 16)"
+        if "/" in key_from:
+            makes = f"(umask 077; openssl rand -hex 16 > {shlex.quote(key_from)})"
         raise BadInput(
-            f"{_KEY_FROM} {key_from}: no key is there; `openssl rand -hex 16` makes one, which the"
-            " other machine needs too"
+            f"{_KEY_FROM} {key_from}: no key is there; `{makes}` makes one, which the other machine"
+            " needs too"
         )
     model_dir = find_model(config.model.path)
     offer = Offer.of(config, model_dir, host=host, port=port, key=key, key_from=key_from)

@@ -191,10 +191,11 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(
     monkeypatch.setenv("VLLM_API_KEY", "two words")
     assert "--key-from: what VLLM_API_KEY holds is no key" in refused()
     monkeypatch.delenv("VLLM_API_KEY")
-    assert "--key-from VLLM_API_KEY: no key is there" in refused()
+    assert "no key is there; `export VLLM_API_KEY=$(openssl rand -hex 16)` makes one" in refused()
     empty = tmp_path / "key"
     empty.write_text("\n")
-    assert "no key is there; `openssl rand -hex 16` makes one" in refused("--key-from", str(empty))
+    makes = f"`(umask 077; openssl rand -hex 16 > {empty})` makes one"
+    assert makes in refused("--key-from", str(empty))
     assert "--key-from: /nowhere/key: No such file" in refused("--key-from", "/nowhere/key")
 
 
