@@ -69,6 +69,7 @@ class Fate(StrEnum):
 
     KEPT = "kept"
     REFUSED = "the server gives none to its brief"
+    CUT = "it was cut before its end"
     UNREADABLE = "no task could be read from it"
     UNSOUND = "a task that cannot be played"
     IDLE = "doing nothing passes it"
@@ -106,12 +107,13 @@ class Author:
 
 @dataclass
 class Authored:
-    """The replies of one task file so far, by the number of their briefs: their texts, and how they
-    were judged."""
+    """The replies of one task file so far, by the number of their briefs: their texts, which of
+    them were cut at `MOST_TOKENS`, and how they were judged."""
 
     file: Path
     seed: int
     texts: dict[int, str] = field(default_factory=dict)
+    cut: set[int] = field(default_factory=set)
     judged: dict[int, Judged] = field(default_factory=dict)
 
     @property
@@ -204,6 +206,7 @@ def _resumed(out: Path, seed: int, apart: Mapping[str, str], journal: Journal) -
         found.judged = {d["number"]: _judged(d, asked[d["number"]]) for d in replies}
         came = [entry.data for entry in entries if entry.event == "text"]
         found.texts = {d["number"]: str(d["text"]) for d in came}
+        found.cut = {d["number"] for d in came if d.get("cut")}  # absent in older ones
     except (KeyError, TypeError, IndexError) as e:
         raise BadInput(
             f"{journal.path}: not a journal of replies ({e!r}); name another file with --out"
@@ -302,13 +305,17 @@ class _Asking:
                 seed=author_seed(self.seed, brief.number),
                 **(form if self.by_schema else {}),
             )
-            text = str(answer["choices"][0]["message"]["content"] or "")
+            choice = answer["choices"][0]
+            text = str(choice["message"]["content"] or "")
         except ChatError as e:
             return e
         except (KeyError, IndexError, TypeError):
             return _NoMessage(f"{self.author.url}: the answer holds no message")
-        self.journal.append("text", number=brief.number, text=text)
+        cut = choice.get("finish_reason") == "length"
+        self.journal.append("text", number=brief.number, text=text, cut=cut)
         self.found.texts[brief.number] = text
+        if cut:
+            self.found.cut.add(brief.number)
         self.takes_schema = self.by_schema
         return None
 
@@ -372,6 +379,8 @@ class _Judge:
         try:
             task = written_task(brief, reply, author, prefix)
         except BadInput as e:
+            if brief.number in self.found.cut:
+                return Judged(brief, Fate.CUT, f"at {MOST_TOKENS:,} tokens")
             return Judged(brief, Fate.UNREADABLE, str(e))
         faults = task_faults(task, "task")
         if not faults:

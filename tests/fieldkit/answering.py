@@ -23,9 +23,9 @@ class Endpoint:
     keys: list[str | None] = field(default_factory=list)
 
 
-def said(text: str) -> tuple[int, str]:
-    """The answer of a model that says `text`."""
-    return 200, json.dumps({"choices": [{"message": {"content": text}}]})
+def said(text: str, **more: str) -> tuple[int, str]:
+    """The answer of a model that says `text`. more: beside the message, such as finish_reason."""
+    return 200, json.dumps({"choices": [{"message": {"content": text}, **more}]})
 
 
 @contextmanager

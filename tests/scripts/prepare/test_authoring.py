@@ -19,7 +19,7 @@ from rollout.synth.written import _EXAMPLE, briefs
 from rollout.tasks import read_tasks
 from scripts.base.checkout import from_checkout
 from scripts.base.display import Progress
-from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, author_tasks
+from scripts.prepare.authoring import AT_ONCE, Author, Authored, Fate, _Judge, author_tasks
 from scripts.run.lock import run_lock
 from tests.fieldkit.answering import Endpoint, answering, said
 from tests.scripts.typed import BAD_INPUT, grpo
@@ -104,6 +104,18 @@ def test_what_works_is_kept_and_every_other_reply_has_its_fate(write: Written) -
         Fate.UNSOLVED: (1, "file_contents_contain plan.bak: no such file"),
         Fate.REPEATED: (1, "resemblance 1.00"),
     }
+
+
+def test_a_reply_that_was_cut_is_told_from_one_that_is_no_task_also_by_a_later_start(
+    write: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut, whole = said(copy_task(0)[:50], finish_reason="length"), said(copy_task(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(_Judge, "all", lambda *_: 1 // 0)  # it ends before a reply is judged
+        with pytest.raises(ZeroDivisionError):
+            write([cut, whole], 1, most=2, at_once=2)
+    found = write([(500, "")], 1, most=2, at_once=2)
+    assert found.fates() == {Fate.KEPT: (1, ""), Fate.CUT: (1, "at 1,024 tokens")}
 
 
 def test_no_task_is_kept_that_resembles_an_evaluation_task(write: Written) -> None:
