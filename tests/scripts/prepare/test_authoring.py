@@ -113,8 +113,8 @@ def test_a_reply_that_was_cut_is_told_from_one_that_is_no_task_also_by_a_later_s
     with monkeypatch.context() as patch:
         patch.setattr(_Judge, "all", lambda *_: 1 // 0)  # it ends before a reply is judged
         with pytest.raises(ZeroDivisionError):
-            write([cut, whole], 1, most=2, at_once=2)
-    found = write([(500, "")], 1, most=2, at_once=2)
+            write([cut, whole], 2, most=2, at_once=2)
+    found = write([(500, "")], 2, most=2, at_once=2)
     assert found.fates() == {Fate.KEPT: (1, ""), Fate.CUT: (1, "at 1,024 tokens")}
 
 
