@@ -111,6 +111,7 @@ def profile(
     from torch.profiler import profile as recording
 
     policy, reference, batches = _loaded(model, adapter, batch, settings, dtype)
+    policy.at_once = 1  # the profiler sees this thread only
     quiet, first = Lines(StringIO()), batches[:1]
     references = reference_logprobs(policy, reference, first, settings.temperature, quiet)
     accumulate_gradient(policy, batch, first, references, settings, quiet)
