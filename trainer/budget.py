@@ -17,8 +17,8 @@ from fieldkit.errors import BadInput, Shortage
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import GIB, available
 from fieldkit.training.adapter import AdapterInfo, weight_bytes
-from trainer.parallel import at_once
 from trainer.scoring.micro_batch import copies, tokens
+from trainer.scoring.parallel import at_once
 from trainer.scoring.shared_prefix import can_share, has_lean_layers, writes_out
 from trainer.settings import CHUNK_ELEMENTS, TrainerSettings, cuda_devices
 

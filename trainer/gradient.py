@@ -21,10 +21,10 @@ from fieldkit.training.objectives import kl_in_reward, normalised
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from trainer.batch import Segment, TrainingBatch
 from trainer.objective import OBJECTIVES, Tokens
-from trainer.parallel import in_order
 from trainer.progress import Progress
 from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro, MicroBatch, tensors, tokens
+from trainer.scoring.parallel import in_order
 from trainer.scoring.policy import Policy
 from trainer.settings import TrainerSettings
 from trainer.task_figures import TaskFigures

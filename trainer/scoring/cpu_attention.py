@@ -4,7 +4,7 @@ PyTorch's own kernel took four tenths of a gradient on an EPYC, since its produc
 library that is slow there; written out, attention takes half of its processor time, and its errors
 are no larger (`tests/trainer/attention_price.py`). Its operations are many and short, so threads
 that share them mostly wait for each other: it is for a thread with a micro-batch of its own
-(`trainer.parallel`), with oneDNN's products of float32 (`trainer.scoring.onednn`).
+(`trainer.scoring.parallel`), with oneDNN's products of float32 (`trainer.scoring.onednn`).
 
 Scores and their softmax are float32. Nothing of their size is kept for the backward pass, which
 makes them again (as in FlashAttention, arXiv 2205.14135). Nothing here knows which sequences there

@@ -23,12 +23,12 @@ from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import AdapterInfo
 from fieldkit.training.live import is_sharded, live_lora, local_part
-from trainer.parallel import at_once
 from trainer.scoring.fused_layers import fuse
 from trainer.scoring.lean_layers import keep_less
 from trainer.scoring.logprobs import token_logprobs
 from trainer.scoring.micro_batch import MicroBatch
 from trainer.scoring.onednn import by_onednn, is_exact
+from trainer.scoring.parallel import at_once
 from trainer.scoring.sharded_base import shard_base
 from trainer.scoring.shared_prefix import (
     ATTENTION,
@@ -57,7 +57,7 @@ class Policy:
     """A loaded base + adapter on one device. shares_prompts: it takes micro-batches of one shared
     row (`trainer.scoring.shared_prefix`). is_sharded: this rank has a part of the base's layers, so
     all ranks score at the same time (`trainer.scoring.sharded_base`). at_once: micro-batches that
-    are computed in parallel (`trainer.parallel`)."""
+    are computed in parallel (`trainer.scoring.parallel`)."""
 
     def __init__(
         self,

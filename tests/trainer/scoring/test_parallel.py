@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trainer.parallel import at_once, in_order
+from trainer.scoring.parallel import at_once, in_order
 
 
 def test_results_come_in_the_order_of_the_items_whichever_is_ready_first() -> None:
