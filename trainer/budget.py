@@ -103,25 +103,26 @@ def require_memory(
     )
     if loaded:
         fixed -= weight_bytes(model_dir, item_bytes) + _PROCESS_BYTES
-    at_a_time = min(_in_parallel(model_dir, beside, on_gpu=on_gpu), max(1, len(batches)))
+    at_a_time = _in_parallel(model_dir, beside, on_gpu=on_gpu)
     needs = _needs_of(batches, per_token, per_copy, shared)
-    largest, whole_batch = needs[0]
+    together = _together(needs, settings, at_a_time)
+    largest, whole_batch = together[0]
     copy = _copy_bytes(model_dir, settings, item_bytes)
-    needed = fixed + max(sum(size for _, size in needs[:at_a_time]), copy)
+    needed = fixed + max(_bytes(together), copy)
     if needed <= room:
         return
-    fits = _fitting((room - fixed) // at_a_time, largest, whole_batch, per_token)
+    fits = _fitting(room - fixed, largest, whole_batch, per_token)
     longest = max((s.n_inputs for b in batches for s in b), default=0)
     checkpointing = "" if settings.gradient_checkpointing else "set gradient_checkpointing, or "
     remedy = (
-        f"set tokens_per_microbatch to {fits}"
+        f"set tokens_per_microbatch to {fits // at_a_time}"
         if fits >= longest
         else f"the longest segment alone has {longest} tokens and {fits} fit: {checkpointing}"
         "roll out with fewer turns"
     )
     what = f"a micro-batch of {largest} tokens"
-    if at_a_time > 1:
-        what += f", {at_a_time} at a time,"
+    if len(together) > 1:
+        what += f", {len(together)} at a time,"
     if fixed > room:
         what, needed = "a step before its first micro-batch", fixed
         remedy = "free memory"
@@ -149,7 +150,14 @@ class Budget:
     longest: int
     """The longest segment: no micro-batch that holds it can be smaller."""
     fits: int
-    """What fits into the memory that is available now, by the estimate."""
+    """What fits into the memory that is available now, by the estimate, so many at a time."""
+    at_a_time: int = 1
+    """Micro-batches that are computed in parallel. A longer segment than the budget is alone."""
+
+    @property
+    def least(self) -> int:
+        """No smaller budget needs less: the longest segment alone takes as much."""
+        return -(-self.longest // self.at_a_time)
 
     @property
     def smaller(self) -> int | None:
@@ -158,8 +166,8 @@ class Budget:
         A micro-batch that was killed did not fit, whatever the estimate says, so at most half of
         it.
         """
-        tokens = min(self.fits, max(self.longest, self.largest // 2))
-        return tokens if self.longest <= tokens < self.largest else None
+        tokens = min(self.fits, max(self.least, self.largest // 2))
+        return tokens if self.least <= tokens < self.largest else None
 
 
 def smaller_budget(
@@ -178,12 +186,17 @@ def smaller_budget(
     fixed, per_token, per_copy = _needs(model_dir, settings, item_bytes, adapter)
     spare = available().host // settings.world_size - fixed
     too_little = spare < _copy_bytes(model_dir, settings, item_bytes)
-    largest, whole_batch = _needs_of(batches, per_token, per_copy, shared)[0]
-    each = spare // _in_parallel(model_dir, settings.world_size, on_gpu=False)
+    at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=False)
+    needs = _needs_of(batches, per_token, per_copy, shared)
+    largest, whole_batch = _together(needs, settings, at_a_time)[0]
+    if largest > settings.microbatch_tokens:
+        at_a_time = 1
+    fits = 0 if too_little else _fitting(spare, largest, whole_batch, per_token)
     return Budget(
         largest=largest,
         longest=max(s.n_inputs for b in batches for s in b),
-        fits=0 if too_little else _fitting(each, largest, whole_batch, per_token),
+        fits=fits // at_a_time,
+        at_a_time=at_a_time,
     )
 
 
@@ -195,6 +208,20 @@ def _needs_of(
     sizes = [(tokens(batch, shared), copies(batch, shared)) for batch in batches]
     needs = [(n, n * per_token + copied * per_copy) for n, copied in sizes]
     return sorted(needs, key=lambda need: -need[1]) or [(0, 0)]
+
+
+def _together(
+    needs: list[tuple[int, int]], settings: TrainerSettings, at_a_time: int
+) -> list[tuple[int, int]]:
+    """Of these needs those that are held at a time, where it is most: of as many micro-batches as
+    are computed in parallel, or of one that is larger than the budget and is computed alone."""
+    most = settings.microbatch_tokens
+    usual = [need for need in needs if need[0] <= most][:at_a_time]
+    return max(usual, needs[:1], key=_bytes)
+
+
+def _bytes(needs: list[tuple[int, int]]) -> int:
+    return sum(size for _, size in needs)
 
 
 def _fitting(spare: int, tokens: int, whole: int, per_token: int) -> int:
@@ -217,13 +244,13 @@ def forecast(
 
     base: parameters x `item_bytes`. LoRA: its parameters x `_LORA_BYTES`. program: interpreter,
     libraries and chunks of logits. micro-batch: its tokens x `activation_bytes`, and x `_ALLOCATOR`
-    without tcmalloc, or x `_GPU_ALLOCATOR` on a GPU. It has `tokens_per_microbatch` tokens, or
-    those of a segment that is longer: longest_segment, of the longest one that a bundle can have; 0
-    for what is usual. Micro-batches that are computed in parallel count each, with their
-    gradients. copy: the base's in the server's dtype, where that is another one; the canary
-    makes it after the last micro-batch. Its float32 copy is left out: it is made only where it
-    fits. Without a GPU every process of the step holds all of it, and torchrun's own holds a
-    program more. A sharded base counts whole there, because every process loads it whole.
+    without tcmalloc, or x `_GPU_ALLOCATOR` on a GPU. It has `tokens_per_microbatch` tokens, and
+    those that are computed in parallel count each, with their gradients; or it has those of a
+    segment that is longer and is computed alone: longest_segment, of the longest one that a bundle
+    can have; 0 for what is usual. copy: the base's in the server's dtype, where that is another
+    one; the canary makes it after the last micro-batch. Its float32 copy is left out: it is made
+    only where it fits. Without a GPU every process of the step holds all of it, and torchrun's own
+    holds a program more. A sharded base counts whole there, because every process loads it whole.
     """
     on_gpu = bool(cuda_devices())
     allocator = _allocator(on_gpu=on_gpu, tcmalloc=tcmalloc)
@@ -232,9 +259,10 @@ def forecast(
         model_dir, settings, item_bytes, adapter, allocator, on_gpu=on_gpu, shards=shards
     )
     # Keys and values are kept once more, of about as many tokens, where 4 attempts share a prompt.
-    of_tokens = max(settings.microbatch_tokens, longest_segment) * (per_token + per_copy)
-    of_tokens *= _in_parallel(model_dir, settings.world_size, on_gpu=on_gpu)
-    one = fixed + max(of_tokens, _copy_bytes(model_dir, settings, item_bytes))
+    at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=on_gpu)
+    held = max(at_a_time * settings.microbatch_tokens, longest_segment)
+    copy = _copy_bytes(model_dir, settings, item_bytes)
+    one = fixed + max(held * (per_token + per_copy), copy)
     if on_gpu:
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)

@@ -8,7 +8,7 @@ knows an optimizer or a file.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ def reference_logprobs(
     policy: Policy,
     reference: LoraReferenceSnapshot,
     batches: Sequence[Micro],
-    temperature: float,
+    settings: TrainerSettings,
     progress: Progress,
     bundle: Sequence[Segment] = (),
     rank: Rank = ALONE,
@@ -50,12 +50,13 @@ def reference_logprobs(
         began = time.perf_counter()
         with torch.no_grad(), _naming_the_budget(policy, segments):
             micro = tensors(segments, policy.device, shared=policy.shares_prompts)
-            logprobs_n, _ = policy.logprobs(micro, temperature)
+            logprobs_n, _ = policy.logprobs(micro, settings.temperature)
         _require_finite(logprobs_n, segments, "the reference adapter")
         return logprobs_n, time.perf_counter() - began
 
     with reference, policy.in_passes(), torch.no_grad():
-        found = zip(batches, in_order(scored, batches, policy.at_once), strict=True)
+        made = in_order(scored, batches, policy.at_once, _too_long(policy, settings))
+        found = zip(batches, made, strict=True)
         for done, (segments, (logprobs_n, seconds)) in enumerate(found, start=1):
             out.append(logprobs_n)
             progress.micro_batch("reference", done, len(batches), _inputs(segments), seconds)
@@ -109,7 +110,8 @@ def accumulate_gradient(
 
     phase = "policy" if old is None else "policy again"
     with policy.in_passes():
-        made = in_order(differentiated, range(len(batches)), policy.at_once)
+        alone, numbers = _too_long(policy, settings), range(len(batches))
+        made = in_order(differentiated, numbers, policy.at_once, lambda i: alone(batches[i]))
         for done, (segments, one) in enumerate(zip(batches, made, strict=True), start=1):
             scored.append(one.logprobs_n)
             sums = _Sums.of_all([sums, one.sums])
@@ -125,6 +127,13 @@ def accumulate_gradient(
     whole = _Sums.of_all(rank.gather(sums))
     figures = whole.figures(batch.n_scored, settings, has_reference=references is not None)
     return figures, scored
+
+
+def _too_long(policy: Policy, settings: TrainerSettings) -> Callable[[Micro], bool]:
+    """Whether a micro-batch is larger than the budget, because a segment is. Such ones are computed
+    one after the other: of those that fill the context one has to fit, not one for each core."""
+    most = settings.microbatch_tokens  # which may ask for the machine's devices
+    return lambda segments: tokens(segments, policy.shares_prompts) > most
 
 
 def _add(parameters: Sequence[Tensor], gradient: Sequence[Tensor | None]) -> None:

@@ -180,7 +180,7 @@ def _move(
                 policy,
                 reference,
                 batches,
-                settings.temperature,
+                settings,
                 progress,
                 checked.batch.segments,
                 rank,

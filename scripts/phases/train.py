@@ -379,8 +379,8 @@ def told_budget(budget: Budget, present: int, other: str) -> str:
             f"trainer.tokens_per_microbatch = {budget.smaller} (it is {present}), or {other}"
         )
     why = (
-        f"about {budget.fits} fit into the memory that is available now"
-        if budget.fits < budget.longest
+        f"about {budget.fits * budget.at_a_time} fit into the memory that is available now"
+        if budget.fits < budget.least
         else "its largest micro-batch was no larger than that"
     )
     return (

@@ -80,13 +80,13 @@ def ours(
 ) -> dict[str, Any]:
     """The trainer's two passes, as `trainer.update` runs them."""
     policy, reference, batches = _loaded(model, adapter, batch, settings, dtype)
-    quiet, temperature = Lines(StringIO()), settings.temperature
-    first = reference_logprobs(policy, reference, batches[-1:], temperature, quiet)
+    quiet = Lines(StringIO())
+    first = reference_logprobs(policy, reference, batches[-1:], settings, quiet)
     accumulate_gradient(policy, batch, batches[-1:], first, settings, quiet)
     for parameter in policy.lora().values():
         parameter.grad = None
     began = plain_trainer.now()
-    references = reference_logprobs(policy, reference, batches, temperature, quiet)
+    references = reference_logprobs(policy, reference, batches, settings, quiet)
     middle = plain_trainer.now()
     accumulate_gradient(policy, batch, batches, references, settings, quiet)
     ended = plain_trainer.now()
@@ -113,7 +113,7 @@ def profile(
     policy, reference, batches = _loaded(model, adapter, batch, settings, dtype)
     policy.at_once = 1  # the profiler sees this thread only
     quiet, first = Lines(StringIO()), batches[:1]
-    references = reference_logprobs(policy, reference, first, settings.temperature, quiet)
+    references = reference_logprobs(policy, reference, first, settings, quiet)
     accumulate_gradient(policy, batch, first, references, settings, quiet)
     on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]

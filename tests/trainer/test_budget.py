@@ -145,6 +145,31 @@ def test_micro_batches_that_are_computed_in_parallel_have_to_fit_together(
         check(two - 1)
 
 
+def test_of_segments_longer_than_the_budget_one_has_to_fit_whatever_is_computed_in_parallel(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A night that fits into its forecast must not need more where episodes fill the context."""
+    segments = [s for batch in batches for s in batch]
+    longest = max(s.n_inputs for s in segments)
+    small = replace(SETTINGS, tokens_per_microbatch=longest // 3)
+    several = micro_batches(segments, small, shared=True)
+    assert sum(tokens(b, shared=True) > small.microbatch_tokens for b in several) > 2
+    with_gpus(monkeypatch, 0)
+    monkeypatch.setattr(trainer_budget, "_has_tcmalloc", lambda: True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    foreseen = forecast(tiny_model, small, 4, longest_segment=longest, tcmalloc=True)
+    usual = forecast(tiny_model, small, 4, tcmalloc=True)
+    assert usual < foreseen < usual + longest * a_token(tiny_model)
+
+    def check(room: int) -> None:
+        with_room(monkeypatch, room)
+        require_memory(tiny_model, several, small, 4, shared=True, on_gpu=False)
+
+    check(foreseen)
+    with pytest.raises(Shortage, match=rf"of {longest} tokens needs .* the longest segment alone"):
+        check(needed(tiny_model) + (longest - 1) * a_token(tiny_model, 1.0))
+
+
 def test_the_forecast_counts_what_is_computed_in_parallel(
     tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,6 +512,21 @@ def test_what_was_killed_although_it_should_have_fitted_gets_half_of_what_it_use
     assert found.smaller == found.largest // 2
     assert found.longest < found.largest // 2
     assert found.largest <= SETTINGS.microbatch_tokens
+
+
+def test_after_a_kill_a_budget_below_the_longest_segment_helps_where_two_were_computed_at_a_time(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    alone = tuple((s,) for batch in batches for s in batch)
+    longest = max(s.n_inputs for s in (s for batch in batches for s in batch))
+    found = budget(tiny_model, alone, monkeypatch, fit=10**6)
+    assert found.largest == longest
+    assert found.smaller == found.least == -(-longest // 2)
+    assert budget(tiny_model, alone, monkeypatch, fit=longest - 2).smaller is None
+    with_room(monkeypatch, 2**40)
+    overlong = replace(SETTINGS, tokens_per_microbatch=1)
+    assert smaller_budget(tiny_model, alone, overlong, 4, shared=True).smaller is None
 
 
 def test_after_a_kill_each_of_two_processes_has_half_of_the_memory(

@@ -69,7 +69,7 @@ def gradient(
     batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
-    references = reference_logprobs(policy, snapshot, batches, 1.0, quiet)
+    references = reference_logprobs(policy, snapshot, batches, settings, quiet)
     figures, _ = accumulate_gradient(policy, batch, batches, references, settings, quiet)
     return {
         name: p.grad.clone() for name, p in policy.lora().items() if p.grad is not None
@@ -93,7 +93,7 @@ def after_two_passes(
     batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
-    references = reference_logprobs(policy, snapshot, batches, 1.0, quiet)
+    references = reference_logprobs(policy, snapshot, batches, settings, quiet)
     sgd = torch.optim.SGD(policy.lora().values(), lr=settings.lr)
     figures = take_passes(policy, sgd, batch, batches, references, settings, quiet, "step 1")
     return {name: p.detach() - before[name] for name, p in policy.lora().items()}, figures

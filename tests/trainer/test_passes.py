@@ -57,7 +57,7 @@ class Prepared:
         )
         snapshot = LoraReferenceSnapshot.from_disk(self.policy.model, reference)
         self.references: list[torch.Tensor] | None = reference_logprobs(
-            self.policy, snapshot, self.batches, 1.0, QUIET
+            self.policy, snapshot, self.batches, settings, QUIET
         )
 
     def take_passes(self, progress: Lines | JsonLines = QUIET) -> dict[str, float]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,16 +32,28 @@ def at_once(processes: int = 1, *, on_gpu: bool) -> int:
     return min(_MOST, max(1, threads))
 
 
-def in_order(work: Callable[[T], R], items: Sequence[T], at_once: int) -> Iterator[R]:
+def in_order(
+    work: Callable[[T], R],
+    items: Iterable[T],
+    at_once: int,
+    alone: Callable[[T], bool] = lambda _: False,
+) -> Iterator[R]:
     """work(item) of each item, in their order, so many at a time. The threads of this process are
-    shared out among them; one at a time has all of them and is computed in this thread.
+    shared out among them; an item that has to be alone has all of them, and is computed in this
+    thread. alone: whether it has to, although several may be computed at a time.
 
     Threads have none of torch's modes of this thread (`torch.no_grad`). An error is raised in its
     item's place, after those that are being computed have ended; the others are not begun.
     """
-    if at_once == 1:
-        yield from map(work, items)
-        return
+    for is_alone, run in groupby(items, alone):
+        if is_alone or at_once == 1:
+            yield from map(work, run)
+        else:
+            yield from _several(work, run, at_once)
+
+
+def _several(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:
+    """`in_order`, of two at a time or more."""
     import torch
 
     threads = torch.get_num_threads()

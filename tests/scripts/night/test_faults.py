@@ -407,6 +407,14 @@ def kill_rank(night: Night, number: int) -> bool:
             "tokens, and about 800 fit",
         ),
         (Budget(largest=900, longest=900, fits=9000), "micro-batch was no larger than that"),
+        (
+            Budget(largest=900, longest=900, fits=9000, at_a_time=2),
+            "set trainer.tokens_per_microbatch = 450 (it is 4096)",
+        ),
+        (
+            Budget(largest=900, longest=900, fits=400, at_a_time=2),
+            "the longest segment alone has 900 tokens, and about 800 fit",
+        ),
     ],
 )
 def test_the_token_budget_after_a_kill_is_told_with_its_reason(budget: Budget, says: str) -> None:

@@ -38,6 +38,28 @@ def test_so_many_are_computed_at_a_time_and_no_more(several: int) -> None:
     assert most == several
 
 
+def test_an_item_that_has_to_be_alone_waits_for_the_others_and_has_all_threads() -> None:
+    lock, running = threading.Lock(), 0
+
+    def work(item: int) -> tuple[int, int, bool]:
+        nonlocal running
+        with lock:
+            running += 1
+            others = running - 1
+        threads = torch.get_num_threads()
+        with lock:
+            running -= 1
+        return item, threads, item == 3 and others > 0
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = list(in_order(work, range(6), 2, lambda item: item == 3))
+    finally:
+        torch.set_num_threads(before)
+    assert found == [(i, 4 if i == 3 else 2, False) for i in range(6)]
+
+
 def test_threads_are_shared_out_and_given_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(5)
