@@ -143,6 +143,8 @@ def _attempts(file: Path) -> Iterator[tuple[str, int, int]]:
 
     for where, row in read_objects(file):
         grade = row.get("final_grade")
+        if row.get("task_id", 0) in (None, ""):
+            raise BadInput(f"{where}: task_id is empty: whose attempts are these?")
         try:
             if isinstance(grade, Mapping):
                 n, passed = 1, int(flag(grade["passed"]))

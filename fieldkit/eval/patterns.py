@@ -3,7 +3,8 @@
 Tasks are written for `re`, whose searches cannot be stopped; `regex` takes a time limit, but reads
 some of the same text otherwise: `a{e}` as an approximate match, `[[:alpha:]]` as a POSIX class, and
 `\\w` and `\\s` as other sets of characters. So `re`'s own parser reads the pattern, and its parse
-tree is written out in forms that both packages read alike.
+tree is written out in forms that both packages read alike. What is left differs under `(?i)` only:
+`re` takes i, I, İ and ı for one letter, and with `(?a)` the Kelvin sign for no K.
 """
 
 from __future__ import annotations

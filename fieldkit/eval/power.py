@@ -48,7 +48,7 @@ def mcnemar_power(n: int, gained: float, lost: float, level: float = LEVEL) -> f
 
 
 def _check_rates(gained: float, lost: float) -> None:
-    if gained < 0 or lost < 0 or gained + lost > 1 + 1e-12:
+    if not (gained >= 0 and lost >= 0 and gained + lost <= 1 + 1e-12):
         raise BadInput(f"rates {gained} and {lost} are no probabilities of disjoint events")
 
 

@@ -230,8 +230,14 @@ def paired_means(first: Sequence[float], second: Sequence[float], *, seed: int =
     (0.0312, 0.2167, 1)
     """
     _check_pairs(first, second)
-    p_value = sign_flips([b - a for a, b in zip(first, second, strict=True)], seed=seed)
+    pairs = list(zip(first, second, strict=True))
+    p_value = sign_flips([0.0 if _alike(a, b) else b - a for a, b in pairs], seed=seed)
     return PairedMeans(p_value, with_width(mean_difference(first, second, seed=seed)))
+
+
+def _alike(a: float, b: float) -> bool:
+    """Equal up to rounding: the mean of the same attempts in another order is the same score."""
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def mean(values: Sequence[float], *, seed: int = 0) -> Estimate:
@@ -308,7 +314,10 @@ def _ratio(parts: tuple[Values, ...], totals: Values, seed: int, resamples: int)
         parts_r = parts_r - _resampled_sums(values, seed, resamples)
     tail = _expanded_tail(n)
     low, high = np.quantile(parts_r / totals_r, [tail, 1 - tail])
-    if parts[1:] and sum(a != b for a, b in zip(*parts, strict=True)) < _FEWEST_DIFFERING:
+    if (
+        parts[1:]
+        and sum(not _alike(*pair) for pair in zip(*parts, strict=True)) < _FEWEST_DIFFERING
+    ):
         low, high = min(low, 0.0), max(high, 0.0)
     return Estimate(value, Interval(float(low), float(high)))
 

@@ -116,4 +116,10 @@ def paired(
                 f"task {r.task_id} has {r.n_total} assertions in the baseline and "
                 f"{after[r.task_id].n_total} in the candidate: the task changed between the two"
             )
+        kinds = [sorted(kind for kind, _ in x.assertions) for x in (r, after[r.task_id])]
+        if all(kinds) and kinds[0] != kinds[1]:
+            raise BadInput(
+                f"task {r.task_id} has other assertions in the candidate than in the baseline: the "
+                "task changed between the two"
+            )
     return [(r, after[r.task_id]) for r in first]

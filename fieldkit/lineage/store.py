@@ -211,6 +211,9 @@ def _table(data: bytes, path: Path) -> tuple[list[tuple[int, list[str]]], int]:
     if rows and tuple(rows[0][1]) != Trial.header():
         columns = ", ".join(rows[0][1])[:200]
         raise BadInput(f"{path}:1: the columns are not those of a lineage table: {columns}")
+    header = _line(Trial.header())
+    if not rows and not header.startswith(data[: len(header)]):
+        raise BadInput(f"{path}:1: not the header of a lineage table")
     return rows, len("".join(lines[:ended]).encode())
 
 

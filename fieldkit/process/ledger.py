@@ -26,6 +26,7 @@ from fieldkit.process.owned import (
     MARKER_VARIABLE,
     Owned,
     is_running,
+    left_behind,
     own_marks,
     reap_later,
     start_time,
@@ -152,8 +153,9 @@ class Ledger:
 
         Output goes to the end of `log`; input is empty; `env` is the whole environment but for the
         marks. It inherits the file descriptors `pass_fds`, such as a socket to listen at. Raises
-        `BadInput` for an empty command and while a process of that name runs, and `OSError` for a
-        command that cannot be started, which leaves no entry.
+        `BadInput` for an empty command and while a process of that name, or what it left, runs, and
+        `OSError` for a command that cannot be started, which leaves no entry. Where the disk was
+        full when its pid was to be written, it runs, and `terminate` of its entry ends it.
         """
         if not command:
             raise BadInput(f"{self.path}: {name}: the command is empty")
@@ -176,10 +178,13 @@ class Ledger:
 
     def _refuse_running(self, name: str) -> None:
         found = self.get(name)
-        if found is not None and is_running(found):
+        if found is None or not found.marker:
+            return
+        alive = [found.pid] if is_running(found) else left_behind(found)
+        if alive:
             raise BadInput(
-                f"{self.path}: {name} runs already, as pid {found.pid}; end it first, with "
-                "fieldkit.process.terminate, or take another name"
+                f"{self.path}: {name} runs already, as pid {', '.join(map(str, alive))}; end it "
+                "first, with fieldkit.process.terminate, or take another name"
             )
 
     def _remove(self, marker: str) -> None:

@@ -139,6 +139,12 @@ def family(marker: str) -> list[int]:
         return [h.pid for h in handles]
 
 
+def left_behind(owned: Owned) -> list[int]:
+    """Pids that carry the marker of a process that has ended and do not follow it in a moment."""
+    with _handles(owned.marker) as handles:
+        return [h.pid for h in _wait(handles, _ORPHAN_SECONDS)]
+
+
 @dataclass(frozen=True)
 class Marked:
     """A live process that carries a marker. ledger: the path in its environment."""

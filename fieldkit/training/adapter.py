@@ -52,7 +52,7 @@ _REFUSED = {
     "fan_in_fan_out": "transposed weights (fan_in_fan_out)",
 }
 
-_INITS = (True, False, None, "gaussian")
+_INITS = (True, False, None, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the base alone. Under any other ("pissa", "olora", …) peft
 changes the base's weights when it loads the adapter, and a server does not."""
 
@@ -138,7 +138,7 @@ def read_adapter(path: str | Path) -> AdapterInfo:
     if config.get("bias", "none") != "none":
         raise BadInput(f"{file}: bias is {config['bias']!r}; train the adapter with bias='none'")
     for key, meaning in _REFUSED.items():
-        if config.get(key):
+        if (said := config.get(key)) or type(said) is int:  # layers_to_transform: 0 is a layer
             raise BadInput(
                 f"{file}: {key}: the adapter uses {meaning}, which cannot be served and trained "
                 "the same way; train a plain LoRA without it"

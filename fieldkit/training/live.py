@@ -8,7 +8,7 @@ changes no parameter.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput
@@ -86,7 +86,7 @@ def adapter_parameters(
     gradient, but for those of other adapters. A tied parameter needs one of its names, if possible
     one that is `there`. Raises `BadInput` where the model has adapters and none of that name.
     """
-    adapters = {found["adapter"] for name in every_parameter(model) for found in _adapters(name)}
+    adapters = {adapter for name in every_parameter(model) for adapter in adapters_of(name)}
     if adapters and adapter_name not in adapters:
         raise BadInput(
             f"adapter_name: the model has no adapter {adapter_name!r}; it has "
@@ -94,7 +94,7 @@ def adapter_parameters(
         )
     names: dict[int, list[str]] = {}
     for name, parameter in every_parameter(model).items():
-        owners = [found["adapter"] for found in _adapters(name)]
+        owners = adapters_of(name)
         if adapter_name in owners or (parameter.requires_grad and not owners):
             names.setdefault(id(parameter), []).append(name)
     found: dict[str, str] = {}
@@ -105,8 +105,9 @@ def adapter_parameters(
     return found
 
 
-def _adapters(name: str) -> Iterator[re.Match[str]]:
-    return _OF_ADAPTER.finditer(name)
+def adapters_of(name: str) -> list[str]:
+    """The adapters that a live parameter's name gives."""
+    return [found["adapter"] for found in _OF_ADAPTER.finditer(name)]
 
 
 def _keys(name: str) -> list[str]:

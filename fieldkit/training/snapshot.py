@@ -8,7 +8,7 @@ inside. Nothing is skipped: a key, shape or value that does not fit is an error 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.training.adapter import CONFIG_FILE, WEIGHTS_FILE
 from fieldkit.training.live import (
     adapter_parameters,
+    adapters_of,
     every_parameter,
     is_sharded,
     local_part,
@@ -165,7 +166,8 @@ class LoraReferenceSnapshot:
     def __enter__(self) -> LoraReferenceSnapshot:
         """Give the model the snapshot's values. Raises `AlreadySwapped` (a `RuntimeError`) where a
         snapshot is swapped into any of these parameters, and `BadInput` as the constructor does
-        where the model has changed since, and where its adapter is merged into the base."""
+        where the model has changed since, and where its adapter is merged into the base or is not
+        the one that is used."""
         import torch
         from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
@@ -188,6 +190,7 @@ class LoraReferenceSnapshot:
                 )
             if (values.dtype, values.shape) != (live[name].dtype, local_part(live[name]).shape):
                 self._values[name] = self._kept(name, values, live[name])
+        _require_active(self._model, self._values)
         try:
             with torch.no_grad():
                 for name, values in self._values.items():
@@ -244,17 +247,30 @@ class LoraReferenceSnapshot:
             raise interrupt
 
 
+def _require_active(model: Module, names: Iterable[str]) -> None:
+    """Raise `BadInput` where the model uses none of the adapters that a snapshot is of."""
+    held = {adapter for name in names for adapter in adapters_of(name)}
+    layers = [m for m in model.modules() if hasattr(m, "disable_adapters")]
+    used = {a for layer in layers if layer.disable_adapters is False for a in layer.active_adapters}
+    if held and layers and not held & used:
+        raise BadInput(
+            f"the snapshot is of adapter {min(held)!r}, and the model uses "
+            f"{', '.join(sorted(used)) or 'none'}: a swap of the adapter would change nothing"
+        )
+
+
 def _require_same_scale(model: Module, file: Path, adapter_name: str) -> None:
     """Raise `BadInput` where the adapter of a folder multiplies B·A by another number than the live
     one: its values in the live adapter would be another policy."""
     configs = (getattr(module, "peft_config", None) for module in model.modules())
     live = next((c for c in configs if isinstance(c, dict)), {}).get(adapter_name)
     stored = read_json(file) if live and file.is_file() else {}
-    for key in ("lora_alpha", "use_rslora", "alpha_pattern"):
-        if key in stored and stored[key] != getattr(live, key, stored[key]):
+    for key, usual in (("lora_alpha", 8), ("use_rslora", False), ("alpha_pattern", {})):
+        found, now = (stored.get(key, usual) or usual, getattr(live, key, usual) or usual)
+        if stored and found != now:
             raise BadInput(
-                f"{file}: {key} is {stored[key]}, but {getattr(live, key)} in the model's adapter "
-                f"{adapter_name!r}: give the model the adapter's own settings"
+                f"{file}: {key} is {found}, but {now} in the model's adapter {adapter_name!r}: "
+                "give the model the adapter's own settings"
             )
 
 

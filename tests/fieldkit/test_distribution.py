@@ -42,7 +42,10 @@ def build(folder: Path) -> Path:
     leave = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "fieldkit", folder / "fieldkit", ignore=leave)
     copy = shutil.copytree(PACKAGING, folder / "packaging" / "fieldkit")
-    program = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"
+    earlier = copy / "build" / "lib" / "fieldkit" / "gone.py"  # as an earlier build leaves
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
+    program = f"import backend; backend.build_wheel({str(folder)!r})"
     subprocess.run([sys.executable, "-c", program], cwd=copy, check=True, capture_output=True)
     (wheel,) = folder.glob("grpo_fieldkit-*.whl")
     return wheel
@@ -88,6 +91,11 @@ def test_all_of_it_is_used_where_nothing_else_is_installed(alone: Path, tmp_path
     file, ours, torch = json.loads(ended.stdout)
     assert Path(file).is_relative_to(alone.parent)
     assert (ours, torch) == ([], False)
+
+
+def test_a_module_that_an_earlier_build_left_is_not_installed(alone: Path) -> None:
+    (site,) = (alone.parent / "lib").glob("*/site-packages")
+    assert not (site / "fieldkit" / "gone.py").exists()
 
 
 def test_the_command_is_installed_and_says_what_is_wrong(alone: Path, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_passk_of_rows_of_attempts_and_of_graded_rows(
         ('{"task_id": "a", "n": 1e999, "passed": 1}\n', ":1: "),
         ('{"task_id": "a", "n": "x", "passed": 1}\n', ":1: "),
         ('{"task_id": "a", "n": 1, "passed": 7}\n', ":1: "),
+        ('{"task_id": "", "n": 1, "passed": 1}\n', ":1: "),
         ('{"task_id": "a", "final_grade": {"passed": "false"}}\n', ":1: not a record"),
         ('{"stop_reason": 1, "turns": 2, "grade": 3}\n', ":1: "),
         ("", ""),

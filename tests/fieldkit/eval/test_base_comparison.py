@@ -76,6 +76,17 @@ def test_a_task_that_changed_is_refused() -> None:
         COMPARE([record("a", True)], [record("a", True, total=3)])
 
 
+def test_a_task_with_as_many_other_assertions_is_refused() -> None:
+    def played(kind: str) -> dict[str, Any]:
+        task = record("a", True, 1, 1)
+        task["final_grade"]["assertions"] = [{"kind": kind, "passed": True}]
+        return task
+
+    with pytest.raises(BadInput, match="task a has other assertions in the candidate than in the"):
+        COMPARE([played("file_exists")], [played("file_unchanged")])
+    COMPARE([played("file_exists")], [played("file_exists")])
+
+
 def test_nothing_to_compare_is_refused() -> None:
     with pytest.raises(BadInput, match="nothing to compare"):
         COMPARE([], [])

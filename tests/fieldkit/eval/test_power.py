@@ -133,6 +133,6 @@ def test_nothing_is_found_without_a_pair_or_a_change() -> None:
 
 
 def test_rates_that_are_no_probabilities_are_refused_where_they_are_equal_too() -> None:
-    for gained, lost in ((0.7, 0.7), (-1.0, -1.0), (0.9, 0.4)):
+    for gained, lost in ((0.7, 0.7), (-1.0, -1.0), (0.9, 0.4), (math.nan, 0.1), (0.1, math.nan)):
         with pytest.raises(BadInput, match="no probabilities of disjoint events"):
             tasks_needed(gained, lost)

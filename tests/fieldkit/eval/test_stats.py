@@ -285,6 +285,16 @@ def test_scores_of_two_policies_have_the_p_and_the_interval_of_their_differences
     assert (alike.difference, alike.p_value) == (Estimate(1.0, None), 2 / 2**8)
 
 
+def test_scores_that_differ_by_rounding_only_are_equal() -> None:
+    """As the means of the same attempts in another order do."""
+    one, same = (0.1 + 0.2 + 0.3) / 3, (0.3 + 0.2 + 0.1) / 3
+    assert one != same
+    assert paired_means([one] * 8, [same] * 8).p_value == 1.0
+    five = paired_means([0.3] * 20, [0.5] * 5 + [0.1 + 0.2] + [0.3] * 14)
+    assert five == paired_means([0.3] * 20, [0.5] * 5 + [0.3] * 15)
+    assert five.difference.sign == 0
+
+
 @pytest.mark.parametrize("made_of", [paired_means, paired_proportions])
 def test_what_cannot_be_paired_is_an_error_of_the_library(made_of: Any) -> None:
     for first, second in (([], []), ([True], [True, False])):

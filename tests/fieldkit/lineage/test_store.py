@@ -49,6 +49,15 @@ def test_a_row_torn_in_a_text_of_several_lines_is_cut_off(tmp_path: Path) -> Non
     assert [t.exp_id for t in store.all_trials()] == ["0", "2"]
 
 
+def test_a_file_of_something_else_is_kept_as_it_is(tmp_path: Path) -> None:
+    store = LineageStore(tmp_path)
+    for notes in ("my notes: seed 3 was best", "my notes\n"):
+        store.results_path.write_text(notes)
+        with pytest.raises(BadInput, match=r"results\.tsv:1: "):
+            store.append(trial("0"))
+        assert store.results_path.read_text() == notes
+
+
 WRITER = """
 import sys
 from pathlib import Path

@@ -13,7 +13,7 @@ import pytest
 
 from fieldkit.errors import BadInput
 from fieldkit.process import Ledger, Owned, terminate
-from fieldkit.process.owned import own_marks
+from fieldkit.process.owned import family, own_marks, wait_ended
 
 ENROL = """
 import sys
@@ -107,6 +107,25 @@ def test_of_many_that_launch_under_one_name_at_once_one_does(
         launched = [o for o in threads.map(lambda _: launch(), range(8)) if o is not None]
     assert [ledger.get("server")] == launched
     terminate(launched[0], 5.0)
+
+
+def test_what_an_ended_process_left_is_found_before_another_one_is_launched(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """As of a killed server whose engine lives: the next entry would hide it from every search."""
+
+    def launch(command: str) -> Owned:
+        words = ["bash", "-c", command]
+        log = tmp_path / "log"
+        return ledger.launch("server", words, env=dict(os.environ), cwd=tmp_path, log=log, info={})
+
+    first = launch("setsid sleep 60 & exit 0")
+    assert wait_ended(first, 10.0)
+    (child,) = family(first.marker)
+    with pytest.raises(BadInput, match=f"server runs already, as pid {child}; end it first"):
+        launch("true")
+    assert terminate(first, 5.0) == [child]
+    assert wait_ended(launch("true"), 10.0)
 
 
 def test_the_end_of_a_process_leaves_the_entry_of_its_successor(ledger: Ledger) -> None:

@@ -146,6 +146,7 @@ def test_a_pattern_that_chooses_other_modules_than_have_tensors_is_refused(
         ({"bias": "lora_only"}, "bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        ({"layers_to_transform": 0}, "only some layers"),
         ({"peft_type": "IA3"}, "peft_type"),
         ({"r": 0}, "r: .* greater than 0"),
         ({"target_modules": ["layers.0.q_proj"]}, "'layers.0.q_proj': give layer names, not paths"),

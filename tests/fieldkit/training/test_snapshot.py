@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import signal
 import subprocess
 import sys
@@ -424,6 +425,31 @@ def test_an_adapter_that_is_merged_into_the_base_is_not_swapped_without_effect(m
     model.unmerge_adapter()
     with reference:
         pass
+
+
+def test_a_swap_into_an_adapter_that_is_not_used_is_refused(model: Any, tmp_path: Path) -> None:
+    """Trainer and reference would be the same policy, and the KL 0."""
+    saved(model, tmp_path)
+    model.add_adapter("policy", model.peft_config["default"])
+    model.set_adapter("policy")
+    unused = LoraReferenceSnapshot.from_disk(model, tmp_path)
+    with pytest.raises(BadInput, match="is of adapter 'default', and the model uses policy"), unused:
+        pytest.fail("the block must not run")
+    used = LoraReferenceSnapshot.from_disk(model, tmp_path, adapter_name="policy")
+    with used:
+        pass
+    with model.disable_adapter(), pytest.raises(BadInput, match="the model uses none"), used:
+        pytest.fail("the block must not run")
+
+
+def test_a_scale_that_an_older_file_does_not_name_is_peft_s_default(tmp_path: Path) -> None:
+    model = peft_model(use_rslora=True)
+    config = saved(model, tmp_path) / "adapter_config.json"
+    said = json.loads(config.read_text())
+    del said["use_rslora"]
+    config.write_text(json.dumps(said))
+    with pytest.raises(BadInput, match="use_rslora is False, but True in the model's"):
+        LoraReferenceSnapshot.from_disk(model, tmp_path)
 
 
 @pytest.mark.parametrize("setting", [{"lora_alpha": 3}, {"use_rslora": True}], ids=str)
