@@ -46,6 +46,16 @@ _LORA_BYTES = 6 * _FLOAT32
 _ALLOCATOR = 1.5
 _GPU_ALLOCATOR = 1.2
 
+_A_SCORE = 256 * (3 * _FLOAT32 + 2)
+"""Attention that is written out holds for each head and key, of a block of 256 queries, scores,
+probabilities and their gradient in float32, and one of them rounded. Counted as if a micro-batch
+were one sequence."""
+
+_NORMS_HEADS = ("gemma3", "gemma3_text", "olmo2", "olmo3", "qwen3", "qwen3_moe")
+"""Models that norm every head of queries and keys."""
+_FOUR_NORMS = ("gemma2", "gemma3", "gemma3_text")
+"""Models with a norm before and after each half of a layer."""
+
 _DEFAULT_TARGETS = ("q_proj", "v_proj")
 
 _READS = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
@@ -314,10 +324,11 @@ def _needs(
     heads = _width_of_key_heads(model_dir) if written_out else _width_of_heads(model_dir)
     copied = layers * 2 * heads * item_bytes if can_share(model_dir) else 0
     at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=on_gpu)
-    if adapter and at_a_time > 1:  # gradients of those computed and of those that wait
-        lora += weight_bytes(adapter.path, _FLOAT32) * (at_a_time + 1)
+    if adapter and at_a_time > 1:  # gradients that `parallel.in_order` holds
+        lora += weight_bytes(adapter.path, _FLOAT32) * (at_a_time + 2)
     fixed = base + lora + _PROCESS_BYTES + _LOGIT_BUFFERS
-    return fixed, int(allocator * saved), int(allocator * copied)
+    scores = _heads(model_dir) * _A_SCORE if written_out else 0
+    return fixed, int(allocator * saved) + scores, int(allocator * copied)
 
 
 def _in_parallel(model_dir: Path, processes: int = 1, *, on_gpu: bool) -> int:
@@ -330,20 +341,21 @@ def _layers(model_dir: Path) -> int:
     return _width(config, "num_hidden_layers", model_dir)
 
 
+def _heads(model_dir: Path) -> int:
+    return _width(read_json(model_dir / "config.json"), "num_attention_heads", model_dir)
+
+
 def _width_of_heads(model_dir: Path) -> int:
     """Of all queries' heads together."""
-    config = read_json(model_dir / "config.json")
-    hidden, heads = (
-        _width(config, key, model_dir) for key in ("hidden_size", "num_attention_heads")
-    )
+    config, heads = read_json(model_dir / "config.json"), _heads(model_dir)
+    hidden = _width(config, "hidden_size", model_dir)
     return heads * int(config.get("head_dim") or hidden // heads)
 
 
 def _width_of_key_heads(model_dir: Path) -> int:
     """Of all keys' heads together, of which several queries' heads may share one."""
-    config = read_json(model_dir / "config.json")
-    heads = _width(config, "num_attention_heads", model_dir)
-    of_keys = int(config.get("num_key_value_heads") or heads)
+    heads = _heads(model_dir)
+    of_keys = int(read_json(model_dir / "config.json").get("num_key_value_heads") or heads)
     return of_keys * _width_of_heads(model_dir) // heads
 
 
@@ -380,8 +392,9 @@ def activation_bytes(
     of the MLP's width (gate and up); and the inputs of the LoRA targets, one for those that read
     the same.
     Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and a float32 copy
-    of its input for each target. LoRA's own r numbers are left out. With checkpointing: one hidden
-    state for each layer, and one layer's activations.
+    of its input for each target. Models that norm heads, or have four norms in a layer, keep what
+    these read too. LoRA's own r numbers are left out. With checkpointing: one hidden state for each
+    layer, and one layer's activations with their gradients.
     """
     config = read_json(model_dir / "config.json")
     hidden, mlp, layers, heads = (
@@ -389,7 +402,9 @@ def activation_bytes(
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     )
     lean, width = has_lean_layers(model_dir), _width_of_heads(model_dir)
-    norms = 2 * hidden * _FLOAT32
+    norms = (4 if config.get("model_type") in _FOUR_NORMS else 2) * hidden * _FLOAT32
+    if config.get("model_type") in _NORMS_HEADS:
+        norms += (width + _width_of_key_heads(model_dir)) * _FLOAT32
     attention = 4 * width * item_bytes + heads * _FLOAT32
     if written_out:
         attention = (width + 2 * _width_of_key_heads(model_dir)) * item_bytes
@@ -398,7 +413,7 @@ def activation_bytes(
     read = set(inputs.values()) if lean else inputs.values()
     lora = sum(widths.get(name, hidden) for name in read) * (item_bytes if lean else _FLOAT32)
     layer = norms + attention + (2 if lean else 3) * mlp * item_bytes + lora
-    return layer + layers * hidden * item_bytes if checkpointing else layers * layer
+    return 2 * layer + layers * hidden * item_bytes if checkpointing else layers * layer
 
 
 def _width(config: dict[str, Any], key: str, model_dir: Path) -> int:

@@ -93,7 +93,7 @@ def paired(
     first: Sequence[TaskRecord], second: Sequence[TaskRecord]
 ) -> list[tuple[TaskRecord, TaskRecord]]:
     """Both records of each task, in the order of the first policy. Raises `BadInput` where the two
-    did not play the same tasks, each once and with as many assertions."""
+    did not play the same tasks, each once and with the same assertions."""
     if not first:
         raise BadInput("the baseline has no record: there is nothing to compare")
     for name, records in (("baseline", first), ("candidate", second)):

@@ -233,8 +233,8 @@ def expected_shapes(info: AdapterInfo, model_dir: Path) -> dict[str, tuple[int, 
     """Tensor name -> shape that an adapter of `info`'s rank and targets has on this model.
 
     Read from the headers of the model's own weight files, so it works for any architecture.
-    Raises `BadInput` where a target names no layer of the model, and where a pattern chooses other
-    modules than all of its layers.
+    Raises `BadInput` where a target names no layer of the model or an expert's, and where a pattern
+    chooses other modules than all of its layers.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     unused = set(info.target_modules)
@@ -245,6 +245,12 @@ def expected_shapes(info: AdapterInfo, model_dir: Path) -> dict[str, tuple[int, 
         layer = name.rpartition(".")[-1]
         if layer in info.target_modules:
             unused.discard(layer)
+            if ".experts." in name:
+                raise BadInput(
+                    f"{info.path / CONFIG_FILE}: target_modules: {layer}: {name} is an expert's, "
+                    "whose LoRA peft trains in another form; train an adapter of attention's "
+                    "layers, such as q_proj and v_proj"
+                )
             shapes[f"base_model.model.{name}.lora_A.weight"] = (info.rank, in_features)
             shapes[f"base_model.model.{name}.lora_B.weight"] = (out_features, info.rank)
     if unused:

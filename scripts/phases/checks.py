@@ -245,7 +245,13 @@ def check_model(ctx: Context) -> None:
     where = "cluster.trainer_needs asks for" if used else "this machine has"
     trainer.require_devices(devices, where)
     sharded = trainer.shard_base and trainer.ranks_on(devices) > 1
-    check_trainable(ctx.model_dir(), trainer.dtype, trainer.serving_dtype, sharded=sharded)
+    check_trainable(
+        ctx.model_dir(),
+        trainer.dtype,
+        trainer.serving_dtype,
+        context=ctx.config.rollout.max_model_len,
+        sharded=sharded,
+    )
 
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:

@@ -70,6 +70,7 @@ class _Attention(torch.autograd.Function):
             of_query[:, :, rows] = (of_scores @ key).view(query.shape)
             of_key[:, :seen] += of_scores.mT @ _folded(query)
             of_value[:, :seen] += weights.to(value.dtype).mT @ of_out
+            del weights, of_weights, of_scores  # before the next block's
         of_query, of_key = of_query.mul_(ctx.scaling), of_key.mul_(ctx.scaling)
         return of_query, of_key.to(key_KSd.dtype), of_value.to(value_KSd.dtype), None
 

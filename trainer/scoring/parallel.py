@@ -42,7 +42,8 @@ def in_order(
     shared out among them; an item that has to be alone has all of them, and is computed in this
     thread. alone: whether it has to, although several may be computed at a time.
 
-    Threads have none of torch's modes of this thread (`torch.no_grad`). An error is raised in its
+    Results of at_once + 2 items are held at most, that of the caller's included. Threads have none
+    of torch's modes of this thread (`torch.no_grad`). An error is raised in its
     item's place, after those that are being computed have ended; the others are not begun.
     """
     for is_alone, run in groupby(items, alone):
@@ -62,9 +63,9 @@ def _several(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterat
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(each,)) as pool:
         try:
             for item in items:
-                ahead.append(pool.submit(work, item))
-                if len(ahead) > at_once + 1:  # so many results are held at most
+                while len(ahead) > at_once:
                     yield ahead.popleft().result()
+                ahead.append(pool.submit(work, item))
             while ahead:
                 yield ahead.popleft().result()
         finally:

@@ -37,7 +37,7 @@ from trainer.scoring.shared_prefix import (
     is_written_out,
     register,
 )
-from trainer.scoring.trainable import check_dtype, check_logits
+from trainer.scoring.trainable import FOLLOW_LENGTH, check_dtype, check_logits
 
 # On a CPU with AMX oneDNN writes machine code for each shape of a product (4 ms, 0.8 MB) and keeps
 # that of 1,024 shapes. Micro-batches have hardly a shape in common, and a pass of one has about 70.
@@ -188,7 +188,7 @@ def _changes_positions(model: nn.Module) -> bool:
     """Whether its rotary frequencies follow the length of what is scored, in transformers' module
     that all passes share."""
     kinds = {getattr(module, "rope_type", None) for module in model.modules()}
-    return bool(kinds & {"dynamic", "longrope"})
+    return not kinds.isdisjoint(FOLLOW_LENGTH)
 
 
 @contextmanager

@@ -24,20 +24,46 @@ LOGIT_TRANSFORMS = {
 }
 """Settings with which logits are more than W·h. Value: what leaves them plain."""
 
+FOLLOW_LENGTH = ("dynamic", "longrope")
+"""Kinds of rotary frequencies that follow the length of what is scored."""
+
 _NAMES = {"bf16": "bfloat16", "fp32": "float32"}
 """Training dtypes, with the server's names for them."""
 
 
-def check_trainable(model_dir: Path, dtype: str, served: str, *, sharded: bool = False) -> None:
+def check_trainable(
+    model_dir: Path, dtype: str, served: str, *, context: int = 0, sharded: bool = False
+) -> None:
     """Raise `BadInput` where no step could be trained.
 
-    dtype: the trainer's setting. served: what the server computes in ("bfloat16"). sharded: several
-    processes keep a part of the base each.
+    dtype: the trainer's setting. served: what the server computes in ("bfloat16"). context: tokens
+    that an episode may have. sharded: several processes keep a part of the base each.
     """
     config = read_json(model_dir / "config.json")
     text = {**config, **(config.get("text_config") or {})}  # a model of several modalities
     check_logits(str(model_dir), text.get)
+    _check_positions(model_dir, text, context)
     check_dtype(dtype, served, sharded=sharded)
+
+
+def _check_positions(model_dir: Path, config: dict[str, Any], context: int) -> None:
+    """Raise `BadInput` where rotary frequencies would follow the longest episode that is scored
+    beside another one: transformers takes them from the whole micro-batch, a server does not."""
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    by_layer = [part for part in said.values() if isinstance(part, dict)]  # one for each kind
+    for rope in by_layer or [said]:
+        kind = rope.get("rope_type") or rope.get("type")
+        length = (
+            rope.get("original_max_position_embeddings")
+            or config.get("original_max_position_embeddings")
+            or config.get("max_position_embeddings")
+        )
+        if kind in FOLLOW_LENGTH and length and context > length:
+            raise BadInput(
+                f"{model_dir}: its rotary frequencies ({kind}) change beyond {length} tokens, and "
+                f"engine.max_model_len is {context}: what is scored would depend on what is scored "
+                f"beside it; set engine.max_model_len to {length}, or name another model"
+            )
 
 
 def check_logits(name: str, setting: Callable[[str], Any]) -> None:

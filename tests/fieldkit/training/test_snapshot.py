@@ -433,7 +433,10 @@ def test_a_swap_into_an_adapter_that_is_not_used_is_refused(model: Any, tmp_path
     model.add_adapter("policy", model.peft_config["default"])
     model.set_adapter("policy")
     unused = LoraReferenceSnapshot.from_disk(model, tmp_path)
-    with pytest.raises(BadInput, match="is of adapter 'default', and the model uses policy"), unused:
+    with (
+        pytest.raises(BadInput, match="is of adapter 'default', and the model uses policy"),
+        unused,
+    ):
         pytest.fail("the block must not run")
     used = LoraReferenceSnapshot.from_disk(model, tmp_path, adapter_name="policy")
     with used:

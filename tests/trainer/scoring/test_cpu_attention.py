@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer.budget import _A_SCORE
 from trainer.scoring import shared_prefix
 from trainer.scoring.cpu_attention import attention
 from trainer.scoring.onednn import by_onednn
@@ -139,3 +143,42 @@ def test_a_row_of_families_is_each_sequence_by_itself(monkeypatch: pytest.Monkey
         q, k, v = (x[:, :, positions] for x in (query, key, value))
         alone = by_pytorch(q, k, v, SCALING)
         assert torch.allclose(out[:, positions], alone.transpose(1, 2), atol=2e-2)
+
+
+class Live(TorchDispatchMode):
+    """The bytes of what operations made and nothing has let go of; `most` at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (list, tuple)) else [made]:
+            if isinstance(tensor, Tensor):
+                self._note(tensor.untyped_storage())
+        return made
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        where, size = storage.data_ptr(), storage.nbytes()
+        if where in self._known:
+            return
+        self._known.add(where)
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._forget, where, size)
+
+    def _forget(self, where: int, size: int) -> None:
+        self._known.discard(where)
+        self.now -= size
+
+
+def test_a_block_holds_no_more_than_the_forecast_counts() -> None:
+    positions = 4096
+    query, key, value, of_out = drawn(positions, positions)
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    with Live() as live:
+        torch.autograd.grad(attention(*inputs, SCALING), inputs, of_out)
+    counted = HEADS * _A_SCORE * positions
+    assert 0.8 * counted < live.most < 1.1 * counted

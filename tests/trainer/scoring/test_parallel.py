@@ -1,4 +1,5 @@
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -94,10 +95,32 @@ def test_an_error_is_raised_in_its_item_s_place_and_the_rest_is_not_begun(severa
     assert max(begun) < 10
 
 
-def test_results_that_nobody_has_taken_yet_are_few() -> None:
-    begun: list[int] = []
-    next(in_order(begun.append, range(100), 2))
-    assert len(begun) <= 5
+@pytest.mark.parametrize("several", [2, 4])
+def test_few_results_are_held_also_where_the_first_is_the_last_to_be_ready(several: int) -> None:
+    """As many as `trainer.budget` counts gradients: those computed, one that waits, one in use."""
+
+    class Result:
+        pass
+
+    others_are_done, done = threading.Event(), 0
+    lock, held = threading.Lock(), weakref.WeakSet[Result]()
+
+    def work(item: int) -> Result:
+        nonlocal done
+        if item == 0:
+            assert others_are_done.wait(30)
+        with lock:
+            held.add(result := Result())
+            done += item > 0
+            if done == several:
+                others_are_done.set()
+        return result
+
+    most = 0
+    for result in in_order(work, range(40), several):
+        most = max(most, len(held))
+        del result
+    assert most <= several + 2
 
 
 @pytest.mark.parametrize(

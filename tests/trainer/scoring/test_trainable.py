@@ -35,6 +35,29 @@ def test_a_model_whose_logits_are_not_plain_is_refused_by_the_key(
         check_trainable(model(tmp_path, **config), "auto", "bfloat16")
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096},
+        {"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}},
+    ],
+)
+def test_frequencies_that_follow_the_length_are_refused_where_an_episode_may_be_so_long(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config = {"max_position_embeddings": 4096} | config
+    folder = model(tmp_path, **config)
+    check_trainable(folder, "auto", "bfloat16", context=4096)
+    with pytest.raises(BadInput, match=r"beyond 4096 tokens, .* set engine.max_model_len to 4096"):
+        check_trainable(folder, "auto", "bfloat16", context=4097)
+
+
+def test_frequencies_that_are_the_same_at_every_length_are_trained(tmp_path: Path) -> None:
+    scaled = model(tmp_path, rope_scaling={"type": "yarn"}, max_position_embeddings=4096)
+    check_trainable(scaled, "auto", "bfloat16", context=10**5)
+
+
 def test_a_setting_that_changes_nothing_is_none(tmp_path: Path) -> None:
     plain = model(tmp_path, logits_scaling=1.0, final_logit_softcapping=None)
     check_trainable(plain, "auto", "bfloat16")
