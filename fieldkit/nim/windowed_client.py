@@ -73,7 +73,8 @@ class NIMClient(ChatClient):
     ) -> dict[str, Any]:
         """As `ChatClient.chat`. Raises `NIMContextOverflowError` for more tokens than the window
         has, by `estimate_tokens`."""
-        wanted = sum(map(_tokens, messages)) + (max_tokens or 0)
+        answer = max_tokens or extra.get("max_completion_tokens") or 0
+        wanted = answer + sum(_tokens(m) for m in messages if isinstance(m, Mapping))
         if wanted > self.context_window:
             raise NIMContextOverflowError(estimated_tokens=wanted, ceiling=self.context_window)
         return super().chat(messages, max_tokens=max_tokens, temperature=temperature, **extra)

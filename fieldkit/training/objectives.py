@@ -241,5 +241,7 @@ def _row_means(values_n: Tensor, lengths_r: Tensor) -> Tensor:
     """Each token gets the mean of its row; a row without a token has none to give it to."""
     import torch
 
+    if not len(lengths_r):  # which segment_reduce cannot take
+        return values_n
     sums_r = torch.segment_reduce(values_n, "sum", lengths=lengths_r)
     return (sums_r / lengths_r.clamp(min=1)).repeat_interleave(lengths_r)

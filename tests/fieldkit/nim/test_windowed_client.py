@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fieldkit.client import ChatClient
+from fieldkit.errors import BadInput
 from fieldkit.eval import Judge, JudgeError
 from fieldkit.nim import NIMClient, NIMContextOverflowError
 from tests.fieldkit.answering import answering, said
@@ -40,6 +41,14 @@ def test_what_a_message_counts(content: Any, tokens: int) -> None:
     assert e.value.estimated_tokens == tokens
     with pytest.raises(NIMContextOverflowError, match=f" {tokens} tokens"):
         client.chat(hello(content), max_tokens=None)  # the prompt alone
+
+
+def test_the_answer_counts_under_its_newer_name_and_what_is_no_message_is_named() -> None:
+    client = NIMClient("http://127.0.0.1:9/v1", "m", context_window=20)
+    with pytest.raises(NIMContextOverflowError, match="21 tokens"):
+        client.chat(hello("abcdefgh"), max_tokens=None, max_completion_tokens=15)
+    with pytest.raises(BadInput, match="messages"):
+        client.chat("hello", max_tokens=1)  # type: ignore[arg-type]
 
 
 def test_what_is_sent_and_how_it_fails_is_the_chat_clients() -> None:

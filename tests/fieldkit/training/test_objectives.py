@@ -79,6 +79,11 @@ def test_gspo_has_one_ratio_for_a_row_the_geometric_mean_of_its_tokens() -> None
     checked(found, logprobs, losses, slopes, [False] * 4)
 
 
+def test_gspo_of_no_row_is_no_loss() -> None:
+    none = torch.zeros(0)
+    assert len(objectives.gspo(none, none, none, torch.zeros(0, dtype=torch.long)).losses_n) == 0
+
+
 def test_gspo_clips_a_row_as_a_whole() -> None:
     logprobs = at((1.0, 1.0, 1.0, 4.0))
     rows = torch.tensor([2, 2])
