@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from scripts.base.checkout import ROOT, from_checkout
+from scripts.base.checkout import ROOT, from_checkout, in_checkout
 from scripts.prepare.model import DEFAULT_MODEL
 from scripts.run.config import ModelSettings, RunConfig
-from scripts.run.folder import RunFolder
+from scripts.run.folder import RunFolder, is_step
 from scripts.run.template import chat_renderer, own_template
 
 _ORACLE_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -33,10 +33,15 @@ def missing_adapter(folder: RunFolder, config: RunConfig) -> str | None:
         return None
     gone = f"{folder.config}: model.adapter is {path}: no such folder; "
     take = f"`grpo run {folder.typed}{config.flags} --set model.adapter="
+    if path.is_file():
+        own = shlex.quote(str(in_checkout(path.parent)))
+        return f"{folder.config}: model.adapter is {path}: a file; {take}{own}` takes its folder"
     for other in (Path.cwd() / named, folder.path / named):
         if other.is_dir():
             found = shlex.quote(str(other.resolve()))
             return f"{gone}paths in run.toml start at the checkout; {take}{found}` takes this one"
+    if (source := _run_around(path)) is not None:
+        return gone + _of_a_run(source, path, take)
     if _is_hub_id(named):
         own = f"adapters/{named.partition('/')[2]}"
         hf = str(Path(sys.executable).with_name("hf"))
@@ -46,6 +51,38 @@ def missing_adapter(folder: RunFolder, config: RunConfig) -> str | None:
     return (
         f"{gone}`{making(folder, config, named)}` makes a start for {kind}, or name a LoRA adapter"
         f" for {config.model.path}"
+    )
+
+
+def _run_around(path: Path) -> RunFolder | None:
+    """The run in whose folder this path is, or would be by the name of a step; None without one."""
+    for above in path.parents:
+        if (run := RunFolder(above)).config.is_file():
+            return run
+    return RunFolder(path.parents[1]) if is_step(path.parent.name) else None
+
+
+def _of_a_run(source: RunFolder, path: Path, take: str) -> str:
+    """What to do about a run's adapter that is not here. Only training may write one there: another
+    would pass for the result of a night that nobody played. take: the command that takes another
+    adapter, but for its path."""
+    if not source.config.is_file():
+        return f"it would be of the run {source.typed}, which is not here; name another adapter"
+    done = range(source.finished_steps())
+    if path not in {source.adapter(n) for n in done}:
+        have = f"of the finished ones 0 to {done[-1]}" if done else "of which none is finished"
+        return (
+            f"the run {source.typed} has its adapters in the folders of its steps, {have};"
+            f" `grpo run {source.typed}` trains further ones"
+        )
+    kept = [n for n in done if source.adapter(n).is_dir()]
+    if kept:
+        other = shlex.quote(str(in_checkout(source.adapter(kept[-1]))))
+        return f"the run {source.typed} has kept that of step {kept[-1]}: {take}{other}` takes it"
+    again = shlex.quote(str(in_checkout(source.again.path / path.relative_to(source.path))))
+    return (
+        f"the run {source.typed} has no weights in this copy. {source.how_to_play_again}, and"
+        f" {take}{again}` takes what it makes"
     )
 
 

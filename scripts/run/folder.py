@@ -104,11 +104,15 @@ class RunFolder:
         return self.name if self.path.parent == ROOT / "runs" else shlex.quote(str(self.path))
 
     @property
+    def again(self) -> RunFolder:
+        """Where a run is played again whose weights are not here."""
+        return RunFolder(self.path.with_name(f"{self.name[:_ROOM]}-again"))
+
+    @property
     def how_to_play_again(self) -> str:
         """The commands that play a run whose weights are not here, under another name."""
-        again = RunFolder(self.path.with_name(f"{self.name[:_ROOM]}-again"))
-        new, old = shlex.quote(str(again.path)), shlex.quote(str(self.config))
-        return f"`mkdir {new} && cp {old} {new}/` and `grpo run {again.typed}` play it again"
+        new, old = shlex.quote(str(self.again.path)), shlex.quote(str(self.config))
+        return f"`mkdir {new} && cp {old} {new}/` and `grpo run {self.again.typed}` play it again"
 
     def beside(self, word: str) -> str:
         """What a person types for a new run that has to do with this one: its name and the word,
@@ -145,6 +149,11 @@ class RunFolder:
                 f"step-{hole:03d} back, or remove the steps after it to go on from there"
             )
         return len(done)
+
+
+def is_step(name: str) -> bool:
+    """Whether a folder of this name is a step's, in a run folder."""
+    return _STEP.fullmatch(name) is not None
 
 
 def refuse_run_file(path: Path, flag: str, page: Path) -> None:

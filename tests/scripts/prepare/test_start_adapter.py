@@ -76,6 +76,59 @@ def test_an_adapter_that_lies_in_the_current_folder_or_in_the_runs_is_found(
         assert f"--set model.adapter={there}` takes this one" in said
 
 
+def starting_from(adapter: Path, tmp_path: Path) -> str:
+    config = RunConfig(model=ModelSettings(adapter=str(adapter)))
+    said = missing_adapter(RunFolder(tmp_path / "night"), config)
+    assert said is not None
+    return said
+
+
+def finished(folder: RunFolder, steps: int) -> RunFolder:
+    """A run with so many finished steps besides step 0, and without weights."""
+    for n in range(steps + 1):
+        folder.step(n).mkdir(parents=True)
+        folder.summary(n).write_text("{}")
+    folder.config.write_text("")
+    return folder
+
+
+def test_an_adapter_of_a_run_without_weights_is_played_again_and_never_made_in_its_place(
+    tmp_path: Path,
+) -> None:
+    source = finished(RunFolder(tmp_path / "older"), 2)
+    said = starting_from(source.adapter(2), tmp_path)
+    assert f"older has no weights in this copy. `mkdir {tmp_path}/older-again && cp " in said
+    assert f"model.adapter={source.again.adapter(2)}` takes what it makes" in said
+    assert "grpo sft" not in said
+    source.adapter(1).mkdir()
+    said = starting_from(source.adapter(2), tmp_path)
+    assert (
+        f"that of step 1: `grpo run {tmp_path}/night --set model.adapter={source.adapter(1)}`"
+        in (said)
+    )
+
+
+def test_an_adapter_that_a_run_has_not_trained_yet_is_trained_by_that_run(tmp_path: Path) -> None:
+    source = finished(RunFolder(tmp_path / "older"), 2)
+    for path in (source.adapter(7), source.path / "own"):
+        said = starting_from(path, tmp_path)
+        assert f"the finished ones 0 to 2; `grpo run {source.path}` trains further ones" in said
+        assert "grpo sft" not in said
+
+
+def test_an_adapter_of_a_run_that_is_not_here_names_that_run(tmp_path: Path) -> None:
+    said = starting_from(RunFolder(ROOT / "runs/elsewhere").adapter(25), tmp_path)
+    assert "the run elsewhere, which is not here; name another adapter" in said
+    assert "grpo sft" not in said
+
+
+def test_a_file_of_an_adapter_is_answered_with_its_folder(tmp_path: Path) -> None:
+    file = ROOT / "adapters/smol-warm/adapter_config.json"
+    said = starting_from(file, tmp_path)
+    assert f"{file}: a file; `grpo run {tmp_path}/night --set" in said
+    assert "model.adapter=adapters/smol-warm` takes its folder" in said
+
+
 def test_an_adapter_of_the_hub_is_downloaded_by_the_command_that_is_told(tmp_path: Path) -> None:
     config = RunConfig(model=ModelSettings(adapter="somebody/their-lora"))
     said = missing_adapter(RunFolder(tmp_path / "night"), config)
