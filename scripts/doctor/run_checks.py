@@ -23,6 +23,7 @@ from scripts.phases.checks import (
     check_before_it_begins,
     check_cluster,
     check_disk,
+    check_engine,
     check_envs,
     check_model,
     check_prompts,
@@ -52,6 +53,7 @@ def examine_run(folder: RunFolder, sandbox: SandboxKind = "bwrap") -> list[Findi
         "tasks": _tasks,
         "adapter": _adapter,
         "training": _training,
+        "engine": _engine,
         "prompts": _prompts,
         "run's disk": _disk,
         "port": _port,
@@ -66,7 +68,7 @@ def examine_run(folder: RunFolder, sandbox: SandboxKind = "bwrap") -> list[Findi
     if config.engine.urls:
         checks["outside servers"] = _outside
     if config.cluster.used:  # neither engine nor trainer is on this machine
-        del checks["port"], checks["forecast"]
+        del checks["engine"], checks["port"], checks["forecast"]
         checks["cluster"] = check_cluster
     extra = [tracker for tracker in wanted_trackers(config) if tracker.module]
     checks |= {tracker.module: partial(_installed, tracker) for tracker in extra}
@@ -108,6 +110,11 @@ def _training(ctx: Context) -> str:
         ctx.config.trainer.check_new(ctx.trainer_devices)
     check_model(ctx)
     return f"the model, served in {ctx.trainer().serving_dtype}, can be trained"
+
+
+def _engine(ctx: Context) -> str:
+    check_engine(ctx)
+    return "its settings suit the model and this machine"
 
 
 def _prompts(ctx: Context) -> str:

@@ -26,6 +26,7 @@ from fieldkit.training.adapter import (
 from rollout.draw.mix import check_mix
 from rollout.engine.lifecycle import AUTO, LIFECYCLES
 from rollout.engine.outside import look_at
+from rollout.engine.vllm_server import require_servable
 from rollout.envs.base import Site
 from rollout.envs.configured import environment_hashes
 from rollout.envs.registry import environment_of, make_world
@@ -60,7 +61,7 @@ _TRAINED_BYTES = 4
 
 
 def check_run(ctx: Context) -> AdapterInfo:
-    """Check tasks, environments, model, adapter, disk, servers and nodes elsewhere, and the
+    """Check tasks, environments, model, adapter, engine, disk, servers and nodes elsewhere, and the
     sandbox; return the starting adapter."""
     require_trackers(ctx.config)
     ctx.config.trainer.check_new(ctx.trainer_devices)
@@ -70,6 +71,7 @@ def check_run(ctx: Context) -> AdapterInfo:
     check_envs(ctx)
     adapter = check_start_adapter(ctx)
     check_model(ctx)
+    check_engine(ctx)
     check_prompts(ctx)
     check_disk(ctx, adapter)
     look_at(ctx.config.engine)
@@ -188,6 +190,13 @@ def require_staying_engine(ctx: Context) -> None:
             f" engine.lifecycle=hotswap` keeps it beside the trainer. Where the memory does not"
             f" suffice for both: {run} run.overlap=0`, before the first step"
         )
+
+
+def check_engine(ctx: Context) -> None:
+    """Raise `BadInput` where the run starts servers on this machine, and vLLM would not start one
+    of these settings."""
+    if ctx.config.engine.replicas and not ctx.config.cluster.used:
+        require_servable(ctx.model_dir(), ctx.config.engine)
 
 
 def check_prompts(ctx: Context) -> int:

@@ -15,7 +15,7 @@ from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import forecast
 from rollout.engine.replica import ENGINE, Replica, is_engine
 from rollout.engine.serve import _serve_all, _together
-from rollout.engine.vllm_server import command, environment, memory_needed
+from rollout.engine.vllm_server import command, environment, memory_needed, require_servable
 from tests.conftest import TinyModel
 
 
@@ -201,6 +201,37 @@ def test_settings_that_leave_no_engine_or_no_way_to_one_are_refused(
 ) -> None:
     with pytest.raises(BadInput, match=says):
         EngineSettings(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"tensor_parallel": 3}, r"tensor_parallel: 3 does not divide the 4 attention heads"),
+        ({"threads_bind": "all"}, "threads_bind: 'all' is no list of processors, as in"),
+        ({"threads_bind": "0,1", "data_parallel": 2}, r'of 2 processes, as in "0-3\|0-3"'),
+    ],
+)
+def test_settings_with_which_no_server_of_the_model_starts_are_refused_before_any_start(
+    tiny: TinyModel, settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        command(tiny.folder, EngineSettings(**settings), None, {}, 1)
+
+
+def test_processors_that_a_person_chose_are_taken_as_vllm_takes_them(tiny: TinyModel) -> None:
+    for bind in ("auto", "nobind", "0", "0-1,3", "0-1|2-3"):
+        require_servable(tiny.folder, EngineSettings(threads_bind=bind))
+
+
+def test_a_server_of_more_parts_than_gpus_is_refused_before_any_start(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(BadInput, match="a server takes 2 GPUs and may use 1"):
+        require_servable(tiny.folder, EngineSettings(tensor_parallel=2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    require_servable(tiny.folder, EngineSettings(tensor_parallel=2))
 
 
 GPU_BYTES = 80 * 2**30

@@ -272,6 +272,15 @@ def test_an_engine_that_would_end_under_an_overlap_is_told_in_the_evening_as_it_
     assert f"`grpo run {run} --sandbox none --set engine.lifecycle=hotswap`" in bad["overlap"]
 
 
+def test_an_engine_that_this_machine_cannot_start_is_told_in_the_evening(
+    parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "nights" / "r", *parts, engine={"lifecycle": "sleep"})
+    bad = {f.name: f.text for f in examine_run(RunFolder(run)) if not f.ok}
+    assert list(bad) == ["engine"]
+    assert 'engine.lifecycle: "sleep" is for a GPU' in bad["engine"]
+
+
 def test_settings_that_cannot_be_read_are_all_there_is_to_say(
     parts: tuple[Path, Path], tmp_path: Path
 ) -> None:

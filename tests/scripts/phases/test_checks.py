@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
+from rollout.engine.engine_settings import EngineSettings
 from rollout.envs.env_settings import EnvSettings
 from scripts.base import checkout
 from scripts.base.signals import Wish
-from scripts.phases.checks import check_before_it_begins, check_kept_apart, disk_needed
+from scripts.phases.checks import (
+    check_before_it_begins,
+    check_engine,
+    check_kept_apart,
+    disk_needed,
+)
 from scripts.phases.context import Context
-from scripts.run.config import DataSettings, RunConfig, read_config
+from scripts.run.config import DataSettings, ModelSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
 from tests.scripts.cli.in_process import grpo
@@ -59,6 +65,19 @@ def test_a_pool_that_shares_a_task_with_the_final_set_is_refused(data: Path) -> 
     final = shutil.copy(data / "pool.jsonl", data / "final.jsonl")
     with pytest.raises(BadInput, match=r"pool\.jsonl:1: .* as final task pool-0 .*never trained"):
         check_kept_apart(context(data, final=str(final)))
+
+
+def test_only_a_run_that_starts_servers_here_needs_settings_with_which_they_start(
+    data: Path,
+) -> None:
+    ctx, model = context(data), make_tiny_model(data / "model")
+    sleeping = EngineSettings(lifecycle="sleep")
+    ctx.config = replace(ctx.config, model=ModelSettings(path=str(model)), engine=sleeping)
+    with pytest.raises(BadInput, match="is for a GPU"):
+        check_engine(ctx)
+    elsewhere = replace(sleeping, replicas=0, urls=["http://gpu-box:8000"])
+    ctx.config = replace(ctx.config, engine=elsewhere)
+    check_engine(ctx)
 
 
 def test_an_environment_that_no_task_names_would_play_a_night_of_something_else(
