@@ -47,12 +47,15 @@ def doctor(
         from scripts.run.folder import open_run
 
         folder = open_run(run)
-        findings = [*examine_machine_for(folder, sandbox), *examine_run(folder, sandbox)]
+        machine = examine_machine_for(folder, sandbox)
+        has_model = all(f.ok for f in machine if f.name == "model")
+        findings = [*machine, *examine_run(folder, sandbox, has_model=has_model)]
     if json_:
         print_json([asdict(f) for f in findings])
     for finding in () if json_ else findings:
-        say(f"{'ok  ' if finding.ok else 'BAD '} {finding.name:10} {finding.text}")
-    bad = [f.name for f in findings if not f.ok]
+        mark = "ok" if finding.ok else "BAD" if finding.failed else "-"
+        say(f"{mark:4} {finding.name:10} {finding.text}")
+    bad = [f.name for f in findings if f.failed]
     if bad:
         kind = BadInput if any(f.is_input for f in findings) else Unavailable
         raise kind(f"{len(bad)} of {len(findings)} checks failed: {', '.join(bad)}")

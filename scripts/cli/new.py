@@ -24,6 +24,7 @@ from scripts.cli.arguments import (
 
 if TYPE_CHECKING:
     from fieldkit.records import Task
+    from scripts.run.config import RunConfig
     from scripts.run.folder import RunFolder
 
 SPLITS = ("pool", "heldout")
@@ -101,19 +102,42 @@ def new(
 
 
 def _say_next(folder: RunFolder) -> None:
-    """Where run.toml is, and the command that starts the run, or first those that make an adapter
-    which it can start from."""
+    """Where run.toml is, and the command that starts the run, or first what it lacks, with those
+    that make an adapter which it can start from."""
     from scripts.base.invocation import say
     from scripts.prepare.start_adapter import calls_no_tool, missing_adapter
     from scripts.run.config import read_config
 
     config = read_config(folder.config)
+    lacks = _lacks(folder, config)
     if (no_tools := calls_no_tool(folder, config)) is not None:
-        say(f"{folder.config}; {no_tools}")
-    elif (missing := missing_adapter(folder, config)) is not None:
-        say(f"{missing}; then `grpo run {folder.typed}` starts it")
+        say("\n".join([*lacks, f"{folder.config}; {no_tools}"]))
+        return
+    if (missing := missing_adapter(folder, config)) is not None:
+        lacks.append(missing)
+    if lacks:
+        say("\n".join(lacks) + f"; then `grpo run {folder.typed}` starts it")
     else:
         say(f"{folder.config}; `grpo run {folder.typed}` starts it")
+
+
+def _lacks(folder: RunFolder, config: RunConfig) -> list[str]:
+    """What run.toml names and is not there, but for the adapter. Nothing is downloaded."""
+    from scripts.base.signals import Wish
+    from scripts.phases.context import Context, find_model
+    from scripts.run.timings import Stopwatch, process_began
+
+    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
+    found = []
+    try:
+        find_model(config.model.path, from_hub=Path)
+    except BadInput as e:
+        found.append(f"{folder.config}: {e}")
+    try:
+        ctx.require_task_files()
+    except BadInput as e:
+        found.append(str(e))
+    return found
 
 
 def _of_any_environment(preset: str) -> dict[str, Any]:

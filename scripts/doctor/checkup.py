@@ -51,6 +51,10 @@ print("CUDA", torch.version.cuda)
 """Fails where the driver is too old for this torch, and where this torch has no code for a GPU."""
 
 
+class Unchecked(FieldkitError):
+    """A check was not made: what it needs is missing, and another line says so."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of the check-up."""
@@ -60,6 +64,12 @@ class Finding:
     text: str
     is_input: bool = False
     """It is about a file or a setting; false if it is about the machine."""
+    is_checked: bool = True
+    """False where it could not be looked at: not ok, and no fault of its own either."""
+
+    @property
+    def failed(self) -> bool:
+        return self.is_checked and not self.ok
 
 
 def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Finding]:
@@ -87,6 +97,8 @@ def finding(name: str, check: Callable[[], str]) -> Finding:
         return Finding(name, True, check())
     except Interrupted:
         raise
+    except Unchecked as e:
+        return Finding(name, False, f"not checked: {e}", is_checked=False)
     except FieldkitError as e:
         return Finding(name, False, str(e), isinstance(e, BadInput))
 

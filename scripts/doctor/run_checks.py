@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
-from fieldkit.errors import FieldkitError
+from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.gate.memory import GIB
 from rollout.engine.forecast import forecast
 from rollout.engine.outside import look_at
@@ -18,7 +19,7 @@ from rollout.engine.port import free_port
 from rollout.engine.serve import find_engine
 from rollout.sandbox.command import SandboxKind
 from scripts.base.signals import Wish
-from scripts.doctor.checkup import Finding, examine, finding
+from scripts.doctor.checkup import Finding, Unchecked, examine, finding
 from scripts.phases.checks import (
     check_before_it_begins,
     check_cluster,
@@ -42,13 +43,24 @@ from scripts.track.points import Tracker
 from scripts.track.trackers import wanted_trackers
 
 
-def examine_run(folder: RunFolder, sandbox: SandboxKind = "bwrap") -> list[Finding]:
-    """Every check of one run; only the first if run.toml cannot be read."""
+class _WithoutModel(Context):
+    """The context of a run whose model is not there, which is looked for once."""
+
+    def model_dir(self) -> Path:
+        raise Unchecked("it needs the model")
+
+
+def examine_run(
+    folder: RunFolder, sandbox: SandboxKind = "bwrap", *, has_model: bool = True
+) -> list[Finding]:
+    """Every check of one run; only the first if run.toml cannot be read. has_model: false where a
+    check of the machine has found that the model is not there."""
     try:
         config = read_config(folder.config, sandbox)
     except FieldkitError as e:
         return [Finding("settings", False, str(e), is_input=True)]
-    ctx = Context(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
+    kind = Context if has_model else _WithoutModel
+    ctx = kind(folder, config, lambda event: None, Wish(), Stopwatch(process_began()))
     checks: dict[str, Callable[[Context], str]] = {
         "tasks": _tasks,
         "adapter": _adapter,
@@ -135,7 +147,10 @@ def _installed(tracker: Tracker, ctx: Context) -> str:
 
 
 def _disk(ctx: Context) -> str:
-    adapter = check_start_adapter(ctx)
+    try:
+        adapter = check_start_adapter(ctx)
+    except BadInput:
+        raise Unchecked("it needs the adapter") from None
     check_disk(ctx, adapter)
     needed = disk_needed(ctx.config, adapter.path, len(ctx.heldout()))
     free = shutil.disk_usage(ctx.folder.path).free

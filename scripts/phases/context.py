@@ -20,7 +20,7 @@ from fieldkit.records import Task
 from scripts.base.checkout import from_checkout
 from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
-from scripts.prepare.hub import download_beside, hub_copy, hub_model, is_whole
+from scripts.prepare.hub import download_beside, hub_copy, hub_model, is_whole, may_be_hub_id
 from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
@@ -188,6 +188,11 @@ class Context:
         """[eval], with the number of tasks that the run has settled."""
         return self.config.eval.settled(read_manifest(self.folder))
 
+    def require_task_files(self) -> None:
+        """Raise `BadInput` where the pool's or the held-out set's file is not there."""
+        self._there(self.pool_file, "data.pool")
+        self._there(self.heldout_file, "data.heldout")
+
     def _tasks(self, file: Path, key: str) -> tuple[Task, ...]:
         from rollout.tasks import read_tasks
 
@@ -258,10 +263,11 @@ def find_model(path: str, from_hub: Callable[[str], Path] = hub_model) -> Path:
     folder = from_checkout(path)
     if (folder / "config.json").is_file():
         return folder
-    if folder.exists() or path.count("/") != 1 or path.startswith((".", "~")):
+    if folder.exists() or not may_be_hub_id(path):
+        what = "no model in it (no config.json)" if folder.exists() else "no such folder"
         raise BadInput(
-            f"model.path: {folder}: no model folder there (no config.json); name a folder, a hub "
-            f'id such as "Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'
+            f"model.path: {folder}: {what}; name a model's folder, a hub id such as "
+            f'"Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'
         )
     return from_hub(path)
 

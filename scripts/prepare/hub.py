@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -26,7 +27,13 @@ from scripts.base.events import Tell, detail, progress
 from scripts.base.exit_codes import raise_code
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _STOPPED = "stopped; the same command goes on from here"
+
+
+def may_be_hub_id(named: str) -> bool:
+    """Whether it is written as one: an owner and a name. A path from `/`, `.` or `~` is none."""
+    return _ID.fullmatch(named) is not None
 
 
 def hub_model(hub_id: str) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fieldkit.errors import BadInput
 from scripts.base.checkout import ROOT, from_checkout, in_checkout
+from scripts.prepare.hub import may_be_hub_id
 from scripts.prepare.model import DEFAULT_MODEL
 from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder, is_step
@@ -87,10 +88,8 @@ def _of_a_run(source: RunFolder, path: Path, take: str) -> str:
 
 
 def _is_hub_id(named: str) -> bool:
-    """Whether it may be one: two words, the first of which is no folder of the checkout."""
-    owner, slash, name = named.partition("/")
-    is_pair = bool(slash and owner and name) and "/" not in name and owner[0] not in "~."
-    return is_pair and not from_checkout(owner).exists()
+    """Whether it may be one: its first word is no folder of the checkout."""
+    return may_be_hub_id(named) and not from_checkout(named.partition("/")[0]).exists()
 
 
 _CONVERSATION = tuple(

@@ -91,6 +91,18 @@ def test_a_preset_whose_adapter_is_not_there_names_what_makes_it_before_what_sta
     assert "--model Qwen/Qwen2.5-7B-Instruct` makes a start for shell tasks" in ended.out
 
 
+def test_a_model_and_task_files_that_are_not_there_are_told_before_what_starts_the_run(
+    tmp_path: Path,
+) -> None:
+    gone = [f"{key}={tmp_path}/gone" for key in ("model.path", "data.heldout")]
+    ended = grpo("new", tmp_path / "mine", *(word for one in gone for word in ("--set", one)))
+    assert ended.code == 0, ended.error
+    model, tasks = ended.out.splitlines()
+    assert f"mine/run.toml: model.path: {tmp_path}/gone: no such folder" in model
+    assert f"mine/run.toml: data.heldout is {tmp_path}/gone: no such file" in tasks
+    assert tasks.endswith(f" run {tmp_path}/mine` starts it")
+
+
 def test_task_files_that_are_named_stay_as_they_are(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"environment": "sound", "prompt": "Go. "}\n')

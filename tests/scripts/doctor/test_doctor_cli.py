@@ -230,6 +230,28 @@ def test_a_run_that_does_not_fit_the_memory_is_bad_and_says_what_to_lower(
     assert "lower engine.kv_cache_gib" in said.bad("forecast")
 
 
+def test_a_model_that_is_not_there_fails_one_check_and_the_others_say_that_they_need_it(
+    parts: tuple[Path, Path], checkout: Path, ask: Doctor
+) -> None:
+    said = ask(run_with((checkout / "gone", parts[1]), checkout))
+    assert said.code == BAD_INPUT
+    assert "gone: no such folder" in said.bad("model")
+    assert [line.split()[1] for line in said.lines if line.startswith("BAD")] == ["model"]
+    unchecked = [line for line in said.lines if line.startswith("-    ")]
+    assert len(unchecked) == 6
+    assert all(line.endswith(" not checked: it needs the model") for line in unchecked)
+    assert f"1 of {len(said.lines)} checks failed: model" in said.error
+
+
+def test_an_adapter_that_is_not_there_fails_one_check(
+    parts: tuple[Path, Path], checkout: Path, ask: Doctor
+) -> None:
+    said = ask(run_with((parts[0], checkout / "gone"), checkout))
+    assert "gone: no such folder" in said.bad("adapter")
+    assert "-    run's disk not checked: it needs the adapter" in said.lines
+    assert "checks failed: adapter" in said.error
+
+
 def test_an_adapter_that_names_another_base_is_told_with_what_will_show_it(
     parts: tuple[Path, Path], checkout: Path, ask: Doctor
 ) -> None:

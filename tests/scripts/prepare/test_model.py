@@ -64,7 +64,19 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         build_model(name="gemma")
 
 
-@pytest.mark.parametrize("path", ["my models/foo bar", "~no-such-user/here"])
+@pytest.mark.parametrize(
+    "path", ["my models/foo bar", "~no-such-user/here", "/nonexist", "./gone", "~/no-such-model"]
+)
 def test_a_path_that_is_neither_folder_nor_hub_id_is_refused(path: str) -> None:
-    with pytest.raises(BadInput, match=rf"model\.path: .*{path}"):
-        find_model(path)
+    def asked(hub_id: str) -> Path:
+        raise AssertionError(f"{hub_id} was looked for on the hub")
+
+    with pytest.raises(
+        BadInput, match=rf"model\.path: .*{path.strip('.~')}: no such folder; name a"
+    ):
+        find_model(path, asked)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no model in it \(no config\.json\)"):
+        find_model(str(tmp_path))
