@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+CACHE_VARIABLE = "GRPO_CACHE"
+"""The environment variable that names it."""
+
 
 def cache_dir() -> Path:
     """$GRPO_CACHE, or grpo-loop below the user's cache folder. It may not exist yet."""
-    if own := os.environ.get("GRPO_CACHE"):
+    if own := os.environ.get(CACHE_VARIABLE):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-loop"

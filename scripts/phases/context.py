@@ -21,7 +21,7 @@ from scripts.base.checkout import from_checkout
 from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
 from scripts.prepare.hub import download_beside, hub_copy, hub_model, is_whole, may_be_hub_id
-from scripts.prepare.model import DEFAULT_MODEL, PACKAGED
+from scripts.prepare.model import DEFAULT_MODEL, PACKAGED, require_cache
 from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import check_environments, check_sandbox, read_manifest
@@ -257,6 +257,7 @@ def find_model(path: str, from_hub: Callable[[str], Path] = hub_model) -> Path:
     if path in PACKAGED:
         folder = PACKAGED[path].folder
         if not (folder / "config.json").is_file():
+            require_cache()
             command = "grpo model" if path == DEFAULT_MODEL else f"grpo model {path}"
             raise BadInput(f"{folder}: the model {path} is not built yet; `{command}` builds it")
         return folder

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Shortage, foreseen
 from fieldkit.files.atomic import whole_dir
-from fieldkit.files.user_cache import cache_dir
+from fieldkit.files.user_cache import CACHE_VARIABLE, cache_dir
 from fieldkit.training.tensors import save_tensors
 
 DEFAULT_MODEL = "smol"
@@ -94,12 +94,14 @@ def build_model(target: Path | None = None, name: str = DEFAULT_MODEL) -> Path:
     """Build the folder of a packaged model if it does not exist; return it. Takes about 20 s for
     the default model, a minute for one with a larger vocabulary, once.
 
-    Raises `BadInput` for an unknown name, and where the wheel is not installed.
+    Raises `BadInput` for an unknown name, where the wheel is not installed, and as `require_cache`.
     """
     model = packaged(name)
     target = target or model.folder
     if (target / "model.safetensors").is_file() and (target / "config.json").is_file():
         return target
+    if target == model.folder:
+        require_cache()
     with _gguf_folder(model, name) as source:
         print(f"model: building {target}, up to a minute", file=sys.stderr)
         if model.terms:
@@ -107,6 +109,24 @@ def build_model(target: Path | None = None, name: str = DEFAULT_MODEL) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         _build(model, source, target)
     return target
+
+
+def require_cache() -> None:
+    """Raise `BadInput` where nothing can be written into the cache's folder, and it cannot be made.
+    Nothing stays of the trial: a check calls it too."""
+    folder = cache_dir()
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as e:
+        if isinstance(foreseen(e), Shortage):
+            raise
+        what = CACHE_VARIABLE if os.environ.get(CACHE_VARIABLE) else "the cache"
+        raise BadInput(
+            f"{what} is {folder}: nothing can be written there ({e.strerror}); set"
+            f" {CACHE_VARIABLE} to a folder of yours"
+        ) from None
 
 
 def packaged(name: str) -> Packaged:

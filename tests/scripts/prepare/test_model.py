@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoTokenizer
 
 from fieldkit.errors import BadInput
 from scripts.phases.context import find_model
-from scripts.prepare.model import PACKAGED, build_model, default_model_dir
+from scripts.prepare.model import PACKAGED, build_model, default_model_dir, require_cache
 from tests.rollout.envs.trl_templates import templates
 
 TALK = [
@@ -47,6 +48,24 @@ def test_a_model_that_is_not_built_is_refused_with_the_command(
         find_model("smol")
     with pytest.raises(BadInput, match=r"`grpo model gemma3-270m` builds it"):
         find_model("gemma3-270m")
+
+
+@pytest.mark.parametrize("find", [build_model, lambda: find_model("smol")], ids=["make", "check"])
+def test_a_cache_that_cannot_be_made_is_named_with_its_variable(
+    find: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPO_CACHE", "/proc/x")
+    with pytest.raises(
+        BadInput, match=r"GRPO_CACHE is /proc/x: nothing can be written there \(No "
+    ):
+        find()
+
+
+def test_a_cache_that_can_be_made_is_not_made_by_a_check(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPO_CACHE", str(tmp_path / "a/cache"))
+        require_cache()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wheel_that_is_not_installed_is_named_with_the_command(
