@@ -63,8 +63,8 @@ def decode_tasks(path: Path) -> tuple[Task, ...]:
 
 
 def check_tasks(path: Path) -> tuple[TaskProblem, ...]:
-    """Every problem of a task file, warnings included, in file order. Raises `BadInput` only if the
-    file does not exist."""
+    """Every problem of a task file, warnings included, in file order. Raises `BadInput` only where
+    there is no such file."""
     tasks, problems = _read(path)
     if not tasks and not problems:
         return (TaskProblem(f"{path}:1", "", "there is no task in the file"),)
@@ -238,6 +238,8 @@ def _rows(path: Path) -> Iterator[tuple[int, bytes, str]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    if path.is_dir():
+        raise BadInput(f"{path}: this is a folder; name a task file, as in {path / 'pool.jsonl'}")
     if not path.is_file():
         raise BadInput(f"{path}: no such file; `grpo synth` writes the default task sets")
     return ((line, raw) for line, raw in read_raw_lines(path) if raw.strip())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -42,15 +43,28 @@ def shell_faults(task: Task, where: str) -> list[str]:
 
 
 def shell_doubts(task: Task) -> list[str]:
-    """Reasons why a valid task says nothing about a policy: no assertion, or none that needs
-    work."""
+    """Reasons why a valid task may not be what its author wanted: a key that is nearly a known one,
+    no assertion, or none that needs work."""
+    doubts = _near_misses(task.info)
     assertions = parse_assertions(task.info, task.task_id)
     if not assertions:
-        return ["it has no assertion, so no episode passes and every one earns a rate of 0"]
+        doubts.append("it has no assertion, so no episode passes and every one earns a rate of 0")
+        return doubts
     seed = parse_seed(task.info, task.task_id)
     if all(_holds_in_seed(a, seed) for a in assertions):
-        return ["every assertion holds in the seed, so doing nothing passes"]
-    return []
+        doubts.append("every assertion holds in the seed, so doing nothing passes")
+    return doubts
+
+
+def _near_misses(info: Mapping[str, Any]) -> list[str]:
+    """A task may have keys of its own; one that is nearly a known key which is missing is more
+    probably that key, mistyped."""
+    free = [key for key in (*_TYPES, _ORACLE) if key not in info]
+    return [
+        f"info.{key} is not read; did you mean {near[0]!r}?"
+        for key in info
+        if key not in _TYPES and (near := get_close_matches(key, free, n=1, cutoff=_NEARLY))
+    ]
 
 
 def _holds_in_seed(claim: Assertion, seed: Mapping[str, bytes]) -> bool:
@@ -109,7 +123,16 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 """The keys that describe a task and may be missing: nothing is played or graded by them."""
 
 
+_ORACLE = "oracle"
+_NEARLY = 0.8  # difflib's ratio of two keys, of which one is the other with a letter or two wrong
+
+
 def _check_info(info: Mapping[str, Any]) -> None:
+    oracle = info.get(_ORACLE, [])
+    if not isinstance(oracle, list) or not all(isinstance(command, str) for command in oracle):
+        raise BadInput(
+            f"info.oracle: expected a list of commands, each a text, found {oracle!r:.60}"
+        )
     for key, kind in _TYPES.items():
         if key in info and not isinstance(info[key], kind):
             names = [k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,))]

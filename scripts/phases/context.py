@@ -200,8 +200,9 @@ class Context:
 
     def _there(self, file: Path, key: str) -> Path:
         if not file.is_file():
+            what = "a folder and no file" if file.is_dir() else "no such file"
             raise BadInput(
-                f"{self.folder.config}: {key} is {file}: no such file; relative paths start at the"
+                f"{self.folder.config}: {key} is {file}: {what}; relative paths start at the"
                 " checkout, and `grpo synth` writes the default task sets"
             )
         return file

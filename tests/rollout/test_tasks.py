@@ -103,6 +103,8 @@ def test_blank_lines_are_no_tasks_and_do_not_change_the_numbers_of_others(tmp_pa
         (with_assertions(exists("a"), files=[{"path": "x", "kind": "stub"}]), "'stub' is unknown"),
         (write_task("a", difficulty="impossible"), "'impossible' is unknown"),
         (write_task("a", persona=None), "info.persona"),
+        (write_task("a", oracle="touch a"), "info.oracle: expected a list of commands"),
+        (write_task("a", oracle=["touch a", 1]), "info.oracle: expected a list of commands"),
         (replace(write_task("a"), prompt=" "), "prompt is empty"),
         (replace(write_task("a"), env="clawgim"), "did you mean 'clawgym'"),
     ],
@@ -233,6 +235,26 @@ def test_a_task_that_tells_nothing_of_a_policy_is_read_with_a_warning(
     assert why in problem.reason
     assert str(problem).startswith(f"{path}:1: warning: a: ")
     assert len(read_tasks(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("orcale", "oracle"), ("dificulty", "difficulty"), ("personna", "persona")]
+)
+def test_a_key_that_is_nearly_a_known_one_is_told_and_may_be_the_tasks_own(
+    tmp_path: Path, typed: str, meant: str
+) -> None:
+    whole = write_task("a", **{typed: ["touch a"]})
+    info = {key: value for key, value in whole.info.items() if key != meant}
+    (problem,) = check_tasks(write(tmp_path / "tasks.jsonl", replace(whole, info=info)))
+    assert not problem.fatal
+    assert problem.reason == f"info.{typed} is not read; did you mean {meant!r}?"
+    info = {**write_task("a", oracle=["touch a"]).info, typed: [], "template": "own"}
+    assert check_tasks(write(tmp_path / "own.jsonl", replace(whole, info=info))) == ()
+
+
+def test_a_folder_of_tasks_is_answered_with_a_file_in_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"this is a folder; name a task file, as in .*pool\.jsonl"):
+        check_tasks(tmp_path)
 
 
 @pytest.mark.parametrize(
