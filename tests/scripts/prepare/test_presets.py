@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.errors import BadInput
+from rollout.tasks import decode_tasks
 from scripts.base.checkout import ROOT
 from scripts.prepare.presets import new_run, presets
 from scripts.run.config import read_config
@@ -32,6 +33,16 @@ def test_the_long_night_is_evaluated_as_the_default_one(tmp_path: Path) -> None:
     limits = [c.rollout.at(c.eval.temperature).sampling for c in (short, long)]
     assert limits[0] == limits[1]
     assert long.rollout.max_turns == short.rollout.max_turns
+
+
+@pytest.mark.parametrize("preset", ["smol", "smol-long", "spark"])
+def test_a_preset_on_the_shipped_tasks_has_more_than_a_model_learns_by_heart(
+    tmp_path: Path, preset: str
+) -> None:
+    folder = RunFolder(tmp_path / "night")
+    new_run(folder, preset)
+    config = read_config(folder.config)
+    assert len(decode_tasks(ROOT / config.data.pool)) == 850
 
 
 def test_the_spark_preset_has_the_documents_settings(tmp_path: Path) -> None:
