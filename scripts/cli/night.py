@@ -85,15 +85,22 @@ def next_(run: Run) -> None:
 
     Example: grpo next tonight
     """
+    from fieldkit.files.journal import Journal
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
+    from scripts.run.manifest import OtherProgram
     from scripts.run.next_phase import Phase
     from scripts.run.state import look as look_at
-    from scripts.run.state import raise_converged
+    from scripts.run.state import loop_said, raise_converged
 
     folder = open_run(run)
     config = read_config(folder.config)
-    phase, _ = look_at(folder, config)
+    try:
+        phase, _ = look_at(folder, config)
+    except OtherProgram:
+        if loop_said(Journal(folder.journal).read()) != Phase.DONE.value:
+            raise
+        phase = Phase.DONE
     if phase is Phase.CONVERGED:
         raise_converged(folder, config)
     print(phase.value)

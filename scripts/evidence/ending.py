@@ -28,7 +28,7 @@ from scripts.evidence.verdict import (
 )
 from scripts.run.next_phase import FLAT, Phase
 from scripts.run.run_pool import has_reserve
-from scripts.run.state import last_word, of_the_night
+from scripts.run.state import last_word, loop_said, of_the_night
 from scripts.run.until import held
 from scripts.words.quantities import clock, counted, estimate, percent
 
@@ -72,7 +72,7 @@ def ending(m: Findings) -> Ending:
         )
     if m.plan is not None and m.plan.phase is Phase.CONVERGED:
         return Ending(EndKind.CONVERGED, f"The pool converged after {counted(done, 'step')}.")
-    if m.plan is None and _loop_said(m.journal) in (Phase.DONE.value, Phase.CONVERGED.value):
+    if m.plan is None and loop_said(m.journal) in (Phase.DONE.value, Phase.CONVERGED.value):
         # A copy, or one that another version or an edited run.toml keeps from going on.
         told = f"Complete: {counted(done, 'step')}.{_asked_first(m)}"
         return Ending(EndKind.COMPLETE, told)
@@ -91,12 +91,6 @@ def ending(m: Findings) -> Ending:
         )
     left = f"; next: {m.plan.phase.value}" if m.plan else ""
     return Ending(EndKind.UNFINISHED, f"Not finished: {done}{planned} steps are done{left}.")
-
-
-def _loop_said(journal: Sequence[Entry]) -> str | None:
-    """What the newest loop said was next when it ended; None where it did not end."""
-    loops = [e for e in journal if e.event in ("loop_start", "loop_end")]
-    return loops[-1].data.get("next") if loops and loops[-1].event == "loop_end" else None
 
 
 def _asked_first(m: Findings) -> str:

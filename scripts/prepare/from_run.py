@@ -30,8 +30,9 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
     adapter = run.adapter(chosen)
     if not adapter.is_dir():
         kept = [n for n in range(1, newest + 1) if run.adapter(n).is_dir()]
-        others = f"; --step takes {', '.join(map(str, kept))}" if kept else ""
-        raise BadInput(f"{adapter}: step {chosen} has no adapter here{others}")
+        others = f"; --step takes {', '.join(map(str, kept))}"
+        again = f" (a committed run has no weights); {run.how_to_play_again}"
+        raise BadInput(f"{adapter}: step {chosen} has no adapter here{others if kept else again}")
     read_adapter(adapter)
     config = read_config(run.config)
     own: dict[str, Any] = {

@@ -237,8 +237,26 @@ def new_sweep(
 
 def _config_of(sweep: Sweep, night: SweepNight) -> RunConfig:
     """The settings with which a night is made. Raises `BadInput` for an unsound one."""
-    text = run_text(sweep.preset, assignments=sweep.assignments(night))
+    assignments = sweep.assignments(night)
+    try:
+        text = run_text(sweep.preset, assignments=assignments)
+    except BadInput as e:
+        ours = f"--set {', '.join(parse(assignments))}: "  # which nobody typed
+        if not str(e).startswith(ours):
+            raise
+        unsound = str(e).removeprefix(ours)
+        raise BadInput(f"{_origin(sweep, night, unsound.partition(':')[0])}: {unsound}") from None
     return config_of(tomllib.loads(text), night.folder.name)
+
+
+def _origin(sweep: Sweep, night: SweepNight, key: str) -> str:
+    """Where a person gave a night its value of this key: in sweep.toml, or in the command that is
+    about to write it. All of the night's words where the key is none of them."""
+    file, arm = sweep.folder / SWEEP_FILE, sweep.arms[night.arm]
+    if file.is_file():
+        return f"{file}: set" if key in sweep.common else f"{file}: arms.{night.arm}"
+    words = {k: f"--vary {k}={v}" for k, v in arm.items()} | {SEED: f"--seeds {night.seed}"}
+    return words.get(key) or " ".join(words.values())
 
 
 def _sound(sweep: Sweep, night: SweepNight) -> RunConfig:
@@ -318,7 +336,10 @@ def _axis(word: str) -> tuple[str, list[Any]]:
             f" {SWEEP_FILE}: `grpo sweep new NAME` writes it; then give each value a table"
             " [arms.NAME] there"
         )
-    found = [parse([f"{key.strip()}={part}"])[key.strip()] for part in parts]
+    try:
+        found = [parse([f"{key.strip()}={part}"])[key.strip()] for part in parts]
+    except BadInput as e:
+        raise BadInput(f"--vary {str(e).removeprefix('--set ')}") from None
     if len(found) < 2:
         raise BadInput(f"--vary {word}: name at least two values, as in {key}=0.2,0.5")
     return key.strip(), found

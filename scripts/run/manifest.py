@@ -304,6 +304,10 @@ def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunCon
     _refuse_other_data(folder, manifest, config)
 
 
+class OtherProgram(BadInput):
+    """A run was begun with another version of the program."""
+
+
 def _refuse_other_program(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
     """A version of the program stands for its worlds, its protocol and its graders: arms that two
     versions played cannot be compared."""
@@ -312,12 +316,12 @@ def _refuse_other_program(folder: RunFolder, manifest: Mapping[str, Any]) -> Non
     then, now = program_version(manifest), machine.version()
     if then not in (None, now):
         commit = manifest["versions"].get("commit", "").removesuffix("+")
-        raise BadInput(
+        raise OtherProgram(
             f"{folder.manifest}: the run was begun with {machine.PROGRAM} {then}, and this is"
             f" {now}, which reads replies or grades files otherwise: its arms could not be"
-            " compared with the run's. Commands that only read work. To go on, "
-            + (f"`git checkout {commit}`; to begin again" if commit else "begin again")
-            + " with this version, `grpo new`"
+            " compared with the run's. Commands that only read work. "
+            + (f"To go on, `git checkout {commit}`; with" if commit else "With")
+            + f" this version {folder.how_to_play_again}"
         )
 
 

@@ -137,6 +137,12 @@ def last_word(entries: Sequence[Entry]) -> Entry | None:
     return next((e for e in reversed(entries) if e.event in told), None)
 
 
+def loop_said(journal: Sequence[Entry]) -> str | None:
+    """What the newest loop said was next when it ended; None where it did not end."""
+    loops = [e for e in journal if e.event in ("loop_start", "loop_end")]
+    return loops[-1].data.get("next") if loops and loops[-1].event == "loop_end" else None
+
+
 def steps_planned(
     folder: RunFolder,
     config: RunConfig,

@@ -1,11 +1,14 @@
-"""What `grpo run` says before it begins."""
+"""What `grpo run` says before it begins, and `grpo next` at the end."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fieldkit.files.journal import Journal
+from scripts.base.checkout import ROOT
 from tests.scripts.cli.in_process import grpo
 
 
@@ -30,3 +33,16 @@ def test_an_option_that_no_loop_takes_is_refused_before_a_setting_is_written(
     assert said in ended.error
     assert [path.name for path in folder.iterdir()] == ["run.toml"]
     assert (folder / "run.toml").read_text() == "[run]\nsteps = 2\n"
+
+
+def test_the_next_phase_of_a_finished_run_is_done_also_where_another_version_played_it(
+    tmp_path: Path,
+) -> None:
+    ended = grpo("next", "long-2")
+    assert (ended.code, ended.out) == (0, "done\n"), ended.error
+    shutil.copytree(ROOT / "runs/long-2", tmp_path / "stopped")
+    Journal(tmp_path / "stopped/journal.jsonl").append("loop_start")
+    ended = grpo("next", tmp_path / "stopped")
+    assert ended.code == 2
+    assert "the run was begun with grpo-loop 0.2.0" in ended.error
+    assert "stopped-again` play it again" in ended.error

@@ -78,6 +78,7 @@ def test_a_committed_run_has_no_adapters_to_start_from(tmp_path: Path) -> None:
     ended = grpo("new", tmp_path / "again", "--from", "long-3")
     assert ended.code == 2
     assert "step 104 has no adapter here" in ended.error
+    assert "run long-3-again` play it again" in ended.error
     assert not (tmp_path / "again").exists()
 
 

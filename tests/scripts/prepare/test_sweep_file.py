@@ -213,7 +213,9 @@ def test_arms_whose_names_would_be_too_long_are_numbered(folder: RunFolder) -> N
     ("vary", "seeds", "assignments", "said"),
     [
         (["reward.turn_penlty=0,1"], "0", [], "did you mean 'reward.turn_penalty'"),
-        (["reward.turn_penalty=0,-1"], "0", [], "turn_penalty"),
+        (["reward.turn_penlty=0,1"], "0", [], "^--vary reward.turn_penlty=0: unknown key"),
+        (["reward.turn_penalty=0,-1"], "0", [], "^--vary reward.turn_penalty=-1: .*turn_penalty"),
+        (VARY, "0,-1", [], "^--seeds -1: run.seed: expected"),
         (["reward.turn_penalty=0"], "0", [], "at least two values"),
         (["run.seed=0,1"], "0", [], "set by `seeds`"),
         (VARY, "0,one", [], "whole numbers with commas"),
@@ -249,6 +251,19 @@ def test_a_bad_file_is_named_with_its_key(folder: RunFolder, text: str, said: st
     with pytest.raises(BadInput, match=said) as found:
         read_sweep(path)
     assert str(path / SWEEP_FILE) in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("seeds = [0]\n[arms.a]\n'reward.turn_penalty' = -1\n", "arms.a"),
+        ("seeds = [0]\n[set]\n'reward.turn_penalty' = -1\n[arms.a]\n", "set"),
+    ],
+)
+def test_an_unsound_value_is_named_with_its_table(folder: RunFolder, text: str, table: str) -> None:
+    sweep = read_sweep(write(folder, text))
+    with pytest.raises(BadInput, match=rf"sweep\.toml: {table}: reward\.turn_penalty: expected"):
+        make_nights(sweep)
 
 
 def test_what_is_there_already_is_not_written_over(folder: RunFolder) -> None:

@@ -219,7 +219,9 @@ def test_a_run_of_another_version_is_read_and_not_gone_on_with(night: Night) -> 
     here = machine.versions()
     refuse_change(night.folder, edit(night, config=now.plain(), versions=here), now)
     old = edit(night, versions=here | {machine.PROGRAM: "0.0.1"})
-    with pytest.raises(BadInput, match=r"begun with grpo-loop 0\.0\.1.*`grpo new`"):
+    with pytest.raises(
+        BadInput, match=r"begun with grpo-loop 0\.0\.1.*`grpo run .*-again` play it"
+    ):
         refuse_change(night.folder, old, now)
     assert read_findings(night.folder, now).steps
 
