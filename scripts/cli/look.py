@@ -6,6 +6,7 @@ None of them trains or changes what a phase reads. Only `transcripts`, `show --r
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,12 +44,13 @@ def ls(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """List the runs: steps, state, verdict, size.
+    """List the runs: state, steps, size, verdict.
 
     Example: grpo ls
     """
     from scripts.base.checkout import ROOT
-    from scripts.watch.listing import list_runs, listing_table, plain_listing
+    from scripts.watch.listing import list_runs, listing_text, plain_listing
+    from scripts.words.text import WIDTH
 
     where = runs or ROOT / "runs"
     if not where.is_dir():
@@ -57,7 +59,8 @@ def ls(
     if json_:
         print_json(plain_listing(found))
     elif found:
-        print_table(listing_table(found))
+        wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        print(listing_text(found, wide))
     else:
         say(f"{where}: no runs; `grpo new NAME` makes one")
 

@@ -1,4 +1,4 @@
-"""`grpo ls`: every run of a folder in a line, from its small files.
+"""`grpo ls`: every run of a folder in a line, with its verdict below, from its small files.
 
 Reads what each run has stored and judges nothing. A run that cannot be read is a line with the
 reason.
@@ -7,6 +7,8 @@ reason.
 from __future__ import annotations
 
 import os
+import re
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,11 +19,11 @@ from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
+from scripts.base.invocation import typeable
 from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.run.lock import holder
 from scripts.run.manifest import other_host, read_manifest
 from scripts.watch.activity import State, activity, lives
-from scripts.words.table import Table
 
 _MIB = 2**20
 
@@ -98,20 +100,53 @@ def _on_disk(path: Path) -> tuple[int, float]:
     return size, changed
 
 
-def listing_table(runs: Sequence[Listed]) -> Table:
-    """The runs as a table."""
-    rows = (
-        (
-            r.run,
-            "?" if r.steps is None else str(r.steps),
-            f"{r.bytes / GIB:.1f} GiB" if r.bytes >= GIB else f"{r.bytes / _MIB:.0f} MiB",
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(r.changed)),
-            r.state,
-            r.verdict or "–",
+_COLUMNS = ("run", "state", "steps", "size", "changed")
+_NUMBERS = ("steps", "size")
+_FEWEST = 2
+"""The columns that any width shows, the first ones."""
+
+_SENTENCE = re.compile(r"\D*\d.*?\.(?= [A-Z]|$)")
+"""The first sentence of a headline that has a figure, with those before it, such as "Done."."""
+
+
+def listing_text(runs: Sequence[Listed], width: int) -> str:
+    """A line for each run, and indented below it the first sentence of its verdict or why it cannot
+    be read. Of the line, columns that do not fit are left out; its cells are never broken."""
+    rows = [_COLUMNS, *map(_cells, runs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    n = len(_COLUMNS)
+    while n > _FEWEST and sum(widths[:n]) + 2 * (n - 1) > width:
+        n -= 1
+    lines = []
+    for row, below in zip(rows, ("", *map(_below, runs)), strict=True):
+        cells = zip(_COLUMNS[:n], row, widths, strict=False)
+        placed = [c.rjust(w) if name in _NUMBERS else c.ljust(w) for name, c, w in cells]
+        lines.append("  ".join(placed).rstrip())
+        lines += textwrap.wrap(
+            below,
+            width,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-        for r in runs
+    return "\n".join(lines)
+
+
+def _cells(r: Listed) -> tuple[str, ...]:
+    return (
+        r.run,
+        r.state.partition(": ")[0],
+        "?" if r.steps is None else str(r.steps),
+        f"{r.bytes / GIB:.1f} GiB" if r.bytes >= GIB else f"{r.bytes / _MIB:.0f} MiB",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(r.changed)),
     )
-    return Table("Runs", ("run", "steps", "size", "changed", "state", "verdict"), tuple(rows))
+
+
+def _below(r: Listed) -> str:
+    """`grpo table` has the rest, such as who opened the final set before."""
+    first = _SENTENCE.match(r.verdict)
+    return typeable(r.state.partition(": ")[2] or (first[0] if first else r.verdict))
 
 
 def plain_listing(runs: Sequence[Listed]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from fieldkit.files.journal import Journal
 from scripts.base.checkout import ROOT
 from scripts.base.machine import host_identity
 from scripts.run.folder import SWEEP_FILE, RunFolder
-from scripts.watch.listing import list_runs, listing_table
+from scripts.watch.listing import Listed, list_runs, listing_text
 from tests.scripts.typed import grpo
 
 
@@ -33,7 +33,41 @@ def test_each_run_says_steps_state_verdict_and_size(tmp_path: Path) -> None:
     [listed] = list_runs(tmp_path)
     assert (listed.steps, listed.state, listed.verdict) == (2, "done", "The habit is gone.")
     assert 3 * 2**20 <= listed.bytes < 4 * 2**20
-    assert listing_table([listed]).rows[0][2] == "3 MiB"
+    assert "  3 MiB  " in listing_text([listed], 200)
+
+
+CAUTION = " The final set had been opened before, by 1 run: run long-2 on 2026-11-26."
+VERDICTS = {
+    "Done. The habit is gone: it ends 9 of 9 tasks by itself, 0 before. It passes 3 of 9.": (
+        "Done. The habit is gone: it ends 9 of 9 tasks by itself, 0 before."
+    ),
+    "Fewer tasks pass: 3 of 9, 4 before (−1.7 points; luck). No sign of learning.": (
+        "Fewer tasks pass: 3 of 9, 4 before (−1.7 points; luck)."
+    ),
+    "The work got better. It passes more tasks: 9 of 9 (+1.0 points). This is of step 2.": (
+        "The work got better. It passes more tasks: 9 of 9 (+1.0 points)."
+    ),
+}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_verdict_stands_below_its_run_without_who_opened_the_final_set(verdict: str) -> None:
+    found = listing_text([Listed("tonight", 2, "done", verdict + CAUTION, 0, 0.0)], 120)
+    assert found.splitlines()[2:] == [f"  {VERDICTS[verdict]}"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_run_takes_a_line_and_its_cells_are_never_broken(width: int) -> None:
+    verdict = "Done. The habit is gone: it ends 48 of 48 tasks by itself, 0 before."
+    name, state = "docs/penalty/turn_penalty-0.05-seed0", "cannot be read: a reason `of/this` kind"
+    runs = [Listed(name, 20, state, "", 0, 0.0), Listed("b", 20, "done", verdict, 0, 0.0)]
+    heading, first, reason, second, *below = listing_text(runs, width).splitlines()
+    assert max(map(len, (heading, first, reason, second, *below))) <= width
+    assert first.startswith(f"{name}  cannot be read")
+    assert reason == "  a reason `of/this` kind"
+    assert second.startswith("b ")
+    assert " ".join(" ".join(below).split()) == verdict
+    assert ("changed" in heading) == (width > 80)
 
 
 def test_the_nights_of_a_sweep_are_listed_and_no_other_folder_below(tmp_path: Path) -> None:
