@@ -29,11 +29,18 @@ from scripts.evidence.flips import Flips, find_flips
 from scripts.evidence.health import Warning_, warnings
 from scripts.evidence.learning import Sampled, Training, read_sampled, sampled, trend, trends
 from scripts.evidence.milestones import Milestones, milestones
-from scripts.evidence.played import PlayedArm, finished, read_named, reading_order, step_name
+from scripts.evidence.played import (
+    PlayedArm,
+    finished,
+    read_named,
+    read_summaries,
+    reading_order,
+    step_name,
+)
 from scripts.evidence.step_figures import REWARD, TURNS
-from scripts.evidence.stored import absent_episodes, has_bundles, read_stored
+from scripts.evidence.stored import HELD_OUT, absent_episodes, has_bundles, read_stored
 from scripts.evidence.verdict import SIGNIFICANT, Verdict, judge
-from scripts.run.config import RunConfig
+from scripts.run.config import RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import typed_to_play
 from scripts.run.next_phase import Phase
@@ -258,14 +265,6 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         )
         stored_verdict = _stored_verdict(folder) if evidence else None
 
-    def at_training_temperature() -> Sampled | None:
-        played = {step_name(s.step): s.adapter_sha for s in steps}
-        newest = played.get((evidence.newest or "") if evidence else "")
-        if newest is None:
-            return None
-        start = steps[0].adapter_sha
-        return sampled(read_sampled(folder, (start, newest)), start, newest)
-
     return Findings(
         folder=folder,
         config=config,
@@ -274,7 +273,9 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         flips=find_flips(evidence, arms, heldout) if evidence and arms else None,
         timings=parts.read("wall time", lambda: reader.timings[: len(steps)], ()),
         summaries=summaries,
-        sampled=parts.read("arms at the training temperature", at_training_temperature, None),
+        sampled=parts.read(
+            "arms at the training temperature", lambda: _sampled(folder, steps, evidence), None
+        ),
         pool=parts.read("pool", lambda: _pool(reader, config, steps), None),
         plan=_plan(config, journal, reader),
         manifest=manifest or {},
@@ -283,6 +284,39 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
         absent=absent_episodes(folder, len(steps)),
         stored_verdict=stored_verdict,
     )
+
+
+def read_stored_findings(folder: RunFolder) -> Findings:
+    """What the verdict rests on, with the numbers of evidence.json: without the held-out episodes,
+    whose reading takes a second or two.
+
+    Raises `BadInput` where a part cannot be read, and as `read_stored`.
+    """
+    reader = RunReader(folder)
+    steps = reader.steps
+    evidence = read_stored(folder, steps, read_summaries(folder.evals))
+    is_whole = HELD_OUT not in absent_episodes(folder, len(steps))
+    return Findings(
+        folder=folder,
+        config=read_config(folder.config),
+        steps=steps,
+        evidence=evidence,
+        sampled=_sampled(folder, steps, evidence),
+        manifest=reader.manifest or {},
+        stored_verdict=None if is_whole else _stored_verdict(folder),
+    )
+
+
+def _sampled(
+    folder: RunFolder, steps: Sequence[StepSummary], evidence: Evidence | None
+) -> Sampled | None:
+    """The newest evaluated adapter and that of the start, at the training temperature."""
+    played = {step_name(s.step): s.adapter_sha for s in steps}
+    newest = played.get((evidence.newest or "") if evidence else "")
+    if newest is None:
+        return None
+    start = steps[0].adapter_sha
+    return sampled(read_sampled(folder, (start, newest)), start, newest)
 
 
 def _heldout(config: RunConfig, manifest: Mapping[str, Any] | None) -> tuple[Task, ...]:

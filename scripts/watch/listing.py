@@ -1,7 +1,7 @@
 """`grpo ls`: every run of a folder in a line, with its verdict below, from its small files.
 
-Reads what each run has stored and judges nothing. A run that cannot be read is a line with the
-reason.
+Plays nothing and reads no held-out episode: the stored figures are judged as `grpo table` judges
+them. A run that cannot be read is a line with the reason.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
 from scripts.base.invocation import typeable
+from scripts.evidence.findings import read_stored_findings
 from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.run.lock import holder
 from scripts.run.manifest import other_host, read_manifest
@@ -32,8 +33,9 @@ _MIB = 2**20
 class Listed:
     """One run.
 
-    steps: trained ones; None where the folder has a gap. verdict: the stored page's headline; empty
-    where no trained adapter was evaluated. bytes: on disk. changed: Unix time of its newest file.
+    steps: trained ones; None where the folder has a gap. verdict: the headline of `grpo table`;
+    empty where no trained adapter was evaluated. bytes: on disk. changed: Unix time of its newest
+    file.
     """
 
     run: str
@@ -79,12 +81,17 @@ def _verdict(folder: RunFolder) -> str:
     page = folder.evidence
     try:
         stored = read_json(page).get("verdict") if page.is_file() else None
-        return str(stored["headline"]) if stored else ""
+        said = str(stored["headline"]) if stored else ""
     except (AttributeError, KeyError, TypeError):  # a person wrote it, or another program
         raise BadInput(
             f"{page}: has no verdict as this version writes it; `grpo table {folder.typed}` writes"
             " it again"
         ) from None
+    try:  # the page may be of an older version, which judged by other rules
+        verdict = read_stored_findings(folder).verdict if said else None
+    except FieldkitError:  # a night that has played on since, or a part that is not here
+        return said
+    return verdict.headline if verdict else said
 
 
 def _on_disk(path: Path) -> tuple[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from fieldkit.files.atomic import write_json
 from fieldkit.files.journal import Journal
 from scripts.base.checkout import ROOT
 from scripts.base.machine import host_identity
-from scripts.run.folder import SWEEP_FILE, RunFolder
+from scripts.evidence.findings import read_findings
+from scripts.run.config import read_config
+from scripts.run.folder import SWEEP_FILE, RunFolder, open_run
 from scripts.watch.listing import Listed, list_runs, listing_text
 from tests.scripts.typed import grpo
 
@@ -124,8 +127,30 @@ def test_the_committed_night_is_listed_as_text_and_as_json(tmp_path: Path) -> No
     assert "first-night" in shown.stdout
     [night] = [r for r in json.loads(plain.stdout) if r["run"] == "first-night"]
     assert night["steps"] == 20
-    stored = json.loads((ROOT / "runs/first-night/evidence.json").read_text())
-    assert night["verdict"] == stored["verdict"]["headline"]
+    assert night["verdict"].startswith("Done. The habit is gone: it ends 156 of 158 tasks")
+
+
+@pytest.mark.parametrize("name", ["first-night", "last-3", "long-2", "sql-0"])
+def test_the_verdict_is_that_of_the_tables_where_an_older_version_wrote_the_page(name: str) -> None:
+    folder = open_run(name)
+    judged = read_findings(folder, read_config(folder.config)).verdict
+    assert judged is not None
+    assert judged.headline != json.loads(folder.evidence.read_text())["verdict"]["headline"]
+    [listed] = [r for r in list_runs(ROOT / "runs") if r.run == name]
+    assert listed.verdict == judged.headline
+
+
+def test_a_night_whose_page_is_not_of_its_evaluations_keeps_the_pages_words(tmp_path: Path) -> None:
+    night = tmp_path / "night-0"
+    shutil.copytree(ROOT / "runs" / "night-0", night)
+    page = json.loads((night / "evidence.json").read_text())
+    page["verdict"]["headline"] = "Under way."
+    write_json(night / "evidence.json", page)
+    [judged] = list_runs(tmp_path)
+    assert judged.verdict.startswith("Done. The habit is gone")
+    shutil.rmtree(next((night / "evals").glob("*/eval.json")).parent)
+    [kept] = list_runs(tmp_path)
+    assert kept.verdict == "Under way."
 
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
