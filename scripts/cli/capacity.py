@@ -124,8 +124,28 @@ def steps_table(
         " docs/SCALE.md has more.",
         *_doubts(found),
     )
+    alarm = _alarm(found, boxes)
     title = f"{found.name} elsewhere, with {found.shape.name}{of}: predicted"
-    return Table(title, columns, tuple(rows), notes)
+    return Table(title, columns, tuple(rows), notes, alarm)
+
+
+def _alarm(found: Elsewhere, boxes: Mapping[str, Box]) -> str:
+    """On which boxes the predictions are not to be trusted, and how far off such ones were; empty
+    where on none."""
+    from scripts.prepare.capacity.fitting import doubt
+    from scripts.words.quantities import percent
+
+    doubted = {name: d for name, box in boxes.items() if (d := doubt(found.shape, box)) is not None}
+    if not doubted:
+        return ""
+    known = next(iter(doubted.values()))
+    way = "short" if known.step.bias < 0 else "long"
+    return (
+        f"Do not trust the predictions for {', '.join(doubted)}: the model is small for a GPU,"
+        " where it waits for kernels and programs to start, of which the prediction knows little."
+        f" The {known.step.n} measured steps of {known.model} on {known.box} are predicted"
+        f" {percent(abs(known.step.bias))} too {way} in the mean."
+    )
 
 
 def _measured(
@@ -166,7 +186,9 @@ def box_tables(
     notes.append(_memory(predictions[works[0]]))
     if box.devices > 1:
         notes += [_trainer(w, time.processes) for w, time in fitting.items()]
-    tables = [Table(f"{box.title}: predicted", ("part, s", *fitting), tuple(rows), tuple(notes))]
+    alarm = _alarm(found, {box.title: box})
+    title, columns = f"{box.title}: predicted", ("part, s", *fitting)
+    tables = [Table(title, columns, tuple(rows), tuple(notes), alarm)]
     if not fitting:
         return tables
     name, case = next(iter(found.cases(box, attempts).items()))
@@ -246,9 +268,13 @@ def plain_plan(
     *,
     changed: bool = False,
 ) -> dict[str, Any]:
-    """The same, JSON-ready. Seconds; every number below "predicted" is a prediction."""
+    """The same, JSON-ready. Seconds; every number below "predicted" is a prediction. Those for the
+    boxes below "doubt" are not to be trusted."""
     from dataclasses import asdict
 
+    from scripts.prepare.capacity.fitting import doubt
+
+    doubts = {name: doubt(found.shape, box) for name, box in boxes.items()}
     measured = _measured(found, attempts, changed=changed)
 
     return {
@@ -258,6 +284,7 @@ def plain_plan(
         "fit": asdict(found.fit),
         "error": {part: asdict(error) for part, error in errors.items()},
         "measured": {work: dict(taken) for work, taken in measured.items()},
+        "doubt": {name: asdict(d) for name, d in doubts.items() if d is not None},
         "predicted": {
             name: {
                 "box": asdict(boxes[name]),

@@ -30,6 +30,10 @@ Count = Annotated[int, Ge(1), Le(MOST_COUNT)]
 
 GIGA = 1e9
 
+GPU_TFLOPS = 20.0
+"""From so many on, a device counts as a GPU. The processors of docs/PERFORMANCE.md and
+docs/PERFORMANCE-amx.md reach 0.9 and 3.0, the slowest GPU of `boxes/` 88."""
+
 
 @settings("box")
 class Box:
@@ -71,6 +75,11 @@ class Box:
     @property
     def n_devices(self) -> int:
         return self.devices * self.machines
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether a device is one, or as fast as one."""
+        return self.tflops >= GPU_TFLOPS
 
     @property
     def flops(self) -> float:

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.cli.capacity import seconds
 from scripts.prepare.capacity.advice import ATTEMPTS
 from scripts.prepare.capacity.box import shipped_boxes
 from scripts.run.folder import RunFolder
+from scripts.words.quantities import percent
 from tests.scripts.cli.in_process import grpo, helps
 from tests.scripts.cli.test_any_input import QUICK, mutants
 
@@ -88,6 +90,23 @@ def test_json_has_the_same_and_can_be_read() -> None:
     assert len(steps["by_attempts"]) > 1
     other = json.loads(typed("sql-0", "--box", "h100", "--attempts", "64", "--json").stdout)
     assert other["measured"] == {}, "other steps were measured"
+
+
+def test_a_small_model_on_a_gpu_is_told_not_to_be_predicted_with_the_error_of_the_docs() -> None:
+    off = read_json(ROOT / "docs" / "capacity.json")["tried_on"]["h100"]["step"]
+    said = " ".join(typed("--box", "h100", "--box", "epyc-2").output.split())
+    assert said.count("Do not trust the predictions for h100: the model is small for a GPU") == 1
+    assert said.count("Do not trust the predictions for one H100 SXM:") == 1
+    assert f"are predicted {percent(-off['bias'])} too short in the mean" in said
+    found = json.loads(typed("--box", "h100", "--box", "epyc-2", "--json").stdout)
+    assert list(found["doubt"]) == ["h100"]
+    assert found["doubt"]["h100"]["step"] == pytest.approx(off)
+
+
+def test_a_large_model_on_a_gpu_is_predicted_without_that_doubt() -> None:
+    words = ("--box", "h100", "--model", "Qwen2.5-7B-Instruct")
+    assert "Do not trust" not in typed(*words).output
+    assert json.loads(typed(*words, "--json").stdout)["doubt"] == {}
 
 
 def test_a_model_that_does_not_fit_is_said_not_to(tmp_path: Path) -> None:
