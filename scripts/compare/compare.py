@@ -133,7 +133,7 @@ def _labelled(arms: Sequence[StoredArm]) -> dict[str, StoredArm]:
     labelled: dict[str, StoredArm] = {}
     for arm in arms:
         alone = len(places[arm.folder.name]) == 1
-        label = arm.label if alone else f"{arm.folder.path}@{arm.arm}"
+        label = arm.label if alone else arm.label_behind(str(arm.folder.path))
         if label in labelled:
             raise BadInput(f"{label} is named twice; {SYNTAX}")
         labelled[label] = arm

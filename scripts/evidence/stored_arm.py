@@ -21,7 +21,12 @@ from scripts.evidence.played import BASE, PlayedArm, read_played, taken_from
 from scripts.run.assignments import toml_value
 from scripts.run.config import AUTO, RunConfig, flat, play_flags, read_config
 from scripts.run.folder import RunFolder, open_run
-from scripts.run.manifest import read_manifest, sandbox_kind, typed_to_play
+from scripts.run.manifest import (
+    evaluated_adapter,
+    read_manifest,
+    sandbox_kind,
+    typed_to_play,
+)
 from scripts.run.reader import RunReader
 
 WARM = "warm"
@@ -50,7 +55,13 @@ class StoredArm:
     @property
     def label(self) -> str:
         """The arm's name in tables."""
-        return f"{self.folder.name}@{self.arm}"
+        return self.label_behind(self.folder.name)
+
+    def label_behind(self, run: str) -> str:
+        """The same with another name of the run. A folder that `grpo eval` made has one adapter,
+        which no night began with, so that the folder names it."""
+        alone = self.arm == WARM and evaluated_adapter(self.manifest)
+        return run if alone else f"{run}@{self.arm}"
 
 
 def read_arm(text: str) -> StoredArm:

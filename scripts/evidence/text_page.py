@@ -10,6 +10,7 @@ from scripts.base.invocation import typeable
 from scripts.evidence.ending import EndKind, ending, next_steps
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import text_tables
+from scripts.run.manifest import evaluated_adapter
 from scripts.words.quantities import counted
 from scripts.words.visible import visible
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 def no_verdict(f: Findings) -> str:
     """Why there is evidence and no verdict."""
+    if adapter := evaluated_adapter(f.manifest):
+        return (
+            f"An evaluation of {adapter}, which the tables call the warm start."
+            " `grpo compare` holds it against other arms."
+        )
     if not f.is_untrained:
         return "No trained adapter has been evaluated yet: this is where the night starts from."
     n = counted(len(f.steps) - 1, "step")

@@ -22,7 +22,7 @@ from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from rollout.envs.configured import environment_hashes
 from rollout.envs.env_settings import EnvSettings
-from scripts.base.checkout import ROOT, from_checkout
+from scripts.base.checkout import ROOT, from_checkout, in_checkout
 from scripts.run.config import AUTO, RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
 from scripts.run.keys import all_keys, dotted_keys
@@ -231,6 +231,18 @@ def typed_to_play(word: str, manifest: Mapping[str, Any] | None) -> str:
     word: RUN as a person types it. manifest: None where the run was not started.
     """
     return word + play_flags(sandbox_kind(manifest or {}))
+
+
+def evaluated_adapter(manifest: Mapping[str, Any] | None) -> str:
+    """The adapter of a folder that `grpo eval` made for one arm, by its path; empty for a run.
+
+    There it is no start of a night, whatever trained it (`RunConfig.is_one_arm`).
+    """
+    config = manifest["config"] if manifest else {}
+    data = config.get("data", {})
+    if not data or data.get("pool") != data.get("heldout"):
+        return ""
+    return str(in_checkout(from_checkout(config["model"]["adapter"])))
 
 
 def changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:

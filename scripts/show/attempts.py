@@ -17,8 +17,9 @@ from fieldkit.codec import read_bundle
 from fieldkit.errors import BadInput
 from fieldkit.records import RolloutGroup, Trajectory
 from rollout.arm import BASE_ADAPTER, EvalSummary, transcripts
-from scripts.evidence.played import read_played, read_summaries
+from scripts.evidence.played import WARM_START, read_played, read_summaries
 from scripts.run.folder import RunFolder
+from scripts.run.manifest import evaluated_adapter, read_manifest
 from scripts.words.quantities import counted
 from scripts.words.visible import visible
 
@@ -86,6 +87,15 @@ class Archive:
         """The finished evaluations, in reading order: the newest adapter last."""
         return tuple(read_summaries(self.folder.evals))
 
+    @cached_property
+    def _evaluated(self) -> str:
+        """The adapter of a folder that `grpo eval` made; empty for a run."""
+        return evaluated_adapter(read_manifest(self.folder))
+
+    def _name(self, summary: EvalSummary) -> str:
+        """The arm's name; in a folder of `grpo eval` the adapter's path, which is no warm start."""
+        return (self._evaluated if summary.arm == WARM_START else "") or summary.arm
+
     def command(self, *words: str) -> str:
         """The command `grpo show RUN …`."""
         return " ".join(["grpo show", self.folder.typed, *words])
@@ -114,7 +124,11 @@ class Archive:
 
         Raises `BadInput` if there is no such evaluation or if several have the name.
         """
-        named = [s for s in self.evals if wanted == s.key or _spelt(wanted) == _spelt(s.arm)]
+        named = [
+            s
+            for s in self.evals
+            if wanted in (s.key, self._name(s)) or _spelt(wanted) == _spelt(s.arm)
+        ]
         if not named:
             raise BadInput(
                 f"{self.folder.evals}: no finished evaluation is called {wanted!r}; there are:"
@@ -184,12 +198,14 @@ class Archive:
     def _read(self, summary: EvalSummary) -> Place:
         folder = self.folder.evals / summary.key
         attempts = tuple(map(Played, read_played(folder).trajectories))
-        name = f"{visible(summary.arm)} on the held-out set"
+        name = f"{visible(self._name(summary))} on the held-out set"
         return Place(name, self._option(summary), transcripts(folder), attempts)
 
     def _option(self, summary: EvalSummary) -> str:
         alike = [s for s in self.evals if _spelt(s.arm) == _spelt(summary.arm)]
-        return f"--eval {shlex.quote(_spelt(summary.arm)) if len(alike) == 1 else summary.key}"
+        name = self._name(summary)
+        word = _spelt(name) if name == summary.arm else name
+        return f"--eval {shlex.quote(word) if len(alike) == 1 else summary.key}"
 
 
 def _near(wanted: str, known: Iterable[str]) -> str:

@@ -21,10 +21,12 @@ from fieldkit.files.journal import Journal
 from fieldkit.gate.memory import GIB
 from scripts.base.invocation import typeable
 from scripts.evidence.findings import read_stored_findings
+from scripts.evidence.played import WARM_START, read_summaries
 from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.run.lock import holder
-from scripts.run.manifest import other_host, read_manifest
+from scripts.run.manifest import evaluated_adapter, other_host, read_manifest
 from scripts.watch.activity import State, activity, lives
+from scripts.words.quantities import counted
 
 _MIB = 2**20
 
@@ -67,14 +69,28 @@ def _listed(folder: RunFolder) -> Listed:
 
 
 def _state(folder: RunFolder, steps: int) -> str:
-    loop, host = holder(folder.lock), other_host(read_manifest(folder))
+    manifest = read_manifest(folder)
+    loop, host = holder(folder.lock), other_host(manifest)
     # What lives on another host cannot be seen from here.
     doing = activity(Journal(folder.journal).read(), loop, lambda e: bool(host) or lives(e, loop))
     if doing.state is State.FRESH and steps:
         return "its journal is not here"
+    if doing.state is State.FRESH and (adapter := evaluated_adapter(manifest)):
+        return _evaluation(folder, adapter)
     said = doing.phases if doing.state is State.WORKING else doing.state.value
     is_over = doing.state in (State.DONE, State.CONVERGED)
     return said if is_over or not host else f"{said}, by the journal of {host}"
+
+
+def _evaluation(folder: RunFolder, adapter: str) -> str:
+    """The state of a folder that `grpo eval` made for one arm."""
+    arms = read_summaries(folder.evals)
+    told = (
+        f"{arm.n_passed} of {counted(arm.n_trajectories, 'attempt')} passed, by"
+        f" {adapter if arm.arm == WARM_START else arm.arm}"
+        for arm in arms
+    )
+    return f"an evaluation: {'; '.join(told)}" if arms else "an evaluation, not finished"
 
 
 def _verdict(folder: RunFolder) -> str:

@@ -19,6 +19,7 @@ from fieldkit.codec import read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from rollout.arm import TRAJECTORIES, key_of
+from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms
 from scripts.compare.forms import html, markdown, plain, rich_page, sentences, tables
@@ -86,6 +87,15 @@ def test_a_run_means_its_newest_adapter_and_warm_and_base_and_steps_are_named(ru
     assert list(found.arms) == ["a@warm", "a@2", "b@base", "b@2"]
     assert [row.passed for row in found.rows] == [10, 12, 0, 12]
     assert found.reference == "a@warm"
+
+
+def test_an_adapter_that_grpo_eval_played_is_named_by_its_folder_and_is_no_warm_start() -> None:
+    docs = ROOT / "docs"
+    evaluated = docs / "default-night" / "development-0"
+    for word in (str(evaluated), f"{evaluated}@warm"):
+        found = compare_arms([f"{docs}/pool-size/pool-42@warm", word])
+        assert list(found.arms) == ["pool-42@warm", "development-0"]
+    assert sentences(found)[0].startswith("development-0 against pool-42@warm: ")
 
 
 def test_where_the_newest_step_is_not_evaluated_the_one_before_is_taken_and_this_is_said(

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput
 from fieldkit.records import Outcome
+from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.evidence import findings as findings_module
 from scripts.evidence.ending import ending, next_steps
@@ -28,6 +29,8 @@ from scripts.evidence.text_page import markdown, rich_page
 from scripts.evidence.verdict import REWARD_TREND
 from scripts.report.files import write_report
 from scripts.report.headline import headline
+from scripts.run.config import read_config
+from scripts.run.folder import open_run
 from scripts.run.next_phase import Phase
 from scripts.run.reader import read_step
 from scripts.track.points import read_points
@@ -221,3 +224,11 @@ def test_a_verdict_on_an_earlier_step_says_which_and_how_many_are_not_evaluated(
     same = replace(found, steps=(*found.steps, carried))
     assert same.verdict is not None
     assert "not evaluated" not in same.verdict.headline
+
+
+def test_the_page_of_what_grpo_eval_played_says_whose_adapter_it_is() -> None:
+    folder = open_run(str(ROOT / "docs/default-night/development-0"))
+    page = markdown(read_findings(folder, read_config(folder.config)))
+    said = "An evaluation of runs/night-0/step-029/adapter, which the tables call the warm start."
+    assert said in page
+    assert "where the night starts" not in page

@@ -22,6 +22,7 @@ from rollout.bundle import roll_out
 from rollout.engine.lifecycle import HOTSWAP
 from rollout.engine.target import Served
 from rollout.settings import EpisodeSettings
+from scripts.base.checkout import ROOT
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
 from scripts.show.show import Request, show
@@ -131,6 +132,15 @@ def test_an_arm_is_found_by_its_name_with_or_without_dashes_and_by_its_key(run: 
     keys = {f.parent.name for f in Path(run).glob("evals/*/eval.json")}
     assert by_name in {shown(run, arm=key) for key in keys}
     assert shown(run, arm="warm-start") == by_name
+
+
+def test_an_adapter_that_grpo_eval_played_is_named_by_its_path_and_is_no_warm_start() -> None:
+    evaluated, adapter = ROOT / "docs/default-night/development-0", "runs/night-0/step-029/adapter"
+    said = shown(str(evaluated))
+    assert said.startswith(f"development-0, {adapter} on the held-out set: 150 tasks")
+    assert f"there are: --eval {adapter}" in said
+    for word in (adapter, "warm-start", "warm start"):
+        assert shown(str(evaluated), arm=word) == said
 
 
 def test_a_steps_list_has_every_attempt_with_its_advantage(run: str) -> None:

@@ -153,6 +153,16 @@ def test_a_night_whose_page_is_not_of_its_evaluations_keeps_the_pages_words(tmp_
     assert kept.verdict == "Under way."
 
 
+def test_what_grpo_eval_played_is_an_evaluation_and_no_night_that_has_not_started() -> None:
+    listed = {Path(r.run).name: r for r in list_runs(ROOT / "docs" / "default-night")}
+    assert listed["long-steps"].state == "done"
+    played = "108 of 150 attempts passed, by runs/night-0/step-029/adapter"
+    assert listed["development-0"].state == f"an evaluation: {played}"
+    shown = listing_text([listed["development-0"]], 80).splitlines()
+    assert " an evaluation " in shown[1]
+    assert shown[2:] == [f"  {played}"]
+
+
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
     done = grpo("ls", tmp_path)
     assert done.returncode == 0
