@@ -25,7 +25,7 @@ from fieldkit.errors import BadInput, Unavailable
 from rollout.envs.user_code import place_of
 
 _HERE = Path(__file__).parent
-_CALLERS = (_HERE, _HERE.parent)
+_CALLERS = (_HERE, _HERE.parent, _HERE.parents[1] / "scripts" / "environments")
 """The folders whose own files call user code."""
 LIBRARIES = ("<frozen ", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 """How the paths of code begin that user code calls."""
@@ -190,15 +190,22 @@ async def asked(
 
 def line_of(e: BaseException, call: Callable[..., Any]) -> str:
     """file:line of the user's code that an exception of `call` came through last, not of a library
-    that it uses; of `call` itself if it came before any of that."""
+    that it uses; of `call` itself if it came before any of that, as with wrong arguments. What lies
+    beside `call` is the user's even where it is installed."""
     return _line(traceback.walk_tb(e.__traceback__), call)
 
 
 def _line(frames: Iterable[tuple[FrameType, int]], call: Callable[..., Any]) -> str:
+    own = place_of(call)
+    home = Path(own).parent if own else None
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
     called = [(file, line) for file, line in places if Path(file).parent not in _CALLERS]
-    theirs = [(file, line) for file, line in called if not file.startswith(LIBRARIES)] or called
-    return "{}:{}".format(*theirs[-1]) if theirs else place_of(call) or "?"
+    theirs = [
+        f"{file}:{line}"
+        for file, line in called
+        if Path(file).parent == home or not file.startswith(LIBRARIES)
+    ]
+    return theirs[-1] if theirs else own or "?"
 
 
 async def _limited(

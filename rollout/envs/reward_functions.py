@@ -19,7 +19,7 @@ import functools
 import inspect
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from rollout.envs.base import Message
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, asked
 from rollout.envs.tool_world import judged, messages_of, row_of
-from rollout.envs.user_code import load
+from rollout.envs.user_code import load, place_of
 
 OWN = "get_reward"
 """The method of an environment that gives one more part, `OWN_PART`."""
@@ -50,6 +50,26 @@ class RewardFunction:
     name: str
     call: Callable[..., Any]
     weight: float
+
+    def misfit(self, row: Iterable[str], environments: bool = True) -> str:
+        """Why the function cannot be called with the columns of a row; empty if it can.
+        environments: whether it gets `environments` too."""
+        columns = [column for column in row if column != "prompt"]
+        given = {*columns, "prompts", "completions", *(["environments"] if environments else ())}
+        parameters = inspect.signature(self.call).parameters
+        needed = {
+            name
+            for name, p in parameters.items()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
+        why = ""
+        if missing := sorted(needed - given - {"log_metric", "log_extra"}):
+            why = f"needs the column {', '.join(missing)}, and the row has"
+            why += f" {', '.join(columns) or 'none'}: name rows that have it, or give a default"
+        elif further := sorted(name for name in given if not _takes(self.call, name)):
+            why = "takes no `**columns`: add it, because it is called with"
+            why += f" {', '.join(further)} too"
+        return f"reward function {self.name} {why} ({place_of(self.call) or '?'})" if why else ""
 
     async def of(
         self,
@@ -97,6 +117,8 @@ class RewardFunction:
         if environments is not None:
             given["environments"] = list(environments)
         given |= {name: call for name, call in offered.items() if _takes(self.call, name)}
+        if misfit := self.misfit(row, environments is not None):
+            raise BadInput(f"{where}: {misfit}")
         what = f"{where}: reward function {self.name}"
         values = await asked(self.call, given, seconds, what, thread)
         values = values.tolist() if hasattr(values, "tolist") else values  # an array, a tensor

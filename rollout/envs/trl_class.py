@@ -113,7 +113,7 @@ def trl_environment(name: str, settings: EnvSettings, root: Path) -> Environment
 
     return Environment(
         make=make,
-        faults=lambda task, where: _row_faults(found, task),
+        faults=lambda task, where: _row_faults(found, rewards, task),
         tools=lambda task: code.schemas,
         random_reply=random_replies(code.schemas),
     )
@@ -246,16 +246,18 @@ def _place(thing: Any) -> str:
     return place_of(thing) or str(getattr(thing, "__qualname__", thing))
 
 
-def _row_faults(found: Any, task: Task) -> list[str]:
-    """Faults if reset does not accept the row's columns."""
+def _row_faults(found: Any, rewards: Sequence[RewardFunction], task: Task) -> list[str]:
+    """Faults if reset or a reward function does not accept the row's columns."""
+    misfits = [misfit for f in rewards if (misfit := f.misfit(row_of(task)))]
     if not inspect.isclass(found):
-        return []
+        return misfits
     cls: Any = found
     try:
         inspect.signature(cls.reset).bind(None, **row_of(task))
     except TypeError as e:
-        return [f"{found.__name__}.reset does not take the row: {e}; give it **kwargs"]
-    return []
+        reset = f"{found.__name__}.reset does not take the row: {e}; give it **kwargs"
+        return [reset, *misfits]
+    return misfits
 
 
 def is_over(thing: Any, ends: str) -> bool:

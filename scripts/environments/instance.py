@@ -15,7 +15,6 @@ import pickle
 import random
 import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.registry import nearest
 from rollout.envs.base import Message
-from rollout.envs.in_thread import LIBRARIES, SIGNAL_SET, sets_signal
+from rollout.envs.in_thread import SIGNAL_SET, line_of, sets_signal
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, name_of
 from rollout.envs.tool_world import as_shown, assistant, messages_of, with_text
 from rollout.envs.tool_yardsticks import random_call
@@ -125,7 +124,7 @@ class Instance:
         self.schemas, self._attributes = schemas_of(kind), attributes_of(kind)
         self._drawn = _generators()
         tell(f"{kind.__name__}()")
-        with _Blamed(f"{kind.__name__}()", inspect.getattr_static(kind, "__init__")):
+        with Blamed(f"{kind.__name__}()", inspect.getattr_static(kind, "__init__")):
             self.env = kind()
             if config:
                 self._finish(self.env.configure(**config))
@@ -135,7 +134,7 @@ class Instance:
         self._tell(f"reset, seed {seed}")
         seed_generators(seed)
         began = time.perf_counter()
-        with _Blamed("reset", self.env.reset):
+        with Blamed("reset", self.env.reset):
             said = self._finish(self.env.reset(**row))
         if said is not None and not isinstance(said, str):
             text = (
@@ -168,7 +167,9 @@ class Instance:
             if sets_signal(e):
                 text = f"tool {name}: {SIGNAL_SET}"
                 raise Broken(Finding(Level.ERROR, place_of(tool), text)) from e
-            played.raised.append(f"{_raised_at(e)}: tool {name} raised {type(e).__name__}: {e}")
+            played.raised.append(
+                f"{_raised_at(e, tool)}: tool {name} raised {type(e).__name__}: {e}"
+            )
             said = str({"error": str(e)})
         played.call_s.append(time.perf_counter() - began)
         self._drawn = _generators()
@@ -217,13 +218,13 @@ class Instance:
             raise Broken(Finding(Level.ERROR, where, f"ends = {self._ends!r}: {e}")) from None
         except Exception as e:
             text = f"ends = {self._ends!r}: it raised {type(e).__name__}: {e}"
-            raise Broken(Finding(Level.ERROR, _raised_at(e), text)) from e
+            raise Broken(Finding(Level.ERROR, _raised_at(e, type(self.env)), text)) from e
 
     def end(self, played: Played, row: Row) -> Played:
         """Compute the reward. Raises `Broken`."""
         self._tell("the reward")
         pay = getattr(self.env, "get_reward", type(self.env))
-        with _Blamed("the reward", pay):
+        with Blamed("the reward", pay):
             played.parts = tuple(self._finish(self._judge(self.env, played, row)))
         return played
 
@@ -268,7 +269,7 @@ def _draw_on(state: bytes) -> None:
         sys.modules["numpy"].random.set_state(of_numpy)
 
 
-class _Blamed:
+class Blamed:
     """Turns an exception of the environment into `Broken`, with the line that raised."""
 
     def __init__(self, what: str, thing: Any) -> None:
@@ -280,20 +281,17 @@ class _Blamed:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, (BadInput, Unavailable)):  # it names the cause and the place
             cause = error.__cause__
-            where = (cause and _raised_at(cause)) or place_of(self._thing)
+            where = (cause and _raised_at(cause, self._thing)) or place_of(self._thing)
             raise Broken(Finding(Level.ERROR, where, str(error))) from error
         if isinstance(error, Exception) and not isinstance(error, Broken):
-            where = _raised_at(error) or place_of(self._thing)
+            where = _raised_at(error, self._thing)
             text = f"{self._what} raised {type(error).__name__}: {error}"
             raise Broken(Finding(Level.ERROR, where, text)) from error
 
 
-def _raised_at(error: BaseException) -> str:
-    """file:line of the innermost frame outside this file, and outside of libraries if there is
-    one."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    frames = [f for f in frames if not f.filename.startswith(LIBRARIES)] or frames
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+def _raised_at(error: BaseException, thing: Any) -> str:
+    """As `line_of`; empty if it is not known."""
+    return line_of(error, thing).removeprefix("?")
 
 
 # -- policies --------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from rollout.envs.reward_functions import (
 from rollout.envs.tool_world import judged
 from rollout.envs.tool_yardsticks import solved
 from rollout.envs.user_code import load
-from scripts.environments.instance import Call, Played, Trials
+from scripts.environments.instance import Blamed, Call, Played, Trials
 
 
 @dataclass(frozen=True)
@@ -205,11 +205,10 @@ async def _judge(
 ) -> Sequence[RewardPart]:
     """The parts of the reward, as a run has them."""
     seconds, here, said = order.call_seconds, _Here(order.use), judged(played.completion)
-    parts = [
-        part
-        for f in functions
-        for part in await f.of(played.prompt, said, env, row, seconds, order.use, here)
-    ]
+    parts: list[RewardPart] = []
+    for f in functions:
+        with Blamed("the reward", f.call):
+            parts += await f.of(played.prompt, said, env, row, seconds, order.use, here)
     if pay := getattr(env, OWN, None):
         value = pay()
         value = await value if inspect.isawaitable(value) else value

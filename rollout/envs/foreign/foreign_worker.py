@@ -12,6 +12,7 @@ Requests are the methods of `Worker`: `load`, `rows`, `begin`, `reply`, `end`, `
 import asyncio
 import ctypes
 import importlib.util
+import inspect
 import json
 import os
 import random
@@ -195,11 +196,25 @@ def error_of(e: BaseException) -> dict[str, str]:
     return {"kind": kind, "text": text, "where": where}
 
 
+def line_in(function: Any, e: BaseException) -> str:
+    """file:line of the last frame of an exception that is beside a function's file, not of a
+    library that it uses; else of the function. Empty if the function is in no file."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ""
+    home = Path(code.co_filename).parent
+    frames = traceback.extract_tb(e.__traceback__)
+    theirs = [(f.filename, f.lineno) for f in frames if Path(f.filename).parent == home]
+    return "{}:{}".format(*(theirs or [(code.co_filename, code.co_firstlineno)])[-1])
+
+
 def last_line(frames: list[tuple[str, Any]]) -> str:
-    """file:line of the last frame that is not in Python's own library, else of the last one; empty
-    if there is none."""
+    """file:line of the last frame that is neither ours nor in an installed package, else of the
+    last one that is not in Python's own library, else of the last one; empty if there is none."""
     python = ("<frozen ", sysconfig.get_path("stdlib"))
-    theirs = [frame for frame in frames if not frame[0].startswith(python)] or frames
+    installed = (*python, sysconfig.get_path("purelib"), str(Path(__file__).parent))
+    theirs = [frame for frame in frames if not frame[0].startswith(installed)]
+    theirs = theirs or [frame for frame in frames if not frame[0].startswith(python)] or frames
     return "{}:{}".format(*theirs[-1]) if theirs else ""
 
 

@@ -180,7 +180,8 @@ def make_strict(rubric: Any) -> None:
 
         value: float = await call(watched, state)
         if failure:
-            raise Failed(f"reward function {name}: {failure[0]!r}") from failure[0]
+            where = foreign.line_in(func, failure[0])
+            raise Failed(f"reward function {name}: {failure[0]!r}", where) from failure[0]
         SCORES.get().append((name, value, rubric.weights[rubric.funcs.index(func)]))
         return value
 

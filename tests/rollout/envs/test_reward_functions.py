@@ -193,6 +193,26 @@ async def test_a_column_never_takes_the_place_of_what_was_played() -> None:
     assert await function.of([], said, None, row, 5.0, "envs.a") == [RewardPart("f", 1.0)]
 
 
+def test_a_function_fits_a_row_whose_columns_it_names_or_takes_together() -> None:
+    def names(prompts: Any, completions: Any, environments: Any, seed: Any) -> None: ...
+
+    def takes(answer: Any, log_metric: Any, tone: str = "plain", **columns: Any) -> None: ...
+
+    named, taken = RewardFunction("names", names, 1.0), RewardFunction("takes", takes, 1.0)
+    assert named.misfit(["prompt", "seed"]) == taken.misfit(["prompt", "answer", "seed"]) == ""
+    further = f"takes no `**columns`: add it, because it is called with answer too ({__file__}:"
+    assert further in named.misfit(["seed", "answer"])
+    assert "needs the column answer, and the row has none:" in taken.misfit(["prompt"])
+    assert "needs the column environments" in named.misfit(["seed"], environments=False)
+
+
+async def test_a_function_that_a_group_s_rows_do_not_fit_is_bad_input_and_not_called() -> None:
+    function = RewardFunction("f", lambda prompts, completions: [1.0], 1.0)
+    said = rf"^envs.a: reward function f takes no `\*\*columns`.*with seed too \({__file__}:"
+    with pytest.raises(BadInput, match=said):
+        await function.of_all([[]], [[]], {"seed": 1}, 5.0, "envs.a")
+
+
 @pytest.mark.parametrize("gives", [np.array([0.5]), torch.tensor([0.5]), (0.5,)])
 async def test_values_may_come_as_an_array_or_a_tensor_as_in_trl(gives: Any) -> None:
     function = RewardFunction("f", lambda **given: gives, 1.0)

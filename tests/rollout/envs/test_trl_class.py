@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import ActionKind, Signal, StopReason, Task, Trajectory
@@ -23,7 +25,7 @@ from rollout.player import Player
 from rollout.policies import RecitedPolicy
 from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
-from rollout.tasks import check_disjoint, decode_tasks, read_tasks
+from rollout.tasks import check_disjoint, check_tasks, decode_tasks, read_tasks
 
 HERE = Path(__file__).parent
 COUNTER = EnvSettings(use="counter.py:Counter", passes="reward >= 1")
@@ -919,8 +921,12 @@ def test_a_reward_function_that_does_not_take_what_it_gets_is_told_with_its_own_
     (tmp_path / "mine.py").write_text("\ndef mine(completions): return [1.0]\n")
     use = str(HERE / "counter.py:Counter")
     register(EnvSettings(use=use, passes="reward >= 1", rewards={"mine.py:mine": 1.0}), tmp_path)
-    with pytest.raises(Unavailable, match=r"TypeError: mine\(\) got .* \(.*mine\.py:2\)$"):
+    said = r"reward function mine takes no `\*\*columns`.* target too \(.*mine\.py:2\)$"
+    with pytest.raises(BadInput, match=said):
         play(["Done."])
+    (tmp_path / "pool.jsonl").write_text(encode(task()) + "\n")  # and before a night begins
+    [problem] = check_tasks(tmp_path / "pool.jsonl")
+    assert re.search(said, problem.reason)
 
 
 def test_rows_that_differ_only_by_a_column_are_different_tasks(tmp_path: Path) -> None:

@@ -127,6 +127,23 @@ def test_a_reward_function_that_raises_is_an_error_with_its_line(tmp_path: Path)
     assert error.where == f"{file}:2"
 
 
+@pytest.mark.parametrize(
+    ("takes", "says"),
+    [
+        ("completions, environments", "takes no `**columns`: add it, because it is called with"),
+        ("completions, answer, **row", "needs the column answer, and the row has seed: name rows"),
+    ],
+)
+def test_a_reward_function_that_the_row_does_not_fit_has_its_line_and_what_to_add(
+    takes: str, says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "pays.py"
+    file.write_text(f"\ndef pays({takes}):\n    return [1.0]\n")
+    [error] = checked("Sound", rewards={f"{file}:pays": 1.0}).findings
+    assert f"reward function pays {says}" in error.text
+    assert error.where == f"{file}:2"
+
+
 def test_a_reward_function_may_use_what_the_environment_holds_as_in_a_run(tmp_path: Path) -> None:
     file = tmp_path / "pays.py"
     file.write_text(

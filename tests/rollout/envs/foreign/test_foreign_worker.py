@@ -5,6 +5,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -81,6 +82,29 @@ def test_an_error_names_the_line_that_called_pythons_own_library() -> None:
         json.loads("")
     where = foreign_worker.error_of(raised.value)["where"]
     assert where.startswith(f"{__file__}:")
+
+
+def test_a_reward_function_that_a_library_fails_is_named_by_its_own_line() -> None:
+    """As a judge that is not reached: the cause was raised deep in the packages that it uses."""
+
+    def judged() -> None:
+        textwrap.dedent(None)  # type: ignore[arg-type]  # raised in the library
+
+    first = judged.__code__.co_firstlineno
+    with pytest.raises(TypeError) as raised:
+        judged()
+    assert foreign_worker.line_in(judged, raised.value) == f"{__file__}:{first + 1}"
+    outside = ValueError("raised before anything of the function ran")
+    assert foreign_worker.line_in(judged, outside) == f"{__file__}:{first}"
+    assert foreign_worker.line_in(len, outside) == ""
+
+
+def test_a_frame_of_a_package_or_of_the_worker_is_not_where_an_author_looks() -> None:
+    package = (f"{sysconfig.get_path('purelib')}/httpcore/_exceptions.py", 16)
+    worker, library = (foreign_worker.__file__, 1), (json.__file__, 2)
+    assert foreign_worker.last_line([worker, ("/my/env.py", 6), package]) == "/my/env.py:6"
+    assert foreign_worker.last_line([worker, package, library]) == "{}:{}".format(*package)
+    assert foreign_worker.last_line([]) == ""
 
 
 def test_an_episode_that_cancels_itself_is_answered_with_an_error(tmp_path: Path) -> None:

@@ -235,7 +235,8 @@ def test_a_judge_that_does_not_answer_is_an_error_and_no_reward(
     python: str, tmp_path: Path
 ) -> None:
     environment = made(python, "judge", "judged == 1", url="http://127.0.0.1:9/v1")
-    with pytest.raises(Unavailable, match=r"reward function judged: .*Judge model"):
+    said = rf"reward function judged: .*Judge model.* \({EXAMPLES}:126\)"
+    with pytest.raises(Unavailable, match=said):
         play(environment, asked("What is 3 + 3?"), ["It is six."], tmp_path)
 
 
