@@ -38,7 +38,9 @@ def check_text(checked: Checked) -> str:
 
 
 def _episodes(figures: Mapping[str, Any]) -> str:
-    said = f"{figures['episodes']} episodes, reward {_number(figures['mean'])}"
+    said = f"{figures['episodes']} episodes, "
+    said += f"{figures['unrewarded']} without a reward, " if figures["unrewarded"] else ""
+    said += f"reward {_number(figures['mean'])}"
     if figures["sd"] is not None:
         said += f" ± {figures['sd']:.3g}"
     if "lowest" in figures:

@@ -19,11 +19,12 @@ MOSTLY = 0.5
 def earned(
     rewards: Sequence[float | None], passes: Sequence[bool] | None, calls: Sequence[int]
 ) -> dict[str, Any]:
-    """A policy's episodes as figures, from one value each. passed: a share; None if no condition is
-    declared."""
+    """A policy's episodes as figures, from one value each. unrewarded: how many have no reward,
+    which the figures of rewards leave out. passed: a share; None if no condition is declared."""
     paid = [r for r in rewards if r is not None]
     return {
         "episodes": len(rewards),
+        "unrewarded": len(rewards) - len(paid),
         "mean": statistics.fmean(paid) if paid else None,
         "sd": statistics.stdev(paid) if len(paid) > 1 else None,
         "lowest": min(paid, default=None),
@@ -39,8 +40,14 @@ def by_chance(figures: Mapping[str, Any], where: str) -> list[Finding]:
     if figures["mean"] is None:
         text = "no episode of a random policy had a reward: every part was None, or there is none"
         findings.append(Finding(Level.ERROR, where, text))
-    elif figures["lowest"] == figures["highest"]:
-        text = f"every episode of a random policy is worth {figures['lowest']:g}: a group of equals"
+    elif figures["unrewarded"]:
+        text = f"{figures['unrewarded']} of {figures['episodes']} episodes had no reward (None)"
+        text += " and would take no part in training: return 0.0 for a failure"
+        findings.append(Finding(Level.WARNING, where, text))
+    if figures["mean"] is not None and figures["lowest"] == figures["highest"]:
+        which = "every episode of a random policy"
+        which += " that had a reward" if figures["unrewarded"] else ""
+        text = f"{which} is worth {figures['lowest']:g}: a group of equals"
         text += " teaches nothing, so a first reward has to be within reach of the policy"
         findings.append(Finding(Level.WARNING, where, text))
     if figures["passed"] is not None and figures["passed"] > MOSTLY:

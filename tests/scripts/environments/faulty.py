@@ -179,6 +179,11 @@ class Gives(Sound):
         return 1.0
 
 
+class Seldom(Sound):
+    def get_reward(self) -> float | None:  # type: ignore[override]
+        return 1.0 if self.over else None
+
+
 class Narrow(Sound):
     def reset(self, question: str) -> str:  # type: ignore[override]
         return question

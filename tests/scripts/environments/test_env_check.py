@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
+from scripts.environments.check_text import check_text
 from scripts.environments.checker import check
 from scripts.environments.env_check import Checked, check_environment
 from scripts.environments.order import Order
@@ -112,6 +113,19 @@ def test_a_tool_that_leaves_something_to_luck_shares_no_state_but_is_a_warning()
     [*_, warning] = found.findings
     assert warning.text.startswith("tool read draws from the generators of the process")
     assert warning.where == line_of("def read", "class Rolls")
+
+
+def test_episodes_without_a_reward_are_counted_and_not_among_the_equals() -> None:
+    found = checked("Seldom", turns=1, episodes=16)
+    of = found.figures["random"]
+    assert 0 < of["unrewarded"] < of["episodes"] == 16
+    first, equals = found.findings
+    assert first.level == equals.level == "warning"
+    assert first.text.startswith(f"{of['unrewarded']} of 16 episodes had no reward (None) and")
+    assert first.text.endswith("return 0.0 for a failure")
+    assert first.where == line_of("def get_reward", "class Seldom")
+    assert equals.text.startswith("every episode of a random policy that had a reward is worth 1:")
+    assert f"16 episodes, {of['unrewarded']} without a reward, reward 1" in check_text(found)
 
 
 def test_a_process_that_ends_itself_leaves_its_last_words() -> None:
