@@ -232,7 +232,18 @@ def schema_of(tool: Callable[..., Any]) -> tuple[Schema | None, str]:
     return schema, ""
 
 
+NEVER_RUNS = "it has a `yield`, so a call makes a generator and runs nothing; return the answer"
+"""What is said of a tool that is a generator function."""
+
+
+def is_generator(tool: Callable[..., Any]) -> bool:
+    """Whether a call of the tool does not run it."""
+    return inspect.isgeneratorfunction(tool) or inspect.isasyncgenfunction(tool)
+
+
 def _schema(tool: Callable[..., Any], where: str) -> Schema:
+    if is_generator(tool):
+        raise BadInput(f"{where}: {_place(tool)}: the tool {tool.__name__}: {NEVER_RUNS}")
     schema, why = schema_of(tool)
     if schema is None:
         raise BadInput(

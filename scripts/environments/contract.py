@@ -8,13 +8,14 @@ and line. `tryout.py` plays the class to check its behaviour.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from enum import Enum, StrEnum
+from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 from rollout.envs.tool_calls import Schema
-from rollout.envs.trl_class import needed, schema_of, tools_of
+from rollout.envs.trl_class import NEVER_RUNS, is_generator, needed, schema_of, tools_of
 from rollout.envs.user_code import place_of
 
 HELPERS = frozenset(("close", "done", "render", "seed", "setup", "state", "observe"))
@@ -155,6 +156,8 @@ def line_of(kind: type, name: str) -> str:
 
 def _tool(tool: Callable[..., object]) -> list[Finding]:
     place, name = place_of(tool), tool.__name__
+    if is_generator(tool):
+        return [Finding(Level.ERROR, place, f"tool {name}: {NEVER_RUNS}")]
     schema, why = schema_of(tool)
     if schema is None:
         text = f"tool {name}: {why.rstrip('.!')}. A tool needs a type hint for each argument and a"
@@ -171,7 +174,41 @@ def _tool(tool: Callable[..., object]) -> list[Finding]:
     if name in HELPERS:
         text = f"{name} is public, so it is a tool of the policy; call a helper _{name}"
         found.append(Finding(Level.WARNING, place, text))
+    for argument, hint in get_type_hints(tool).items():
+        if argument != "return":
+            texts = [f"tool {name}: its argument {argument}: {_unseen(c)}" for c in _classes(hint)]
+            found += [Finding(Level.WARNING, place, text) for text in texts]
     return found
+
+
+_SHOWN = (str, int, float, bool, type(None), list, tuple, dict, object, Any)
+"""The types that a tool's schema shows, or that promise nothing."""
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """The classes in a type hint of which a schema shows no more than `object`."""
+    if get_origin(hint) is Literal:
+        return
+    for inner in get_args(hint):
+        yield from _classes(inner)
+    if isinstance(hint, type) and not get_args(hint) and hint not in _SHOWN:
+        yield hint
+
+
+def _unseen(kind: type) -> str:
+    """What is said of an argument of such a class."""
+    fields = ", ".join(getattr(kind, "__annotations__", ()))
+    if is_typeddict(kind):
+        text = f"the policy is not shown the fields of {kind.__name__}"
+    else:
+        text = f"the policy's value arrives as JSON, not as {kind.__name__}"
+    if issubclass(kind, Enum):
+        values = [member.value for member in kind]
+        if all(isinstance(value, str | int) for value in values):
+            return f"{text}; use `Literal[{', '.join(map(json.dumps, values))}]`"
+    if fields:
+        return f"{text}; give {fields} arguments of their own, or name them under `Args:`"
+    return f"{text}; use a type of JSON, and convert it in the tool"
 
 
 def _given(method: Callable[..., object]) -> list[str]:

@@ -866,6 +866,12 @@ def test_a_method_that_is_a_function_of_another_name_is_called_by_that_name_as_i
             r"bad.py:3: the tool go cannot be described: .*no docstring",
         ),
         (
+            'class X:\n    def reset(self, **r): ...\n    def go(self):\n        """Go."""\n'
+            "        yield 1\n    def get_reward(self): ...",
+            "bad.py:X",
+            r"bad.py:3: the tool go: it has a `yield`, so a call makes a generator",
+        ),
+        (
             'class X:\n    def reset(self, **r): ...\n    def go(self):\n        """Go."""',
             "bad.py:X",
             r"nothing gives a reward; add a method get_reward\(\) to X, or name a function in run",

@@ -8,7 +8,11 @@ import re
 import signal
 import sqlite3
 import time
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import Any, Literal, TypedDict
 
 shared: list[str] = []
 answers: asyncio.Queue[str] = asyncio.Queue()
@@ -182,6 +186,64 @@ class Gives(Sound):
 class Seldom(Sound):
     def get_reward(self) -> float | None:  # type: ignore[override]
         return 1.0 if self.over else None
+
+
+class Way(Enum):
+    UP = "up"
+    DOWN = "down"
+
+
+class Place(TypedDict):
+    x: int
+    y: int
+
+
+@dataclass
+class Size:
+    high: int
+
+
+class Typed(Sound):
+    def guess(self, number: int, way: Way | None = None) -> str:
+        """Guess.
+
+        Args:
+            number: Any.
+            way: Where to look.
+        """
+        return "wrong"
+
+    def put(self, places: list[Place], sizes: dict[str, Size], paint: date) -> str:
+        """Put something.
+
+        Args:
+            places: Where.
+            sizes: How large.
+            paint: When.
+        """
+        return "there"
+
+    def fits(self, kind: Literal["a"], more: list[dict[str, Any]], some: int | str | None) -> str:
+        """Do what a schema shows.
+
+        Args:
+            kind: One.
+            more: Any.
+            some: Either.
+        """
+        return "good"
+
+
+class Yields(Sound):
+    def read(self) -> Iterator[str]:  # type: ignore[override]
+        """Read line by line."""
+        yield "1"
+
+
+class YieldsLater(Sound):
+    async def read(self) -> AsyncIterator[str]:  # type: ignore[override]
+        """Read line by line."""
+        yield "1"
 
 
 class Narrow(Sound):

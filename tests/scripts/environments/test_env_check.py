@@ -76,6 +76,8 @@ def test_a_sound_environment_has_no_findings_but_figures() -> None:
         ("Unpaid", "nothing gives a reward", line_of("class Unpaid")),
         ("SaysList", "reset returned list", line_of("def reset", "class SaysList")),
         ("Shows", "gave image; only text can be", line_of("def read", "class Shows")),
+        ("Yields", "tool read: it has a `yield`, so", line_of("def read", "class Yields")),
+        ("YieldsLater", "tool read: it has a `yield`", line_of("def read", "class YieldsLater")),
         ("ToolRaises", "every call of a tool raised", line_of("every time")),
     ],
 )
@@ -126,6 +128,26 @@ def test_episodes_without_a_reward_are_counted_and_not_among_the_equals() -> Non
     assert first.where == line_of("def get_reward", "class Seldom")
     assert equals.text.startswith("every episode of a random policy that had a reward is worth 1:")
     assert f"16 episodes, {of['unrewarded']} without a reward, reward 1" in check_text(found)
+
+
+def test_a_class_that_a_policy_cannot_give_is_a_warning_with_what_to_use() -> None:
+    found = checked("Typed")
+    assert found.sound
+    way, *put = [f for f in found.findings if "its argument" in f.text]
+    assert way.where == line_of("def guess", "class Typed")
+    assert way.text == (
+        "tool guess: its argument way: the policy's value arrives as JSON, not as Way; use"
+        ' `Literal["up", "down"]`'
+    )
+    assert {f.where for f in put} == {line_of("def put", "class Typed")}
+    assert [f.text.removeprefix("tool put: its argument ") for f in put] == [
+        "places: the policy is not shown the fields of Place; give x, y arguments of their own, or"
+        " name them under `Args:`",
+        "sizes: the policy's value arrives as JSON, not as Size; give high arguments of their own,"
+        " or name them under `Args:`",
+        "paint: the policy's value arrives as JSON, not as date; use a type of JSON, and convert it"
+        " in the tool",
+    ]
 
 
 def test_a_process_that_ends_itself_leaves_its_last_words() -> None:
