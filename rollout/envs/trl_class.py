@@ -159,7 +159,7 @@ def _of_functions(
 
 def tools_of(cls: type) -> dict[str, Callable[..., Any]]:
     """The class's tools by attribute, in the order in which a policy sees them: alphabetical, as in
-    TRL."""
+    TRL. A static method is one; a class method is none, because it is no function of the class."""
     found = inspect.getmembers(cls, inspect.isfunction)
     return {n: f for n, f in found if not n.startswith("_") and n not in NO_TOOLS}
 

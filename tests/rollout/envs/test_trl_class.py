@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import json
 import random
 import re
@@ -21,6 +22,8 @@ from rollout.envs.base import Environment, Opening, Reply, Site, Step
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import environment_of, make_world
+from rollout.envs.trl_class import tools_of
+from rollout.envs.user_code import load
 from rollout.player import Player
 from rollout.policies import RecitedPolicy
 from rollout.sandbox.command import SandboxSettings
@@ -818,6 +821,24 @@ def test_functions_are_tools_without_state(tmp_path: Path) -> None:
     played = play(["double: 21", "It is 42."], task(answer=42))
     assert played.turns[0].observation == "42"
     assert played.grade.passed
+
+
+def test_static_methods_are_tools_and_class_methods_are_none_as_in_trl(tmp_path: Path) -> None:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    asked = "inspect.getmembers(type(instance), predicate=inspect.isfunction)"
+    assert asked in inspect.getsource(GRPOTrainer.__init__), "TRL finds tools in another way"
+    (tmp_path / "kinds.py").write_text(
+        "class Kinds:\n    def reset(self, **row):\n        return 'Go.'\n"
+        "    @staticmethod\n    def go(steps: int) -> str:\n"
+        '        """Go.\n\n        Args:\n            steps: How far.\n        """\n'
+        "        return f'{steps} on'\n"
+        "    @classmethod\n    def other(cls): ...\n"
+        "    def get_reward(self):\n        return 1.0\n"
+    )
+    register(EnvSettings(use="kinds.py:Kinds", passes="reward >= 1"), tmp_path)
+    assert play(["go: 2", "Done."]).turns[0].observation == "2 on"
+    assert [*tools_of(load("kinds.py:Kinds", tmp_path, "envs.a"))] == ["go"]
 
 
 def test_a_method_that_is_a_function_of_another_name_is_called_by_that_name_as_in_trl(
