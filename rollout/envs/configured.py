@@ -47,6 +47,11 @@ def register_environments(settings: Mapping[str, EnvSettings], root: Path) -> No
         _ours[name] = wanted[name]
 
 
+def oracle_of(name: str) -> str:
+    """The function that `oracle` names for an environment of a run; empty for any other one."""
+    return _ours[name][0].oracle if name in _ours else ""
+
+
 def environment(name: str, settings: EnvSettings, root: Path) -> Environment:
     """What `[envs.NAME]` describes. Whatever is wrong with its code is `BadInput` on first use."""
 

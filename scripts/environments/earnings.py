@@ -72,15 +72,23 @@ def of_nothing(empty: Mapping[str, Any], where: str) -> list[Finding]:
 
 
 def not_perfect(
-    perfect: Mapping[str, Any], empty: Mapping[str, Any], chance: Mapping[str, Any], where: str
+    perfect: Mapping[str, Any],
+    empty: Mapping[str, Any],
+    chance: Mapping[str, Any],
+    where: str,
+    oracle: str = "",
+    failed: str = "",
 ) -> list[Finding]:
-    """The findings of the episode that should be perfect, beside nothing and chance."""
+    """The findings of the episode that should be perfect, beside nothing and chance. oracle: the
+    function that gave its calls, if one did. failed: its first call that failed."""
+    which = f"the episode of oracle = {oracle}" if oracle else "the perfect episode"
+    failed = f"; {failed}" if failed else ""
     if perfect["passed"] is False:
-        text = f"the perfect episode does not pass: {perfect['parts']}"
+        text = f"{which} does not pass: {perfect['parts']}{failed}"
         return [Finding(Level.ERROR, where, text)]
     floor = [r for r in (empty["reward"], chance["mean"]) if r is not None]
     if perfect["reward"] is None or (floor and perfect["reward"] <= max(floor)):
-        text = f"the perfect episode is worth {perfect['reward']}, no more than nothing or chance"
+        text = f"{which} is worth {perfect['reward']}, no more than nothing or chance{failed}"
         return [Finding(Level.ERROR, where, text)]
     return []
 

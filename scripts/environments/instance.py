@@ -61,6 +61,8 @@ class Played:
     said: list[str] = field(default_factory=list)
     raised: list[str] = field(default_factory=list)
     """One line for each time that a tool raised."""
+    failed: str = ""
+    """The first call that raised, and what it said."""
     drew: str = ""
     """The first tool that drew from the generators of the process."""
     parts: tuple[RewardPart, ...] = ()
@@ -113,6 +115,10 @@ class Trials:
     """The time after which no further random episode begins."""
     perfect: Sequence[Call] | None = None
     """The calls that solve the first row at seed 0."""
+    oracle: str = ""
+    """The function that gave these calls, `FILE:FUNCTION`; empty if they were given as calls."""
+    oracle_place: str = ""
+    """file:line of this function."""
 
 
 class Instance:
@@ -121,6 +127,7 @@ class Instance:
     def __init__(self, trials: Trials, tell: Callable[[str], None]) -> None:
         kind, config = trials.kind, trials.config
         self._judge, self._ends, self._tell = trials.judge, trials.ends, tell
+        self._oracle, self._oracle_place = trials.oracle, trials.oracle_place
         self.schemas, self._attributes = schemas_of(kind), attributes_of(kind)
         self._drawn = _generators()
         tell(f"{kind.__name__}()")
@@ -155,10 +162,12 @@ class Instance:
 
     def call(self, played: Played, name: str, arguments: Mapping[str, Any]) -> None:
         """Call a tool and record its answer."""
-        self._tell(f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200])
+        shown = f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"[:200]
+        self._tell(shown)
+        which = f"call {len(played.calls) + 1}, {shown}"
         _draw_on(before := self._drawn)
         began = time.perf_counter()
-        tool = self._tool(name)
+        tool = self._tool(name, which)
         try:
             said = self._said(tool, self._finish(tool(**arguments)))
         except Broken:
@@ -170,6 +179,7 @@ class Instance:
             played.raised.append(
                 f"{_raised_at(e, tool)}: tool {name} raised {type(e).__name__}: {e}"
             )
+            played.failed = played.failed or f"{which}: {type(e).__name__}: {e}"
             said = str({"error": str(e)})
         played.call_s.append(time.perf_counter() - began)
         self._drawn = _generators()
@@ -183,8 +193,8 @@ class Instance:
         played.completion.append({"role": "tool", "name": name, "content": said})
         self._note_flags(played)
 
-    def _tool(self, name: str) -> Callable[..., Any]:
-        """Raises `Broken` for a name that a solution has and the class has not."""
+    def _tool(self, name: str, which: str) -> Callable[..., Any]:
+        """Raises `Broken` for a name that a solution has and the class has not. which: the call."""
         known = [*map(name_of, self.schemas)]
         if name in known:
             found: Callable[..., Any] = getattr(self.env, self._attributes.get(name, name))
@@ -193,7 +203,10 @@ class Instance:
         text = f"there is no tool {name!r}; " + (
             f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
         )
-        raise Broken(Finding(Level.ERROR, place_of(type(self.env)), text))
+        if self._oracle:
+            text = f"oracle = {self._oracle}: {which}: {text}"
+        where = self._oracle_place or place_of(type(self.env))
+        raise Broken(Finding(Level.ERROR, where, text))
 
     def _said(self, tool: Callable[..., Any], answer: Any) -> str:
         """A tool's answer as a run shows it. Raises `ToolFailure`, and `Broken` for an image."""

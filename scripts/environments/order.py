@@ -31,7 +31,7 @@ from rollout.envs.reward_functions import (
 )
 from rollout.envs.tool_world import judged
 from rollout.envs.tool_yardsticks import solved
-from rollout.envs.user_code import load
+from rollout.envs.user_code import load, place_of
 from scripts.environments.instance import Blamed, Call, Played, Trials
 
 
@@ -93,6 +93,7 @@ def trials_of(order: Order, kind: type) -> Trials:
             f"{order.use}: functions have no reset() that gives a prompt, so name rows that have"
             ' the column `prompt`: `--rows FILE`, with lines like {"prompt": "What is 2 + 3?"}'
         )
+    oracle = order.oracle if order.perfect is None else ""
     own = own_part(kind)
     functions = reward_functions(order.rewards, Path(order.root), order.use, own=own)
     return Trials(
@@ -106,14 +107,18 @@ def trials_of(order: Order, kind: type) -> Trials:
         episodes=order.episodes,
         turns=order.turns,
         seconds=order.seconds,
-        perfect=order.perfect if order.perfect is not None else _solution(order),
+        perfect=_solution(order) if oracle else order.perfect,
+        oracle=oracle,
+        oracle_place=place_of(_oracle(order)) if oracle else "",
     )
 
 
-def _solution(order: Order) -> Sequence[Call] | None:
-    """The oracle's calls for the first row at seed 0; None without an oracle. Raises `BadInput`."""
-    if not order.oracle:
-        return None
+def _oracle(order: Order) -> Any:
+    return load(order.oracle, Path(order.root), f"{order.use}: oracle")
+
+
+def _solution(order: Order) -> Sequence[Call]:
+    """The oracle's calls for the first row at seed 0. Raises `BadInput`."""
     return solved(order.oracle, Path(order.root), f"{order.use}: oracle", 0, order.rows[0])
 
 

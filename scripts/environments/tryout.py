@@ -48,9 +48,9 @@ def run_trials(
     if trials.perfect is not None:
         perfect = first.play(row, 0, recited(trials.perfect), len(trials.perfect))
         figures["perfect"] = _worth(trials, perfect)
-        findings += earnings.not_perfect(
-            figures["perfect"], figures["empty"], figures["random"], _pays(trials.kind)
-        )
+        where = (perfect.failed and trials.oracle_place) or _pays(trials.kind)
+        worth = figures["perfect"], figures["empty"], figures["random"]
+        findings += earnings.not_perfect(*worth, where, trials.oracle, perfect.failed)
         played.append(perfect)
     played += [once, empty]
     findings += _luck(trials.kind, played)

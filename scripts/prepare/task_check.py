@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from fieldkit.records import Task
+from fieldkit.records import ActionKind, Task, Trajectory
+from rollout.envs.configured import oracle_of
 from rollout.envs.registry import environment_of
 from rollout.sandbox.command import SandboxSettings
 from rollout.tasks import TaskProblem
-from rollout.yardsticks import DO_NOTHING, ORACLE, has_oracle
+from rollout.yardsticks import DO_NOTHING, ORACLE, has_oracle, oracle_replies
 from scripts.base.display import Progress
 from scripts.prepare.task_sets import play_yardstick, why_unsolved
 
@@ -27,6 +28,26 @@ def misfits(path: Path, tasks: Mapping[int, Task], sandbox: SandboxSettings) -> 
         for line, task in tasks.items()
         for reason in environment_of(task).fits(task, sandbox)
     ]
+
+
+_ERROR = str({"error": ""})[:-3]
+"""How the answer of a tool that raised begins."""
+
+
+def _why_not(task: Task, played: Trajectory) -> str:
+    """Why an oracle's episode did not pass: what it missed, and of a run's environment its function
+    and the first of its calls that failed. Each reply of such an oracle is a call but the last."""
+    missed, use = why_unsolved(played.grade), oracle_of(task.env)
+    if not use:
+        return missed
+    missed += f"; oracle = {use}"
+    n_calls = len(oracle_replies(task)) - 1
+    for number, turn in enumerate(played.turns[:n_calls], 1):
+        if turn.action.kind is not ActionKind.RUN:
+            return f"{missed}: call {number}, {turn.text:.200}: there is no such tool"
+        if (turn.observation or "").startswith(_ERROR):
+            return f"{missed}: call {number}, {turn.text:.200}: {turn.observation:.200}"
+    return missed
 
 
 def play(
@@ -47,7 +68,7 @@ def play(
                 if name == DO_NOTHING and passed:
                     why = "doing nothing passes it"
                 elif name == ORACLE and not passed:
-                    why = f"its oracle does not pass ({why_unsolved(trajectory.grade)})"
+                    why = f"its oracle does not pass ({_why_not(played[line], trajectory)})"
                 if why:
                     problems.append(TaskProblem(f"{path}:{line}", trajectory.task_id, why))
             n_passed[name] = sum(t.grade.passed for t in trajectories)

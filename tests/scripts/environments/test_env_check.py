@@ -243,6 +243,30 @@ def test_the_calls_of_an_oracle_are_the_perfect_episode(tmp_path: Path) -> None:
     assert found.figures["perfect"]["passed"]
 
 
+def test_an_oracle_whose_call_fails_is_named_with_it_and_not_the_environment(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "def solution(**row):\n    return [('read', {}), ('guess', {'nmber': 1})]\n"
+        "def other(**row):\n    return [('read', {}), ('guss', {'number': 1})]\n"
+        "def idle(**row):\n    return [('read', {})]\n"
+    )
+    [error] = checked("Sound", oracle=f"{file}:solution").findings
+    assert error.where == f"{file}:1"
+    assert error.text == (
+        f"the episode of oracle = {file}:solution does not pass: {{'reward': 0.0}}; call 2,"
+        " guess(nmber=1): TypeError: Sound.guess() got an unexpected keyword argument 'nmber'"
+    )
+    [error] = checked("Sound", oracle=f"{file}:other").findings
+    assert error.where == f"{file}:3"
+    said = f"oracle = {file}:other: call 2, guss(number=1): there is no tool 'guss'; did you mean"
+    assert error.text.startswith(said)
+    [error] = checked("Sound", oracle=f"{file}:idle").findings
+    assert error.text.startswith(f"the episode of oracle = {file}:idle does not pass")
+    assert error.where == line_of("def get_reward", "class Sound")
+
+
 def test_passes_that_names_no_part_of_the_reward_names_the_parts() -> None:
     with pytest.raises(BadInput, match="'correct', which is no part of the reward; parts: reward"):
         checked("Sound", passes="correct >= 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,29 @@ def test_both_yardsticks_meet_one_event_loop(
     with test_worth.vault(tmp_path):
         found = play(tmp_path / "tasks.jsonl", tasks, tmp_path, lambda *_: None)
     assert found == ([], "do-nothing passes 0 of 4, the oracle 4 of 4")
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        (
+            "('say', {'wrd': word})",
+            r': call 2, say {"wrd": "zq0"}: {\'error\': .*argument \'wrd\'"}',
+        ),
+        ("('sya', {'word': word})", r': call 2, sya {"word": "zq0"}: there is no such tool'),
+        ("('say', {'word': 'x'})", ""),
+    ],
+)
+def test_an_oracle_with_a_faulty_call_is_named_with_its_function_and_the_call(
+    calls: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = test_worth.CODE.replace('("say", {"word": word})', calls)
+    monkeypatch.setattr(test_worth, "CODE", code)
+    with test_worth.vault(tmp_path):
+        file = tmp_path / "tasks.jsonl"
+        [problem], _ = play(file, {1: test_worth.TASKS[0]}, tmp_path, lambda *_: None)
+    begins = rf"its oracle does not pass \(passes opened >= 1: is 0; oracle = {tmp_path}/vault.py"
+    assert re.fullmatch(rf"{begins}:solution{says}\)", problem.reason), problem.reason
 
 
 @pytest.mark.parametrize("play", [False, True])
