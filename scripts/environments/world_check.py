@@ -8,6 +8,7 @@ was asked instead of a line.
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, MissingOracle, Site, World
+from rollout.envs.openenv.openenv_client import HungUp, ResetRaised
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from scripts.environments import earnings
@@ -36,6 +38,8 @@ from scripts.environments.world_episode import (
 
 _SHOWS_TOOLS = "hermes"
 """A form of tool calls in which an opening has the schemas of its tools."""
+
+_MISSING = re.compile(r"reset\(\) missing \d+ required .*arguments?: (.+)")
 
 _SECOND_SECONDS = 5.0
 """How long a second session may take to open beside a first one."""
@@ -67,22 +71,43 @@ def check_world(
     progress: Callable[[str, int, int], None],
 ) -> Checked:
     """Play all trials. use: what was named, for the report. say: called with lines for a person.
-    Raises as the first `World.reset`; a later failure is a finding."""
-    with bare_site(say) as site:
-        found, figures = asyncio.run(_checked(trials, site, progress))
-    return Checked(use, tuple(found), figures)
-
-
-async def _checked(
-    trials: WorldTrials, site: Site, progress: Callable[[str, int, int], None]
-) -> tuple[list[Finding], dict[str, Any]]:
-    tools = await _tools(trials, site)
-    findings, figures = _of_schemas(tools), {"tools": tools}
+    Raises as the first `World.reset` where no episode can begin, as without a server; what the
+    environment itself does wrong there, and every later failure, is a finding."""
+    findings: list[Finding] = []
+    figures: dict[str, Any] = {}
     try:
-        await _play_all(trials, site, findings, figures, progress)
+        with bare_site(say) as site:
+            asyncio.run(_check(trials, site, findings, figures, progress))
     except (BadInput, Unavailable) as e:
-        findings.append(Finding(Level.ERROR, "", str(e)))
-    return findings, figures
+        if not figures and not isinstance(e, ResetRaised | HungUp):
+            raise
+        text = f"{e}{_column_to_give(str(e), trials.tasks[0].env)}"
+        findings.append(Finding(Level.ERROR, "", text))
+    return Checked(use, tuple(findings), figures)
+
+
+def _column_to_give(failed: str, name: str) -> str:
+    """What to do where a server's reset has parameters that nothing gives."""
+    missing = _MISSING.search(failed)
+    if missing is None:
+        return ""
+    columns = " and ".join(f"`{column}`" for column in re.findall(r"'(\w+)'", missing[1]))
+    return (
+        f"; give {columns} as a column of every row, with `--rows FILE`, or in `config` of"
+        f" [envs.{name}] in run.toml"
+    )
+
+
+async def _check(
+    trials: WorldTrials,
+    site: Site,
+    findings: list[Finding],
+    figures: dict[str, Any],
+    progress: Callable[[str, int, int], None],
+) -> None:
+    figures["tools"] = await _tools(trials, site)
+    findings += _of_schemas(figures["tools"])
+    await _play_all(trials, site, findings, figures, progress)
 
 
 async def _play_all(

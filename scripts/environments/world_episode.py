@@ -7,6 +7,7 @@ times.
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.eval.grade import Grade
 from fieldkit.records import StopReason, Task
 from rollout.envs.base import Environment, Message, Reply, Site, World
@@ -55,9 +56,16 @@ class WorldPlayed:
 @contextmanager
 def bare_site(say: Callable[[str], None]) -> Iterator[Site]:
     """A site for worlds in which no command of a policy runs. say: called with lines for a
-    person."""
-    with tempfile.TemporaryDirectory() as scratch:
-        yield Site(SandboxSettings(), Path(scratch), say=say)
+    person. Its files are removed, except after an error, which may name a log among them."""
+    scratch, kept = Path(tempfile.mkdtemp(prefix="grpo-env-")), False
+    try:
+        yield Site(SandboxSettings(), scratch, say=say)
+    except FieldkitError:
+        kept = (scratch / "log").is_dir()
+        raise
+    finally:
+        if not kept:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 async def play(world: World, task: Task, choose: Choose, most: int) -> WorldPlayed:

@@ -47,6 +47,14 @@ class NoConnection(Unavailable):
     """No session can be opened at that address now."""
 
 
+class ResetRaised(Unavailable):
+    """The environment raised in reset."""
+
+
+class HungUp(Unavailable):
+    """The server closed the connection instead of answering; it may have ended."""
+
+
 class AtCapacity(Exception):
     """The server has no session left. most: how many it has in all, where it says so."""
 
@@ -141,12 +149,12 @@ class Session:
         return cls(connection, where, limits)
 
     async def reset(self, options: Mapping[str, Any]) -> Answer:
-        """Begin an episode. Raises `AtCapacity`, which ends the session, and `Unavailable` with the
-        environment's message if the environment raises in reset."""
+        """Begin an episode. Raises `AtCapacity`, which ends the session, and `ResetRaised` with the
+        environment's message."""
         try:
             return self._read(await self._ask("reset", dict(options)), "reset")
         except ActionRefused as e:
-            raise Unavailable(f"{self._url}: reset: {e}") from e
+            raise ResetRaised(f"{self._url}: reset: {e}") from e
 
     async def step(self, action: Mapping[str, Any]) -> Answer:
         """Take one action. Raises `ActionRefused`."""
@@ -207,7 +215,7 @@ class Session:
                 raise Unavailable(
                     f"{self._url}: {kind}: an answer of more than {most:g} MiB"
                 ) from e
-            raise Unavailable(f"{self._url}: {kind}: the server hung up ({e})") from e
+            raise HungUp(f"{self._url}: {kind}: the server hung up ({e})") from e
 
     def _decoded(self, kind: str, raw: str | bytes) -> Mapping[str, Any]:
         try:

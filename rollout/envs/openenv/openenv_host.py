@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import signal
@@ -39,8 +40,13 @@ def end_with_owner() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+class NoSuchApp(Exception):
+    """A module has no app of that name."""
+
+
 def load(app: str, folder: str) -> Any:
-    """The app that `app` names. A relative file or a module is looked for in `folder`."""
+    """The app that `app` names. A relative file or a module is looked for in `folder`. Raises
+    `NoSuchApp`."""
     where, _, name = app.rpartition(":")
     if where.endswith(".py"):
         module = load_file(Path(os.path.normpath(Path(folder, where))))
@@ -49,8 +55,17 @@ def load(app: str, folder: str) -> Any:
         module = importlib.import_module(where)
     found = module
     for part in name.split("."):
+        if not hasattr(found, part):
+            apps = ", ".join(f"`{n}`" for n, value in vars(module).items() if is_app(value))
+            has = f"it has {apps}" if apps else "no app is there: `app = create_app(...)` makes one"
+            raise NoSuchApp(f"{where} has no `{name}`; {has}")
         found = getattr(found, part)
     return found
+
+
+def is_app(value: Any) -> bool:
+    """Whether it is an object that is called as an ASGI app is."""
+    return callable(value) and inspect.iscoroutinefunction(type(value).__call__)
 
 
 def folders_of(path: Path) -> tuple[list[Path], str]:
@@ -95,6 +110,9 @@ def main() -> int:
         import uvicorn
 
         loaded = load(app, folder)
+    except NoSuchApp as e:
+        tell(error="name", text=str(e))
+        return 1
     except Exception as e:
         missing = e.name if isinstance(e, ModuleNotFoundError) else None
         traceback.print_exc()  # in the log before the owner looks there

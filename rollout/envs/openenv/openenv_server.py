@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import threading
 import time
@@ -33,6 +34,7 @@ from rollout.envs.openenv.openenv_host import HOST
 
 _STOP_SECONDS = 6.0  # for a server to shut down after SIGTERM
 _LEFT_SECONDS = 1.0  # the same for one that has outlived its owner already
+_GONE_SECONDS = 1.0  # from the end of a connection to the end of the process
 _LOG_TAIL_BYTES = 4000
 _LOG_SHOWN = 600  # characters
 
@@ -138,6 +140,11 @@ class LocalServer:
         if await self.address() == seen:
             await asyncio.to_thread(self.stop)
 
+    async def ending(self) -> str:
+        """How it ended, with the end of its log; empty while it runs. For one whose connection
+        broke: that comes a moment before the end of its process, which this waits for."""
+        return await asyncio.to_thread(self._ended, _GONE_SECONDS)
+
     def stop(self) -> None:
         """End it with everything that it started."""
         with self._starting:
@@ -145,6 +152,17 @@ class LocalServer:
 
     def _running(self) -> bool:
         return self._port != 0 and self._child is not None and self._child.poll() is None
+
+    def _ended(self, seconds: float = 0.0) -> str:
+        """How it ended within so many seconds; empty if it did not."""
+        if self._child is None:
+            return ""
+        try:
+            code = self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return ""
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        return f"its server ended ({how}){self._last_error()}"
 
     def _give_up(self) -> None:
         """Cancel a start that is no longer wanted: its thread notices, and Ctrl-C waits for it."""
@@ -156,7 +174,7 @@ class LocalServer:
             if self._running():
                 return
             if self._child is not None:
-                self._lines.append(f"envs.{self.launch.name}: its server ended{self._last_error()}")
+                self._lines.append(f"envs.{self.launch.name}: {self._ended()}")
                 self._stop()
             self._end_what_was_left()
             self._start()
@@ -228,6 +246,8 @@ class LocalServer:
                 f"{where}: port {launch.port} on {HOST} is busy ({holder(launch.port)}); end that"
                 " program if it is yours, or leave out url to take any free port"
             )
+        if said.get("error") == "name":
+            raise BadInput(f"{where}: serve = {launch.app}: {said['text']}")
         if said.get("error") == "import":
             why = self._last_error()
             if missing := said["missing"]:

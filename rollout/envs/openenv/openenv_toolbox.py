@@ -19,6 +19,7 @@ from rollout.envs.openenv.openenv_client import (
     ActionRefused,
     Answer,
     AtCapacity,
+    HungUp,
     Limits,
     Session,
     addresses,
@@ -139,7 +140,10 @@ class OpenEnv:
         """
         # First, because it fails at once if nothing answers; a session is waited for.
         action = await self._schema()
-        session, first = await self._sessions.begin({**self.source.options, **options})
+        try:
+            session, first = await self._sessions.begin({**self.source.options, **options})
+        except HungUp as e:
+            raise await self.explained(e) from e
         try:
             if first.done:
                 raise BadInput(
@@ -178,6 +182,11 @@ class OpenEnv:
             if isinstance(failed, BaseException):
                 raise failed
         return len(opened)
+
+    async def explained(self, failed: HungUp) -> HungUp:
+        """The failure with how our own server ended, if it did."""
+        ended = "" if self._server is None else await self._server.ending()
+        return HungUp(f"{failed}; {ended}" if ended else str(failed))
 
     async def end(self, session: Session) -> None:
         """Close a session that `begin` gave."""
@@ -251,6 +260,8 @@ class OpenEnvToolbox:
             answer = await self._session.step(tool.action(call.arguments))
         except ActionRefused as e:
             raise ToolFailure(str(e)) from e
+        except HungUp as e:
+            raise await self._of.explained(e) from e
         self.earned.append(answer.reward)
         self.done = answer.done
         seen, show = answer.observation, self._of.source.show

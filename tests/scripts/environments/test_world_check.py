@@ -6,6 +6,9 @@ every style has the same worlds.
 
 from __future__ import annotations
 
+import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,9 +83,46 @@ def test_a_step_that_fails_is_an_error_that_names_what_was_asked(servers: None) 
     assert "step: no answer within 0.5 s" in error.text
 
 
-def test_a_server_that_cannot_begin_is_no_finding_but_unavailable(servers: None) -> None:
-    with pytest.raises(Unavailable, match=r"reset: .*the ball is lost"):
-        of(served("app", config={"fault": "reset:raise"}))
+def test_a_server_that_is_not_there_is_no_finding_but_unavailable() -> None:
+    with pytest.raises(Unavailable, match="is the server running"):
+        of(EnvSettings("", "reward > 0.5", style="openenv", url="http://127.0.0.1:9"))
+
+
+def test_a_reset_that_raises_is_an_error_as_in_a_class(servers: None) -> None:
+    [error] = of(served("app", config={"fault": "reset:raise"})).findings
+    assert error.text.endswith("reset: the ball is lost")
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+def test_a_server_that_ends_itself_is_an_error_with_its_exit_code_and_a_log_that_stays(
+    when: str, servers: None
+) -> None:
+    found = of(served("app", config={"fault": f"{when}:die"}))
+    [error] = found.findings
+    assert f"/ws: {when}: the server hung up" in error.text
+    said = re.search(
+        r"; its server ended \(exit code 7\); its log (\S+) ends with: .*lost", error.text
+    )
+    assert said, error.text
+    log = Path(said[1])
+    assert "the board is lost" in log.read_text(encoding="utf-8")
+    shutil.rmtree(log.parents[1])
+
+
+def test_a_sound_check_leaves_no_file(
+    servers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert of(served("app")).sound
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_column_that_reset_needs_is_named_with_what_gives_it(servers: None) -> None:
+    [error] = of(served("app", config={"fault": "reset:needs"})).findings
+    assert error.text.endswith(
+        "arguments: 'level' and 'size'; give `level` and `size` as a column of every row, with"
+        " `--rows FILE`, or in `config` of [envs.own] in run.toml"
+    )
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,15 @@ async def misbehave(socket: WebSocket, how: str) -> None:
         case "hang":
             await asyncio.Event().wait()
         case "die":
+            print("the board is lost", flush=True)
             os._exit(7)
         case "hang_up":
             await socket.close(1011)
         case "raise":
             raise Problem("EXECUTION_ERROR", "the ball is lost")
+        case "needs":
+            needs = "2 required positional arguments: 'level' and 'size'"
+            raise Problem("EXECUTION_ERROR", f"Guess.reset() missing {needs}")
         case "factory":
             raise Problem("FACTORY_ERROR", "Failed to create environment from factory 'Guess'")
         case "huge":

@@ -20,7 +20,14 @@ from rollout.envs.openenv.openenv_client import fetch_schema
 from rollout.sandbox.child import readable
 from scripts.base.checkout import ROOT
 from tests.rollout.envs.openenv.openenv_double import ACTION
-from tests.rollout.envs.openenv.openenv_local import QUICK, count, launch, local, sessions
+from tests.rollout.envs.openenv.openenv_local import (
+    DOUBLE,
+    QUICK,
+    count,
+    launch,
+    local,
+    sessions,
+)
 
 OWNER = """
 import asyncio, sys
@@ -94,7 +101,7 @@ async def test_a_server_that_was_killed_is_started_again_and_its_end_is_said(
         await readable(ended)  # its first thread may be gone before the others
         os.close(ended)
         assert await fetch_schema(await server.address(), QUICK) == ACTION
-    assert said[1].startswith("envs.guess: its server ended")
+    assert said[1].startswith("envs.guess: its server ended (signal SIGKILL)")
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])
@@ -270,7 +277,14 @@ async def test_a_port_that_is_taken_is_named_with_who_holds_it(tmp_path: Path) -
         ("server.py", 'write "module:app" or "path/to/file.py:app"'),
         ("no/such/server.py:app", "no/such/server.py: no such file"),
         ("no_such_module:app", "No module named 'no_such_module'"),
-        ("json:app", "module 'json' has no attribute 'app'"),
+        (
+            "json:app",
+            r"json has no `app`; no app is there: `app = create_app\(\.\.\.\)` makes one$",
+        ),
+        (
+            f"{DOUBLE}:ap",
+            "openenv_double.py has no `ap`; it has `app`, `many`, `two`, `one`, `tools`$",
+        ),
     ],
 )
 async def test_a_wrong_setting_says_what_to_write(tmp_path: Path, app: str, reason: str) -> None:
