@@ -132,7 +132,9 @@ def _engine(ctx: Context) -> str:
 def _prompts(ctx: Context) -> str:
     longest, limits = check_prompts(ctx), ctx.config.rollout
     if not longest:
-        return "not measured: an environment writes them"
+        own = [f"`grpo env check {name} --run {ctx.folder.typed}`" for name in ctx.config.envs]
+        does = f"; {', '.join(own)} measures them" if own else ""
+        return f"not measured: an environment writes them{does}"
     return f"the longest takes {longest} of {limits.max_model_len} tokens"
 
 

@@ -28,6 +28,11 @@ def check_text(checked: Checked) -> str:
             lines.append(f"{name}: reward {_number(figures[key]['reward'])}{_passed(figures[key])}")
     if "sessions" in figures:
         lines.append(f"sessions at once: {figures['sessions']}")
+    if context := figures.get("context_tokens"):
+        lines.append(
+            f"context: the longest opening takes {context['opening']} of"
+            f" {context['max_model_len']} tokens, the longest answer {context['answer']}"
+        )
     if "reset_ms" in figures:
         times = f"reset {figures['reset_ms']:.2g} ms"
         if figures["step_ms"] is not None:

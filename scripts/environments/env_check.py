@@ -19,13 +19,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
+from rollout.envs.base import Opening
+from rollout.envs.tool_calls import TOOL_FORMS
+from rollout.envs.tool_world import opening
+from rollout.settings import EpisodeSettings
 from scripts.environments import checker
 from scripts.environments.contract import Finding, Level
 from scripts.environments.order import Order
+
+if TYPE_CHECKING:  # its import takes seconds
+    from rollout.transcript import ChatRenderer
 
 START_SECONDS = 120.0
 """The time for starting Python and our imports."""
@@ -44,6 +51,8 @@ class Checked:
     use: str
     findings: tuple[Finding, ...]
     figures: dict[str, Any]
+    """By name, JSON-ready. `longest`: the longest prompt (with what `reset` shows) and the longest
+    answer of a tool that were played, by their characters."""
 
     @property
     def sound(self) -> bool:
@@ -53,7 +62,8 @@ class Checked:
     def plain(self) -> dict[str, Any]:
         """JSON-ready values."""
         findings = [f.plain() for f in self.findings]
-        return {"use": self.use, "sound": self.sound, "findings": findings, **self.figures}
+        figures = {name: value for name, value in self.figures.items() if name != "longest"}
+        return {"use": self.use, "sound": self.sound, "findings": findings, **figures}
 
 
 def check_environment(order: Order, progress: Callable[[str, int, int], None]) -> Checked:
@@ -81,6 +91,43 @@ def check_environment(order: Order, progress: Callable[[str, int, int], None]) -
             child.wait()
             if child.stdout is not None:
                 child.stdout.close()
+
+
+def with_context(
+    checked: Checked, renderer: ChatRenderer, form: str, fallback: str, limits: EpisodeSettings
+) -> Checked:
+    """The result, with the tokens that a run's policy reads at most before its first reply and of
+    one answer, and what is wrong with them.
+
+    renderer, form (of tool calls), limits: the run's. fallback: as in `ToolWorld`.
+    """
+    if "longest" not in checked.figures:  # no episode came to its end
+        return checked
+    longest, tools = checked.figures["longest"], checked.figures["tools"]
+    begins = opening(TOOL_FORMS.named(form), longest["prompt"], tools, fallback)
+    alone = Opening(({"role": "user", "content": longest["answer"]},))
+    tokens = {
+        name: len(renderer.start(shown.messages, shown.tools).prompt_ids)
+        for name, shown in (("opening", begins), ("answer", alone))
+    }
+    reply, most = limits.max_new_tokens, limits.max_model_len
+    too_long = (
+        f"tokens, which with a reply of rollout.max_new_tokens = {reply} exceed"
+        f" engine.max_model_len = {most}"
+    )
+    found = []
+    if tokens["opening"] + reply > most:
+        text = f"an episode begins with {tokens['opening']} {too_long},"
+        text += " so it ends before the first reply (CONTEXT_FULL): shorten what reset shows or the"
+        text += " prompt, or raise engine.max_model_len"
+        found.append(Finding(Level.ERROR, "", text))
+    if tokens["answer"] + reply > most:
+        text = f"an answer of a tool has {tokens['answer']} {too_long}, so the episode ends with it"
+        text += " (CONTEXT_FULL): shorten it, or raise engine.max_model_len"
+        found.append(Finding(Level.WARNING, "", text))
+    context = {**tokens, "max_model_len": most}
+    figures = {**checked.figures, "context_tokens": context}
+    return Checked(checked.use, (*checked.findings, *found), figures)
 
 
 def _watched(

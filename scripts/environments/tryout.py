@@ -56,6 +56,10 @@ def run_trials(
     findings += _luck(trials.kind, played)
     if not trials.ends:
         findings += unset_end(trials.kind, [p.flags for p in played if p.calls])
+    figures["longest"] = {
+        "prompt": list(max(played, key=lambda p: len(p.opening)).prompt),
+        "answer": max((said for p in played for said in p.said), key=len, default=""),
+    }
     figures["reset_ms"] = 1000 * statistics.median(p.reset_s for p in played)
     steps = sorted(s for p in played for s in p.call_s)
     figures["step_ms"] = 1000 * statistics.median(steps) if steps else None

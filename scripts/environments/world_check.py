@@ -17,7 +17,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import Task
-from rollout.envs.base import Environment, Message, MissingOracle, Site, World
+from rollout.envs.base import Environment, Message, MissingOracle, Opening, Site, World
 from rollout.envs.openenv.openenv_client import HungUp, ResetRaised
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
@@ -105,7 +105,7 @@ async def _check(
     figures: dict[str, Any],
     progress: Callable[[str, int, int], None],
 ) -> None:
-    figures["tools"] = await _tools(trials, site)
+    figures["tools"] = list((await _opening(trials, site, trials.tasks[0])).tools or ())
     findings += _of_schemas(figures["tools"])
     await _play_all(trials, site, findings, figures, progress)
 
@@ -152,17 +152,22 @@ async def _play_all(
     finally:
         await world.close()  # of an episode that a failure cut short
     played += [once, empty]
+    longest = max(played, key=lambda p: len(p.opened))
+    figures["longest"] = {
+        "prompt": list((await _opening(trials, site, longest.task)).messages),
+        "answer": max((said for p in played for said in p.said), key=len, default=""),
+    }
     steps = sorted(s for p in played for s in p.step_s)
     figures["reset_ms"] = 1000 * statistics.median(p.reset_s for p in played)
     figures["step_ms"] = 1000 * statistics.median(steps) if steps else None
     figures["slowest_step_ms"] = 1000 * steps[-1] if steps else None
 
 
-async def _tools(trials: WorldTrials, site: Site) -> list[Schema]:
-    """The tools' schemas, as an opening for a template with tools has them."""
+async def _opening(trials: WorldTrials, site: Site, task: Task) -> Opening:
+    """What a task begins with, for a template with tools: its messages do not describe them."""
     world = trials.environment.make(replace(site, tool_form=_SHOWS_TOOLS))
     try:
-        return list((await world.reset(trials.tasks[0], 0)).tools or ())
+        return await world.reset(task, 0)
     finally:
         await world.close()
 

@@ -29,6 +29,7 @@ Choose = Callable[[Sequence[Message]], Awaitable[str | None]]
 class WorldPlayed:
     """One episode: the replies, and what the world answered."""
 
+    task: Task
     opening: tuple[Message, ...]
     replies: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -38,6 +39,11 @@ class WorldPlayed:
     grade: Grade = field(default_factory=lambda: Grade(()))
     reset_s: float = 0.0
     step_s: list[float] = field(default_factory=list)
+
+    @property
+    def opened(self) -> str:
+        """What it began with, as one text."""
+        return "\n".join(message["content"] for message in self.opening)
 
     @property
     def talk(self) -> list[Message]:
@@ -88,7 +94,7 @@ async def begin(world: World, task: Task) -> WorldPlayed:
     """Reset the world."""
     began = time.perf_counter()
     opening = await world.reset(task, 0)
-    return WorldPlayed(opening.messages, reset_s=time.perf_counter() - began)
+    return WorldPlayed(task, opening.messages, reset_s=time.perf_counter() - began)
 
 
 async def step(world: World, played: WorldPlayed, reply: str) -> None:

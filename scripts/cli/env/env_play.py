@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 from scripts.base.invocation import tell
 from scripts.cli.arguments import (
     Ends,
@@ -24,6 +24,9 @@ from scripts.cli.arguments import (
     refuse,
     typed_again,
 )
+
+if TYPE_CHECKING:
+    from scripts.environments.env_check import Checked
 
 Rows = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Rows for reset(**row), one JSON a line.")
@@ -111,6 +114,8 @@ def check(
                 **trial,
             )
             checked = check_environment(order, progress)
+    if run:
+        checked = _in_context(checked, name, run)
     if json_:
         print_json(checked.plain())
     else:
@@ -118,6 +123,29 @@ def check(
     if not checked.sound:
         n = sum(f.level == "error" for f in checked.findings)
         raise BadInput(f"{name}: {n} error(s)")
+
+
+def _in_context(checked: Checked, name: str, run: str) -> Checked:
+    """The result, with what the run's model and limits say of the texts. Without the model, which
+    is not downloaded for that, the result as it is."""
+    from scripts.environments.env_check import with_context
+    from scripts.phases.context import run_model
+    from scripts.run.config import read_config
+    from scripts.run.folder import open_run
+    from scripts.run.template import chat_renderer, tool_form
+
+    def not_here(hub_id: str) -> Path:
+        raise BadInput(f"{hub_id} is not here yet; `grpo doctor {folder.typed}` downloads it")
+
+    folder = open_run(run)
+    config = read_config(folder.config)
+    try:
+        model_dir = run_model(folder, config.model.path, not_here)
+        renderer, form = chat_renderer(config.model, model_dir), tool_form(config.model, model_dir)
+    except (BadInput, Unavailable) as e:
+        tell(f"how much of the context its texts take is not measured: {e}")
+        return checked
+    return with_context(checked, renderer, form, config.envs[name].fallback, config.rollout)
 
 
 def play(

@@ -193,7 +193,8 @@ def test_an_environment_writes_its_prompts_so_they_are_not_measured(
     findings = {f.name: f for f in examine_run(run)}
     assert [f.name for f in findings.values() if not f.ok] == []
     assert findings["envs"].text == "game (tests/rollout/envs/counter.py:Counter)"
-    assert findings["prompts"].text == "not measured: an environment writes them"
+    check = f"`grpo env check game --run {run.typed}` measures them"
+    assert findings["prompts"].text == f"not measured: an environment writes them; {check}"
 
 
 SQL = {

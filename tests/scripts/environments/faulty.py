@@ -162,6 +162,29 @@ class Waits(Sound):
         return await answers.get()
 
 
+class Tells(Sound):
+    said: int
+    """Words of what `reset` shows."""
+    answered = 1
+    """The same of what `read` answers."""
+
+    def reset(self, **row: Any) -> str:
+        super().reset(**row)
+        return "word " * self.said
+
+    def read(self) -> str:
+        """Read a text."""
+        return "word " * self.answered
+
+
+class TellsMuch(Tells):
+    said = 200
+
+
+class AnswersMuch(Tells):
+    said, answered = 1, 200
+
+
 class OneStep:
     def reset(self, **row: Any) -> str:
         return "Act."

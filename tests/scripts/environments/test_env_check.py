@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
+from rollout.settings import EpisodeSettings
+from rollout.transcript import ChatRenderer
 from scripts.environments.check_text import check_text
 from scripts.environments.checker import check
-from scripts.environments.env_check import Checked, check_environment
+from scripts.environments.env_check import Checked, check_environment, with_context
 from scripts.environments.order import Order
 from tests.fieldkit.answering import answering, said
+from tests.tiny_model import make_tiny_model
 
 FAULTY = Path(__file__).with_name("faulty.py")
 LINES = FAULTY.read_text().splitlines()
@@ -201,6 +204,47 @@ def test_an_end_that_is_not_set_is_suggested() -> None:
     assert "`--ends over`" in warning.text
     assert warning.where == line_of("self.over = False", "class Sound")
     assert checked("Sound").findings == ()
+
+
+@pytest.fixture(scope="module")
+def renderer(tmp_path_factory: pytest.TempPathFactory) -> ChatRenderer:
+    return ChatRenderer(make_tiny_model(tmp_path_factory.mktemp("model")))
+
+
+def in_context(name: str, renderer: ChatRenderer, most: int, form: str = "text") -> Checked:
+    """Checked, and measured as a run with a context of `most` tokens would."""
+    limits = EpisodeSettings(max_new_tokens=20, max_model_len=most)
+    return with_context(checked(name), renderer, form, "", limits)
+
+
+def test_a_first_text_that_does_not_fit_the_context_is_an_error(renderer: ChatRenderer) -> None:
+    found = in_context("TellsMuch", renderer, 600)
+    tokens = found.figures["context_tokens"]["opening"]
+    assert 200 < tokens <= 580
+    assert found.findings == ()
+    [error] = in_context("TellsMuch", renderer, tokens + 19).findings
+    assert error.level == "error"
+    assert error.text.startswith(f"an episode begins with {tokens} tokens, which with a reply of")
+    assert in_context("TellsMuch", renderer, tokens + 20).sound
+    assert "longest" not in found.plain()
+
+
+def test_the_tools_take_room_in_the_context_as_the_run_shows_them(renderer: ChatRenderer) -> None:
+    def tokens(form: str) -> int:
+        found = in_context("Sound", renderer, 600, form)
+        taken: int = found.figures["context_tokens"]["opening"]
+        return taken
+
+    prompt = "Find a number from 1 to 6."
+    bare = len(renderer.opening_ids([{"role": "user", "content": prompt}]))
+    assert bare == tokens("hermes") < tokens("text")  # this template shows no tools
+
+
+def test_an_answer_that_alone_fills_the_context_is_a_warning(renderer: ChatRenderer) -> None:
+    found = in_context("AnswersMuch", renderer, 200)
+    assert found.sound
+    [warning] = found.findings
+    assert "so the episode ends with it (CONTEXT_FULL)" in warning.text
 
 
 def test_one_tool_called_step_is_a_warning() -> None:

@@ -147,6 +147,15 @@ def test_a_perfect_episode_is_played_and_one_that_does_not_pass_is_an_error() ->
     assert error == "the perfect episode does not pass: {'reward': 0.0}"
 
 
+def test_the_longest_texts_are_kept_without_the_tools() -> None:
+    rows = [{"prompt": text, "answer": 1} for text in ("Short. ", "A long one. ", "Long. ")]
+    longest = of_class("AnswersMuch", tasks=row_tasks("own", rows, "rows")).figures["longest"]
+    assert longest == {
+        "prompt": [{"role": "user", "content": "A long one. word "}],
+        "answer": "word " * 200,
+    }
+
+
 def test_a_model_plays_the_same_worlds() -> None:
     replies = [said("\n".join(f"guess: {n}" for n in range(1, 7)))]
     with answering(replies) as endpoint:

@@ -19,6 +19,7 @@ from scripts.base.checkout import ROOT
 from scripts.run.config import read_config
 from tests.rollout.envs.openenv.openenv_local import DOUBLE, THIS_PYTHON, launch, local
 from tests.scripts.typed import BAD_INPUT, grpo
+from tests.tiny_model import make_tiny_model
 
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
 PAGE = (ROOT / "docs" / "environments.md").read_text()
@@ -118,6 +119,25 @@ def test_a_faulty_environment_is_exit_2_with_its_line() -> None:
     assert f"{FAULTY}:" in ended.stdout
     assert "error: reset raised KeyError" in ended.stdout
     assert "1 error(s)" in ended.stderr
+
+
+def test_an_environment_of_a_run_is_measured_with_its_model_and_limits(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+
+    def checked(model: str, most: int) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "run.toml").write_text(
+            f'[model]\npath = "{model}"\n[engine]\nmax_model_len = {most}\n'
+            f'[envs.much]\nuse = "{FAULTY}:TellsMuch"\npasses = "reward >= 1"\nends = "over"\n'
+        )
+        return grpo("env", "check", "much", "--run", tmp_path, "--episodes", "8")
+
+    full = checked(str(model), 200)
+    assert full.returncode == BAD_INPUT
+    assert "of rollout.max_new_tokens = 96 exceed engine.max_model_len = 200" in full.stdout
+    assert re.search(r"^context: the longest opening takes \d+ of 200 tokens", full.stdout, re.M)
+    absent = checked("some/where", 200)
+    assert absent.returncode == 0, absent.stderr
+    assert "is not measured: some/where is not here yet; `grpo doctor" in absent.stderr
 
 
 def test_functions_are_checked_with_their_rows_and_reward_functions(tmp_path: Path) -> None:
