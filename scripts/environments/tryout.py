@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rollout.envs.user_code import place_of
@@ -15,6 +16,9 @@ from scripts.environments import earnings
 from scripts.environments.contract import Finding, Level
 from scripts.environments.end_attribute import unset_end
 from scripts.environments.instance import Instance, Played, Row, Trials, chance, recited
+
+Elsewhere = Callable[[Played], Played | None]
+"""Plays an episode's calls again in another process; None where that cannot be done."""
 
 
 def run_trials(
@@ -103,6 +107,23 @@ def _apart(trials: Trials, once: Played, one: Instance, other: Instance) -> list
     return _difference(
         trials.kind, once, one.end(begun, row), "two instances share state: beside another one it"
     )
+
+
+def same_elsewhere(
+    trials: Trials, tell: Callable[[str], None], elsewhere: Elsewhere
+) -> list[Finding]:
+    """Play an episode here and in another process; a finding if anything differs. Only there is the
+    order of a set another one. Raises `Broken`."""
+    here = Instance(trials, tell)
+    once = here.play(trials.rows[0], 0, chance(here.schemas, 0), trials.turns)
+    again = elsewhere(once)
+    if again is None:
+        return []
+    what = "the same seed and calls in another process gave something else"
+    return [
+        replace(found, text=f"{found.text}; as the order of a set does: sort what is shown")
+        for found in _difference(trials.kind, once, again, what)
+    ]
 
 
 def _luck(kind: type, played: Sequence[Played]) -> list[Finding]:

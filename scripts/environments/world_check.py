@@ -2,7 +2,8 @@
 
 Its code runs in a process of its own, so it is known by what it answers: the same worlds as in a
 run are played with replies drawn by chance, and with the same replies again. A finding names what
-was asked instead of a line.
+was asked instead of a line. One process of the server plays all of them: it is not started twice,
+so what differs between processes, as the order of a set does, is not found.
 """
 
 from __future__ import annotations

@@ -162,6 +162,24 @@ class Waits(Sound):
         return await answers.get()
 
 
+class Sets(Sound):
+    def read(self) -> str:
+        """Read some words."""
+        return " ".join({"a", "b", "c", "dd", "eee", str(self._tries)})
+
+
+class Once(Sets):
+    """Can be loaded by one process at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if os.getppid() != self._first():
+            raise OSError("it is taken")
+
+    def _first(self) -> int:
+        return int(os.environ.setdefault("FAULTY_ONCE", str(os.getppid())))
+
+
 class Tells(Sound):
     said: int
     """Words of what `reset` shows."""

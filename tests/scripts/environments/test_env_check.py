@@ -247,6 +247,18 @@ def test_an_answer_that_alone_fills_the_context_is_a_warning(renderer: ChatRende
     assert "so the episode ends with it (CONTEXT_FULL)" in warning.text
 
 
+def test_the_order_of_a_set_is_found_in_another_process() -> None:
+    [error] = apart("Sets").findings
+    assert error.text.startswith("the same seed and calls in another process gave something else")
+    assert "read, said" in error.text
+    assert error.text.endswith("; as the order of a set does: sort what is shown")
+    assert error.where == line_of("def read", "class Sets")
+
+
+def test_an_environment_that_cannot_be_loaded_twice_is_not_compared() -> None:
+    assert apart("Once").findings == ()
+
+
 def test_one_tool_called_step_is_a_warning() -> None:
     found = checked("OneStep")
     assert found.sound
