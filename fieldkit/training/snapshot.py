@@ -250,7 +250,7 @@ class LoraReferenceSnapshot:
 def _require_active(model: Module, names: Iterable[str]) -> None:
     """Raise `BadInput` where the model uses none of the adapters that a snapshot is of."""
     held = {adapter for name in names for adapter in adapters_of(name)}
-    layers = [m for m in model.modules() if hasattr(m, "disable_adapters")]
+    layers: list[Any] = [m for m in model.modules() if hasattr(m, "disable_adapters")]
     used = {a for layer in layers if layer.disable_adapters is False for a in layer.active_adapters}
     if held and layers and not held & used:
         raise BadInput(
@@ -266,7 +266,8 @@ def _require_same_scale(model: Module, file: Path, adapter_name: str) -> None:
     live = next((c for c in configs if isinstance(c, dict)), {}).get(adapter_name)
     stored = read_json(file) if live and file.is_file() else {}
     for key, usual in (("lora_alpha", 8), ("use_rslora", False), ("alpha_pattern", {})):
-        found, now = (stored.get(key, usual) or usual, getattr(live, key, usual) or usual)
+        found: Any = stored.get(key, usual) or usual
+        now = getattr(live, key, usual) or usual
         if stored and found != now:
             raise BadInput(
                 f"{file}: {key} is {found}, but {now} in the model's adapter {adapter_name!r}: "

@@ -425,7 +425,7 @@ def a_model(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) ->
         head_dim=16,
         tie_word_embeddings=True,
     )
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "qwen3")
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "qwen3")  # type: ignore[no-untyped-call]
     return tmp_path / "qwen3"
 
 

@@ -145,11 +145,11 @@ def test_a_row_of_families_is_each_sequence_by_itself(monkeypatch: pytest.Monkey
         assert torch.allclose(out[:, positions], alone.transpose(1, 2), atol=2e-2)
 
 
-class Live(TorchDispatchMode):
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The bytes of what operations made and nothing has let go of; `most` at a time."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.most = 0
         self._known: set[int] = set()
 
@@ -179,6 +179,6 @@ def test_a_block_holds_no_more_than_the_forecast_counts() -> None:
     query, key, value, of_out = drawn(positions, positions)
     inputs = [x.requires_grad_() for x in (query, key, value)]
     with Live() as live:
-        torch.autograd.grad(attention(*inputs, SCALING), inputs, of_out)
+        torch.autograd.grad(attention(query, key, value, SCALING), inputs, of_out)
     counted = HEADS * _A_SCORE * positions
     assert 0.8 * counted < live.most < 1.1 * counted
