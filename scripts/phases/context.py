@@ -266,7 +266,7 @@ def find_model(path: str, from_hub: Callable[[str], Path] = hub_model) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() or not may_be_hub_id(path):
-        what = "no model in it (no config.json)" if folder.exists() else "no such folder"
+        what = "no model folder there (no config.json)" if folder.exists() else "no such folder"
         raise BadInput(
             f"model.path: {folder}: {what}; name a model's folder, a hub id such as "
             f'"Qwen/Qwen2.5-7B-Instruct", or one of {", ".join(PACKAGED)}'

@@ -97,5 +97,5 @@ def test_a_path_that_is_neither_folder_nor_hub_id_is_refused(path: str) -> None:
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"no model in it \(no config\.json\)"):
+    with pytest.raises(BadInput, match=r"no model folder there \(no config\.json\)"):
         find_model(str(tmp_path))
