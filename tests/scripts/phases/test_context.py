@@ -35,7 +35,7 @@ def test_the_trainer_s_memory_is_that_of_the_dtype_in_which_it_may_load_the_base
     def need(dtype: Any) -> int:
         config = RunConfig(
             model=ModelSettings(path=str(tiny_model), adapter=str(adapter)),
-            trainer=TrainerSettings(dtype=dtype, tokens_per_microbatch=64),
+            trainer=TrainerSettings(dtype=dtype, tokens_per_microbatch=1),
             engine=EngineSettings(dtype="bfloat16"),
         )
         run = RunFolder(tmp_path)
