@@ -45,9 +45,10 @@ def by_chance(figures: Mapping[str, Any], where: str) -> list[Finding]:
         text += " and would take no part in training: return 0.0 for a failure"
         findings.append(Finding(Level.WARNING, where, text))
     if figures["mean"] is not None and figures["lowest"] == figures["highest"]:
-        which = "every episode of a random policy"
-        which += " that had a reward" if figures["unrewarded"] else ""
-        text = f"{which} is worth {figures['lowest']:g}: a group of equals"
+        which = "every episode of a random policy is worth"
+        if figures["unrewarded"]:
+            which = "every episode of a random policy that had a reward is worth"
+        text = f"{which} {figures['lowest']:g}: a group of equals"
         text += " teaches nothing, so a first reward has to be within reach of the policy"
         findings.append(Finding(Level.WARNING, where, text))
     if figures["passed"] is not None and figures["passed"] > MOSTLY:

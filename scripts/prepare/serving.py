@@ -151,8 +151,8 @@ def serve(offer: Offer, on_progress: Progress, on_ready: Callable[[], None]) -> 
                 *(folder, offer.model_dir, settings, offer.adapter, OFFERED, on_progress), make=make
             )
             with listening(Wish()) as wish:
+                server = find_engine(folder)  # first: its log is named even where it ends now
                 on_ready()
-                server = find_engine(folder)
                 while not wish.finish:
                     if server is None or wait_ended(server, _LOOK_SECONDS):
                         raise Unavailable(f"the server has ended. {_last_words(server)}")

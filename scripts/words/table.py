@@ -60,8 +60,6 @@ class Table:
 
     def blocks(self, width: int) -> list[RichTable]:
         """The same as tables of at most `width` characters a line: usually one."""
-        from rich.text import Text
-
         columns = [
             [heading.replace(": ", ":\n"), *(_narrow(row[i]) for row in self.rows)]
             for i, heading in enumerate(self.columns)
@@ -71,7 +69,6 @@ class Table:
         for part in _parts([size.least for size in sizes], width):
             widths = _widths([sizes[i] for i in part], width - _frame(len(part)))
             found.append(self._block([columns[i] for i in part], widths))
-        found[0].title = Text(self.title, "bold")
         return found
 
     def _block(self, columns: Sequence[Sequence[str]], widths: Sequence[int]) -> RichTable:
@@ -79,12 +76,7 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        block = RichTable(
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-        )
+        block = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for i, ((heading, *_), width) in enumerate(zip(columns, widths, strict=True)):
             justify: Literal["left", "right"] = "right" if i else "left"
             block.add_column(Text(heading), justify=justify, overflow="fold", width=width)
@@ -99,7 +91,7 @@ class Table:
         lines = [Text(typeable(note)) for note in self.notes]
         if self.alarm:
             lines.append(Text(self.alarm, "not dim not italic bold red"))
-        return Text("\n").join(lines) if lines else None
+        return Text("\n", "table.caption").join(lines) if lines else None
 
 
 @dataclass(frozen=True)
@@ -111,12 +103,12 @@ class OnTerminal:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RichTable | Text]:
-        blocks, notes = self.table.blocks(options.max_width), self.table.caption()
-        if len(blocks) == 1:
-            blocks[0].caption = notes
-        yield from blocks
-        if len(blocks) > 1 and notes is not None:  # as wide as the terminal, not as the last block
-            notes.style = "table.caption"
+        from rich.text import Text
+
+        # Title and notes are as wide as the terminal. Rich's own would be as narrow as the columns.
+        yield Text(self.table.title, "bold")
+        yield from self.table.blocks(options.max_width)
+        if (notes := self.table.caption()) is not None:
             yield notes
 
 
