@@ -78,7 +78,7 @@ def check_world(
     figures: dict[str, Any] = {}
     try:
         with bare_site(say) as site:
-            asyncio.run(_check(trials, site, findings, figures, progress))
+            asyncio.run(_play_all(trials, site, findings, figures, progress))
     except (BadInput, Unavailable) as e:
         if not figures and not isinstance(e, ResetRaised | HungUp):
             raise
@@ -99,18 +99,6 @@ def _column_to_give(failed: str, name: str) -> str:
     )
 
 
-async def _check(
-    trials: WorldTrials,
-    site: Site,
-    findings: list[Finding],
-    figures: dict[str, Any],
-    progress: Callable[[str, int, int], None],
-) -> None:
-    figures["tools"] = list((await _opening(trials, site, trials.tasks[0])).tools or ())
-    findings += _of_schemas(figures["tools"])
-    await _play_all(trials, site, findings, figures, progress)
-
-
 async def _play_all(
     trials: WorldTrials,
     site: Site,
@@ -119,6 +107,8 @@ async def _play_all(
     progress: Callable[[str, int, int], None],
 ) -> None:
     task = trials.tasks[0]
+    figures["tools"] = list((await _opening(trials, site, task)).tools or ())
+    findings += _of_schemas(figures["tools"])
     world = trials.environment.make(site)
     try:
         once = await play(world, task, drawn(trials.environment, task, 0), trials.turns)

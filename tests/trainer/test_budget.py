@@ -17,7 +17,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import Available
 from fieldkit.training.adapter import read_adapter, weight_bytes
-from tests.trainer.conftest import VOCABULARY, make_adapter, make_group
+from tests.trainer.conftest import SIZES, make_adapter, make_group
 from trainer import budget as trainer_budget
 from trainer.batch import collect
 from trainer.budget import (
@@ -415,16 +415,7 @@ def a_model(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) ->
     """The tiny model, or one of another kind."""
     if request.param == "llama":
         return tiny_model
-    config = Qwen3Config(  # whose heads are wider than what they read, and each has a norm
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        tie_word_embeddings=True,
-    )
+    config = Qwen3Config(**SIZES, head_dim=16)  # each head has a norm, and twice the width
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "qwen3")  # type: ignore[no-untyped-call]
     return tmp_path / "qwen3"
 
