@@ -35,12 +35,12 @@ def work_signal(group: RolloutGroup) -> Signal:
     so a pool would never converge. Such a group is trained on, but is no evidence about the pool. A
     turn penalty inside an environment's own reward parts cannot be separated from the work.
     """
-    begun = _begun(group)
-    grades = [t.grade for t in begun]
+    paid = list(filter(is_paid, group.trajectories))
+    grades = [t.grade for t in paid]
     if group.signal is not Signal.LEARNABLE or any(g.rewards for g in grades):
         return group.signal
     done = {tuple(result.passed for result in g.results) for g in grades}
-    ended = {t.stop_reason.by_itself for t in begun}
+    ended = {t.stop_reason.by_itself for t in paid}
     if len(done) > 1 or len(ended) > 1:
         return group.signal
     work = done.pop()
@@ -52,13 +52,13 @@ def had_no_room(t: Trajectory) -> bool:
     return not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
 
 
+def is_paid(t: Trajectory) -> bool:
+    """Whether an attempt tells anything of the policy: a reward applies to it, and it began."""
+    return not (t.grade.unrewarded or had_no_room(t))
+
+
 def draw_of(group: RolloutGroup) -> Draw:
     """A group's entry in the pool's history."""
-    begun = _begun(group)
-    passed = sum(t.grade.passed for t in begun)
-    return Draw(group.task_id, work_signal(group), passed, len(begun), group.left_out)
-
-
-def _begun(group: RolloutGroup) -> list[Trajectory]:
-    """The attempts that had room for a reply; another one says nothing of the policy."""
-    return [t for t in group.trajectories if not had_no_room(t)]
+    paid = list(filter(is_paid, group.trajectories))
+    passed = sum(t.grade.passed for t in paid)
+    return Draw(group.task_id, work_signal(group), passed, len(paid), group.left_out)

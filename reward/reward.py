@@ -14,7 +14,7 @@ from fieldkit.eval.grade import Grade
 from fieldkit.records import Signal, StopReason, Trajectory, Turn
 from fieldkit.training.advantages import Scale, group_advantages
 from reward.credit import CREDITS, group_states
-from reward.group_signal import group_signal, had_no_room
+from reward.group_signal import group_signal, is_paid
 from reward.shaping import RewardSettings, earned_by_turns, overtime, reward
 
 _T = TypeVar("_T")
@@ -76,13 +76,8 @@ class Reward:
         return CREDITS[self.credit]([t.reward for t in trajectories], earned, states, self.scale)
 
 
-def _is_paid(t: Trajectory) -> bool:
-    """Whether an attempt tells anything of the policy: a reward applies to it, and it began."""
-    return not (t.grade.unrewarded or had_no_room(t))
-
-
 def _paid(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    return list(filter(_is_paid, trajectories))
+    return list(filter(is_paid, trajectories))
 
 
 def _over_paid(
@@ -96,4 +91,4 @@ def _over_paid(
     if len(paid) < 2 <= len(trajectories):
         return tuple(map(nothing, trajectories))
     found = iter(of(paid))
-    return tuple(next(found) if _is_paid(t) else nothing(t) for t in trajectories)
+    return tuple(next(found) if is_paid(t) else nothing(t) for t in trajectories)

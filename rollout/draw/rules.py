@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from fieldkit.records import Task
 from fieldkit.registry import Registry
@@ -27,12 +28,31 @@ WEIGHTS.register("frontier", frontier_weights)
 
 
 def chances(rule: str, drawing: Drawing) -> dict[str, float]:
-    """By task id, the probability that a place of the coming steps goes to the task."""
+    """By task id, the probability that a place of the coming step goes to the task.
+
+    A step draws B different tasks, so none can have more than one of its B places, however large
+    its weight. Drawn as `by_frontier` does, a task of weight w is among the first B with
+    probability 1 − exp(−w·τ) nearly, where τ is chosen so that these add up to B (Rosén 1997,
+    "Asymptotic theory for order sampling"). Spare places are left out.
+    """
     weights = WEIGHTS[rule](drawing) if rule in WEIGHTS else {}
     found: dict[str, float] = {}
     for env, tasks in drawing.by_env.items():
         of_env = {t.task_id: weights.get(t.task_id, 1.0) for t in tasks}
-        share, total = drawing.mix.get(env, 1.0), sum(of_env.values())
-        found |= {task: share * weight / total for task, weight in of_env.items()}
+        places = drawing.mix.get(env, 1.0) / (sum(drawing.mix.values()) or 1.0) * drawing.batch
+        found |= dict(zip(of_env, _inclusion([*of_env.values()], places), strict=True))
     total = sum(found.values())
     return {task: chance / total for task, chance in found.items()}
+
+
+def _inclusion(weights: Sequence[float], places: float) -> list[float]:
+    """1 − exp(−w·τ) of each weight, all above 0, which add up to `places`; 1 where there are no
+    fewer places than weights."""
+    if places >= len(weights):
+        return [1.0] * len(weights)
+    tau, missing = 0.0, places
+    # Newton's method: the sum is concave in τ, so each step stays below the solution.
+    while missing > 1e-9 * places:
+        tau += missing / sum(w * math.exp(-w * tau) for w in weights)
+        missing = places + sum(math.expm1(-w * tau) for w in weights)
+    return [-math.expm1(-w * tau) for w in weights]

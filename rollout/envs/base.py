@@ -132,8 +132,7 @@ class Environment:
     """Makes a closed world. Raises `Unavailable` if the machine lacks something that it needs."""
     opening: Callable[[Task], Opening] | None = None
     """What every episode of a task begins with. None if only `reset` knows it: an episode that an
-    earlier process left unfinished is then played again, because it cannot be checked against the
-    task."""
+    earlier process stored is then taken over without a look at its first prompt."""
     faults: Callable[[Task, str], Sequence[str]] = lambda task, where: ()
     """The faults of a task's `info`, as reasons. May raise `BadInput` that begins with the given
     place (file:line)."""

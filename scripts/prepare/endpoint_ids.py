@@ -46,7 +46,18 @@ def with_ids(
     playing does if a world cannot be made.
     """
     found = asyncio.run(_with_ids(config, tasks, demos, renderer, progress))
-    return [demo for demo in found if demo is not None]
+    # A reply that the limit cut has no end of turn to be learned; what comes next closes it.
+    return [
+        replace(
+            demo,
+            turns=tuple(
+                _as_it_ended(turn, said.finish_reason, renderer.eot_id)
+                for turn, said in zip(demo.turns, stored.turns, strict=True)
+            ),
+        )
+        for demo, stored in zip(found, demos, strict=True)
+        if demo is not None
+    ]
 
 
 async def _with_ids(
@@ -69,6 +80,14 @@ async def _with_ids(
             return found
 
         return list(await asyncio.gather(*map(one, demos)))
+
+
+def _as_it_ended(turn: Turn, finish_reason: str, eot_id: int) -> Turn:
+    """A turn that ended so, with ids: one that was cut has no end of turn."""
+    if finish_reason != "length" or turn.completion_ids[-1] != eot_id:
+        return turn
+    ids, logprobs = turn.completion_ids[:-1], turn.logprobs[:-1]
+    return replace(turn, completion_ids=ids, logprobs=logprobs, finish_reason="length")
 
 
 def _rendered(demo: Trajectory, task: Task, renderer: ChatRenderer) -> Trajectory:

@@ -104,18 +104,18 @@ def pool_now(reader: RunReader, config: RunConfig, before: int | None = None) ->
     sums = reader.sums.draws if before is None else reader.draws_before(before)
     pool = pool_tasks(reader.folder, config, reader.manifest)
     grown = grown_tasks(reader.folder, reader.manifest)
-    one_place = Drawing(
+    drawing = Drawing(
         settings.run_seed,
         sums.step + 1,
         pool,
-        batch=1,
+        batch=min(settings.tasks_per_step, len(pool)),
         group_size=settings.group_size,
         mix=config.data.mix,
         sums=sums,
         joined=joined_tasks(reader.manifest, grown, pool, sums.step),
     )
-    joined = one_place.joined.keys()
-    return pool_state(sums, chances(settings.draw, one_place), config.pool, joined)
+    chance = chances(settings.draw, drawing)
+    return pool_state(sums, chance, config.pool, drawing.joined.keys())
 
 
 # --- growth ---------------------------------------------------------------------------------------

@@ -152,6 +152,15 @@ class Sums:
         return np.where(share < bound, below, 0.0)
 
 
+def inclusion(weights: Array) -> Array:
+    """`rollout.draw.rules.chances` times the places, of each night's weights."""
+    tau = np.zeros((len(weights), 1))
+    while ((missing := BATCH + np.expm1(-weights * tau).sum(1, keepdims=True)) > 1e-9 * BATCH).any():
+        tau += missing / (weights * np.exp(-weights * tau)).sum(1, keepdims=True)
+    found: Array = -np.expm1(-weights * tau)
+    return found
+
+
 class Passes:
     """Uniform draws: shuffled passes of each night's own."""
 
@@ -224,12 +233,12 @@ def play(
     solve, sums = KINDS[s.kind](rng, s.nights, s.n), Sums.empty(s.nights, s.n, start_groups)
     passes_over, alike = Passes(rng, s.nights, s.n), np.full((s.nights, s.n), 1 / s.n)
     wanted = BATCH + s.spare
-    chances = alike
+    chances, weights = alike, alike
     for number in range(1, s.steps + 1):
         rates = solve(number)
         truth = (chances * (1 - rates**K - (1 - rates) ** K)).sum(1)
         if s.draw == "frontier":
-            keys = np.log(rng.random((s.nights, s.n))) / chances
+            keys = np.log(rng.random((s.nights, s.n))) / weights
             chosen = np.argsort(-keys, axis=1)[:, :wanted]
         else:
             chosen = passes_over.next(wanted)
@@ -242,5 +251,5 @@ def play(
         sums.add(chosen, passes, played)
         if s.draw == "frontier":
             weights = sums.frontier_weights()
-            chances = weights / weights.sum(1, keepdims=True)
+            chances = inclusion(weights) / BATCH
         yield Step(number, truth, chances, chosen, passes, played, sums)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldkit.errors import BadInput
+from fieldkit.eval.grade import RewardPart
 from fieldkit.records import Signal, StopReason
 from fieldkit.training.advantages import group_advantages
 from reward.group_signal import draw_of, group_signal
@@ -72,3 +73,13 @@ def test_an_attempt_that_had_no_room_is_no_failure_of_the_policy() -> None:
     drawn = draw_of(group([*passed, unbegun], Signal.LEARNABLE))
     assert (drawn.passed, drawn.played, drawn.mixed) == (3, 3, False)
     assert drawn.signal is Signal.SATURATED
+
+
+def test_an_attempt_to_which_no_reward_applies_is_no_failure_either() -> None:
+    """Else a group that teaches nothing would count as mixed, and no spare task be played."""
+    solved = replace(grade(1, 1), rewards=(RewardPart("won", 1.0),))
+    unpaid = replace(grade(0, 1), rewards=(RewardPart("won", None),))
+    played = [trajectory(["ls"], 1, 1, 1.0, k) for k in range(4)]
+    graded = [replace(t, grade=solved if t.k else unpaid) for t in played]
+    drawn = draw_of(group(graded, Signal.SATURATED))
+    assert (drawn.passed, drawn.played, drawn.mixed) == (3, 3, False)

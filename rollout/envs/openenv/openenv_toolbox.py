@@ -276,9 +276,10 @@ class OpenEnvToolbox:
 
     @property
     def reward(self) -> float | None:
-        """The sum of the steps' rewards; None if steps were taken and none gave a reward."""
+        """The sum of the steps' rewards, which is 0 where the policy never came to the end that the
+        server pays for; None if the server ended the episode and gave no reward."""
         given = [r for r in self.earned if r is not None]
-        return sum(given) if given or not self.earned else None
+        return sum(given) if given or not self.done else None
 
     def newly_earned(self) -> float | None:
         """What the steps since the last call add to the reward; None if they were given none."""

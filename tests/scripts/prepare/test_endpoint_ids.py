@@ -19,9 +19,11 @@ from rollout.envs.configured import register_environments
 from rollout.envs.sql.sql_catalog import Use
 from rollout.envs.sql.sql_questions import write_questions
 from rollout.tasks import decode_tasks
+from rollout.transcript import ChatRenderer
 from rollout.yardsticks import oracle_replies
 from scripts.base.checkout import ROOT
 from scripts.prepare.best_episodes import HELD_OUT, NOT_PASSED, OTHERWISE, choose, find_source
+from scripts.prepare.endpoint_ids import with_ids
 from scripts.prepare.model import default_model_dir
 from scripts.prepare.oracle_episodes import oracle_episodes
 from scripts.prepare.presets import preset_config
@@ -103,6 +105,34 @@ def test_an_episode_that_its_world_answers_otherwise_is_not_learned(
     with pytest.raises(BadInput, match=rf"no episode to learn from \({N} {OTHERWISE}"):
         choose(source, default_model_dir(), 4, lambda *far: told.append(far))
     assert told == [("episodes replayed", n, N) for n in range(1, N + 1)]
+
+
+def test_of_a_reply_that_was_cut_no_end_of_turn_is_learned(
+    tmp_path: Path, tasks: list[Task]
+) -> None:
+    """Both where an opening is known, and where the replies are replayed."""
+    questions, shell = tmp_path / "questions.jsonl", tmp_path / "shell.jsonl"
+    questions.write_text("".join(encode(task) + "\n" for task in tasks[:2]))
+    shell.write_text("".join((ROOT / "data" / "pool.jsonl").read_text().splitlines(True)[:6]))
+    renderer, later = ChatRenderer(default_model_dir()), 0
+    for preset, changes, file in (("sql", [database(tmp_path)], questions), ("smol", [], shell)):
+        config = preset_config(preset, changes)
+        by_id = {task.task_id: task for task in decode_tasks(file)}
+        said = oracle_episodes(config, file, default_model_dir(), tmp_path, lambda *_: None).demos
+        cut = [
+            replace(demo, turns=(replace(demo.turns[0], finish_reason="length"), *demo.turns[1:]))
+            for demo in said
+        ]
+        for whole, found in zip(said, with_ids(config, by_id, cut, renderer), strict=True):
+            assert (*found.turns[0].completion_ids, renderer.eot_id) == whole.turns[0].completion_ids
+            assert len(found.turns[0].logprobs) == len(found.turns[0].completion_ids)
+            for after, before in zip(found.turns[1:], whole.turns[1:], strict=True):
+                later += 1
+                assert (after.prompt_ids, after.completion_ids) == (
+                    before.prompt_ids,
+                    before.completion_ids,
+                )
+    assert later > 2
 
 
 def test_a_question_of_the_presets_held_out_file_is_never_learned(
